@@ -1,0 +1,122 @@
+"""The contract every algorithm keeps and every distribution policy relies on.
+
+Letters used in all shapes: T = rollout_length, B = rows (environments), A = num_actions.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from envpool_bridge.specs import ArraySpec
+
+Array = jax.Array
+Params = Any
+OptState = Any
+AgentState = Any
+Metrics = dict[str, Array]
+
+
+class Mode(enum.Enum):
+    """How `act` chooses among actions."""
+
+    SAMPLE = "sample"
+    GREEDY = "greedy"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Trajectory:
+    """T steps of B rows, time-major.
+
+    Episodes end as in Gymnasium's NEXT_STEP autoreset: after a step with `terminated` or `truncated`, the terminal
+    observation is `observation[t + 1]`; the following step only resets, ignores its action and has `valid=False`.
+
+    Attributes:
+        observation: [T+1, B, ...]; the last one is what the next trajectory starts with.
+        is_first: [T+1, B] bool, `observation[t]` begins an episode.
+        action: [T, B, ...].
+        reward: [T, B] float32, environment reward units.
+        terminated: [T, B] bool, the episode ended by the task's own rules: no value beyond.
+        truncated: [T, B] bool, the episode was cut: bootstrap from `observation[t + 1]`.
+        valid: [T, B] bool, False where the step only reset: it must not count in any loss.
+        policy_version: [T, B] int32, the parameters (number of updates) that acted.
+        extras: what the agent's `act` added to each step, [T, B, ...] each.
+    """
+
+    observation: Array
+    is_first: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    policy_version: Array
+    extras: dict[str, Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LearnerState:
+    """All that `update` carries from one call to the next.
+
+    Attributes:
+        params: what `act` needs; published to inference.
+        opt_state: the optimizer's state.
+        num_updates: int32 scalar; equals the policy version of `params`.
+        extra: whatever else an algorithm carries (target networks, statistics); () if nothing.
+    """
+
+    params: Params
+    opt_state: OptState
+    num_updates: Array
+    extra: Any = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class OnPolicy:
+    """`update` wants each trajectory once, in the order it was collected."""
+
+
+class InitFn(Protocol):
+    """First learner state. `key` is consumed."""
+
+    def __call__(self, key: Array) -> LearnerState: ...
+
+
+class InitialAgentStateFn(Protocol):
+    """Recurrent state of `num_rows` rows at the start of a run; () for a memoryless policy."""
+
+    def __call__(self, num_rows: int) -> AgentState: ...
+
+
+class ActFn(Protocol):
+    """Chooses actions for rows.
+
+    Args: params; observation [B, ...]; agent_state; is_first [B] bool; keys [B] typed PRNG keys, one a row, consumed;
+    mode (static). Returns: action [B, ...], extras ([B, ...] each), next agent_state.
+    """
+
+    def __call__(
+        self, params: Params, observation: Array, agent_state: AgentState, is_first: Array, keys: Array, mode: Mode
+    ) -> tuple[Array, dict[str, Array], AgentState]: ...
+
+
+class UpdateFn(Protocol):
+    """One learning step on one batch. `key` is consumed; `num_updates` grows by one. Metrics are float32 scalars."""
+
+    def __call__(self, state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]: ...
+
+
+class Agent(NamedTuple):
+    """An algorithm bound to its configuration and to an environment's spec: pure functions and declarations."""
+
+    name: str
+    init: InitFn
+    initial_agent_state: InitialAgentStateFn
+    act: ActFn
+    update: UpdateFn
+    extras: Mapping[str, ArraySpec]
+    data: OnPolicy

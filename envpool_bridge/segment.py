@@ -1,0 +1,116 @@
+"""One POSIX shared-memory segment: created by its owner, handed to children as a descriptor, never left behind.
+
+The name exists only between creation and the unlink that follows at once: whatever dies afterwards, SIGKILL included, the
+kernel frees the memory with its last user. The pages are reserved before they are mapped, so that a /dev/shm that is too
+small is an error here and not a SIGBUS at the first write.
+"""
+
+import errno
+import mmap
+import os
+import platform
+import secrets
+
+import posix_ipc
+
+from envpool_bridge.errors import LayoutMismatchError, SegmentTooLargeError
+from envpool_bridge.layout import FORMAT_VERSION, SlotLayout
+
+MAGIC = b"JAXSRL\x00\x01"
+RUN_ID_BYTES = 16
+# magic 0..8, format version 8..16, layout hash 16..48, run id 48..64
+
+
+class Segment:
+    """A mapped segment. Process-safety: the creator owns it; children attach through the descriptor.
+
+    Attributes:
+        descriptor: open file descriptor of the memory, to be passed to children.
+        run_id: 16 random bytes that tell this segment from every other.
+        buffer: the whole memory, writable.
+    """
+
+    def __init__(self, descriptor: int, layout: SlotLayout, run_id: bytes) -> None:
+        """Maps `descriptor`; use `create` or `attach`."""
+        self.descriptor = descriptor
+        self.run_id = run_id
+        self._map = mmap.mmap(descriptor, layout.total_bytes)
+        self.buffer = memoryview(self._map)
+
+    def close(self) -> None:
+        """Closes the descriptor and drops the mapping; numpy views that still exist stay readable until dropped."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        self.buffer.release()
+        try:
+            self._map.close()
+        except BufferError:
+            pass  # somebody still holds a view: the memory goes when the last view does
+
+
+def create(layout: SlotLayout) -> Segment:
+    """A new, zero-filled segment of the layout's size, mode 0600, its name already gone.
+
+    Raises:
+        SegmentTooLargeError: /dev/shm cannot hold it.
+    """
+    _require_x86()
+    name = f"/jaxsrl-{os.getpid()}-{secrets.token_hex(8)}"
+    shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
+    try:
+        posix_ipc.unlink_shared_memory(name)
+        os.ftruncate(shared.fd, layout.total_bytes)
+        os.posix_fallocate(shared.fd, 0, layout.total_bytes)
+    except OSError as error:
+        os.close(shared.fd)
+        if error.errno != errno.ENOSPC:
+            raise
+        raise SegmentTooLargeError(
+            f"the trajectory ring needs {layout.total_bytes / 2**20:.1f} MiB of shared memory and /dev/shm cannot hold "
+            f"it: enlarge /dev/shm (docker: --shm-size), or use fewer environments or a shorter rollout_length"
+        ) from error
+    run_id = secrets.token_bytes(RUN_ID_BYTES)
+    segment = Segment(shared.fd, layout, run_id)
+    segment.buffer[8:16] = FORMAT_VERSION.to_bytes(8, "little")
+    segment.buffer[16:48] = layout.layout_hash
+    segment.buffer[48:64] = run_id
+    segment.buffer[0:8] = MAGIC  # last: a header is valid only when it is whole
+    return segment
+
+
+def attach(descriptor: int, layout: SlotLayout, run_id: bytes) -> Segment:
+    """Maps a segment that another process created.
+
+    Raises:
+        LayoutMismatchError: it was created with another layout, format version or run.
+    """
+    _require_x86()
+    size = os.fstat(descriptor).st_size
+    if size != layout.total_bytes:
+        raise LayoutMismatchError(f"expected a segment of {layout.total_bytes} bytes, got {size}")
+    segment = Segment(descriptor, layout, run_id)
+    header = bytes(segment.buffer[:64])
+    checks = [
+        ("magic", header[0:8], MAGIC),
+        ("format version", header[8:16], FORMAT_VERSION.to_bytes(8, "little")),
+        ("layout hash", header[16:48], layout.layout_hash),
+        ("run id", header[48:64], run_id),
+    ]
+    for what, got, expected in checks:
+        if got != expected:
+            segment.close()
+            raise LayoutMismatchError(
+                f"the segment's {what} is {got.hex()}, expected {expected.hex()}: it belongs to another run or to "
+                f"another version of this package; start the pool and its workers from the same installation"
+            )
+    return segment
+
+
+def _require_x86() -> None:
+    # The protocol publishes payload by a later plain store, which only a total store order makes safe.
+    if platform.machine() not in {"x86_64", "AMD64"}:
+        raise LayoutMismatchError(
+            f"the shared-memory ring relies on x86-64 store order and is not tested on {platform.machine()}: "
+            f"use the serial policy there (--policy serial)"
+        )
