@@ -1,0 +1,1 @@
+"""One file per source of environments; all keep the protocol of `rows`."""

@@ -1,0 +1,248 @@
+"""Rows of ordinary Gymnasium environments, one object each, stepped in a loop."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from envpool_bridge.adapters import validation
+from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
+from envpool_bridge.adapters.seeding import EpisodeSeeds
+from envpool_bridge.adapters.spaces import env_spec
+from envpool_bridge.errors import BadEnvOutputError, WorkerError
+from envpool_bridge.specs import DiscreteSpec, EnvSpec
+
+MakeEnv = Callable[[], gymnasium.Env]
+
+
+@dataclasses.dataclass(frozen=True)
+class GymnasiumSource:
+    """Rows of `make_env()`.
+
+    Attributes:
+        make_env: makes one environment; defined at the top level of a module, so that workers can find it.
+        env_id: name for messages; "" takes the environment's own.
+        action_repeat: emulator frames per env step.
+        check_range: whether observations must lie within the declared bounds.
+    """
+
+    make_env: MakeEnv
+    env_id: str = ""
+    action_repeat: int = 1
+    check_range: bool = True
+
+    def spec(self) -> EnvSpec:
+        """What a row looks like; makes one environment and closes it."""
+        env = self.make_env()
+        try:
+            return env_spec(env, self._name(env), self.action_repeat)
+        finally:
+            env.close()
+
+    def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "GymnasiumRows":
+        """Rows of these ids."""
+        envs = [self.make_env() for _ in row_ids]
+        spec = env_spec(envs[0], self._name(envs[0]), self.action_repeat)
+        return GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, self.check_range)
+
+    def _name(self, env: gymnasium.Env) -> str:
+        return self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+
+
+class GymnasiumRows:
+    """Keeps the protocol `EnvRows`."""
+
+    def __init__(
+        self,
+        envs: Sequence[gymnasium.Env],
+        spec: EnvSpec,
+        row_ids: Sequence[int],
+        run_seed: int | None,
+        keep_infos: bool,
+        check_range: bool,
+    ) -> None:
+        """Takes over `envs`, one a row."""
+        self.num_rows = len(envs)
+        self.infos: list[dict[str, Any]] = []
+        self._envs = list(envs)
+        self._step_functions = [env.step for env in envs]
+        self._spec = spec
+        self._row_ids = list(row_ids)
+        self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
+        self._keep_infos = keep_infos
+        self._check = validation.ObservationCheck(spec.observation, check_range)
+        self._discrete_observation = isinstance(spec.observation, DiscreteSpec)
+        self._source_dtype = None if self._discrete_observation else np.dtype(spec.observation.source_dtype)
+        self._episodes = [0] * self.num_rows
+        self._ended = [False] * self.num_rows
+        self._num_steps = 0
+        action = spec.action
+        self._action_low = self._action_high = None
+        if not isinstance(action, DiscreteSpec):
+            self._action_low, self._action_high = action.bound("low"), action.bound("high")
+
+    def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
+        """Begins or replays episodes in all rows; see the protocol."""
+        observations: list[Any] = []
+        infos: list[dict[str, Any]] = []
+        for row in range(self.num_rows):
+            if isinstance(request, GymnasiumReset):
+                result = self._reset_row(row, request.seeds[row], request.options)
+                ended = False
+            else:
+                result, ended = self._replay(row, request)
+            self._ended[row] = ended
+            observations.append(result[0])
+            infos.append(result[1])
+        self._write(observations, out.observation)
+        out.is_first[...] = True
+        if isinstance(request, EpisodeReset):
+            out.is_first[...] = [actions is None or len(actions) == 0 for actions in request.actions]
+        if isinstance(out, StepRows):
+            out.reward.fill(0.0)
+            out.terminated.fill(False)
+            out.truncated.fill(False)
+            out.valid.fill(False)
+        if self._keep_infos:
+            self.infos = infos
+
+    def step(self, action: np.ndarray, out: StepRows) -> None:
+        """Steps every row, resetting those whose episode ended at the step before; see the protocol."""
+        actions = self._env_actions(action)
+        self._num_steps += 1
+        ended = self._ended
+        resets: list[int] = []
+        observations: list[Any] = []
+        rewards: list[Any] = []
+        terminations: list[Any] = []
+        truncations: list[Any] = []
+        infos: list[dict[str, Any]] = []
+        row = 0
+        try:
+            for row, step in enumerate(self._step_functions):
+                if ended[row]:
+                    observation, info = self._autoreset(row)
+                    reward, terminated, truncated = 0.0, False, False
+                    resets.append(row)
+                else:
+                    observation, reward, terminated, truncated, info = step(actions[row])
+                ended[row] = terminated or truncated
+                observations.append(observation)
+                rewards.append(reward)
+                terminations.append(terminated)
+                truncations.append(truncated)
+                infos.append(info)
+        except (WorkerError, BadEnvOutputError):
+            raise
+        except Exception as error:
+            raise self._failure(row, "step", error) from error
+        if not self._well_formed(rewards, terminations, truncations):
+            self._explain(observations, rewards, terminations, truncations, infos)
+        self._write(observations, out.observation)
+        out.reward[...] = rewards
+        out.terminated[...] = terminations
+        out.truncated[...] = truncations
+        out.valid.fill(True)
+        out.is_first.fill(False)
+        if resets:
+            out.valid[resets] = False
+            out.is_first[resets] = True
+        if not np.isfinite(out.reward).all():
+            self._explain(observations, rewards, terminations, truncations, infos)
+        if self._keep_infos:
+            self.infos = infos
+
+    def close(self) -> None:
+        """Closes the environments; idempotent."""
+        for env in self._envs:
+            env.close()
+        self._envs = []
+
+    def _env_actions(self, action: np.ndarray) -> list[Any]:
+        spec = self._spec.action
+        if isinstance(spec, DiscreteSpec):
+            return (action + spec.start if spec.start else action).tolist()
+        if not np.isfinite(action).all():
+            row = int(np.argwhere(~np.isfinite(action))[0][0])
+            raise WorkerError(
+                f"{self._spec.env_id}, row {self._row_ids[row]}, step {self._num_steps}: the policy's action is not finite: "
+                f"{action[row]}; the parameters have probably diverged (lower the learning rate)"
+            )
+        # What the space does not allow is clipped to it, as the field's Gaussian policies expect.
+        given = action.astype(spec.source_dtype)
+        if self._action_low is not None or self._action_high is not None:
+            np.clip(given, self._action_low, self._action_high, out=given)
+        return list(given)
+
+    def _well_formed(self, rewards: list[Any], terminations: list[Any], truncations: list[Any]) -> bool:
+        return (
+            validation.NUMBERS.issuperset(map(type, rewards))
+            and validation.BOOLS.issuperset(map(type, terminations))
+            and validation.BOOLS.issuperset(map(type, truncations))
+        )
+
+    def _write(self, observations: list[Any], out: np.ndarray) -> None:
+        """Writes [R, ...] observations, refusing what the space does not allow."""
+        if self._discrete_observation:
+            for row, observation in enumerate(observations):
+                self._require(row, "observation", self._check.one(observation))
+            start = self._check.spec.start  # pyright: ignore[reportAttributeAccessIssue]
+            out[...] = [int(observation) - start for observation in observations]
+            return
+        shape, dtype = self._check.spec.shape, self._source_dtype
+        for row, observation in enumerate(observations):
+            # `is` because the builtin dtypes are singletons; whatever is not one is looked at in full.
+            if type(observation) is not np.ndarray or observation.shape != shape or observation.dtype is not dtype:
+                self._require(row, "observation", self._check.one(observation))
+            out[row] = observation
+        problem = self._check.rows(out)
+        if problem is not None:
+            self._require(problem[0], "observation", problem[1])
+
+    def _require(self, row: int, field: str, problem: str | None) -> None:
+        if problem is not None:
+            validation.refuse(self._spec.env_id, self._row_ids[row], self._num_steps, field, problem)
+
+    def _explain(self, *columns: list[Any]) -> None:
+        """Finds the row and field that is wrong; accepts unusual but legal types (a subclass of float, say)."""
+        for row, values in enumerate(zip(*columns, strict=True)):
+            bad = validation.check_transition(values, self._check)
+            if bad is not None:
+                self._require(row, *bad)
+
+    def _autoreset(self, row: int) -> tuple[Any, dict[str, Any]]:
+        self._episodes[row] += 1
+        seed = None if self._seeds is None else self._seeds[row].seed(self._episodes[row])
+        return self._reset_row(row, seed, None)
+
+    def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        try:
+            result = self._envs[row].reset(seed=seed, options=options)
+        except Exception as error:
+            raise self._failure(row, "reset", error) from error
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            self._require(row, "reset result", f"expected (observation, info), got {validation.describe(result)}")
+        return result
+
+    def _replay(self, row: int, request: EpisodeReset) -> tuple[tuple[Any, dict[str, Any]], bool]:
+        """Plays the episode again up to where it was; returns its newest (observation, info) and whether it ended."""
+        if self._seeds is None:
+            raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
+        self._episodes[row] = request.episodes[row]
+        observation, info = self._reset_row(row, self._seeds[row].seed(self._episodes[row]), None)
+        actions = request.actions[row]
+        terminated = truncated = False
+        for action in () if actions is None else self._env_actions(actions):
+            try:
+                observation, _, terminated, truncated, info = self._envs[row].step(action)
+            except Exception as error:
+                raise self._failure(row, "step (replayed after a resume)", error) from error
+        return (observation, info), bool(terminated or truncated)
+
+    def _failure(self, row: int, what: str, error: Exception) -> WorkerError:
+        return WorkerError(
+            f"{self._spec.env_id}, row {self._row_ids[row]}, {what} {self._num_steps}: "
+            f"{type(error).__name__}: {error}"
+        )

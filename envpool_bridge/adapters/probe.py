@@ -1,0 +1,123 @@
+"""Probe environments: tiny tasks with known optimal values, each of which isolates one thing an algorithm must get right.
+
+Source of the idea: Andy Jones, "Debugging RL, without the agonizing pain" (2021). Values below are for discount g.
+"""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
+
+
+class Probe(gymnasium.Env):
+    """Shared frame: one float observation, `num_actions` actions."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    num_actions = 1
+
+    def __init__(self) -> None:
+        """Observation in [-1, 1]."""
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = spaces.Discrete(self.num_actions)
+        self._observation = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begins an episode."""
+        super().reset(seed=seed)
+        self._observation = self._first()
+        return self._observed(), {}
+
+    def _first(self) -> float:
+        return 0.0
+
+    def _sign(self) -> float:
+        return float(self.np_random.choice([-1.0, 1.0]))
+
+    def _observed(self) -> np.ndarray:
+        return np.array([self._observation], np.float32)
+
+
+class ConstantReward(Probe):
+    """One step, reward 1, always. V(0) = 1. Isolates value fitting."""
+
+    def step(self, action: int) -> Step:
+        """Reward 1 and the end."""
+        return self._observed(), 1.0, True, False, {}
+
+
+class PredictableReward(Probe):
+    """One step, reward equals the observation (-1 or 1). V(o) = o. Isolates the value's dependence on observations."""
+
+    def _first(self) -> float:
+        return self._sign()
+
+    def step(self, action: int) -> Step:
+        """Reward is what was observed."""
+        return self._observed(), self._observation, True, False, {}
+
+
+class DiscountedReward(Probe):
+    """Two steps (observation 0, then 1), reward 1 at the second. V(0) = g, V(1) = 1. Isolates discounting."""
+
+    def step(self, action: int) -> Step:
+        """Reward on the second step."""
+        second = self._observation == 1.0
+        self._observation = 1.0
+        return self._observed(), float(second), second, False, {}
+
+
+class ActionReward(Probe):
+    """One step, reward 1 for action 1 and -1 for action 0. V*(0) = 1. Isolates the policy gradient."""
+
+    num_actions = 2
+
+    def step(self, action: int) -> Step:
+        """Reward depends on the action alone."""
+        return self._observed(), 1.0 if action == 1 else -1.0, True, False, {}
+
+
+class MatchObservation(Probe):
+    """One step, reward 1 if the action matches the observation's sign, else -1. V*(o) = 1. Isolates credit by state."""
+
+    num_actions = 2
+
+    def _first(self) -> float:
+        return self._sign()
+
+    def step(self, action: int) -> Step:
+        """Reward depends on observation and action."""
+        return self._observed(), 1.0 if (action == 1) == (self._observation > 0) else -1.0, True, False, {}
+
+
+class EndsByTask(Probe):
+    """Reward 1 a step; the task ends the episode (terminated) after `num_steps` = 1. V(0) = 1."""
+
+    terminated, truncated = True, False
+
+    def step(self, action: int) -> Step:
+        """Reward 1; ends at once."""
+        return self._observed(), 1.0, self.terminated, self.truncated, {}
+
+
+class EndsByClock(EndsByTask):
+    """As EndsByTask, but the clock cuts the episode (truncated): the value goes on. V(0) = 1 / (1 - g)."""
+
+    terminated, truncated = False, True
+
+
+PROBES: dict[str, type[Probe]] = {
+    probe.__name__: probe
+    for probe in (
+        ConstantReward,
+        PredictableReward,
+        DiscountedReward,
+        ActionReward,
+        MatchObservation,
+        EndsByTask,
+        EndsByClock,
+    )
+}
+"""Probes by the id that EnvConfig(suite="probe") takes."""

@@ -1,0 +1,236 @@
+"""EnvPool: environment processes and the ring they write into, as one object with one owner."""
+
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from envpool_bridge import segment as shared_segment
+from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset, ResetRequest
+from envpool_bridge.doorbell import Doorbell, Waiter
+from envpool_bridge.errors import PoolClosedError
+from envpool_bridge.layout import PoolShape, SlotViews, make_layout, view_slots
+from envpool_bridge.ring import Command, Counters
+from envpool_bridge.specs import ArraySpec, EnvSpec
+from envpool_bridge.worker import WorkerConfig
+from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
+
+_SPIN_SECONDS = 20e-6
+_INFOS_SECONDS = 10.0
+
+
+class EnvPool:
+    """Environments in worker processes, read and written through shared memory.
+
+    One thread acts (`wait_ready`, `post_actions`), one thread learns (`acquire`, `release`); they may be the same.
+
+    Attributes:
+        spec: what a row looks like.
+        shape: how rows are divided.
+        views: the slots; sequence `s` lives in `views[s % shape.num_slots]`.
+    """
+
+    def __init__(
+        self,
+        source: EnvSource,
+        shape: PoolShape,
+        *,
+        extras: Mapping[str, ArraySpec] | None = None,
+        run_seed: int | None = None,
+        keep_infos: bool = False,
+        first_sequence: int = 0,
+        spec: EnvSpec | None = None,
+    ) -> None:
+        """Reserves the shared memory and begins to start the workers.
+
+        Args:
+            source: makes the environments; must be picklable.
+            shape: how rows are divided.
+            extras: what the agent's `act` adds to each step.
+            run_seed: gives every episode of every row its own seed; None seeds as Gymnasium does.
+            keep_infos: whether `infos` is wanted; costs a pickle a step whose infos are not empty.
+            first_sequence: where a resumed run goes on.
+            spec: of the source, if it is already known.
+
+        Raises:
+            UserError: the source cannot be sent to workers.
+            SegmentTooLargeError: /dev/shm is too small.
+        """
+        self._source, self._main_path = pickle_source(source)
+        self.spec = spec or source.spec()
+        self.shape = shape
+        self._layout = make_layout(self.spec, shape, extras or {})
+        self._run_seed = run_seed
+        self._keep_infos = keep_infos
+        self._segment = shared_segment.create(self._layout)
+        self._counters = Counters(self._layout, self._segment.buffer)
+        self._counters.start_at(first_sequence)
+        self.views: list[SlotViews] = view_slots(self._layout, self._segment.buffer)
+        self._next_lease = first_sequence
+        self._inference_bell = Doorbell()
+        self._learner_bell = Doorbell()
+        self._workers = WorkerProcesses(shape.num_workers, shape.num_parts, self.spec.env_id)
+        self._workers_of_lane = [
+            [shape.worker_of_part(part) for part in shape.parts_of_lane(lane)] for lane in range(shape.num_lanes)
+        ]
+        self._acting = self._learning = Waiter(self._inference_bell)
+        self._closed = False
+
+    @property
+    def num_rows(self) -> int:
+        """B, environments of the pool."""
+        return self.shape.num_rows
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes of the pool."""
+        return self.shape.num_lanes
+
+    @property
+    def segment_bytes(self) -> int:
+        """Shared memory in use."""
+        return self._layout.total_bytes
+
+    @property
+    def acting_waited_seconds(self) -> float:
+        """How long `wait_ready` has waited for environments in all."""
+        return self._acting.waited_seconds
+
+    @property
+    def learning_waited_seconds(self) -> float:
+        """How long `acquire` has waited for full slots in all."""
+        return self._learning.waited_seconds
+
+    def start(self, resets: Sequence[ResetRequest]) -> None:
+        """Starts the workers, which reset their environments and post the first observations.
+
+        Args:
+            resets: one a part, in row order.
+        """
+        self._require_open()
+        # Spinning shortens a wake-up only while there is a core to spare for it.
+        spin = _SPIN_SECONDS if len(os.sched_getaffinity(0)) > self.shape.num_workers + 1 else 0.0
+        config = WorkerConfig(
+            layout=self._layout,
+            run_id=self._segment.run_id,
+            worker=-1,
+            source=self._source,
+            main_path=self._main_path,
+            run_seed=self._run_seed,
+            keep_infos=self._keep_infos,
+            resets=(),
+            spin_seconds=spin,
+        )
+        by_worker = [[resets[part] for part in self.shape.parts_of_worker(w)] for w in range(self.shape.num_workers)]
+        for part in range(self.shape.num_parts):
+            self._counters.begin_incarnation(part)
+        self._workers.start(config, by_worker, self._segment.descriptor, (self._inference_bell, self._learner_bell))
+        watched = self._workers.watched()
+        self._acting = Waiter(self._inference_bell, watched, spin)
+        self._learning = Waiter(self._learner_bell, watched, 0.0)
+
+    def position(self, lane: int) -> tuple[int, int]:
+        """(sequence, t) of the observation that the lane's next action answers."""
+        return divmod(self._counters.actions_posted(lane), self.shape.rollout_length)
+
+    def ready_lanes(self) -> list[int]:
+        """Lanes whose newest observation awaits an action."""
+        return [lane for lane in range(self.shape.num_lanes) if self._counters.is_ready(lane)]
+
+    def wait_ready(self, timeout_seconds: float) -> list[int]:
+        """Lanes that await actions; empty after `timeout_seconds`.
+
+        Raises:
+            WorkerError: an environment raised.
+            BadEnvOutputError: an environment returned what its spaces do not allow.
+            WorkerDiedError: a worker died.
+            PoolClosedError: the pool is closed.
+        """
+        self._require_open()
+        self._acting.wait(self._any_ready, timeout_seconds, self._workers.check)
+        return self.ready_lanes()
+
+    def wait_lane(self, lane: int, timeout_seconds: float) -> bool:
+        """Waits until this lane awaits actions; raises as `wait_ready`."""
+        self._require_open()
+        return self._acting.wait(lambda: self._counters.is_ready(lane), timeout_seconds, self._workers.check)
+
+    def post_actions(self, lane: int) -> None:
+        """Hands the actions that were written at `position(lane)` to the environments."""
+        self._post(lane, Command.STEP)
+
+    def post_reset(self, lane: int, requests: Sequence[GymnasiumReset]) -> None:
+        """Makes the step at `position(lane)` a reset of the lane's rows; one request a part."""
+        for part, request in zip(self.shape.parts_of_lane(lane), requests, strict=True):
+            self._workers.send_reset(self.shape.worker_of_part(part), part, request)
+        self._post(lane, Command.RESET)
+
+    def infos(self, lane: int) -> list[dict[str, object]]:
+        """Infos that came with the lane's newest observation, one a row; the lane must be ready."""
+        step = self._counters.actions_posted(lane)
+        infos: list[dict[str, object]] = []
+        for part in self.shape.parts_of_lane(lane):
+            self._acting.wait(lambda part=part: self._has_infos(part), _INFOS_SECONDS, self._workers.check)
+            message = self._workers.infos[part]
+            empty: list[dict[str, object]] = [{} for _ in range(self.shape.rows_per_part)]
+            infos += message.infos if message is not None and message.step == step else empty
+        return infos
+
+    def acquire(self, timeout_seconds: float) -> int | None:
+        """Leases the next full slot, in order of sequence; None after `timeout_seconds`. Raises as `wait_ready`."""
+        self._require_open()
+        if not self._learning.wait(self._slot_is_full, timeout_seconds, self._workers.check):
+            return None
+        self._next_lease += 1
+        return self._next_lease - 1
+
+    def release(self, sequence: int) -> None:
+        """Gives a leased slot back to the environments: nothing may read it any more."""
+        self._counters.release(sequence)
+        self._workers.ring_all()
+
+    def check(self) -> None:
+        """Raises what a worker has reported, as `wait_ready` does."""
+        self._workers.check()
+
+    def close(self) -> None:
+        """Stops the workers and frees the memory; idempotent. Views stay readable while somebody holds them."""
+        if self._closed:
+            return
+        self._closed = True
+        self._counters.request_stop()
+        self._workers.stop()
+        self._counters.close()
+        self.views = []
+        self._segment.close()
+        self._inference_bell.close()
+        self._learner_bell.close()
+
+    def __enter__(self) -> Self:
+        """The pool itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Closes the pool."""
+        self.close()
+
+    def _post(self, lane: int, command: Command) -> None:
+        self._counters.post_actions(lane, self._counters.actions_posted(lane), command)
+        for worker in self._workers_of_lane[lane]:
+            self._workers.doorbells[worker].ring()
+
+    def _any_ready(self) -> bool:
+        return any(self._counters.is_ready(lane) for lane in range(self.shape.num_lanes))
+
+    def _slot_is_full(self) -> bool:
+        return self._counters.committed_through() > self._next_lease
+
+    def _has_infos(self, part: int) -> bool:
+        sent = self._counters.infos_sent(part)
+        if self._workers.infos_received[part] < sent:
+            self._workers.check()
+        return self._workers.infos_received[part] >= sent
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise PoolClosedError("the pool is closed: make a new one")

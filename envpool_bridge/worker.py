@@ -1,0 +1,228 @@
+"""Main loop of one environment process: waits for actions, steps its rows, writes straight into the trajectory slot."""
+
+import dataclasses
+import faulthandler
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.spawn import import_main_path
+
+import gymnasium  # noqa: F401  imported before the fork, so that a worker starts in milliseconds
+
+from envpool_bridge import segment
+from envpool_bridge.adapters.rows import EnvRows, EnvSource, FirstRows, ResetRequest, StepRows
+from envpool_bridge.doorbell import Doorbell, Waiter
+from envpool_bridge.layout import SlotLayout, SlotViews, view_slots
+from envpool_bridge.ring import Command, Counters
+
+_IDLE_SECONDS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerConfig:
+    """What the parent sends a new worker over its connection.
+
+    Attributes:
+        layout: of the segment.
+        run_id: the segment's.
+        worker: index of this worker.
+        source: pickled EnvSource.
+        main_path: the user's script, if `source` refers to it; "" otherwise.
+        run_seed: seed of the run, or None for Gymnasium's own seeding.
+        keep_infos: whether to send the environments' infos to the parent.
+        resets: first reset of each part this worker serves.
+        spin_seconds: how long to spin before blocking on the doorbell.
+    """
+
+    layout: SlotLayout
+    run_id: bytes
+    worker: int
+    source: bytes
+    main_path: str
+    run_seed: int | None
+    keep_infos: bool
+    resets: Sequence[ResetRequest]
+    spin_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class InfosMessage:
+    """Infos that belong to the observation of `step`, one a row of the part; sent only if one is not empty."""
+
+    part: int
+    step: int
+    infos: list[dict[str, object]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorMessage:
+    """Why the worker ends: class name, message and traceback of the exception."""
+
+    kind: str
+    message: str
+    traceback: str
+
+
+class _Part:
+    """State of the rows that this worker steps for one lane."""
+
+    def __init__(self, part: int, layout: SlotLayout, slots: list[SlotViews], rows: EnvRows) -> None:
+        shape = layout.shape
+        columns = shape.part_rows(part)
+        self.part = part
+        self.lane = shape.lane_of_part(part)
+        self.rows = rows
+        self.step = 0  # of the newest observation
+        self.opening: int | None = None  # sequence whose slot is not free yet
+        self.last_observation = [slot.observation[-1, columns] for slot in slots]
+        self.last_is_first = [slot.is_first[-1, columns] for slot in slots]
+        self.first = [FirstRows(slot.observation[0, columns], slot.is_first[0, columns]) for slot in slots]
+        self.action = [[slot.action[t, columns] for t in range(shape.rollout_length)] for slot in slots]
+        self.out = [
+            [
+                StepRows(
+                    observation=slot.observation[t + 1, columns],
+                    is_first=slot.is_first[t + 1, columns],
+                    reward=slot.reward[t, columns],
+                    terminated=slot.terminated[t, columns],
+                    truncated=slot.truncated[t, columns],
+                    valid=slot.valid[t, columns],
+                )
+                for t in range(shape.rollout_length)
+            ]
+            for slot in slots
+        ]
+
+
+class Worker:
+    """One environment process. Process-safety: the only writer of its parts' columns and of their counters."""
+
+    def __init__(self, config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> None:
+        """Maps the segment and makes the environments; `descriptors` as `main` receives them."""
+        segment_descriptor, _, own_bell, inference_bell, learner_bell = descriptors
+        self._config = config
+        self._connection = connection
+        self._segment = segment.attach(segment_descriptor, config.layout, config.run_id)
+        self._counters = Counters(config.layout, self._segment.buffer)
+        self._slots = view_slots(config.layout, self._segment.buffer)
+        self._inference_bell = Doorbell(inference_bell)
+        self._learner_bell = Doorbell(learner_bell)
+        self._waiter = Waiter(Doorbell(own_bell), spin_seconds=config.spin_seconds)
+        self._pending_resets: dict[int, ResetRequest] = {}
+        if config.main_path:
+            import_main_path(config.main_path)
+        source: EnvSource = pickle.loads(config.source)
+        shape = config.layout.shape
+        self._rollout_length, self._num_slots = shape.rollout_length, shape.num_slots
+        self._parts: list[_Part] = []
+        for part in shape.parts_of_worker(config.worker):
+            columns = shape.part_rows(part)
+            rows = source.make_rows(range(columns.start, columns.stop), config.run_seed, config.keep_infos)
+            self._parts.append(_Part(part, config.layout, self._slots, rows))
+
+    def serve(self) -> None:
+        """Resets the environments, then steps them until the parent asks to stop."""
+        for part, request in zip(self._parts, self._config.resets, strict=True):
+            self._start(part, request)
+        while not self._counters.stop_requested():
+            progressed = [self._advance(part) for part in self._parts]  # every part in turn: no lane starves another
+            if not any(progressed):
+                self._waiter.wait(self._may_advance, _IDLE_SECONDS)
+        for part in self._parts:
+            part.rows.close()
+
+    def _start(self, part: _Part, request: ResetRequest) -> None:
+        sequence = self._counters.actions_posted(part.lane) // self._rollout_length
+        part.step = sequence * self._rollout_length
+        slot = sequence % self._num_slots
+        part.rows.reset(request, part.first[slot])
+        self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
+        self._publish(part)
+
+    def _may_advance(self) -> bool:
+        counters = self._counters
+        if counters.stop_requested():
+            return True
+        for part in self._parts:
+            if part.opening is None:
+                if counters.actions_posted(part.lane) > part.step:
+                    return True
+            elif counters.may_fill(part.opening):
+                return True
+        return False
+
+    def _advance(self, part: _Part) -> bool:
+        """Does what the part can do now without waiting; False if there was nothing."""
+        counters = self._counters
+        if part.opening is not None:
+            if not counters.may_fill(part.opening):
+                return False
+            self._open_slot(part, part.opening)
+            return True
+        if counters.actions_posted(part.lane) <= part.step:
+            return False
+        sequence, t = divmod(part.step, self._rollout_length)
+        slot = sequence % self._num_slots
+        out = part.out[slot][t]
+        if counters.command(part.lane) is Command.STEP:
+            part.rows.step(part.action[slot][t], out)
+        else:
+            part.rows.reset(self._receive_reset(part.part), out)
+        part.step += 1
+        if t + 1 < self._rollout_length:
+            self._publish(part)
+            return True
+        counters.commit(part.part, sequence)
+        self._learner_bell.ring()
+        if counters.may_fill(sequence + 1):
+            self._open_slot(part, sequence + 1)
+        else:
+            part.opening = sequence + 1
+        return True
+
+    def _open_slot(self, part: _Part, sequence: int) -> None:
+        # The observation after the last step belongs to both trajectories: it ends one and begins the next.
+        before, slot = (sequence - 1) % self._num_slots, sequence % self._num_slots
+        part.first[slot].observation[...] = part.last_observation[before]
+        part.first[slot].is_first[...] = part.last_is_first[before]
+        self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
+        part.opening = None
+        self._publish(part)
+
+    def _publish(self, part: _Part) -> None:
+        if self._config.keep_infos and any(part.rows.infos):
+            self._connection.send(InfosMessage(part.part, part.step, part.rows.infos))
+            self._counters.count_infos(part.part)
+        self._counters.beat(part.part)
+        self._counters.post_observation(part.part, part.step)
+        self._inference_bell.ring()
+
+    def _receive_reset(self, part: int) -> ResetRequest:
+        while part not in self._pending_resets:
+            wanted, request = self._connection.recv()
+            self._pending_resets[wanted] = request
+        return self._pending_resets.pop(part)
+
+
+def main(descriptors: Sequence[int]) -> None:
+    """Body of a forked worker; reports any exception to the parent before it ends.
+
+    Args:
+        descriptors: segment, connection, own doorbell, inference doorbell, learner doorbell.
+    """
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # prints the stack even when an environment hangs in C
+    connection = Connection(descriptors[1])
+    try:
+        config: WorkerConfig = connection.recv()
+        Worker(config, connection, descriptors).serve()
+    except BaseException as error:  # noqa: BLE001  the parent must learn of it, whatever it is
+        text = "".join(traceback.format_exception(error))
+        try:
+            connection.send(ErrorMessage(type(error).__name__, str(error), text))
+        except OSError:
+            traceback.print_exc()
+        os._exit(1)
