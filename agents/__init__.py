@@ -1,0 +1,1 @@
+"""Algorithms as pure functions on jax: no processes, no devices, no files, no mesh axis names."""

@@ -1,0 +1,67 @@
+"""A strided convolution as a rearrangement and one matrix product.
+
+XLA's CPU convolutions are slow, their gradients above all. A VALID convolution whose stride divides its kernel equals
+space-to-depth by the stride, a few shifted slices, and a matrix product, which is what the fast path of the CPU is for.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array
+
+
+def strided_conv(x: Array, kernel: Array, stride: int) -> Array:
+    """VALID convolution of [N, H, W, C] with [K, K, C, F] at `stride`, where `stride` divides K: [N, H', W', F]."""
+    size, _, channels, features = kernel.shape
+    if size % stride:
+        raise ValueError(f"stride must divide the kernel: got stride {stride} and kernel {size}")
+    batch, height, width, _ = x.shape
+    out_h, out_w, blocks = (height - size) // stride + 1, (width - size) // stride + 1, size // stride
+    # Blocks of stride x stride pixels become channels; pixels that no output reads are cut off.
+    rows, columns = out_h + blocks - 1, out_w + blocks - 1
+    x = x[:, : rows * stride, : columns * stride]
+    x = x.reshape(batch, rows, stride, columns, stride, channels).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(batch, rows, columns, stride * stride * channels)
+    shifted = [x[:, i : i + out_h, j : j + out_w] for i in range(blocks) for j in range(blocks)]
+    patches = jnp.concatenate(shifted, axis=-1)
+    kernel = kernel.reshape(blocks, stride, blocks, stride, channels, features).transpose(0, 2, 1, 3, 4, 5)
+    return patches @ kernel.reshape(-1, features)
+
+
+class StridedConv(nn.Module):
+    """`strided_conv` with a bias; parameters as flax's Conv names and shapes them.
+
+    Attributes:
+        features: F, output channels.
+        kernel_size: K.
+        stride: divides K.
+    """
+
+    features: int
+    kernel_size: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """[N, H, W, C] to [N, H', W', F]."""
+        shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
+        kernel = self.param("kernel", nn.initializers.orthogonal(2**0.5), shape, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
+        return strided_conv(x, kernel, self.stride) + bias
+
+
+def channels_last_unit(image: Array) -> Array:
+    """uint8 images [N, C, H, W] (stacked frames) or [N, H, W, C] as float32 [N, H, W, C] in [0, 1].
+
+    The axis of size <= 16 is taken as channels; a stack of frames comes first in Gymnasium's FrameStackObservation.
+    """
+    if image.shape[1] <= 16 < image.shape[-1]:
+        image = jnp.moveaxis(image, 1, -1)
+    scale = 255.0 if jnp.issubdtype(image.dtype, jnp.integer) else 1.0
+    return image.astype(jnp.float32) / jnp.asarray(scale, jnp.float32)
+
+
+def flatten_image(x: Array) -> Array:
+    """[N, ...] to [N, D]."""
+    return jax.lax.collapse(x, 1)

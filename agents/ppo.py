@@ -1,0 +1,259 @@
+"""PPO-clip as pure functions. Source: Schulman et al. 2017 (arXiv:1707.06347), eq. 7 and 9.
+
+`docs/agents/ppo.md` lists every detail that the paper leaves open, and what is chosen here.
+"""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents import returns, schedules
+from agents.api import Agent, AgentState, Array, LearnerState, Metrics, Mode, OnPolicy, OptState, Params, Trajectory
+from agents.networks.actor_critic import ActorCritic, make_actor_critic
+from agents.networks.config import NetworkConfig
+from envpool_bridge.specs import ArraySpec, EnvSpec
+
+EXTRAS = {"behaviour_log_prob": ArraySpec((), "float32")}
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOConfig:
+    """Hyper-parameters; defaults of the paper's Atari and MuJoCo experiments where it gives them.
+
+    Attributes:
+        learning_rate: Adam's, at the start.
+        learning_rate_schedule: "constant", or "linear" to 0 after `total_updates`.
+        total_updates: updates of the whole run, for the schedule.
+        discount: g.
+        gae_lambda: lambda of GAE.
+        clip_epsilon: how far the probability ratio counts.
+        value_clip_epsilon: how far a value may move from its old one, in reward units; None does not clip.
+        value_coef: weight of the value error.
+        entropy_coef: weight of the entropy bonus.
+        max_grad_norm: gradients are scaled down to this global norm.
+        num_epochs: passes over a trajectory.
+        num_minibatches: gradient steps a pass; divides T.
+        normalise_advantage: standardise advantages in each minibatch.
+        target_kl: once a minibatch's approximate KL (nats) exceeds it, the update's remaining steps do nothing; None: off.
+        adam_epsilon: 1e-5 as in the authors' code.
+    """
+
+    learning_rate: float = 3e-4
+    learning_rate_schedule: schedules.Kind = "constant"
+    total_updates: int = 0
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    clip_epsilon: float = 0.2
+    value_clip_epsilon: float | None = None
+    value_coef: float = 0.5
+    entropy_coef: float = 0.01
+    max_grad_norm: float = 0.5
+    num_epochs: int = 4
+    num_minibatches: int = 4
+    normalise_advantage: bool = True
+    target_kl: float | None = None
+    adam_epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("num_epochs", "num_minibatches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1: got {getattr(self, name)}")
+        for name in ("discount", "gae_lambda"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must lie in [0, 1]: got {getattr(self, name)}")
+        for name in ("learning_rate", "clip_epsilon", "max_grad_norm"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name} must be positive: got {getattr(self, name)}")
+
+    @property
+    def total_gradient_steps(self) -> int:
+        """Gradient steps of the whole run."""
+        return self.total_updates * self.num_epochs * self.num_minibatches
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What the loss needs of each step; [T, B, ...] each, `weight` 0 where the step only reset."""
+
+    observation: Array
+    action: Array
+    behaviour_log_prob: Array
+    old_value: Array
+    advantage: Array
+    target_value: Array
+    weight: Array
+
+
+def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
+    """PPO for this environment and network. Raises ValueError where they do not fit."""
+    net = make_actor_critic(network, spec)
+    schedule = schedules.make_schedule(
+        config.learning_rate_schedule, config.learning_rate, config.total_gradient_steps
+    )
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(config.max_grad_norm), optax.adam(schedule, eps=config.adam_epsilon)
+    )
+    return Agent(
+        name="ppo",
+        init=partial(init, net, optimizer),
+        initial_agent_state=lambda num_rows: (),
+        act=partial(act, net),
+        update=partial(update, config, net, optimizer, schedule),
+        extras=EXTRAS,
+        data=OnPolicy(),
+    )
+
+
+def init(net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) -> LearnerState:
+    """First learner state. `key` is consumed."""
+    params = net.init(key)
+    return LearnerState(params, optimizer.init(params), num_updates=jnp.zeros((), jnp.int32))
+
+
+def act(
+    net: ActorCritic,
+    params: Params,
+    observation: Array,
+    agent_state: AgentState,
+    is_first: Array,
+    keys: Array,
+    mode: Mode,
+) -> tuple[Array, dict[str, Array], AgentState]:
+    """Actions of [B, ...] observations with their [B] log-probabilities; values are left to the update."""
+    del is_first  # memoryless
+    parameters = net.policy(params, observation)
+    distribution = net.distribution
+    action = distribution.sample(parameters, keys) if mode is Mode.SAMPLE else distribution.mode(parameters)
+    return action, {"behaviour_log_prob": distribution.log_prob(parameters, action)}, agent_state
+
+
+def make_batch(config: PPOConfig, net: ActorCritic, params: Params, trajectory: Trajectory) -> Batch:
+    """Advantages and value targets of a trajectory, under the newest parameters."""
+    value = net.value(params, trajectory.observation)  # [T+1, B]
+    advantage = returns.gae(
+        trajectory.reward,
+        value,
+        trajectory.terminated,
+        trajectory.truncated,
+        trajectory.valid,
+        discount=config.discount,
+        lambda_=config.gae_lambda,
+    )
+    return Batch(
+        observation=trajectory.observation[:-1],
+        action=trajectory.action,
+        behaviour_log_prob=trajectory.extras["behaviour_log_prob"],
+        old_value=value[:-1],
+        advantage=advantage,
+        target_value=advantage + value[:-1],
+        weight=trajectory.valid.astype(value.dtype),
+    )
+
+
+def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> tuple[Array, Metrics]:
+    """Clipped surrogate + value error - entropy bonus; steps of weight 0 do not count."""
+    parameters, value = net.both(params, batch.observation)
+    mean = partial(returns.weighted_mean, weight=batch.weight)
+    advantage = returns.standardise(batch.advantage, batch.weight) if config.normalise_advantage else batch.advantage
+    log_ratio = net.distribution.log_prob(parameters, batch.action) - batch.behaviour_log_prob
+    # A reset step's log-ratio may be anything; exp must not overflow there, or its gradient becomes NaN.
+    log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1.0 - config.clip_epsilon, 1.0 + config.clip_epsilon)
+    policy = -mean(jnp.minimum(ratio * advantage, clipped * advantage))
+    value_error = 0.5 * mean(_squared_value_error(config, value, batch))
+    entropy = mean(net.distribution.entropy(parameters))
+    total = policy + config.value_coef * value_error - config.entropy_coef * entropy
+    metrics = {
+        "loss/total": total,
+        "loss/policy": policy,
+        "loss/value": value_error,
+        "policy/entropy": entropy,
+        # The low-variance estimate of KL(behaviour || target): E[(r - 1) - log r] (Schulman 2020).
+        "policy/approx_kl": mean(ratio - 1.0 - log_ratio),
+        "policy/clip_fraction": mean((jnp.abs(ratio - 1.0) > config.clip_epsilon).astype(ratio.dtype)),
+    }
+    return total, metrics
+
+
+def update(
+    config: PPOConfig,
+    net: ActorCritic,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    state: LearnerState,
+    trajectory: Trajectory,
+    key: Array,
+) -> tuple[LearnerState, Metrics]:
+    """num_epochs x num_minibatches gradient steps; `key` is consumed."""
+    batch = make_batch(config, net, state.params, trajectory)
+    gradient = jax.grad(partial(loss, config, net), has_aux=True)
+    Carry = tuple[Params, OptState, Array]
+
+    def step(carry: Carry, minibatch: Batch) -> tuple[Carry, Metrics]:
+        params, opt_state, stopped = carry
+        grads, metrics = gradient(params, minibatch)
+        updates, new_opt_state = optimizer.update(grads, opt_state, params)
+        new_params = optax.apply_updates(params, updates)
+        if config.target_kl is not None:
+            # The step that exceeds the target is not taken either: its KL was measured before it.
+            stopped = stopped | (metrics["policy/approx_kl"] > config.target_kl)
+            new_params, new_opt_state = jax.tree.map(
+                lambda old, new: jnp.where(stopped, old, new), (params, opt_state), (new_params, new_opt_state)
+            )
+        metrics["gradient/norm"] = optax.global_norm(grads)
+        metrics["update/skipped_minibatches"] = stopped.astype(jnp.float32)
+        return (new_params, new_opt_state, stopped), metrics
+
+    def epoch(carry: Carry, epoch_key: Array) -> tuple[Carry, Metrics]:
+        return jax.lax.scan(step, carry, split_time(batch, epoch_key, config.num_minibatches))
+
+    keys = jax.random.split(key, config.num_epochs)
+    carry = (state.params, state.opt_state, jnp.zeros((), bool))
+    (params, opt_state, _), metrics = jax.lax.scan(epoch, carry, keys)
+    result = {name: jnp.mean(values) for name, values in metrics.items()}
+    result["update/skipped_minibatches"] = jnp.sum(metrics["update/skipped_minibatches"])
+    result["value/explained_variance"] = _explained_variance(batch)
+    gradient_steps = state.num_updates * (config.num_epochs * config.num_minibatches)
+    result["learning_rate"] = jnp.asarray(schedule(gradient_steps), jnp.float32)
+    return LearnerState(params, opt_state, state.num_updates + 1), result
+
+
+def split_time(batch: Batch, key: Array, num_minibatches: int) -> Batch:
+    """[T, B, ...] as [num_minibatches, T / num_minibatches, B, ...], steps in random order. `key` is consumed.
+
+    Only T is permuted and cut: B, which may be sharded over devices, stays where it is, so nothing is gathered.
+
+    Raises:
+        ValueError: `num_minibatches` does not divide T.
+    """
+    length = batch.weight.shape[0]
+    if length % num_minibatches:
+        raise ValueError(
+            f"num_minibatches must divide rollout_length: got {num_minibatches} and {length}; minibatches are cut along time"
+        )
+    order = jax.random.permutation(key, length)
+    shape = (num_minibatches, length // num_minibatches)
+    return jax.tree.map(lambda x: x[order].reshape(shape + x.shape[1:]), batch)
+
+
+def _squared_value_error(config: PPOConfig, value: Array, batch: Batch) -> Array:
+    error = jnp.square(value - batch.target_value)
+    if config.value_clip_epsilon is None:
+        return error
+    epsilon = config.value_clip_epsilon
+    clipped = batch.old_value + jnp.clip(value - batch.old_value, -epsilon, epsilon)
+    return jnp.maximum(error, jnp.square(clipped - batch.target_value))
+
+
+def _explained_variance(batch: Batch) -> Array:
+    """1 - Var[target - value] / Var[target]; 0 where the targets do not vary."""
+    mean = partial(returns.weighted_mean, weight=batch.weight)
+    residual = batch.target_value - batch.old_value
+    variance = mean(jnp.square(batch.target_value - mean(batch.target_value)))
+    unexplained = mean(jnp.square(residual - mean(residual)))
+    return jnp.where(variance > 0, 1.0 - unexplained / jnp.where(variance > 0, variance, 1.0), 0.0)

@@ -1,0 +1,111 @@
+"""Advantages and returns, time-major, under Gymnasium's NEXT_STEP episode boundaries.
+
+`value[t]` belongs to `observation[t]`, so the value after a truncated step is `value[t + 1]`, that of the terminal
+observation. A step with `valid=False` only reset: its entries are 0 and nothing flows across it.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array
+
+
+def gae(
+    reward: Array,
+    value: Array,
+    terminated: Array,
+    truncated: Array,
+    valid: Array,
+    *,
+    discount: float,
+    lambda_: float,
+) -> Array:
+    """Generalised advantage estimates.
+
+    delta_t = r_t + g (1 - terminated_t) V_{t+1} - V_t;  A_t = delta_t + g lambda (1 - ended_t) valid_{t+1} A_{t+1}.
+
+    Args:
+        reward: [T, B] float32.
+        value: [T+1, B] float32, of every observation.
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        valid: [T, B] bool.
+        discount: g in [0, 1].
+        lambda_: in [0, 1].
+
+    Returns:
+        [T, B] float32 advantages, 0 where not valid.
+
+    Source: Schulman et al. 2016 (arXiv:1506.02438), eq. 16.
+    """
+    counted = valid.astype(value.dtype)
+    delta = counted * (reward + discount * (~terminated) * value[1:] - value[:-1])
+    carried = discount * lambda_ * counted * (~(terminated | truncated))
+
+    def step(advantage: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        delta_t, carried_t = inputs
+        advantage = delta_t + carried_t * advantage
+        return advantage, advantage
+
+    _, advantages = jax.lax.scan(step, jnp.zeros_like(delta[0]), (delta, carried), reverse=True, unroll=8)
+    return advantages
+
+
+def n_step_returns(
+    reward: Array,
+    value: Array,
+    terminated: Array,
+    truncated: Array,
+    valid: Array,
+    *,
+    discount: float,
+    num_steps: int,
+) -> Array:
+    """Returns of up to `num_steps` rewards, then the value of the observation reached.
+
+    The sum stops early where the episode ends (bootstrapping if truncated) and at the end of the trajectory.
+
+    Args:
+        reward: [T, B] float32.
+        value: [T+1, B] float32.
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        valid: [T, B] bool.
+        discount: g in [0, 1].
+        num_steps: n >= 1.
+
+    Returns:
+        [T, B] float32, 0 where not valid.
+
+    Source: Sutton and Barto 2018, eq. 7.1.
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be at least 1: got {num_steps}")
+    last = value.shape[0] - 1
+    ended = terminated | truncated
+    bootstrap = discount * (~terminated) * value[1:]
+    returns = value
+    for _ in range(num_steps):
+        # One more reward in front of the returns of one step fewer; past the end only the last value remains.
+        longer = reward + jnp.where(ended, bootstrap, discount * returns[1:])
+        returns = jnp.concatenate([longer, value[last:]])
+    return returns[:-1] * valid
+
+
+def standardise(x: Array, weight: Array, epsilon: float = 1e-8) -> Array:
+    """`x` shifted and scaled to weighted mean 0 and standard deviation 1; all zero if the weights are.
+
+    Args:
+        x: any shape.
+        weight: same shape, >= 0.
+        epsilon: added to the standard deviation, in units of `x`.
+    """
+    mean = weighted_mean(x, weight)
+    variance = weighted_mean(jnp.square(x - mean), weight)
+    return (x - mean) / (jnp.sqrt(variance) + epsilon) * (weight > 0)
+
+
+def weighted_mean(x: Array, weight: Array) -> Array:
+    """Scalar mean of `x` under `weight` of the same shape; 0 if all weights are 0."""
+    total = jnp.sum(weight)
+    return jnp.sum(jnp.where(weight > 0, x, 0.0) * weight) / jnp.where(total > 0, total, 1.0)

@@ -1,0 +1,20 @@
+"""Hyper-parameters that change over a run, as pure functions of the number of gradient steps."""
+
+from typing import Literal
+
+import optax
+
+Kind = Literal["constant", "linear"]
+
+
+def make_schedule(kind: Kind, initial: float, total_steps: int) -> optax.Schedule:
+    """`initial` for ever, or falling linearly to 0 at `total_steps` gradient steps.
+
+    Raises:
+        ValueError: a linear schedule without a total.
+    """
+    if kind == "constant":
+        return optax.constant_schedule(initial)
+    if total_steps < 1:
+        raise ValueError(f"a linear schedule needs the total number of updates: got {total_steps}")
+    return optax.linear_schedule(initial, 0.0, total_steps)
