@@ -91,9 +91,7 @@ class Batch:
 def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     """PPO for this environment and network. Raises ValueError where they do not fit."""
     net = make_actor_critic(network, spec)
-    schedule = schedules.make_schedule(
-        config.learning_rate_schedule, config.learning_rate, config.total_gradient_steps
-    )
+    schedule = schedules.make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_gradient_steps)
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm), optax.adam(schedule, eps=config.adam_epsilon)
     )

@@ -5,7 +5,7 @@ class BridgeError(Exception):
     """Base of the errors of the environment side."""
 
 
-class UserError(BridgeError):
+class UserError(BridgeError, ValueError):
     """The request cannot be served as written; raised before any process starts. Commands exit with status 2."""
 
 

@@ -1,7 +1,7 @@
 """EnvPool: environment processes and the ring they write into, as one object with one owner."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -66,7 +66,7 @@ class EnvPool:
         self._counters = Counters(self._layout, self._segment.buffer)
         self._counters.start_at(first_sequence)
         self.views: list[SlotViews] = view_slots(self._layout, self._segment.buffer)
-        self._next_lease = first_sequence
+        self._first_sequence = self._next_lease = first_sequence
         self._inference_bell = Doorbell()
         self._learner_bell = Doorbell()
         self._workers = WorkerProcesses(shape.num_workers, shape.num_parts, self.spec.env_id)
@@ -100,6 +100,12 @@ class EnvPool:
     def learning_waited_seconds(self) -> float:
         """How long `acquire` has waited for full slots in all."""
         return self._learning.waited_seconds
+
+    @property
+    def environments_waited_seconds(self) -> float:
+        """How long the workers have waited for actions or free slots, summed over workers."""
+        workers = range(self.shape.num_workers)
+        return sum(self._counters.waited_seconds(self.shape.parts_of_worker(worker)[0]) for worker in workers)
 
     def start(self, resets: Sequence[ResetRequest]) -> None:
         """Starts the workers, which reset their environments and post the first observations.
@@ -137,8 +143,13 @@ class EnvPool:
         """Lanes whose newest observation awaits an action."""
         return [lane for lane in range(self.shape.num_lanes) if self._counters.is_ready(lane)]
 
-    def wait_ready(self, timeout_seconds: float) -> list[int]:
+    def wait_ready(self, timeout_seconds: float, may_act: Callable[[int], bool] | None = None) -> list[int]:
         """Lanes that await actions; empty after `timeout_seconds`.
+
+        Args:
+            timeout_seconds: upper bound of the wait.
+            may_act: whether actions of a slot's sequence can be given now; others are left out. Call `wake` when the
+                answer changes.
 
         Raises:
             WorkerError: an environment raised.
@@ -147,8 +158,30 @@ class EnvPool:
             PoolClosedError: the pool is closed.
         """
         self._require_open()
-        self._acting.wait(self._any_ready, timeout_seconds, self._workers.check)
-        return self.ready_lanes()
+        lanes: list[int] = []
+
+        def look() -> bool:
+            ready = self.ready_lanes()
+            lanes[:] = ready if may_act is None else [lane for lane in ready if may_act(self.position(lane)[0])]
+            return bool(lanes)
+
+        self._acting.wait(look, timeout_seconds, self._workers.check)
+        return lanes
+
+    def wake(self) -> None:
+        """Makes `wait_ready` look again; from any thread."""
+        self._inference_bell.ring()
+
+    def wait_begun(self, timeout_seconds: float) -> bool:
+        """Waits until every lane has posted its first observation; from the learning thread. Raises as `wait_ready`."""
+        self._require_open()
+        first = self._first_sequence * self.shape.rollout_length
+        lanes = range(self.shape.num_lanes)
+
+        def begun() -> bool:
+            return all(self._counters.observations_posted(lane) > first for lane in lanes)
+
+        return self._learning.wait(begun, timeout_seconds, self._workers.check)
 
     def wait_lane(self, lane: int, timeout_seconds: float) -> bool:
         """Waits until this lane awaits actions; raises as `wait_ready`."""
@@ -218,9 +251,6 @@ class EnvPool:
         self._counters.post_actions(lane, self._counters.actions_posted(lane), command)
         for worker in self._workers_of_lane[lane]:
             self._workers.doorbells[worker].ring()
-
-    def _any_ready(self) -> bool:
-        return any(self._counters.is_ready(lane) for lane in range(self.shape.num_lanes))
 
     def _slot_is_full(self) -> bool:
         return self._counters.committed_through() > self._next_lease

@@ -14,6 +14,7 @@ that publishes it. No lock lives in shared memory, so no death can leave one hel
 | `incarnation[part]`| parent          | how often the part's worker was started                        |
 | `heartbeat[part]`  | the part's worker | grows with every sign of life                                |
 | `infos[part]`      | the part's worker | info messages sent over the connection                       |
+| `waited[part]`     | the part's worker | microseconds the worker has waited in all                    |
 
 Step `k` of a run lives in slot sequence `k // T` at `t = k % T`; a sequence lives in slot `sequence % num_slots`.
 """
@@ -55,6 +56,7 @@ class Counters:
         self._incarnation = self._committed + parts
         self._heartbeat = self._incarnation + parts
         self._infos = self._heartbeat + parts
+        self._waited = self._infos + parts
         shape = layout.shape
         self._num_slots = shape.num_slots
         self._rollout_length = shape.rollout_length
@@ -114,6 +116,10 @@ class Counters:
         """Counts an info message that was sent."""
         self._store(self._infos + part, self._load(self._infos + part) + 1)
 
+    def post_waited(self, part: int, seconds: float) -> None:
+        """Publishes how long the part's worker has waited in all."""
+        self._store(self._waited + part, int(seconds * 1e6))
+
     def actions_posted(self, lane: int) -> int:
         """Steps of the lane whose actions are posted."""
         return self._load(self._acted + lane)
@@ -144,6 +150,10 @@ class Counters:
     def heartbeat(self, part: int) -> int:
         """Signs of life so far."""
         return self._load(self._heartbeat + part)
+
+    def waited_seconds(self, part: int) -> float:
+        """How long the part's worker has waited in all."""
+        return self._load(self._waited + part) * 1e-6
 
     # --- learner
     def committed_through(self) -> int:

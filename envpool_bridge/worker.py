@@ -131,6 +131,7 @@ class Worker:
             progressed = [self._advance(part) for part in self._parts]  # every part in turn: no lane starves another
             if not any(progressed):
                 self._waiter.wait(self._may_advance, _IDLE_SECONDS)
+                self._counters.post_waited(self._parts[0].part, self._waiter.waited_seconds)
         for part in self._parts:
             part.rows.close()
 

@@ -140,7 +140,11 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
 
     def init(key: Array) -> Params:
         actor_key, critic_key = jax.random.split(key)
-        return {"actor": actor.init(actor_key, encode(dummy)), "critic": critic.init(critic_key, encode(dummy)), **extra}
+        return {
+            "actor": actor.init(actor_key, encode(dummy)),
+            "critic": critic.init(critic_key, encode(dummy)),
+            **extra,
+        }
 
     def policy(params: Params, observation: Array) -> Array:
         return with_std(params, folded(actor, params["actor"], observation))

@@ -243,6 +243,5 @@ class GymnasiumRows:
 
     def _failure(self, row: int, what: str, error: Exception) -> WorkerError:
         return WorkerError(
-            f"{self._spec.env_id}, row {self._row_ids[row]}, {what} {self._num_steps}: "
-            f"{type(error).__name__}: {error}"
+            f"{self._spec.env_id}, row {self._row_ids[row]}, {what} {self._num_steps}: {type(error).__name__}: {error}"
         )

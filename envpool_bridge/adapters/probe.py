@@ -24,7 +24,9 @@ class Probe(gymnasium.Env):
         self.action_space = spaces.Discrete(self.num_actions)
         self._observation = 0.0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begins an episode."""
         super().reset(seed=seed)
         self._observation = self._first()

@@ -1,0 +1,1 @@
+"""Experiments: compositions only, each a script with command-line flags."""

@@ -1,0 +1,33 @@
+"""PPO on CartPole-v1 with environment processes. Run: python experiments/ppo_cartpole.py --run.seed 1"""
+
+import dataclasses
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.config import RunConfig
+from jaxsrl.experiment import train_and_evaluate
+from jaxsrl.runtime.launch import launch
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Everything that changes the run; saved beside every checkpoint."""
+
+    env: EnvConfig = EnvConfig("CartPole-v1")
+    network: NetworkConfig = NetworkConfig(hidden_sizes=(64, 64))
+    agent: PPOConfig = PPOConfig(learning_rate=1e-3, learning_rate_schedule="linear", gae_lambda=0.95, entropy_coef=0.005)
+    run: RunConfig = RunConfig(num_envs=128, rollout_length=32, env_steps=800_000)
+
+
+def main(experiment: Experiment) -> None:
+    """Composes and trains."""
+    source = experiment.env.source()
+    spec = source.spec()
+    config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_updates)
+    agent = make_ppo(config, spec, experiment.network)
+    train_and_evaluate(experiment, agent, source, spec, experiment.run)
+
+
+if __name__ == "__main__":
+    launch(main, Experiment, __doc__)

@@ -1,0 +1,176 @@
+"""Checkpoints: an Orbax directory with a manifest that proves it whole.
+
+`checkpoints/<updates>/` holds `state/` (Orbax) and `MANIFEST.json`: sha256 of every file, shape and dtype of every array, and
+the run's metadata. Everything is written under a temporary name, synced, and renamed: a directory with a number for a name is
+complete. Restoring walks from the newest to the oldest until one verifies; a damaged one is moved to `quarantine/`. Nothing is
+pickled, so nothing in a checkpoint can become code.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from envpool_bridge.errors import UserError
+
+FORMAT = 1
+MANIFEST = "MANIFEST.json"
+Arrays = dict[str, np.ndarray]
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint whose files are not what its manifest says."""
+
+
+def flatten(tree: Any, prefix: str) -> Arrays:
+    """A pytree's leaves as numpy arrays, named by their path; typed PRNG keys must be given as their data."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {f"{prefix}{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+
+
+def unflatten(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
+    """The pytree of `template`'s structure that `flatten` took apart.
+
+    Raises:
+        UserError: a leaf is missing, of another shape or dtype, or left over; all are listed.
+    """
+    wanted = flatten(template, prefix)
+    problems: list[str] = []
+    for name, leaf in wanted.items():
+        found = arrays.get(name)
+        if found is None:
+            problems.append(f"{name}: expected {leaf.dtype}{list(leaf.shape)}, missing")
+        elif found.shape != leaf.shape or found.dtype != leaf.dtype:
+            problems.append(
+                f"{name}: expected {leaf.dtype}{list(leaf.shape)}, got {found.dtype}{list(found.shape)}"
+            )
+    problems += [
+        f"{name}: not expected" for name in arrays if name.startswith(prefix) and name not in wanted
+    ]
+    if problems:
+        listed = "\n  ".join(problems[:20])
+        raise UserError(f"the checkpoint was made for another network or algorithm:\n  {listed}")
+    return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in wanted])
+
+
+class CheckpointStore:
+    """The checkpoints of one run. One writer: the process that holds the run directory's lock."""
+
+    def __init__(self, directory: Path, keep: int = 3) -> None:
+        """Checkpoints under `directory`, of which the newest `keep` are kept."""
+        self.directory = directory
+        self._keep = keep
+
+    def steps(self) -> list[int]:
+        """Updates at which complete checkpoints were made, oldest first."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit())
+
+    def save(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> Path:
+        """Writes a checkpoint; it is durable when this returns.
+
+        Raises:
+            OSError: the disk is full or not writable; older checkpoints are untouched.
+        """
+        final, temporary = self.directory / str(step), self.directory / f".{step}.tmp"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        # Orbax cannot hold arrays without elements; their shape and dtype are all there is to keep.
+        checkpointer = ocp.PyTreeCheckpointer()
+        checkpointer.save(temporary.resolve() / "state", {name: x for name, x in arrays.items() if x.size})
+        checkpointer.close()
+        manifest = {
+            "format": FORMAT,
+            "step": step,
+            "files": {name: _sha256(temporary / name) for name in _files(temporary)},
+            "schema": {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()},
+            "metadata": dict(metadata),
+        }
+        with open(temporary / MANIFEST, "w") as file:
+            json.dump(manifest, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        if final.exists():
+            shutil.rmtree(final)
+        temporary.rename(final)
+        _sync(self.directory)
+        for old in self.steps()[: -self._keep]:
+            shutil.rmtree(self.directory / str(old))
+        return final
+
+    def restore_newest(self) -> tuple[int, Arrays, dict[str, Any], list[str]] | None:
+        """(step, arrays, metadata, what was wrong with newer ones) of the newest checkpoint that verifies; None without any."""
+        problems: list[str] = []
+        for step in reversed(self.steps()):
+            path = self.directory / str(step)
+            try:
+                arrays, metadata = load_checkpoint(path)
+            except DamagedCheckpointError as error:
+                quarantine = self.directory / "quarantine"
+                quarantine.mkdir(exist_ok=True)
+                path.rename(quarantine / f"{step}-{len(list(quarantine.iterdir()))}")
+                problems.append(f"{error}; moved to {quarantine}")
+                continue
+            return step, arrays, metadata, problems
+        if problems:
+            raise UserError("no checkpoint of this run is whole:\n  " + "\n  ".join(problems))
+        return None
+
+
+def load_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """(arrays, metadata) of one checkpoint directory, verified.
+
+    Raises:
+        UserError: the path is no checkpoint.
+        DamagedCheckpointError: a file is missing, added or changed.
+    """
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        files, schema = manifest["files"], manifest["schema"]
+        version = manifest["format"]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{path} is no checkpoint: expected a directory with {MANIFEST}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedCheckpointError(f"{path}: {MANIFEST} cannot be read ({error})") from error
+    if version != FORMAT:
+        raise UserError(f"{path} has checkpoint format {version}, this version of jaxsrl reads {FORMAT}")
+    found = set(_files(path)) - {MANIFEST}
+    if found != set(files):
+        raise DamagedCheckpointError(f"{path}: files differ from the manifest: {sorted(found ^ set(files))}")
+    for name, digest in files.items():
+        if _sha256(path / name) != digest:
+            raise DamagedCheckpointError(f"{path}: {name} is not what was written (sha256 differs)")
+    checkpointer = ocp.PyTreeCheckpointer()
+    stored = checkpointer.restore(path.resolve() / "state")
+    checkpointer.close()
+    arrays = {
+        name: np.asarray(stored[name]) if name in stored else np.zeros(form["shape"], form["dtype"])
+        for name, form in schema.items()
+    }
+    return arrays, manifest["metadata"]
+
+
+def _files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

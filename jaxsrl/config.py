@@ -1,0 +1,126 @@
+"""RunConfig: everything about a run that is neither the environment nor the algorithm; and configurations as JSON."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from envpool_bridge.errors import UserError
+
+PolicyName = Literal["serial", "single_learner_fine"]
+
+# What may differ when a run directory is resumed: how long and how often, never what is computed at each step.
+MAY_CHANGE = frozenset(
+    {"run.env_steps", "run.directory", "run.checkpoint_every_updates", "run.keep_checkpoints", "run.log_every_seconds"}
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Sizes, budget and directory of a run.
+
+    Attributes:
+        name: of the run's directory; "" makes one from the experiment, the environment and the seed.
+        directory: where runs live.
+        seed: of everything random.
+        policy: distribution policy, which places environments, inference and learning.
+        env_steps: total environment steps.
+        num_envs: B, environments stepped in all.
+        num_env_workers: environment processes.
+        lanes_per_worker: groups of environments a worker alternates between.
+        workers_per_lane: workers that share a lane: larger inference batches, but they wait for each other.
+        rollout_length: T, steps of every environment an update.
+        max_policy_lag: updates that the acting policy may be behind: 0 synchronous, 1 overlaps collecting with learning
+            (both deterministic), n >= 2 asynchronous.
+        inference_batching: "lane" gives every lane its own call of fixed shape (deterministic to the bit), "merged" joins
+            whatever lanes are ready.
+        num_devices: devices the learner is sharded over.
+        checkpoint_every_updates: 0 saves at the end only.
+        keep_checkpoints: newest checkpoints to keep.
+        log_every_seconds: between lines of metrics.
+        evaluation_episodes: greedy episodes after training; 0 for none.
+    """
+
+    name: str = ""
+    directory: str = "runs"
+    seed: int = 0
+    policy: PolicyName = "single_learner_fine"
+    env_steps: int = 500_000
+    num_envs: int = 128
+    num_env_workers: int = 2
+    lanes_per_worker: int = 2
+    workers_per_lane: int = 1
+    rollout_length: int = 32
+    max_policy_lag: int = 1
+    inference_batching: Literal["lane", "merged"] = "lane"
+    num_devices: int = 1
+    checkpoint_every_updates: int = 100
+    keep_checkpoints: int = 3
+    log_every_seconds: float = 2.0
+    evaluation_episodes: int = 100
+
+    def __post_init__(self) -> None:
+        at_least_one = (
+            "env_steps",
+            "num_envs",
+            "num_env_workers",
+            "lanes_per_worker",
+            "workers_per_lane",
+            "rollout_length",
+            "num_devices",
+            "keep_checkpoints",
+        )
+        for name in at_least_one:
+            if getattr(self, name) < 1:
+                raise UserError(f"run.{name} must be at least 1: got {getattr(self, name)}")
+        for name in ("seed", "max_policy_lag", "checkpoint_every_updates", "log_every_seconds", "evaluation_episodes"):
+            if getattr(self, name) < 0:
+                raise UserError(f"run.{name} must not be negative: got {getattr(self, name)}")
+        if "/" in self.name or self.name in {".", ".."}:
+            raise UserError(f"run.name must be a plain directory name: got {self.name!r}; use run.directory for the place")
+
+    @property
+    def env_steps_per_update(self) -> int:
+        """Environment steps that one update learns from."""
+        return self.num_envs * self.rollout_length
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that `env_steps` take, rounded up."""
+        return -(-self.env_steps // self.env_steps_per_update)
+
+
+def to_json(value: Any) -> Any:
+    """A dataclass tree as JSON data."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): to_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:
+    """The flat dataclass `kind` that `to_json` wrote; lists become tuples.
+
+    Raises:
+        UserError: the data has a field that `kind` lacks.
+    """
+    known = {field.name for field in dataclasses.fields(kind)}
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise UserError(
+            f"{kind.__name__} has no field {', '.join(unknown)}: the file was written by another version of jaxsrl"
+        )
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """Where two JSON trees differ, as "path: old -> new" lines."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        lines: list[str] = []
+        for name in sorted(set(old) | set(new)):
+            where = f"{path}.{name}" if path else name
+            lines += differences(old.get(name), new.get(name), where)
+        return lines
+    return [] if old == new else [f"{path}: {old!r} -> {new!r}"]

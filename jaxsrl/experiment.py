@@ -1,0 +1,56 @@
+"""Training and then evaluating one experiment: what the scripts in `experiments/` call."""
+
+from typing import Any
+
+from agents.api import Agent, Mode
+from envpool_bridge.adapters.rows import EnvSource
+from envpool_bridge.specs import EnvSpec
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.evaluate import EvaluationReport, evaluate
+from jaxsrl.run_directory import write_json
+from jaxsrl.runtime.run import RunReport, run
+
+
+def train_and_evaluate(
+    experiment: Any, agent: Agent, source: EnvSource, spec: EnvSpec, config: RunConfig
+) -> tuple[RunReport, EvaluationReport | None]:
+    """Trains (or resumes), plays greedy episodes, prints where everything is.
+
+    Args:
+        experiment: the dataclass tree to save.
+        agent: to train.
+        source: of environments.
+        spec: of the source.
+        config: of the run.
+
+    Returns:
+        The run's report, and the evaluation's (None if the run was stopped or no episodes are wanted).
+    """
+    plan = POLICIES[config.policy](config, Resources.detect())
+    report = run(plan, agent, source, config, experiment=experiment, spec=spec)
+    speed = report.env_steps / report.seconds if report.seconds else 0.0
+    if report.stopped_by:
+        print(f"stopped by {report.stopped_by} at {report.env_steps:,} env steps; the same command resumes")  # noqa: T201
+        return report, None
+    if report.seconds:
+        print(f"trained {report.env_steps:,} env steps in {report.seconds:.1f} s ({speed:,.0f} env steps/s)")  # noqa: T201
+    evaluation = None
+    if config.evaluation_episodes:
+        evaluation = evaluate(
+            agent, report.state.params, source, episodes=config.evaluation_episodes, seed=config.seed, mode=Mode.GREEDY
+        )
+        write_json(report.directory / "eval.json", evaluation.to_json())
+        print(  # noqa: T201
+            f"evaluated {len(evaluation.returns)} greedy episodes: mean return {evaluation.mean_return:.1f} "
+            f"(std {evaluation.std_return:.1f})"
+        )
+    directory = report.directory
+    print(  # noqa: T201
+        f"run directory: {directory}\n"
+        f"  checkpoints/ metrics.jsonl eval.json config.json plan.json log.txt\n"
+        f"  jaxsrl evaluate {directory} --episodes 100\n"
+        f"  tensorboard --logdir {directory}"
+    )
+    return report, evaluation

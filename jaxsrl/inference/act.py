@@ -1,0 +1,49 @@
+"""One jitted call of an agent's `act`, with a key a row that depends on nothing but run, row and step."""
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import Agent, AgentState, Array, Mode, Params
+
+
+class ActOnRows(Protocol):
+    """Actions for rows.
+
+    Args: params; observation [R, ...]; agent_state; is_first [R]; row_keys [R] typed keys; steps [R] uint32, the step of
+    the run each row is at. Returns: action [R, ...], extras, next agent_state.
+    """
+
+    def __call__(
+        self,
+        params: Params,
+        observation: np.ndarray,
+        agent_state: AgentState,
+        is_first: np.ndarray,
+        row_keys: Array,
+        steps: np.ndarray,
+    ) -> tuple[Array, dict[str, Array], AgentState]: ...
+
+
+def make_act(agent: Agent, mode: Mode = Mode.SAMPLE) -> ActOnRows:
+    """The agent's `act`, jitted; compiled once a number of rows."""
+
+    def act_on_rows(
+        params: Params,
+        observation: Array,
+        agent_state: AgentState,
+        is_first: Array,
+        row_keys: Array,
+        steps: Array,
+    ) -> tuple[Array, dict[str, Array], AgentState]:
+        keys = jax.vmap(jax.random.fold_in)(row_keys, steps)
+        return agent.act(params, observation, agent_state, is_first, keys, mode)
+
+    return jax.jit(act_on_rows)
+
+
+def row_keys(run_key: Array, rows: range) -> Array:
+    """[R] typed keys: the run's key folded with each row's id. `run_key` may be used again for other rows only."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(run_key, jnp.arange(rows.start, rows.stop, dtype=jnp.uint32))

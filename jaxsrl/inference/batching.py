@@ -1,0 +1,62 @@
+"""Which ready lanes form one inference call, and at which compiled size. Pure functions."""
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A lane whose observation awaits an action.
+
+    Attributes:
+        lane: its index.
+        step: of the run.
+    """
+
+    lane: int
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Lanes that are served by one call.
+
+    Attributes:
+        requests: in lane order.
+        contiguous: whether their rows are one block of one slot row, which can be read in place.
+        padded_lanes: number of lanes the call is compiled for, at least `len(requests)`.
+    """
+
+    requests: tuple[Request, ...]
+    contiguous: bool
+    padded_lanes: int
+
+
+def compiled_sizes(num_lanes: int) -> list[int]:
+    """Numbers of lanes that calls are compiled for: powers of two, and all lanes."""
+    sizes = [1]
+    while sizes[-1] * 2 < num_lanes:
+        sizes.append(sizes[-1] * 2)
+    return sizes if num_lanes == 1 else [*sizes, num_lanes]
+
+
+def group_requests(requests: Sequence[Request], num_lanes: int, merge: bool) -> list[Group]:
+    """Groups of requests, each one call.
+
+    Args:
+        requests: ready lanes.
+        num_lanes: of the pool.
+        merge: False serves every lane alone, in a call of fixed shape, so that results do not depend on timing even in the
+            last bit; True serves all in one call.
+    """
+    ordered = sorted(requests, key=lambda request: request.lane)
+    if not merge:
+        return [Group((request,), True, 1) for request in ordered]
+    if not ordered:
+        return []
+    first = ordered[0]
+    padded = next(size for size in compiled_sizes(num_lanes) if size >= len(ordered))
+    in_place = padded == len(ordered) and all(
+        request.lane == first.lane + index and request.step == first.step for index, request in enumerate(ordered)
+    )
+    return [Group(tuple(ordered), in_place, padded)]

@@ -1,0 +1,1 @@
+"""The learner: leases full slots, updates sharded over a mesh, publishes parameters."""

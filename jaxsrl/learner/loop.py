@@ -1,0 +1,123 @@
+"""The learner's loop: lease a slot, update, publish, give the slot back, record."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from agents.api import Agent, Array, LearnerState, Metrics
+from envpool_bridge.layout import SlotViews
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.params.store import ParamsStore
+from jaxsrl.runtime.episode_log import EpisodeLog
+from jaxsrl.runtime.sources import TrajectorySource
+
+_WAIT_SECONDS = 0.2
+
+
+@dataclasses.dataclass
+class LearnerStats:
+    """Totals since the learner started.
+
+    Attributes:
+        busy_seconds: from leasing a slot to giving it back.
+        lag_sum: policy lag, summed over updates (each the mean over its steps).
+        lag_max: largest policy lag of any step.
+        updates: done by this process.
+    """
+
+    busy_seconds: float = 0.0
+    lag_sum: float = 0.0
+    lag_max: int = 0
+    updates: int = 0
+
+
+class Learner:
+    """Owner of the learner state. Thread-safety: one thread.
+
+    Attributes:
+        state: newest learner state, on the mesh.
+        num_updates: updates that made it.
+        metrics: of the newest update, still on the device.
+        stats: totals.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        mesh: LearnerMesh,
+        store: ParamsStore,
+        source: TrajectorySource,
+        state: LearnerState,
+        update_key: Array,
+        inference_device: jax.Device,
+    ) -> None:
+        """A learner that continues from `state`, and publishes its parameters."""
+        self._mesh, self._store, self._source = mesh, store, source
+        self._inference_device = inference_device
+        self._update = mesh.jit_update(agent, update_key)
+        self.state = mesh.place_state(state)
+        self.num_updates = int(state.num_updates)
+        self.metrics: Metrics = {}
+        self.stats = LearnerStats()
+        self.publish()
+
+    def publish(self) -> None:
+        """Publishes the newest parameters; they never share memory with the state, which the next update donates."""
+        params = self._mesh.copy_params(self.state.params, self._inference_device)
+        self._store.publish(self.num_updates, params)
+        self._source.params_published()
+
+    def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
+        """One update if a slot is full within a short wait.
+
+        Args:
+            episodes: told of the slot.
+            log: told of the slot.
+
+        Returns:
+            Whether there was an update.
+        """
+        sequence = self._source.acquire(_WAIT_SECONDS)
+        if sequence is None:
+            return False
+        start = time.perf_counter()
+        slot = self._source.slot(sequence)
+        batch = self._mesh.place_batch(slot)
+        self.state, self.metrics = self._update(self.state, batch)
+        # The host's bookkeeping runs while the device computes.
+        episodes.observe(slot)
+        log.observe(slot)
+        self._measure_lag(slot)
+        # On CPU the batch is the slot's own memory, so only the finished update proves that it has been read; elsewhere it
+        # is a copy, and the slot is free as soon as that copy is made.
+        jax.block_until_ready((self.state, self.metrics) if self._mesh.aliases_host else batch)
+        del batch
+        self.num_updates += 1
+        self.publish()
+        self._source.release(sequence)
+        self.stats.updates += 1
+        self.stats.busy_seconds += time.perf_counter() - start
+        return True
+
+    def _measure_lag(self, slot: SlotViews) -> None:
+        lag = self.num_updates - slot.policy_version
+        self.stats.lag_sum += float(np.mean(lag))
+        self.stats.lag_max = max(self.stats.lag_max, int(lag.max()))
+
+
+def run_learner(
+    learner: Learner,
+    num_updates: int,
+    episodes: EpisodeTracker,
+    log: EpisodeLog,
+    should_stop: Callable[[], bool],
+    after_update: Callable[[], None],
+) -> None:
+    """Updates until `num_updates` are done or `should_stop()`; a stop is heeded between updates only."""
+    while learner.num_updates < num_updates and not should_stop():
+        if learner.step(episodes, log):
+            after_update()

@@ -1,0 +1,1 @@
+"""Measuring a run: episodes, records, and where records go."""

@@ -1,0 +1,1 @@
+"""Versioned parameters on their way from the learner to inference."""

@@ -1,0 +1,1 @@
+"""From a plan to threads and processes, and back to nothing."""

@@ -1,0 +1,77 @@
+"""All that a checkpoint holds, to and from arrays."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from agents.api import Agent, LearnerState, Params
+from envpool_bridge.adapters.rows import EpisodeReset
+from jaxsrl.checkpoint import Arrays, flatten, unflatten
+from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.runtime.episode_log import EpisodeLog
+
+_LEARNER, _BEHIND, _EPISODES, _LOG = "learner", "behind", "episodes/", "environments/"
+
+
+@dataclasses.dataclass
+class Progress:
+    """A run between two updates.
+
+    Attributes:
+        state: learner state after `state.num_updates` updates.
+        behind: parameters one version older, with which a run at lag 1 collects its next trajectory; None if not kept.
+        episodes: running returns.
+        log: episodes in progress.
+        reset: how environments get to where they were.
+    """
+
+    state: LearnerState
+    behind: Params | None
+    episodes: EpisodeTracker
+    log: EpisodeLog
+    reset: EpisodeReset
+
+
+def begin(agent: Agent, key: jax.Array, num_rows: int) -> Progress:
+    """The beginning of a run; `key` is consumed."""
+    reset = EpisodeReset((0,) * num_rows, (None,) * num_rows)
+    return Progress(agent.init(key), None, EpisodeTracker(num_rows), EpisodeLog(num_rows, 0), reset)
+
+
+def to_arrays(state: LearnerState, behind: Params | None, episodes: EpisodeTracker, log: EpisodeLog) -> Arrays:
+    """Everything by name; fetches from the device."""
+    state, behind = jax.device_get((state, behind))
+    arrays = flatten(state, _LEARNER)
+    if behind is not None:
+        arrays |= flatten(behind, _BEHIND)
+    arrays |= {_EPISODES + name: value for name, value in episodes.to_arrays().items()}
+    arrays |= {_LOG + name: value for name, value in log.to_arrays().items()}
+    return arrays
+
+
+def from_arrays(agent: Agent, key: jax.Array, arrays: Arrays, num_rows: int, rollout_length: int) -> Progress:
+    """The run as it was when `arrays` were made; `key` only gives the shapes.
+
+    Raises:
+        UserError: the arrays are of another network or algorithm.
+    """
+    state = restore_state(agent, key, arrays)
+    has_behind = any(name.startswith(_BEHIND) for name in arrays)
+    behind = unflatten(state.params, arrays, _BEHIND) if has_behind else None
+    episodes = EpisodeTracker(num_rows)
+    episodes.restore(_named(arrays, _EPISODES))
+    log = EpisodeLog(num_rows, int(state.num_updates) * rollout_length)
+    reset = log.restore(_named(arrays, _LOG))
+    return Progress(state, behind, episodes, log, reset)
+
+
+def restore_state(agent: Agent, key: jax.Array, arrays: Arrays) -> LearnerState:
+    """The learner state alone, which is all that evaluation needs."""
+    template = jax.eval_shape(agent.init, key)
+    template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
+    return unflatten(template, arrays, _LEARNER)
+
+
+def _named(arrays: Arrays, prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

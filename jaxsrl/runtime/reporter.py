@@ -1,0 +1,72 @@
+"""Turns the totals of a run's parts into a record every few seconds."""
+
+import time
+from collections.abc import Mapping
+
+import jax
+
+from jaxsrl.learner.loop import Learner
+from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.metrics.sinks import MetricsSink, Record
+from jaxsrl.runtime.sources import TrajectorySource
+
+
+class Reporter:
+    """Writes records of rates and shares since the record before. One thread: the learner's."""
+
+    def __init__(
+        self, sink: MetricsSink, learner: Learner, source: TrajectorySource, steps_per_update: int, action_repeat: int
+    ) -> None:
+        """Starts the clock."""
+        self._sink, self._learner, self._source = sink, learner, source
+        self._steps_per_update, self._repeat = steps_per_update, action_repeat
+        self._started = self._since = time.perf_counter()
+        self._before: dict[str, float] = self._totals()
+        self.checkpoint_update = 0
+
+    def due(self, every_seconds: float) -> bool:
+        """Whether the newest record is older than this."""
+        return time.perf_counter() - self._since >= every_seconds
+
+    def write(self, episodes: EpisodeTracker) -> None:
+        """Writes a record now; fetches the newest update's metrics from the device."""
+        now, totals = time.perf_counter(), self._totals()
+        seconds = max(now - self._since, 1e-9)
+        gained = {name: totals[name] - self._before.get(name, 0.0) for name in totals}
+        updates = gained["learner/updates"]
+        values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
+        values |= episodes.metrics()
+        values |= rates(gained, seconds)
+        values["speed/env_steps_per_second"] = updates * self._steps_per_update / seconds
+        values["policy/lag_mean"] = gained["learner/lag_sum"] / updates if updates else 0.0
+        values["policy/lag_max"] = float(self._learner.stats.lag_max)
+        values["checkpoint/update"] = float(self.checkpoint_update)
+        env_steps = self._learner.num_updates * self._steps_per_update
+        self._sink.write(
+            Record(self._learner.num_updates, env_steps, env_steps * self._repeat, now - self._started, values)
+        )
+        self._since, self._before = now, totals
+
+    def _totals(self) -> dict[str, float]:
+        stats = self._learner.stats
+        own = {
+            "learner/busy_seconds": stats.busy_seconds,
+            "learner/lag_sum": stats.lag_sum,
+            "learner/updates": float(stats.updates),
+        }
+        return {**self._source.totals(), **own}
+
+
+def rates(gained: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Wait shares, and the inference server's batch size (rows) and latency (milliseconds), from totals over `seconds`."""
+    values = {
+        f"wait_share/{part}": min(1.0, gained[f"{part}/wait_seconds"] / seconds)
+        for part in ("environment", "inference", "learner")
+        if f"{part}/wait_seconds" in gained
+    }
+    values["busy_share/learner"] = min(1.0, gained.get("learner/busy_seconds", 0.0) / seconds)
+    calls = gained.get("inference/calls", 0.0)
+    if calls:
+        values["inference/batch_rows"] = gained["inference/rows"] / calls
+        values["inference/latency_ms"] = gained.get("inference/busy_seconds", 0.0) / calls * 1e3
+    return values
