@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,9 @@ from envpool_bridge.adapters.seeding import EpisodeSeeds
 from envpool_bridge.adapters.spaces import env_spec
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.specs import DiscreteSpec, EnvSpec
+
+# Looked up at every step.
+_NUMBERS = validation.NUMBERS
 
 MakeEnv = Callable[[], gymnasium.Env]
 
@@ -68,15 +72,17 @@ class GymnasiumRows:
         self.infos: list[dict[str, Any]] = []
         self._envs = list(envs)
         self._step_functions = [env.step for env in envs]
+        self._all_step_functions = list(self._step_functions)
+        self._reset_functions = [partial(self._autoreset, row) for row in range(self.num_rows)]
         self._spec = spec
         self._row_ids = list(row_ids)
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
         self._keep_infos = keep_infos
         self._check = validation.ObservationCheck(spec.observation, check_range)
-        self._discrete_observation = isinstance(spec.observation, DiscreteSpec)
-        self._source_dtype = None if self._discrete_observation else np.dtype(spec.observation.source_dtype)
+        discrete = isinstance(spec.observation, DiscreteSpec)
+        self._source_dtype = None if discrete else np.dtype(spec.observation.source_dtype)
         self._episodes = [0] * self.num_rows
-        self._ended = [False] * self.num_rows
+        self._ended_rows: list[int] = []  # rows that the next step resets
         self._num_steps = 0
         action = spec.action
         self._action_low = self._action_high = None
@@ -87,15 +93,18 @@ class GymnasiumRows:
         """Begins or replays episodes in all rows; see the protocol."""
         observations: list[Any] = []
         infos: list[dict[str, Any]] = []
+        ended_rows: list[int] = []
         for row in range(self.num_rows):
             if isinstance(request, GymnasiumReset):
                 result = self._reset_row(row, request.seeds[row], request.options)
                 ended = False
             else:
                 result, ended = self._replay(row, request)
-            self._ended[row] = ended
+            if ended:
+                ended_rows.append(row)
             observations.append(result[0])
             infos.append(result[1])
+        self._ended_rows = ended_rows
         self._write(observations, out.observation)
         out.is_first[...] = True
         if isinstance(request, EpisodeReset):
@@ -109,50 +118,80 @@ class GymnasiumRows:
             self.infos = infos
 
     def step(self, action: np.ndarray, out: StepRows) -> None:
-        """Steps every row, resetting those whose episode ended at the step before; see the protocol."""
-        actions = self._env_actions(action)
+        """Steps every row, resetting those whose episode ended at the step before; see the protocol.
+
+        The pool's speed rests on this loop. Rows that must reset have their function swapped instead of being asked for at
+        every row; types are checked by identity, with everything unusual looked at apart; and finiteness, range and rewards
+        are checked for all rows at once.
+        """
         self._num_steps += 1
-        ended = self._ended
-        resets: list[int] = []
-        observations: list[Any] = []
+        resets = self._ended_rows
+        for row in resets:
+            self._step_functions[row] = self._reset_functions[row]
+        shape, dtype, keep_infos = self._spec.observation.shape, self._source_dtype, self._keep_infos
         rewards: list[Any] = []
-        terminations: list[Any] = []
-        truncations: list[Any] = []
-        infos: list[dict[str, Any]] = []
-        row = 0
+        infos: list[Any] = []
+        ends: list[tuple[int, bool, bool]] = []
         try:
-            for row, step in enumerate(self._step_functions):
-                if ended[row]:
-                    observation, info = self._autoreset(row)
-                    reward, terminated, truncated = 0.0, False, False
-                    resets.append(row)
-                else:
-                    observation, reward, terminated, truncated, info = step(actions[row])
-                ended[row] = terminated or truncated
-                observations.append(observation)
+            for step, given, view in zip(
+                self._step_functions, self._env_actions(action), out.observation_rows, strict=True
+            ):
+                observation, reward, terminated, truncated, info = step(given)
+                if type(observation) is not np.ndarray or observation.shape != shape or observation.dtype is not dtype:
+                    observation = self._stored(len(rewards), observation)
+                view[...] = observation
                 rewards.append(reward)
-                terminations.append(terminated)
-                truncations.append(truncated)
-                infos.append(info)
+                if terminated is not False or truncated is not False:
+                    ends.append(self._end(len(rewards) - 1, terminated, truncated))
+                if keep_infos:
+                    infos.append(info)
         except (WorkerError, BadEnvOutputError):
             raise
         except Exception as error:
-            raise self._failure(row, "step", error) from error
-        if not self._well_formed(rewards, terminations, truncations):
-            self._explain(observations, rewards, terminations, truncations, infos)
-        self._write(observations, out.observation)
-        out.reward[...] = rewards
-        out.terminated[...] = terminations
-        out.truncated[...] = truncations
+            raise self._raised(len(rewards), "step", error) from error
+        self._write_rewards(rewards, out.reward)
+        problem = self._check.rows(out.observation)
+        if problem is not None:
+            self._require(problem[0], "observation", problem[1])
+        self._write_flags(ends, resets, out)
+        if keep_infos:
+            self._require_infos(infos)
+
+    def _write_rewards(self, rewards: list[Any], out: np.ndarray) -> None:
+        usual = _NUMBERS.issuperset(map(type, rewards))
+        if usual:
+            out[...] = rewards
+        if not usual or np.count_nonzero(np.isfinite(out)) != self.num_rows:
+            for row, reward in enumerate(rewards):
+                self._require(row, "reward", validation.reward_error(reward))
+            out[...] = rewards
+
+    def _write_flags(self, ends: list[tuple[int, bool, bool]], resets: list[int], out: StepRows) -> None:
         out.valid.fill(True)
         out.is_first.fill(False)
-        if resets:
-            out.valid[resets] = False
-            out.is_first[resets] = True
-        if not np.isfinite(out.reward).all():
-            self._explain(observations, rewards, terminations, truncations, infos)
-        if self._keep_infos:
-            self.infos = infos
+        out.terminated.fill(False)
+        out.truncated.fill(False)
+        for row in resets:
+            out.valid[row] = False
+            out.is_first[row] = True
+            self._step_functions[row] = self._all_step_functions[row]
+        self._ended_rows = []
+        for row, terminated, truncated in ends:
+            if terminated or truncated:
+                out.terminated[row] = terminated
+                out.truncated[row] = truncated
+                self._ended_rows.append(row)
+
+    def _end(self, row: int, terminated: Any, truncated: Any) -> tuple[int, bool, bool]:
+        self._require(row, "terminated", validation.flag_error(terminated))
+        self._require(row, "truncated", validation.flag_error(truncated))
+        return row, bool(terminated), bool(truncated)
+
+    def _require_infos(self, infos: list[Any]) -> None:
+        for row, info in enumerate(infos):
+            if not isinstance(info, dict):
+                self._require(row, "info", f"expected a dict, got {validation.describe(info)}")
+        self.infos = infos
 
     def close(self) -> None:
         """Closes the environments; idempotent."""
@@ -176,52 +215,37 @@ class GymnasiumRows:
             np.clip(given, self._action_low, self._action_high, out=given)
         return list(given)
 
-    def _well_formed(self, rewards: list[Any], terminations: list[Any], truncations: list[Any]) -> bool:
-        return (
-            validation.NUMBERS.issuperset(map(type, rewards))
-            and validation.BOOLS.issuperset(map(type, terminations))
-            and validation.BOOLS.issuperset(map(type, truncations))
-        )
-
-    def _write(self, observations: list[Any], out: np.ndarray) -> None:
+    def _write(self, observations: Sequence[Any], out: np.ndarray) -> None:
         """Writes [R, ...] observations, refusing what the space does not allow."""
-        if self._discrete_observation:
-            for row, observation in enumerate(observations):
-                self._require(row, "observation", self._check.one(observation))
-            start = self._check.spec.start  # pyright: ignore[reportAttributeAccessIssue]
-            out[...] = [int(observation) - start for observation in observations]
-            return
-        shape, dtype = self._check.spec.shape, self._source_dtype
         for row, observation in enumerate(observations):
-            # `is` because the builtin dtypes are singletons; whatever is not one is looked at in full.
-            if type(observation) is not np.ndarray or observation.shape != shape or observation.dtype is not dtype:
-                self._require(row, "observation", self._check.one(observation))
-            out[row] = observation
+            out[row] = self._stored(row, observation)
         problem = self._check.rows(out)
         if problem is not None:
             self._require(problem[0], "observation", problem[1])
+
+    def _stored(self, row: int, observation: Any) -> Any:
+        """The observation as it may be written, or a refusal that names the row."""
+        self._require(row, "observation", self._check.one(observation))
+        spec = self._spec.observation
+        return int(observation) - spec.start if isinstance(spec, DiscreteSpec) else observation
 
     def _require(self, row: int, field: str, problem: str | None) -> None:
         if problem is not None:
             validation.refuse(self._spec.env_id, self._row_ids[row], self._num_steps, field, problem)
 
-    def _explain(self, *columns: list[Any]) -> None:
-        """Finds the row and field that is wrong; accepts unusual but legal types (a subclass of float, say)."""
-        for row, values in enumerate(zip(*columns, strict=True)):
-            bad = validation.check_transition(values, self._check)
-            if bad is not None:
-                self._require(row, *bad)
-
-    def _autoreset(self, row: int) -> tuple[Any, dict[str, Any]]:
+    def _autoreset(self, row: int, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Stands in for the row's step function; the action is ignored."""
+        del action
         self._episodes[row] += 1
         seed = None if self._seeds is None else self._seeds[row].seed(self._episodes[row])
-        return self._reset_row(row, seed, None)
+        observation, info = self._reset_row(row, seed, None)
+        return observation, 0.0, False, False, info
 
     def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         try:
             result = self._envs[row].reset(seed=seed, options=options)
         except Exception as error:
-            raise self._failure(row, "reset", error) from error
+            raise self._raised(row, "reset", error) from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             self._require(row, "reset result", f"expected (observation, info), got {validation.describe(result)}")
         return result
@@ -238,10 +262,10 @@ class GymnasiumRows:
             try:
                 observation, _, terminated, truncated, info = self._envs[row].step(action)
             except Exception as error:
-                raise self._failure(row, "step (replayed after a resume)", error) from error
+                raise self._raised(row, "step (replayed after a resume)", error) from error
         return (observation, info), bool(terminated or truncated)
 
-    def _failure(self, row: int, what: str, error: Exception) -> WorkerError:
+    def _raised(self, row: int, what: str, error: Exception) -> WorkerError:
         return WorkerError(
             f"{self._spec.env_id}, row {self._row_ids[row]}, {what} {self._num_steps}: {type(error).__name__}: {error}"
         )

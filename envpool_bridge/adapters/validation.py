@@ -4,7 +4,6 @@ Checks are split by price: the type, shape and dtype of each observation one by 
 """
 
 import numbers
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,13 +21,11 @@ class ObservationCheck:
     def __init__(self, spec: ArraySpec | DiscreteSpec, check_range: bool = True) -> None:
         """Prepares the checks; `check_range=False` accepts values outside the declared bounds."""
         self.spec = spec
-        floating = isinstance(spec, ArraySpec) and np.dtype(spec.dtype).kind == "f"
         self._low = self._high = None
-        if isinstance(spec, ArraySpec) and check_range:
-            self._low, self._high = spec.bound("low"), spec.bound("high")
-        bounds = [b for b in (self._low, self._high) if b is not None]
-        # Comparisons with two finite bounds already refuse NaN and infinity.
-        self._check_finite = floating and not (len(bounds) == 2 and all(np.isfinite(b).all() for b in bounds))
+        if isinstance(spec, ArraySpec):
+            self._low, self._high = _checked_bounds(spec, check_range)
+        self._check_finite = self._low is None and np.dtype(spec.dtype).kind == "f"
+        self._good = np.empty(0, bool)
 
     def one(self, observation: Any) -> str | None:
         """What is wrong with the form (type, shape, dtype) of one observation; None if nothing."""
@@ -49,19 +46,39 @@ class ObservationCheck:
 
     def rows(self, stored: np.ndarray) -> tuple[int, str] | None:
         """(row, what is wrong) of the first row of `stored` [R, ...] that is not finite or out of range; or None."""
+        if self._good.shape != stored.shape:
+            self._good = np.empty(stored.shape, bool)
+        good = self._good  # this runs at every step: no allocation, and count_nonzero is the cheapest "all"
         if self._check_finite:
-            good = np.isfinite(stored)
-            if not good.all():
+            np.isfinite(stored, good)
+            if np.count_nonzero(good) != good.size:
                 return _first_bad(good, stored, "a finite value")
         if self._low is not None:
-            good = stored >= self._low
-            if not good.all():
+            np.greater_equal(stored, self._low, good)
+            if np.count_nonzero(good) != good.size:
                 return _first_bad(good, stored, f"at least {_shown(self._low)} (the space's low)")
-        if self._high is not None:
-            good = stored <= self._high
-            if not good.all():
+            np.less_equal(stored, self._high, good)
+            if np.count_nonzero(good) != good.size:
                 return _first_bad(good, stored, f"at most {_shown(self._high)} (the space's high)")
         return None
+
+
+def _checked_bounds(spec: ArraySpec, check_range: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Bounds to compare with; (None, None) if every value of the dtype is legal, or only finiteness is asked for."""
+    low, high = (spec.bound("low"), spec.bound("high")) if check_range else (None, None)
+    if low is None and high is None:
+        return None, None
+    if np.dtype(spec.dtype).kind != "f":
+        limits = np.iinfo(spec.dtype)
+        return (
+            np.asarray(limits.min, spec.dtype) if low is None else low,
+            np.asarray(limits.max, spec.dtype) if high is None else high,
+        )
+    # The largest finite number in place of infinity: then the same comparisons refuse infinity, and NaN as always.
+    largest = np.finfo(spec.dtype).max
+    low = np.maximum(-largest if low is None else low, -largest)
+    high = np.minimum(largest if high is None else high, largest)
+    return np.asarray(low, spec.dtype), np.asarray(high, spec.dtype)
 
 
 def reward_error(reward: Any) -> str | None:
@@ -85,18 +102,6 @@ def refuse(env_id: str, row: int, step: int, field: str, problem: str) -> NoRetu
         f"{env_id}, row {row}, step {step}: bad {field}: {problem}. "
         f"Mend the environment, or declare what it really returns in its spaces"
     )
-
-
-def check_transition(values: Sequence[Any], observation: ObservationCheck) -> tuple[str, str] | None:
-    """(field, problem) of the first bad one of (observation, reward, terminated, truncated, info); None if all good."""
-    checks = [
-        ("observation", observation.one(values[0])),
-        ("reward", reward_error(values[1])),
-        ("terminated", flag_error(values[2])),
-        ("truncated", flag_error(values[3])),
-        ("info", None if isinstance(values[4], dict) else f"expected a dict, got {describe(values[4])}"),
-    ]
-    return next(((field, problem) for field, problem in checks if problem is not None), None)
 
 
 def describe(value: Any) -> str:
