@@ -7,8 +7,11 @@ POSIX semaphores follow the wall clock, and stall when somebody sets it back).
 
 import os
 import select
-import time
 from collections.abc import Callable
+from time import monotonic
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Doorbell:
@@ -49,6 +52,7 @@ class Waiter:
     def __init__(self, doorbell: Doorbell, watch: tuple[int, ...] = (), spin_seconds: float = 0.0) -> None:
         """Waits on `doorbell`; also wakes when a descriptor in `watch` becomes readable."""
         self._doorbell = doorbell
+        self._descriptor = doorbell.descriptor
         self._poll = select.poll()
         self._poll.register(doorbell.descriptor, select.POLLIN)
         for descriptor in watch:
@@ -56,8 +60,8 @@ class Waiter:
         self._spin_seconds = spin_seconds
         self.waited_seconds = 0.0
 
-    def wait(self, ready: Callable[[], bool], timeout_seconds: float, woken: Callable[[], None] | None = None) -> bool:
-        """Blocks until `ready()` or until `timeout_seconds` have passed on the monotonic clock.
+    def wait(self, ready: Callable[[], T], timeout_seconds: float, woken: Callable[[], None] | None = None) -> T:
+        """Blocks until `ready()` is true or until `timeout_seconds` have passed on the monotonic clock.
 
         Args:
             ready: cheap condition on counters.
@@ -67,22 +71,27 @@ class Waiter:
         Returns:
             What `ready()` last said.
         """
-        if ready():
-            return True
-        start = time.monotonic()
-        deadline = start + timeout_seconds
+        answer = ready()
+        if answer:
+            return answer
+        start = monotonic()
+        deadline, spin_until = start + timeout_seconds, start + self._spin_seconds
         try:
-            while time.monotonic() < start + self._spin_seconds:
-                if ready():
-                    return True
-            while (left := deadline - time.monotonic()) > 0:
+            while self._spin_seconds and monotonic() < spin_until:
+                answer = ready()
+                if answer:
+                    return answer
+            left = timeout_seconds
+            while left > 0:
                 for descriptor, _ in self._poll.poll(max(1.0, left * 1e3)):
-                    if descriptor == self._doorbell.descriptor:
+                    if descriptor == self._descriptor:
                         self._doorbell.clear()
                     elif woken is not None:
                         woken()
-                if ready():
-                    return True
-            return ready()
+                answer = ready()
+                if answer:
+                    return answer
+                left = deadline - monotonic()
+            return answer
         finally:
-            self.waited_seconds += time.monotonic() - start
+            self.waited_seconds += monotonic() - start

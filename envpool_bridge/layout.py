@@ -131,8 +131,8 @@ class SlotLayout:
 
     @property
     def counters_bytes(self) -> int:
-        """One cache line a counter: 2 global, 2 a lane, 6 a part (see `ring.Counters`)."""
-        return ALIGNMENT * (2 + 2 * self.shape.num_lanes + 6 * self.shape.num_parts)
+        """One cache line a counter: 2 global, 2 a lane, 5 a part (see `ring.Counters`)."""
+        return ALIGNMENT * (2 + 2 * self.shape.num_lanes + 5 * self.shape.num_parts)
 
     @property
     def slots_offset_bytes(self) -> int:

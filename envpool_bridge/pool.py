@@ -70,8 +70,9 @@ class EnvPool:
         self._inference_bell = Doorbell()
         self._learner_bell = Doorbell()
         self._workers = WorkerProcesses(shape.num_workers, shape.num_parts, self.spec.env_id)
-        self._workers_of_lane = [
-            [shape.worker_of_part(part) for part in shape.parts_of_lane(lane)] for lane in range(shape.num_lanes)
+        self._bells_of_lane = [
+            [self._workers.doorbells[shape.worker_of_part(part)] for part in shape.parts_of_lane(lane)]
+            for lane in range(shape.num_lanes)
         ]
         self._acting = self._learning = Waiter(self._inference_bell)
         self._closed = False
@@ -141,7 +142,7 @@ class EnvPool:
 
     def ready_lanes(self) -> list[int]:
         """Lanes whose newest observation awaits an action."""
-        return [lane for lane in range(self.shape.num_lanes) if self._counters.is_ready(lane)]
+        return self._counters.ready_lanes()
 
     def wait_ready(self, timeout_seconds: float, may_act: Callable[[int], bool] | None = None) -> list[int]:
         """Lanes that await actions; empty after `timeout_seconds`.
@@ -158,15 +159,13 @@ class EnvPool:
             PoolClosedError: the pool is closed.
         """
         self._require_open()
-        lanes: list[int] = []
-
-        def look() -> bool:
-            ready = self.ready_lanes()
-            lanes[:] = ready if may_act is None else [lane for lane in ready if may_act(self.position(lane)[0])]
-            return bool(lanes)
-
-        self._acting.wait(look, timeout_seconds, self._workers.check)
-        return lanes
+        if may_act is None:
+            return self._acting.wait(self._counters.ready_lanes, timeout_seconds, self._workers.check)
+        return self._acting.wait(
+            lambda: [lane for lane in self.ready_lanes() if may_act(self.position(lane)[0])],
+            timeout_seconds,
+            self._workers.check,
+        )
 
     def wake(self) -> None:
         """Makes `wait_ready` look again; from any thread."""
@@ -249,8 +248,8 @@ class EnvPool:
 
     def _post(self, lane: int, command: Command) -> None:
         self._counters.post_actions(lane, self._counters.actions_posted(lane), command)
-        for worker in self._workers_of_lane[lane]:
-            self._workers.doorbells[worker].ring()
+        for bell in self._bells_of_lane[lane]:
+            bell.ring()
 
     def _slot_is_full(self) -> bool:
         return self._counters.committed_through() > self._next_lease

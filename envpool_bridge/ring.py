@@ -12,7 +12,6 @@ that publishes it. No lock lives in shared memory, so no death can leave one hel
 | `observed[part]`   | the part's worker | observations posted                                          |
 | `committed[part]`  | the part's worker | slots this part has filled                                   |
 | `incarnation[part]`| parent          | how often the part's worker was started                        |
-| `heartbeat[part]`  | the part's worker | grows with every sign of life                                |
 | `infos[part]`      | the part's worker | info messages sent over the connection                       |
 | `waited[part]`     | the part's worker | microseconds the worker has waited in all                    |
 
@@ -20,6 +19,7 @@ Step `k` of a run lives in slot sequence `k // T` at `t = k % T`; a sequence liv
 """
 
 import enum
+import threading
 
 from envpool_bridge.layout import ALIGNMENT, HEADER_BYTES, SlotLayout
 
@@ -49,19 +49,30 @@ class Counters:
         """Views the counters inside `buffer`, the whole segment."""
         lanes, parts = layout.shape.num_lanes, layout.shape.num_parts
         self._words = buffer[HEADER_BYTES : HEADER_BYTES + layout.counters_bytes].cast("q")
+        self._fence = threading.Lock()
         self._acted = 2
         self._command = self._acted + lanes
         self._observed = self._command + lanes
         self._committed = self._observed + parts
         self._incarnation = self._committed + parts
-        self._heartbeat = self._incarnation + parts
-        self._infos = self._heartbeat + parts
+        self._infos = self._incarnation + parts
         self._waited = self._infos + parts
         shape = layout.shape
         self._num_slots = shape.num_slots
         self._rollout_length = shape.rollout_length
         self._parts_of_lane = [tuple(shape.parts_of_lane(lane)) for lane in range(lanes)]
         self._parts = range(parts)
+        self._observed_words = [self._words_of_part(layout, part) for part in range(parts)]
+        self._ready_words = [
+            (lane, (self._acted + lane) * _WORDS, [(self._observed + part) * _WORDS for part in shape.parts_of_lane(lane)])
+            for lane in range(lanes)
+        ]
+
+    def _words_of_part(self, layout: SlotLayout, part: int) -> tuple[int, tuple[int, ...]]:
+        """The word of this part's `observed`, and those of the other parts of its lane."""
+        parts = layout.shape.parts_of_lane(layout.shape.lane_of_part(part))
+        words = {other: (self._observed + other) * _WORDS for other in parts}
+        return words.pop(part), tuple(words.values())
 
     def start_at(self, sequence: int) -> None:
         """Sets every counter as if `sequence` slots had been filled and released. Before any worker runs."""
@@ -100,17 +111,28 @@ class Counters:
         """Whether the slot of `sequence` has been given back by its previous reader."""
         return sequence < self._load(1) + self._num_slots
 
-    def post_observation(self, part: int, step: int) -> None:
-        """Publishes the part's observation of `step`; its payload is already written."""
-        self._store(self._observed + part, step + 1)
+    def post_observation(self, part: int, step: int) -> bool:
+        """Publishes the part's observation of `step`; its payload is already written.
+
+        Returns:
+            Whether this made the lane ready, so that inference must be woken. Of several parts that finish together at
+            least one is told so.
+        """
+        words, (own, others) = self._words, self._observed_words[part]
+        words[own] = step + 1
+        if others:
+            # Our store must be visible before we look at the others' (a store may pass a later load, even on x86); taking a
+            # lock is a full barrier, whoever's lock it is.
+            with self._fence:
+                pass
+            for word in others:
+                if words[word] <= step:
+                    return False
+        return True
 
     def commit(self, part: int, sequence: int) -> None:
         """Publishes the part's columns of the slot; nothing of them is written afterwards."""
         self._store(self._committed + part, sequence + 1)
-
-    def beat(self, part: int) -> None:
-        """A sign of life."""
-        self._store(self._heartbeat + part, self._load(self._heartbeat + part) + 1)
 
     def count_infos(self, part: int) -> None:
         """Counts an info message that was sent."""
@@ -124,15 +146,28 @@ class Counters:
         """Steps of the lane whose actions are posted."""
         return self._load(self._acted + lane)
 
-    def command(self, lane: int) -> Command:
-        """What the newest posted step of the lane asks for."""
-        return Command(self._load(self._command + lane))
+    def is_reset(self, lane: int) -> bool:
+        """Whether the newest posted step of the lane asks for a reset."""
+        return self._load(self._command + lane) == Command.RESET
 
     # --- inference
     def observations_posted(self, lane: int) -> int:
         """Observations that every part of the lane has posted."""
         words, first = self._words, self._observed
         return min([words[(first + part) * _WORDS] for part in self._parts_of_lane[lane]])
+
+    def ready_lanes(self) -> list[int]:
+        """Lanes whose newest observation awaits an action."""
+        words = self._words
+        lanes: list[int] = []
+        for lane, acted, observed in self._ready_words:
+            step = words[acted]
+            for word in observed:
+                if words[word] <= step:
+                    break
+            else:
+                lanes.append(lane)
+        return lanes
 
     def is_ready(self, lane: int) -> bool:
         """Whether the lane's newest observation awaits an action."""
@@ -146,10 +181,6 @@ class Counters:
     def infos_sent(self, part: int) -> int:
         """Info messages the part's worker has sent."""
         return self._load(self._infos + part)
-
-    def heartbeat(self, part: int) -> int:
-        """Signs of life so far."""
-        return self._load(self._heartbeat + part)
 
     def waited_seconds(self, part: int) -> float:
         """How long the part's worker has waited in all."""

@@ -16,7 +16,7 @@ from envpool_bridge import segment
 from envpool_bridge.adapters.rows import EnvRows, EnvSource, FirstRows, ResetRequest, StepRows
 from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.layout import SlotLayout, SlotViews, view_slots
-from envpool_bridge.ring import Command, Counters
+from envpool_bridge.ring import Counters
 
 _IDLE_SECONDS = 1.0
 
@@ -80,20 +80,19 @@ class _Part:
         self.last_observation = [slot.observation[-1, columns] for slot in slots]
         self.last_is_first = [slot.is_first[-1, columns] for slot in slots]
         self.first = [FirstRows(slot.observation[0, columns], slot.is_first[0, columns]) for slot in slots]
-        self.action = [[slot.action[t, columns] for t in range(shape.rollout_length)] for slot in slots]
+        # One entry a step of the whole ring: at step k, the views are made already.
+        steps = [(slot, t) for slot in slots for t in range(shape.rollout_length)]
+        self.action = [slot.action[t, columns] for slot, t in steps]
         self.out = [
-            [
-                StepRows(
-                    observation=slot.observation[t + 1, columns],
-                    is_first=slot.is_first[t + 1, columns],
-                    reward=slot.reward[t, columns],
-                    terminated=slot.terminated[t, columns],
-                    truncated=slot.truncated[t, columns],
-                    valid=slot.valid[t, columns],
-                )
-                for t in range(shape.rollout_length)
-            ]
-            for slot in slots
+            StepRows(
+                observation=slot.observation[t + 1, columns],
+                is_first=slot.is_first[t + 1, columns],
+                reward=slot.reward[t, columns],
+                terminated=slot.terminated[t, columns],
+                truncated=slot.truncated[t, columns],
+                valid=slot.valid[t, columns],
+            )
+            for slot, t in steps
         ]
 
 
@@ -117,6 +116,7 @@ class Worker:
         source: EnvSource = pickle.loads(config.source)
         shape = config.layout.shape
         self._rollout_length, self._num_slots = shape.rollout_length, shape.num_slots
+        self._window = self._rollout_length * self._num_slots
         self._parts: list[_Part] = []
         for part in shape.parts_of_worker(config.worker):
             columns = shape.part_rows(part)
@@ -163,25 +163,25 @@ class Worker:
                 return False
             self._open_slot(part, part.opening)
             return True
-        if counters.actions_posted(part.lane) <= part.step:
+        step = part.step
+        if counters.actions_posted(part.lane) <= step:
             return False
-        sequence, t = divmod(part.step, self._rollout_length)
-        slot = sequence % self._num_slots
-        out = part.out[slot][t]
-        if counters.command(part.lane) is Command.STEP:
-            part.rows.step(part.action[slot][t], out)
+        place = step % self._window
+        if counters.is_reset(part.lane):
+            part.rows.reset(self._receive_reset(part.part), part.out[place])
         else:
-            part.rows.reset(self._receive_reset(part.part), out)
-        part.step += 1
-        if t + 1 < self._rollout_length:
+            part.rows.step(part.action[place], part.out[place])
+        part.step = step = step + 1
+        if step % self._rollout_length:
             self._publish(part)
             return True
-        counters.commit(part.part, sequence)
+        sequence = step // self._rollout_length
+        counters.commit(part.part, sequence - 1)
         self._learner_bell.ring()
-        if counters.may_fill(sequence + 1):
-            self._open_slot(part, sequence + 1)
+        if counters.may_fill(sequence):
+            self._open_slot(part, sequence)
         else:
-            part.opening = sequence + 1
+            part.opening = sequence
         return True
 
     def _open_slot(self, part: _Part, sequence: int) -> None:
@@ -197,9 +197,8 @@ class Worker:
         if self._config.keep_infos and any(part.rows.infos):
             self._connection.send(InfosMessage(part.part, part.step, part.rows.infos))
             self._counters.count_infos(part.part)
-        self._counters.beat(part.part)
-        self._counters.post_observation(part.part, part.step)
-        self._inference_bell.ring()
+        if self._counters.post_observation(part.part, part.step):
+            self._inference_bell.ring()
 
     def _receive_reset(self, part: int) -> ResetRequest:
         while part not in self._pending_resets:
