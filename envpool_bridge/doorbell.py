@@ -8,6 +8,7 @@ POSIX semaphores follow the wall clock, and stall when somebody sets it back).
 import os
 import select
 from collections.abc import Callable
+from os import sched_yield
 from time import monotonic
 from typing import TypeVar
 
@@ -78,6 +79,7 @@ class Waiter:
         deadline, spin_until = start + timeout_seconds, start + self._spin_seconds
         try:
             while self._spin_seconds and monotonic() < spin_until:
+                sched_yield()
                 answer = ready()
                 if answer:
                     return answer

@@ -1,6 +1,5 @@
 """EnvPool: environment processes and the ring they write into, as one object with one owner."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -15,7 +14,7 @@ from envpool_bridge.specs import ArraySpec, EnvSpec
 from envpool_bridge.worker import WorkerConfig
 from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
 
-_SPIN_SECONDS = 20e-6
+_SPIN_SECONDS = 100e-6  # yielding the core at every turn, which costs less than a sleep and a wake-up (facts: docs/ring_protocol.md)
 _INFOS_SECONDS = 10.0
 
 
@@ -115,8 +114,6 @@ class EnvPool:
             resets: one a part, in row order.
         """
         self._require_open()
-        # Spinning shortens a wake-up only while there is a core to spare for it.
-        spin = _SPIN_SECONDS if len(os.sched_getaffinity(0)) > self.shape.num_workers + 1 else 0.0
         config = WorkerConfig(
             layout=self._layout,
             run_id=self._segment.run_id,
@@ -126,14 +123,14 @@ class EnvPool:
             run_seed=self._run_seed,
             keep_infos=self._keep_infos,
             resets=(),
-            spin_seconds=spin,
+            spin_seconds=_SPIN_SECONDS,
         )
         by_worker = [[resets[part] for part in self.shape.parts_of_worker(w)] for w in range(self.shape.num_workers)]
         for part in range(self.shape.num_parts):
             self._counters.begin_incarnation(part)
         self._workers.start(config, by_worker, self._segment.descriptor, (self._inference_bell, self._learner_bell))
         watched = self._workers.watched()
-        self._acting = Waiter(self._inference_bell, watched, spin)
+        self._acting = Waiter(self._inference_bell, watched, _SPIN_SECONDS)
         self._learning = Waiter(self._learner_bell, watched, 0.0)
 
     def position(self, lane: int) -> tuple[int, int]:

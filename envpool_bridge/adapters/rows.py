@@ -5,7 +5,6 @@ its action, resets the environment and writes `valid=False`, reward 0 and `is_fi
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ import numpy as np
 from envpool_bridge.specs import EnvSpec
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class StepRows:
     """Where one step of R rows is written: views into a trajectory slot at step t.
 
@@ -33,11 +32,6 @@ class StepRows:
     terminated: np.ndarray
     truncated: np.ndarray
     valid: np.ndarray
-
-    @functools.cached_property
-    def observation_rows(self) -> list[np.ndarray]:
-        """A view of each row's observation; made once, because a worker writes through the same views again and again."""
-        return [self.observation[row, ...] for row in range(len(self.observation))]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
