@@ -1,0 +1,20 @@
+# Every target makes the virtual environment first if it is missing; only python3 (3.11 or newer) and make are needed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: train test test-all check bench gpu lock clean
+train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
+test: .venv/installed ; $(BIN)/python -m pytest
+test-all: .venv/installed ; $(BIN)/python -m pytest -m "not gpu" --timeout 1200
+check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/check_sizes.py && $(BIN)/lint-imports && $(BIN)/pyright
+bench: .venv/installed ; $(BIN)/jaxsrl bench pool && $(BIN)/jaxsrl bench train
+gpu: .venv/installed ; $(BIN)/jaxsrl bench gpu
+lock: ; $(PYTHON) -m venv --clear .venv-lock && .venv-lock/bin/pip install -q '.[dev]' && .venv-lock/bin/pip freeze --exclude jaxsrl > requirements.lock && rm -rf .venv-lock
+clean: ; rm -rf .venv .venv-lock build *.egg-info .pytest_cache .ruff_cache
+
+.venv/installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "jaxsrl needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@

@@ -1,0 +1,49 @@
+"""Strict numerics, four host devices, and a check that no test leaves anything behind."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+# Before jax is imported: multi-device code is tested on four devices of the host.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import pytest
+
+_GRACE_SECONDS = 2.0
+
+
+def _children() -> set[int]:
+    return {
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    }
+
+
+def _shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.daemon}
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind():
+    """Fails a test after which a child process, a name in /dev/shm or a thread is left."""
+    children, names, threads = _children(), _shared_memory(), _threads()
+    yield
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while True:
+        left = {
+            "child processes": _children() - children,
+            "names in /dev/shm": _shared_memory() - names,
+            "threads": _threads() - threads,
+        }
+        if not any(left.values()):
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"the test left behind: { {what: items for what, items in left.items() if items} }")
+        time.sleep(0.02)
