@@ -125,3 +125,4 @@ def _require_known(env_id: str) -> None:
         raise UserError(f"unknown environment id {env_id!r}: {first}{hint}") from error
     if isinstance(spec.entry_point, str) and "mujoco" in spec.entry_point:
         _require_package("mujoco", "mujoco")
+        _require_package("imageio", "mujoco")

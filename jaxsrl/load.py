@@ -1,0 +1,81 @@
+"""An agent, its parameters and its environment from what a run left."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from agents.api import Agent, Params
+from agents.catalog import AGENT_CONFIGS, AGENTS
+from agents.networks.config import NetworkConfig
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.rows import EnvSource
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoint import MANIFEST, CheckpointStore, load_checkpoint
+from jaxsrl.config import RunConfig, from_json
+from jaxsrl.runtime.progress import restore_state
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a checkpoint holds, ready to play.
+
+    Attributes:
+        agent: made from the saved configuration.
+        params: of the checkpoint.
+        source: of the environments it was trained in.
+        checkpoint: its directory.
+        update: it was made at.
+        run_directory: it belongs to; None for a checkpoint that was copied elsewhere.
+    """
+
+    agent: Agent
+    params: Params
+    source: EnvSource
+    checkpoint: Path
+    update: int
+    run_directory: Path | None
+
+
+def load_agent(path: Path) -> Loaded:
+    """Loads a run directory's newest good checkpoint, or one checkpoint directory.
+
+    Raises:
+        UserError: the path is neither, or was saved by something that is not in the catalogue.
+        DamagedCheckpointError: the one checkpoint asked for is damaged.
+    """
+    if (path / MANIFEST).is_file():
+        arrays, metadata = load_checkpoint(path)
+        checkpoint, update = path, int(arrays["learner.num_updates"])
+        run_directory = path.parent.parent if (path.parent.parent / "config.json").is_file() else None
+    else:
+        found = CheckpointStore(path / "checkpoints").restore_newest() if path.is_dir() else None
+        if found is None:
+            raise UserError(
+                f"{path} is no checkpoint and no run directory: expected a directory with {MANIFEST}, or one with "
+                f"checkpoints/ in it (runs/<name>)"
+            )
+        update, arrays, metadata, _ = found
+        checkpoint, run_directory = path / "checkpoints" / str(update), path
+    agent, source = rebuild(metadata)
+    state = restore_state(agent, jax.random.key(0), arrays)
+    return Loaded(agent, state.params, source, checkpoint, update, run_directory)
+
+
+def rebuild(metadata: dict[str, Any]) -> tuple[Agent, EnvSource]:
+    """The agent and the environments that a checkpoint's metadata describe.
+
+    Raises:
+        UserError: the agent is not in the catalogue, or the experiment had other parts than the usual four.
+    """
+    name, saved = metadata["agent_name"], metadata["experiment"]
+    if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved):
+        raise UserError(
+            f"this checkpoint's agent {name!r} was composed in code: call jaxsrl.evaluate.evaluate(agent, params, "
+            f"make_env) with jaxsrl.checkpoint.load_checkpoint instead (known agents: {', '.join(AGENTS)})"
+        )
+    source = from_json(EnvConfig, saved["env"]).source()
+    config = from_json(AGENT_CONFIGS[name], saved["agent"])
+    config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_updates)
+    return AGENTS[name](config, source.spec(), from_json(NetworkConfig, saved["network"])), source
