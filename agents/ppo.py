@@ -203,7 +203,7 @@ def update(
             new_params, new_opt_state = jax.tree.map(
                 lambda old, new: jnp.where(stopped, old, new), (params, opt_state), (new_params, new_opt_state)
             )
-        metrics["gradient/norm"] = optax.global_norm(grads)
+        metrics["gradient/norm"] = optax.tree.norm(grads)
         metrics["update/skipped_minibatches"] = stopped.astype(jnp.float32)
         return (new_params, new_opt_state, stopped), metrics
 

@@ -34,12 +34,14 @@ class GymnasiumSource:
         env_id: name for messages; "" takes the environment's own.
         action_repeat: emulator frames per env step.
         check_range: whether observations must lie within the declared bounds.
+        clip_actions: whether continuous actions are clipped to the space's bounds, as Gaussian policies expect.
     """
 
     make_env: MakeEnv
     env_id: str = ""
     action_repeat: int = 1
     check_range: bool = True
+    clip_actions: bool = True
 
     def spec(self) -> EnvSpec:
         """What a row looks like; makes one environment and closes it."""
@@ -53,7 +55,7 @@ class GymnasiumSource:
         """Rows of these ids."""
         envs = [self.make_env() for _ in row_ids]
         spec = env_spec(envs[0], self._name(envs[0]), self.action_repeat)
-        return GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, self.check_range)
+        return GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, self.check_range, self.clip_actions)
 
     def _name(self, env: gymnasium.Env) -> str:
         return self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
@@ -70,6 +72,7 @@ class GymnasiumRows:
         run_seed: int | None,
         keep_infos: bool,
         check_range: bool,
+        clip_actions: bool = True,
     ) -> None:
         """Takes over `envs`, one a row."""
         self.num_rows = len(envs)
@@ -90,7 +93,7 @@ class GymnasiumRows:
         self._num_steps = 0
         action = spec.action
         self._action_low = self._action_high = None
-        if not isinstance(action, DiscreteSpec):
+        if clip_actions and not isinstance(action, DiscreteSpec):
             self._action_low, self._action_high = action.bound("low"), action.bound("high")
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:

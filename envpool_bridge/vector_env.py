@@ -1,0 +1,234 @@
+"""The pool as a `gymnasium.vector.VectorEnv`: a drop-in for AsyncVectorEnv, and EnvPool's `send` and `recv`."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.adapters.rows import GymnasiumReset
+from envpool_bridge.errors import UserError, WaitTimeoutError
+from envpool_bridge.layout import PoolShape
+from envpool_bridge.pool import EnvPool
+from envpool_bridge.specs import DiscreteSpec
+
+_WINDOW = 16  # steps a slot: only how often an observation is copied from one slot to the next
+_TIMEOUT_SECONDS = 60.0
+
+
+class PoolVectorEnv(VectorEnv):
+    """Environments in worker processes behind Gymnasium's vector interface.
+
+    Episodes reset in NEXT_STEP mode, Gymnasium's default. 64-bit observations come back in the dtype of their space, though
+    they are carried in 32 bits. Use it from one thread, the one that made it.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gymnasium.Env],
+        num_envs: int,
+        *,
+        num_workers: int | None = None,
+        lanes_per_worker: int = 1,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+    ) -> None:
+        """Makes one environment here to see its spaces; the workers start at the first reset.
+
+        Args:
+            make_env: makes one environment; defined at the top level of a module.
+            num_envs: environments in all.
+            num_workers: processes; as many as there are cores if None, or fewer if they do not divide `num_envs`.
+            lanes_per_worker: 2 or more make `send` and `recv` overlap; `step` waits for all lanes anyway.
+            timeout_seconds: longest that a step may take.
+
+        Raises:
+            UserError: sizes that do not divide, or an environment that cannot be sent to workers.
+        """
+        probe = make_env()
+        self.spec = probe.spec
+        self.single_observation_space, self.single_action_space = probe.observation_space, probe.action_space
+        self.render_mode = probe.render_mode
+        self.metadata = {**probe.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        probe.close()
+        self.num_envs = num_envs
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        shape = _shape(num_envs, num_workers, lanes_per_worker)
+        self._timeout = timeout_seconds
+        self._source = GymnasiumSource(make_env, clip_actions=False)
+        self._pool = EnvPool(self._source, shape, keep_infos=True)
+        self._lanes = range(shape.num_lanes)
+        self._lane_rows = [shape.lane_rows(lane) for lane in self._lanes]
+        self._started = self._stepping = False
+        self._fresh: set[int] = set()  # lanes whose newest observation `recv` has not handed out
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begins new episodes everywhere; an int seeds environment i with `seed + i`."""
+        requests = self._requests(seed, options)
+        if not self._started:
+            self._started = True
+            self._pool.start(requests)
+        else:
+            self._require_lanes()
+            for lane in self._lanes:
+                parts = self._pool.shape.parts_of_lane(lane)
+                self._pool.post_reset(lane, [requests[part] for part in parts])
+        self._stepping = False
+        self._require_lanes()
+        self._fresh = set()
+        return self._observations(), self._infos()
+
+    def step_async(self, actions: Any) -> None:
+        """Hands out actions; `step_wait` brings the results."""
+        self._require_started()
+        actions = np.asarray(actions)
+        for lane, rows in zip(self._lanes, self._lane_rows, strict=True):
+            self._send_lane(lane, actions[rows])
+        self._stepping = True
+
+    def step_wait(self, timeout: float | None = None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Observations, rewards (float64), terminations, truncations and infos of the step begun.
+
+        Raises:
+            WaitTimeoutError: the environments were not done within `timeout` seconds; the step is still under way.
+        """
+        if not self._stepping:
+            raise UserError("step_wait needs a step_async before it")
+        self._require_lanes(timeout)
+        self._stepping = False
+        return (*self._results(list(self._lanes)), self._infos())
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of every environment."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def send(self, actions: Any, env_id: np.ndarray | None = None) -> None:
+        """Hands actions to some environments, as EnvPool's send.
+
+        Args:
+            actions: one for each entry of `env_id`.
+            env_id: whole lanes, as `recv` gave them in `info["env_id"]`; None means all.
+        """
+        self._require_started()
+        actions = np.asarray(actions)
+        env_id = np.arange(self.num_envs) if env_id is None else np.asarray(env_id)
+        lanes = {int(row) // self._pool.shape.rows_per_lane for row in env_id}
+        if len(env_id) != len(lanes) * self._pool.shape.rows_per_lane:
+            raise UserError(f"send needs whole lanes of {self._pool.shape.rows_per_lane} environments, as recv gives them")
+        order = np.argsort(env_id)
+        actions, env_id = actions[order], env_id[order]
+        for lane in sorted(lanes):
+            rows = self._lane_rows[lane]
+            self._send_lane(lane, actions[(env_id >= rows.start) & (env_id < rows.stop)])
+            self._fresh.add(lane)
+
+    def recv(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Results of the lanes that are done first, with their rows in `info["env_id"]`, as EnvPool's recv.
+
+        Raises:
+            WaitTimeoutError: none was done in time.
+        """
+        self._require_started()
+        done = self._pool.wait_ready(self._timeout)
+        lanes = [lane for lane in done if lane in self._fresh] or (done if not self._fresh else [])
+        if not lanes:
+            raise WaitTimeoutError(f"no lane was done within {self._timeout} s")
+        self._fresh.difference_update(lanes)
+        env_id = np.concatenate([np.arange(self.num_envs)[self._lane_rows[lane]] for lane in lanes])
+        infos: dict[str, Any] = {"env_id": env_id}
+        rows_infos = [info for lane in lanes for info in self._pool.infos(lane)]
+        for index, info in enumerate(rows_infos):
+            infos = self._add_info(infos, info, index)
+        return (*self._results(lanes), infos)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Stops the workers; called by `close`."""
+        self._pool.close()
+
+    def _send_lane(self, lane: int, actions: np.ndarray) -> None:
+        if not self._pool.wait_lane(lane, self._timeout):
+            raise WaitTimeoutError(f"lane {lane} was not ready for actions within {self._timeout} s")
+        sequence, t = self._pool.position(lane)
+        spec = self._pool.spec.action
+        start = spec.start if isinstance(spec, DiscreteSpec) else 0
+        slot = self._pool.views[sequence % self._pool.shape.num_slots]
+        np.subtract(actions, start, out=slot.action[t, self._lane_rows[lane]], casting="unsafe")
+        self._pool.post_actions(lane)
+        if t == 0:  # everything before this slot has been handed out
+            full = self._pool.acquire(0.0)
+            if full is not None:
+                self._pool.release(full)
+
+    def _results(self, lanes: list[int]) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+        rewards, terminations, truncations = [], [], []
+        for lane in lanes:
+            sequence, t = divmod(self._step(lane) - 1, _WINDOW)
+            slot, rows = self._pool.views[sequence % self._pool.shape.num_slots], self._lane_rows[lane]
+            rewards.append(slot.reward[t, rows].astype(np.float64))
+            terminations.append(slot.terminated[t, rows].copy())
+            truncations.append(slot.truncated[t, rows].copy())
+        return self._observations(lanes), np.concatenate(rewards), np.concatenate(terminations), np.concatenate(truncations)
+
+    def _observations(self, lanes: Sequence[int] | None = None) -> np.ndarray:
+        parts = []
+        for lane in self._lanes if lanes is None else lanes:
+            sequence, t = self._pool.position(lane)
+            slot = self._pool.views[sequence % self._pool.shape.num_slots]
+            parts.append(slot.observation[t, self._lane_rows[lane]])
+        stored = np.concatenate(parts)
+        spec = self._pool.spec.observation
+        start = spec.start if isinstance(spec, DiscreteSpec) else 0
+        return stored.astype(self.single_observation_space.dtype) + np.asarray(start, self.single_observation_space.dtype)
+
+    def _infos(self) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for row, info in enumerate(info for lane in self._lanes for info in self._pool.infos(lane)):
+            infos = self._add_info(infos, info, row)
+        return infos
+
+    def _requests(self, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None) -> list[GymnasiumReset]:
+        seeds: list[int | None]
+        if seed is None:
+            seeds = [None] * self.num_envs
+        elif isinstance(seed, int | np.integer):
+            seeds = [int(seed) + row for row in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+        if len(seeds) != self.num_envs:
+            raise UserError(f"expected one seed an environment: got {len(seeds)} seeds for {self.num_envs} environments")
+        shape = self._pool.shape
+        return [GymnasiumReset(tuple(seeds[shape.part_rows(part)]), options) for part in range(shape.num_parts)]
+
+    def _step(self, lane: int) -> int:
+        sequence, t = self._pool.position(lane)
+        return sequence * _WINDOW + t
+
+    def _require_lanes(self, timeout: float | None = None) -> None:
+        for lane in self._lanes:
+            if not self._pool.wait_lane(lane, self._timeout if timeout is None else timeout):
+                raise WaitTimeoutError(f"lane {lane} (rows {self._lane_rows[lane]}) was not done in time")
+
+    def _require_started(self) -> None:
+        if not self._started:
+            raise UserError("reset the environments before the first step")
+
+
+def _shape(num_envs: int, num_workers: int | None, lanes_per_worker: int) -> PoolShape:
+    if num_workers is None:
+        cores = len(os.sched_getaffinity(0))
+        fitting = [count for count in range(1, cores + 1) if num_envs % (count * lanes_per_worker) == 0]
+        num_workers = max(fitting, default=1)
+    parts = num_workers * lanes_per_worker
+    if num_envs < 1 or num_envs % parts:
+        raise UserError(
+            f"num_envs must be a multiple of num_workers x lanes_per_worker: got {num_envs}, {num_workers} and "
+            f"{lanes_per_worker}"
+        )
+    return PoolShape(num_workers, lanes_per_worker, num_workers, num_envs // parts, _WINDOW, 2)

@@ -1,0 +1,149 @@
+"""The same agent under every plan computes the same thing; runs repeat and resume to the bit."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.adapters.probe import EndsByClock
+from envpool_bridge.errors import WorkerError
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.learner.loop import Learner
+from jaxsrl.runtime.run import RunReport, run
+
+NETWORK = NetworkConfig(hidden_sizes=(16,))
+AGENT = PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2)
+
+
+def train(directory, **changes) -> RunReport:
+    settings = {
+        "name": "run",
+        "directory": str(directory),
+        "num_envs": 16,
+        "rollout_length": 8,
+        "env_steps": 16 * 8 * 20,
+        "checkpoint_every_updates": 0,
+        "max_policy_lag": 0,
+    }
+    config = RunConfig(**{**settings, **changes})
+    source = EnvConfig("CartPole-v1").source()
+    spec = source.spec()
+    agent = make_ppo(AGENT, spec, NETWORK)
+    plan = POLICIES[config.policy](config, Resources.detect())
+    return run(plan, agent, source, config, spec=spec, quiet=True)
+
+
+def leaves(report: RunReport) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(report.state)]
+
+
+def assert_same_bits(one: RunReport, other: RunReport) -> None:
+    assert one.num_updates == other.num_updates
+    for a, b in zip(leaves(one), leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize(("workers", "per_lane"), [(1, 1), (2, 1), (2, 2), (4, 2)])
+def test_environment_processes_give_the_parameters_of_the_serial_plan(tmp_path, workers, per_lane, lag):
+    serial = train(tmp_path / "serial", policy="serial", max_policy_lag=lag)
+    fine = train(tmp_path / "fine", num_env_workers=workers, workers_per_lane=per_lane, max_policy_lag=lag)
+    assert fine.num_updates == serial.num_updates == 20
+    assert fine.metrics["episode/count"] == serial.metrics["episode/count"] > 10
+    for a, b in zip(leaves(serial), leaves(fine), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_the_same_run_twice_gives_the_same_bits(tmp_path, lag):
+    assert_same_bits(train(tmp_path / "a", max_policy_lag=lag), train(tmp_path / "b", max_policy_lag=lag))
+
+
+def test_another_seed_gives_other_parameters(tmp_path):
+    one, other = train(tmp_path / "a", env_steps=256), train(tmp_path / "b", env_steps=256, seed=1)
+    assert any(not np.array_equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("policy", ["serial", "single_learner_fine"])
+def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(tmp_path, policy, lag):
+    whole = train(tmp_path / "whole", policy=policy, max_policy_lag=lag)
+    for updates in (3, 11, 20):
+        resumed = train(tmp_path / "parts", policy=policy, max_policy_lag=lag, env_steps=16 * 8 * updates)
+        assert resumed.num_updates == updates
+    assert_same_bits(whole, resumed)
+    assert resumed.metrics == whole.metrics
+
+
+def test_a_run_that_a_signal_interrupts_saves_and_resumes_to_the_bit(tmp_path, monkeypatch):
+    whole = train(tmp_path / "whole", max_policy_lag=1)
+    original = Learner.step
+    calls = {"left": 7}
+
+    def step_then_interrupt(self, *arguments):
+        done = original(self, *arguments)
+        calls["left"] -= done
+        if done and calls["left"] == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        return done
+
+    monkeypatch.setattr(Learner, "step", step_then_interrupt)
+    interrupted = train(tmp_path / "parts", max_policy_lag=1)
+    assert interrupted.stopped_by == "SIGINT"
+    assert 7 <= interrupted.num_updates < 20
+    assert_same_bits(whole, train(tmp_path / "parts", max_policy_lag=1))
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    first = train(tmp_path, env_steps=256)
+    again = train(tmp_path, env_steps=256)
+    assert again.seconds == 0.0
+    assert_same_bits(first, again)
+
+
+def test_asynchronous_lag_stays_within_its_bound(tmp_path):
+    report = train(tmp_path, max_policy_lag=3, inference_batching="merged", num_env_workers=2)
+    assert report.num_updates == 20
+    lines = (report.directory / "metrics.jsonl").read_text().splitlines()
+    assert 0 <= json.loads(lines[-1])["policy/lag_max"] <= 3
+
+
+def test_the_learner_sharded_over_four_devices_gives_the_parameters_of_one(tmp_path):
+    one, four = train(tmp_path / "one"), train(tmp_path / "four", num_devices=4)
+    for a, b in zip(leaves(one), leaves(four), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
+
+
+def test_an_environment_that_raises_stops_the_run_with_row_and_traceback(tmp_path):
+    config = RunConfig(name="bad", directory=str(tmp_path), num_envs=4, rollout_length=8, env_steps=10_000)
+    source = GymnasiumSource(BreaksAtStepTwenty)
+    spec = source.spec()
+    plan = POLICIES[config.policy](config, Resources.detect())
+    with pytest.raises(WorkerError, match=r"row \d, step 39: RuntimeError: the belt came off") as raised:
+        run(plan, make_ppo(AGENT, spec, NETWORK), source, config, spec=spec, quiet=True)
+    assert 'raise RuntimeError("the belt came off")' in str(raised.value)  # the worker's own traceback
+
+
+class BreaksAtStepTwenty(EndsByClock):
+    count = 0  # every episode is one step, and every second step only resets
+
+    def step(self, action):
+        self.count += 1
+        if self.count == 20:
+            raise RuntimeError("the belt came off")
+        return super().step(action)
+
+
+def test_frozen_configuration_cannot_be_written():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RunConfig().seed = 3

@@ -1,0 +1,206 @@
+"""PoolVectorEnv is what SyncVectorEnv is, step by step, and fails clearly where others hang."""
+
+import os
+import signal
+import time
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from envpool_bridge.adapters.probe import MatchObservation
+from envpool_bridge.errors import BadEnvOutputError, UserError, WaitTimeoutError, WorkerDiedError, WorkerError
+from envpool_bridge.vector_env import PoolVectorEnv
+
+
+class TellsAll(gymnasium.Wrapper):
+    """Adds infos: a number at every step, a string now and then, the options at reset."""
+
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1", max_episode_steps=13))
+        self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        observation, _ = self.env.reset(seed=seed)
+        return observation, {"options": options["level"] if options else -1}
+
+    def step(self, action):
+        self.count += 1
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        info = {**info, "count": self.count}
+        if self.count % 3 == 0:
+            info["word"] = f"step {self.count}"
+        return observation, reward, terminated, truncated, info
+
+
+ENVS = {
+    "CartPole": partial(gymnasium.make, "CartPole-v1"),
+    "Pendulum": partial(gymnasium.make, "Pendulum-v1", max_episode_steps=20),
+    "Discrete observation": partial(gymnasium.make, "FrozenLake-v1"),
+    "infos": TellsAll,
+}
+
+
+def assert_same_infos(ours, theirs):
+    assert set(ours) == set(theirs)
+    for name, values in theirs.items():
+        if isinstance(values, dict):
+            assert_same_infos(ours[name], values)
+        else:
+            np.testing.assert_array_equal(ours[name], values)
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_every_step_is_that_of_sync_vector_env(name):
+    make = ENVS[name]
+    sync = SyncVectorEnv([make] * 4)
+    sync.action_space.seed(1)
+    with_pool = PoolVectorEnv(make, 4, num_workers=2)
+    try:
+        assert with_pool.observation_space == sync.observation_space
+        assert with_pool.action_space == sync.action_space
+        assert with_pool.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+        for seed in (7, [1, 2, 3, 4]):
+            options = {"level": 5} if name == "infos" else None
+            ours, theirs = with_pool.reset(seed=seed, options=options), sync.reset(seed=seed, options=options)
+            np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+            assert_same_infos(ours[1], theirs[1])
+            for _ in range(60):
+                actions = sync.action_space.sample()
+                ours, theirs = with_pool.step(actions), sync.step(actions)
+                assert ours[0].dtype == theirs[0].dtype
+                np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+                np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-6)
+                for mine, other in zip(ours[2:4], theirs[2:4], strict=True):
+                    np.testing.assert_array_equal(mine, other)
+                assert_same_infos(ours[4], theirs[4])
+    finally:
+        with_pool.close()
+        sync.close()
+
+
+def test_send_and_recv_hand_out_lanes_as_they_finish():
+    env = PoolVectorEnv(ENVS["CartPole"], 8, num_workers=1, lanes_per_worker=2)
+    try:
+        env.reset(seed=0)
+        env.send(np.zeros(8, int))
+        seen = np.zeros(8, int)
+        for _ in range(40):
+            observation, reward, _, _, info = env.recv()
+            rows = info["env_id"]
+            assert observation.shape == (len(rows), 4)
+            assert reward.shape == (len(rows),)
+            seen[rows] += 1
+            env.send(np.ones(len(rows), int), rows)
+        assert seen.min() >= 10
+    finally:
+        env.close()
+
+
+class Bad(MatchObservation):
+    """Gives what `field` says at its third step."""
+
+    def __init__(self, field=""):
+        super().__init__()
+        self.field, self.count = field, 0
+
+    def step(self, action):
+        self.count += 1
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self.count == 3:
+            if self.field == "nan":
+                observation = np.array([np.nan], np.float32)
+            elif self.field == "range":
+                observation = np.array([1.5], np.float32)
+            elif self.field == "dtype":
+                observation = observation.astype(np.float64)
+            elif self.field == "shape":
+                observation = np.zeros((1, 1), np.float32)
+            elif self.field == "none":
+                observation = None
+            elif self.field == "reward":
+                reward = np.array([1.0])
+            elif self.field == "flag":
+                terminated = 1
+            elif self.field == "raise":
+                raise RuntimeError("the belt came off")
+            elif self.field == "exit":
+                os._exit(3)
+            elif self.field == "hang":
+                time.sleep(60)
+        return observation, reward, terminated, truncated, info
+
+
+def step_until_it_breaks(field, error, **arguments):
+    env = PoolVectorEnv(partial(Bad, field), 2, num_workers=1, **arguments)
+    try:
+        env.reset(seed=0)
+        with pytest.raises(error) as raised:
+            for _ in range(10):
+                env.step(np.zeros(2, int))
+        return str(raised.value)
+    finally:
+        start = time.monotonic()
+        env.close()
+        env.close()
+        assert time.monotonic() - start < 8.0
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("nan", "bad observation: expected at least"),
+        ("range", "bad observation: expected at most 1.0"),
+        ("dtype", "bad observation: expected dtype float32, got float64"),
+        ("shape", r"bad observation: expected shape \(1,\), got \(1, 1\)"),
+        ("none", "bad observation: expected a numpy array"),
+        ("reward", "bad reward: expected a number, got an array of shape"),
+        ("flag", "bad terminated: expected a bool, got int 1"),
+    ],
+)
+def test_wrong_output_of_an_environment_is_refused_by_row_and_field(field, says):
+    message = step_until_it_breaks(field, BadEnvOutputError)
+    assert "row 0, step " in message
+    import re
+
+    assert re.search(says, message), message
+
+
+def test_an_exception_comes_back_with_row_step_and_its_own_traceback():
+    message = step_until_it_breaks("raise", WorkerError)
+    assert "row 0, step 5: RuntimeError: the belt came off" in message
+    assert 'raise RuntimeError("the belt came off")' in message
+
+
+def test_a_worker_that_exits_is_an_error_with_its_status():
+    assert "exit status 3" in step_until_it_breaks("exit", WorkerDiedError)
+
+
+def test_a_hanging_environment_is_a_timeout_and_close_still_returns():
+    assert "not done in time" in step_until_it_breaks("hang", WaitTimeoutError, timeout_seconds=0.5)
+
+
+def test_a_killed_worker_is_an_error_that_names_the_signal():
+    env = PoolVectorEnv(ENVS["CartPole"], 2, num_workers=1)
+    try:
+        env.reset(seed=0)
+        os.kill(env._pool._workers._pids[0], signal.SIGKILL)
+        start = time.monotonic()
+        with pytest.raises(WorkerDiedError, match="SIGKILL"):
+            for _ in range(3):
+                env.step(np.zeros(2, int))
+        assert time.monotonic() - start < 2.0
+    finally:
+        env.close()
+
+
+def test_a_lambda_is_refused_with_advice():
+    with pytest.raises(UserError, match="top level of a module"):
+        PoolVectorEnv(lambda: gymnasium.make("CartPole-v1"), 2)
+
+
+def test_sizes_that_do_not_divide_are_refused():
+    with pytest.raises(UserError, match="multiple of num_workers"):
+        PoolVectorEnv(ENVS["CartPole"], 5, num_workers=2)
