@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
+from envpool_bridge.errors import UserError
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 _LOG_2PI = 1.8378770664093453
@@ -138,7 +139,7 @@ def distribution_for(spec: EnvSpec, squash: bool = False) -> Distribution:
         squash: TanhNormal instead of DiagonalNormal for continuous actions; needs finite bounds.
 
     Raises:
-        ValueError: squashing was asked for unbounded actions.
+        UserError: squashing was asked for unbounded actions.
     """
     action = spec.action
     if isinstance(action, DiscreteSpec):
@@ -148,7 +149,7 @@ def distribution_for(spec: EnvSpec, squash: bool = False) -> Distribution:
         return diagonal_normal(size, action.shape)
     low, high = action.bound("low"), action.bound("high")
     if low is None or high is None:
-        raise ValueError(f"{spec.env_id}: squashed actions need finite bounds, got unbounded ones; use squash=False")
+        raise UserError(f"{spec.env_id}: squashed actions need finite bounds, got unbounded ones; use squash=False")
     return tanh_normal(size, action.shape, jnp.ravel(low), jnp.ravel(high))
 
 

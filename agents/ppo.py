@@ -14,6 +14,7 @@ from agents import returns, schedules
 from agents.api import Agent, AgentState, Array, LearnerState, Metrics, Mode, OnPolicy, OptState, Params, Trajectory
 from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
+from envpool_bridge.errors import UserError
 from envpool_bridge.specs import ArraySpec, EnvSpec
 
 EXTRAS = {"behaviour_log_prob": ArraySpec((), "float32")}
@@ -60,13 +61,13 @@ class PPOConfig:
     def __post_init__(self) -> None:
         for name in ("num_epochs", "num_minibatches"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: got {getattr(self, name)}")
+                raise UserError(f"{name} must be at least 1: got {getattr(self, name)}")
         for name in ("discount", "gae_lambda"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must lie in [0, 1]: got {getattr(self, name)}")
+                raise UserError(f"{name} must lie in [0, 1]: got {getattr(self, name)}")
         for name in ("learning_rate", "clip_epsilon", "max_grad_norm"):
             if not getattr(self, name) > 0.0:
-                raise ValueError(f"{name} must be positive: got {getattr(self, name)}")
+                raise UserError(f"{name} must be positive: got {getattr(self, name)}")
 
     @property
     def total_gradient_steps(self) -> int:
@@ -89,7 +90,7 @@ class Batch:
 
 
 def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
-    """PPO for this environment and network. Raises ValueError where they do not fit."""
+    """PPO for this environment and network. Raises UserError where they do not fit."""
     net = make_actor_critic(network, spec)
     schedule = schedules.make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_gradient_steps)
     optimizer = optax.chain(
@@ -227,11 +228,11 @@ def split_time(batch: Batch, key: Array, num_minibatches: int) -> Batch:
     Only T is permuted and cut: B, which may be sharded over devices, stays where it is, so nothing is gathered.
 
     Raises:
-        ValueError: `num_minibatches` does not divide T.
+        UserError: `num_minibatches` does not divide T.
     """
     length = batch.weight.shape[0]
     if length % num_minibatches:
-        raise ValueError(
+        raise UserError(
             f"num_minibatches must divide rollout_length: got {num_minibatches} and {length}; minibatches are cut along time"
         )
     order = jax.random.permutation(key, length)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
+from envpool_bridge.errors import UserError
 
 
 def gae(
@@ -80,7 +81,7 @@ def n_step_returns(
     Source: Sutton and Barto 2018, eq. 7.1.
     """
     if num_steps < 1:
-        raise ValueError(f"num_steps must be at least 1: got {num_steps}")
+        raise UserError(f"num_steps must be at least 1: got {num_steps}")
     last = value.shape[0] - 1
     ended = terminated | truncated
     bootstrap = discount * (~terminated) * value[1:]

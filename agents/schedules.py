@@ -4,6 +4,8 @@ from typing import Literal
 
 import optax
 
+from envpool_bridge.errors import UserError
+
 Kind = Literal["constant", "linear"]
 
 
@@ -11,10 +13,10 @@ def make_schedule(kind: Kind, initial: float, total_steps: int) -> optax.Schedul
     """`initial` for ever, or falling linearly to 0 at `total_steps` gradient steps.
 
     Raises:
-        ValueError: a linear schedule without a total.
+        UserError: a linear schedule without a total.
     """
     if kind == "constant":
         return optax.constant_schedule(initial)
     if total_steps < 1:
-        raise ValueError(f"a linear schedule needs the total number of updates: got {total_steps}")
+        raise UserError(f"a linear schedule needs the total number of updates: got {total_steps}")
     return optax.linear_schedule(initial, 0.0, total_steps)

@@ -64,7 +64,11 @@ class Counters:
         self._parts = range(parts)
         self._observed_words = [self._words_of_part(layout, part) for part in range(parts)]
         self._ready_words = [
-            (lane, (self._acted + lane) * _WORDS, [(self._observed + part) * _WORDS for part in shape.parts_of_lane(lane)])
+            (
+                lane,
+                (self._acted + lane) * _WORDS,
+                [(self._observed + part) * _WORDS for part in shape.parts_of_lane(lane)],
+            )
             for lane in range(lanes)
         ]
 

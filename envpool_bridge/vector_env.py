@@ -121,7 +121,9 @@ class PoolVectorEnv(VectorEnv):
         env_id = np.arange(self.num_envs) if env_id is None else np.asarray(env_id)
         lanes = {int(row) // self._pool.shape.rows_per_lane for row in env_id}
         if len(env_id) != len(lanes) * self._pool.shape.rows_per_lane:
-            raise UserError(f"send needs whole lanes of {self._pool.shape.rows_per_lane} environments, as recv gives them")
+            raise UserError(
+                f"send needs whole lanes of {self._pool.shape.rows_per_lane} environments, as recv gives them"
+            )
         order = np.argsort(env_id)
         actions, env_id = actions[order], env_id[order]
         for lane in sorted(lanes):
@@ -174,7 +176,12 @@ class PoolVectorEnv(VectorEnv):
             rewards.append(slot.reward[t, rows].astype(np.float64))
             terminations.append(slot.terminated[t, rows].copy())
             truncations.append(slot.truncated[t, rows].copy())
-        return self._observations(lanes), np.concatenate(rewards), np.concatenate(terminations), np.concatenate(truncations)
+        return (
+            self._observations(lanes),
+            np.concatenate(rewards),
+            np.concatenate(terminations),
+            np.concatenate(truncations),
+        )
 
     def _observations(self, lanes: Sequence[int] | None = None) -> np.ndarray:
         parts = []
@@ -185,7 +192,9 @@ class PoolVectorEnv(VectorEnv):
         stored = np.concatenate(parts)
         spec = self._pool.spec.observation
         start = spec.start if isinstance(spec, DiscreteSpec) else 0
-        return stored.astype(self.single_observation_space.dtype) + np.asarray(start, self.single_observation_space.dtype)
+        return stored.astype(self.single_observation_space.dtype) + np.asarray(
+            start, self.single_observation_space.dtype
+        )
 
     def _infos(self) -> dict[str, Any]:
         infos: dict[str, Any] = {}
@@ -193,7 +202,9 @@ class PoolVectorEnv(VectorEnv):
             infos = self._add_info(infos, info, row)
         return infos
 
-    def _requests(self, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None) -> list[GymnasiumReset]:
+    def _requests(
+        self, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None
+    ) -> list[GymnasiumReset]:
         seeds: list[int | None]
         if seed is None:
             seeds = [None] * self.num_envs
@@ -202,7 +213,9 @@ class PoolVectorEnv(VectorEnv):
         else:
             seeds = list(seed)
         if len(seeds) != self.num_envs:
-            raise UserError(f"expected one seed an environment: got {len(seeds)} seeds for {self.num_envs} environments")
+            raise UserError(
+                f"expected one seed an environment: got {len(seeds)} seeds for {self.num_envs} environments"
+            )
         shape = self._pool.shape
         return [GymnasiumReset(tuple(seeds[shape.part_rows(part)]), options) for part in range(shape.num_parts)]
 

@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 

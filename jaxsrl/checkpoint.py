@@ -48,12 +48,8 @@ def unflatten(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> A
         if found is None:
             problems.append(f"{name}: expected {leaf.dtype}{list(leaf.shape)}, missing")
         elif found.shape != leaf.shape or found.dtype != leaf.dtype:
-            problems.append(
-                f"{name}: expected {leaf.dtype}{list(leaf.shape)}, got {found.dtype}{list(found.shape)}"
-            )
-    problems += [
-        f"{name}: not expected" for name in arrays if name.startswith(prefix) and name not in wanted
-    ]
+            problems.append(f"{name}: expected {leaf.dtype}{list(leaf.shape)}, got {found.dtype}{list(found.shape)}")
+    problems += [f"{name}: not expected" for name in arrays if name.startswith(prefix) and name not in wanted]
     if problems:
         listed = "\n  ".join(problems[:20])
         raise UserError(f"the checkpoint was made for another network or algorithm:\n  {listed}")

@@ -92,9 +92,7 @@ class BenchCommand:
     what: Bench
 
 
-Command = (
-    Annotated[Evaluate, tyro.conf.subcommand("evaluate")] | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
-)
+Command = Annotated[Evaluate, tyro.conf.subcommand("evaluate")] | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
 
 
 @exit_on_user_error

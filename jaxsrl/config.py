@@ -76,7 +76,9 @@ class RunConfig:
             if getattr(self, name) < 0:
                 raise UserError(f"run.{name} must not be negative: got {getattr(self, name)}")
         if "/" in self.name or self.name in {".", ".."}:
-            raise UserError(f"run.name must be a plain directory name: got {self.name!r}; use run.directory for the place")
+            raise UserError(
+                f"run.name must be a plain directory name: got {self.name!r}; use run.directory for the place"
+            )
 
     @property
     def env_steps_per_update(self) -> int:

@@ -1,5 +1,7 @@
 """Training and then evaluating one experiment: what the scripts in `experiments/` call."""
 
+import signal
+import sys
 from typing import Any
 
 from agents.api import Agent, Mode
@@ -26,14 +28,17 @@ def train_and_evaluate(
         config: of the run.
 
     Returns:
-        The run's report, and the evaluation's (None if the run was stopped or no episodes are wanted).
+        The run's report, and the evaluation's (None if no episodes are wanted).
+
+    Raises:
+        SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it.
     """
     plan = POLICIES[config.policy](config, Resources.detect())
     report = run(plan, agent, source, config, experiment=experiment, spec=spec)
     speed = report.env_steps / report.seconds if report.seconds else 0.0
     if report.stopped_by:
         print(f"stopped by {report.stopped_by} at {report.env_steps:,} env steps; the same command resumes")  # noqa: T201
-        return report, None
+        sys.exit(128 + signal.Signals[report.stopped_by])
     if report.seconds:
         print(f"trained {report.env_steps:,} env steps in {report.seconds:.1f} s ({speed:,.0f} env steps/s)")  # noqa: T201
     evaluation = None

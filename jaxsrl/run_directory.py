@@ -33,7 +33,9 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = open(path / LOCK, "a+")  # noqa: SIM115  open as long as the run
         except OSError as error:
-            raise UserError(f"cannot write the run directory {path}: {error.strerror}; choose --run.directory") from error
+            raise UserError(
+                f"cannot write the run directory {path}: {error.strerror}; choose --run.directory"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

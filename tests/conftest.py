@@ -15,11 +15,7 @@ _GRACE_SECONDS = 2.0
 
 
 def _children() -> set[int]:
-    return {
-        int(pid)
-        for task in Path("/proc/self/task").iterdir()
-        for pid in (task / "children").read_text().split()
-    }
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
 
 
 def _shared_memory() -> set[str]:

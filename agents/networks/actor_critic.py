@@ -12,6 +12,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.impala_resnet import ImpalaResNet
 from agents.networks.mlp import MLP
 from agents.networks.nature_cnn import NatureCNN
+from envpool_bridge.errors import UserError
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 
@@ -90,7 +91,7 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     Source of the initialisation: Andrychowicz et al. 2021 (arXiv:2006.05990), section 3.2.
 
     Raises:
-        ValueError: the torso does not fit the observations, or squashing does not fit the actions.
+        UserError: the torso does not fit the observations, or squashing does not fit the actions.
     """
     _require_fit(config, spec)
     distribution = distribution_for(spec, config.squash)
@@ -164,12 +165,12 @@ def _require_fit(config: NetworkConfig, spec: EnvSpec) -> None:
     observation = spec.observation
     is_image = isinstance(observation, ArraySpec) and len(observation.shape) == 3
     if config.torso != "mlp" and not is_image:
-        raise ValueError(
+        raise UserError(
             f"{spec.env_id}: the {config.torso} torso needs images of rank 3, got observations of shape "
             f"{observation.shape}; use torso 'mlp'"
         )
     if config.torso == "nature_cnn" and sorted(observation.shape)[1] < 36:
-        raise ValueError(
+        raise UserError(
             f"{spec.env_id}: the nature_cnn torso needs images of at least 36 x 36 pixels, got {observation.shape}; "
             f"use torso 'impala_resnet'"
         )

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from envpool_bridge.errors import UserError
+
 Torso = Literal["mlp", "nature_cnn", "impala_resnet"]
 Activation = Literal["tanh", "relu", "silu"]
 
@@ -30,7 +32,7 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise ValueError(f"hidden_sizes must be positive and at least one: got {self.hidden_sizes}")
+            raise UserError(f"hidden_sizes must be positive and at least one: got {self.hidden_sizes}")
 
     @property
     def shares_torso(self) -> bool:

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
+from envpool_bridge.errors import UserError
 
 
 def strided_conv(x: Array, kernel: Array, stride: int) -> Array:
     """VALID convolution of [N, H, W, C] with [K, K, C, F] at `stride`, where `stride` divides K: [N, H', W', F]."""
     size, _, channels, features = kernel.shape
     if size % stride:
-        raise ValueError(f"stride must divide the kernel: got stride {stride} and kernel {size}")
+        raise UserError(f"stride must divide the kernel: got stride {stride} and kernel {size}")
     batch, height, width, _ = x.shape
     out_h, out_w, blocks = (height - size) // stride + 1, (width - size) // stride + 1, size // stride
     # Blocks of stride x stride pixels become channels; pixels that no output reads are cut off.

@@ -234,7 +234,10 @@ class GymnasiumRows:
             return False
         count = self.num_rows
         shapes, dtypes = map(_shape_of, observations), map(_dtype_of, observations)
-        return list(shapes).count(self._spec.observation.shape) == count and list(dtypes).count(self._source_dtype) == count
+        return (
+            list(shapes).count(self._spec.observation.shape) == count
+            and list(dtypes).count(self._source_dtype) == count
+        )
 
     def _stored(self, row: int, observation: Any) -> Any:
         """The observation as it may be written, or a refusal that names the row."""

@@ -76,9 +76,7 @@ class InferenceServer:
             observation = np.zeros_like(slot.observation[0, :rows])
             is_first, steps = np.ones(rows, bool), np.zeros(rows, np.uint32)
             keys = self._lane_keys[0] if lanes == 1 else self._all_keys[:rows]
-            jax.block_until_ready(
-                self._act(params, observation, self._agent_states[0], is_first, keys, steps)
-            )
+            jax.block_until_ready(self._act(params, observation, self._agent_states[0], is_first, keys, steps))
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Serves until `should_stop()`; errors of the environments are raised here."""
@@ -144,9 +142,7 @@ class InferenceServer:
             is_first[here] = slot.is_first[t, rows]
             steps[here] = request.step
             ids[here] = np.arange(rows.start, rows.stop)
-        action, extras, _ = self._act(
-            params, observation, self._agent_states[0], is_first, self._all_keys[ids], steps
-        )
+        action, extras, _ = self._act(params, observation, self._agent_states[0], is_first, self._all_keys[ids], steps)
         action, extras = jax.device_get((action, extras))
         for index, (request, slot, (_, t)) in enumerate(zip(group.requests, slots, places, strict=True)):
             here, rows = slice(index * size, (index + 1) * size), shape.lane_rows(request.lane)

@@ -78,7 +78,9 @@ class ConsoleSink:
             curve = "".join(_BARS[int((value - low) * scale)] for value in self._returns)
             table.add_row("return", f"{self._returns[-1]:.1f} (mean of last 100 episodes)  {curve}")
         table.add_row("speed", self._speed(values))
-        table.add_row("policy lag", f"{values.get('policy/lag_mean', 0):.2f} mean, {values.get('policy/lag_max', 0):.0f} max")
+        table.add_row(
+            "policy lag", f"{values.get('policy/lag_mean', 0):.2f} mean, {values.get('policy/lag_max', 0):.0f} max"
+        )
         table.add_row("", self._waits(values))
         checkpoint = values.get("checkpoint/update", 0.0)
         table.add_row("checkpoint", f"update {checkpoint:.0f}" if checkpoint else "none yet")

@@ -52,11 +52,7 @@ class EpisodeLog:
         rows: list[np.ndarray] = []
         if self._blocks:
             actions = np.concatenate([block for _, block in self._blocks])
-            rows = [
-                actions[begin - kept :, row]
-                for row, begin in enumerate(self._begins)
-                if lengths[row] > 0
-            ]
+            rows = [actions[begin - kept :, row] for row, begin in enumerate(self._begins) if lengths[row] > 0]
         arrays = {"episodes": self.episodes.copy(), "lengths": lengths}
         if rows:
             arrays["actions"] = np.concatenate(rows)

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from agents.api import Agent, LearnerState
+from agents.api import Agent, LearnerState, Trajectory
 from envpool_bridge.errors import UserError
+from envpool_bridge.layout import make_layout
 from envpool_bridge.specs import EnvSpec, spec_to_dict
 from jaxsrl.checkpoint import CheckpointStore
 from jaxsrl.config import RunConfig, to_json
@@ -88,6 +89,7 @@ def run(
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
     source = as_source(make_env)
     spec = spec or source.spec()
+    check_update(agent, spec, plan)
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
     with RunDirectory(Path(config.directory) / run_name(config, agent, spec)) as directory:
@@ -96,11 +98,33 @@ def run(
         return _Run(plan, agent, source, spec, config, directory, quiet).train(identity)
 
 
+def check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
+    """Traces the agent's update on trajectories of the plan's sizes, so that what does not fit is refused now.
+
+    Raises:
+        UserError: from the agent: minibatches that do not divide, say.
+    """
+    layout = make_layout(spec, plan.shape, agent.extras)
+    arrays = {field.name: jax.ShapeDtypeStruct(field.shape, field.dtype) for field in layout.fields}
+    extras = {name.removeprefix("extras/"): arrays.pop(name) for name in list(arrays) if name.startswith("extras/")}
+    arrays.pop("incarnation")
+    key = jax.random.key(0)
+    trajectory = Trajectory(**arrays, extras=extras)  # pyright: ignore[reportArgumentType]
+    jax.eval_shape(agent.update, jax.eval_shape(agent.init, key), trajectory, key)
+
+
 class _Run:
     """One call of `run`, with the run directory held."""
 
     def __init__(
-        self, plan: Plan, agent: Agent, source: Any, spec: EnvSpec, config: RunConfig, directory: RunDirectory, quiet: bool
+        self,
+        plan: Plan,
+        agent: Agent,
+        source: Any,
+        spec: EnvSpec,
+        config: RunConfig,
+        directory: RunDirectory,
+        quiet: bool,
     ) -> None:
         self._plan, self._agent, self._source, self._spec = plan, agent, source, spec
         self._config, self._directory, self._quiet = config, directory, quiet

@@ -1,0 +1,138 @@
+"""What cannot be done is refused in one clear line with exit status 2, before any process starts."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import pytest
+from gymnasium import spaces
+
+import jaxsrl.cli
+from envpool_bridge import forkserver
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.adapters.probe import ConstantReward
+from envpool_bridge.errors import UnsupportedSpaceError
+from experiments import ppo_cartpole
+from jaxsrl.run_directory import RunDirectory
+from jaxsrl.runtime.launch import exit_on_user_error
+
+ROOT = Path(__file__).parents[2]
+
+
+class Nested(ConstantReward):
+    def __init__(self):
+        super().__init__()
+        camera = spaces.Dict({"rgb": spaces.Text(5), "depth": spaces.Box(0, 1, (2,))})
+        self.observation_space = spaces.Dict({"camera": camera})
+
+
+def refusal(capsys, monkeypatch, *changes, experiment=None):
+    """What the experiment prints when it is refused; fails if a process was started."""
+
+    def no_process(self):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(forkserver.ForkServer, "__init__", no_process)
+    experiment = experiment or ppo_cartpole.Experiment()
+    for part, settings in changes:
+        experiment = dataclasses.replace(
+            experiment, **{part: dataclasses.replace(getattr(experiment, part), **settings)}
+        )
+    with pytest.raises(SystemExit) as stopped:
+        exit_on_user_error(ppo_cartpole.main)(experiment)
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    return printed
+
+
+def test_an_unknown_environment_is_refused_with_names_that_are_close(capsys, monkeypatch):
+    printed = refusal(capsys, monkeypatch, ("env", {"id": "CartPol-v1"}))
+    assert "unknown environment id 'CartPol-v1'" in printed
+    assert "CartPole-v1" in printed
+    assert printed.count("\n") == 1
+
+
+def test_an_unsupported_space_is_refused_with_the_path_to_the_leaf():
+    with pytest.raises(UnsupportedSpaceError, match=r"observation\['camera'\]\['"):
+        GymnasiumSource(Nested).spec()
+
+
+def test_more_devices_than_there_are_is_refused(capsys, monkeypatch, tmp_path):
+    printed = refusal(capsys, monkeypatch, ("run", {"num_devices": 64, "directory": str(tmp_path)}))
+    assert "fragment learner wants device 63, but there are 4 cpu devices" in printed
+
+
+def test_rows_that_do_not_divide_are_refused_with_a_number_that_does(capsys, monkeypatch, tmp_path):
+    printed = refusal(capsys, monkeypatch, ("run", {"num_envs": 130, "directory": str(tmp_path)}))
+    assert "130 rows do not divide over 2 workers x 2 lanes: use --run.num-envs 128" in printed
+
+
+def test_minibatches_that_do_not_divide_are_refused(capsys, monkeypatch, tmp_path):
+    printed = refusal(capsys, monkeypatch, ("agent", {"num_minibatches": 5}), ("run", {"directory": str(tmp_path)}))
+    assert "num_minibatches must divide rollout_length: got 5 and 32" in printed
+
+
+def test_a_run_directory_in_use_is_refused_naming_its_holder(capsys, monkeypatch, tmp_path):
+    import os
+
+    with RunDirectory(tmp_path / "busy"):
+        printed = refusal(capsys, monkeypatch, ("run", {"name": "busy", "directory": str(tmp_path)}))
+    assert f"is in use by process {os.getpid()}" in printed
+
+
+def test_another_configuration_in_the_same_directory_is_refused_with_the_difference(capsys, monkeypatch, tmp_path):
+    with RunDirectory(tmp_path / "run") as directory:
+        from jaxsrl.config import to_json
+
+        experiment = ppo_cartpole.Experiment()
+        saved = dataclasses.replace(
+            experiment, run=dataclasses.replace(experiment.run, name="run", directory=str(tmp_path))
+        )
+        directory.claim({"agent_name": "ppo", "experiment": to_json(saved), "env_spec": {}})
+    printed = refusal(
+        capsys, monkeypatch, ("agent", {"discount": 0.9}), ("run", {"name": "run", "directory": str(tmp_path)})
+    )
+    assert "agent.discount: 0.99 -> 0.9" in printed
+
+
+def test_a_path_that_is_no_checkpoint_is_refused(capsys, tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        jaxsrl.cli.main(["evaluate", str(tmp_path)])
+    assert stopped.value.code == 2
+    assert "is no checkpoint" in capsys.readouterr().err
+
+
+def test_bad_environment_arguments_are_refused(capsys, monkeypatch):
+    assert "must be a JSON object" in refusal(capsys, monkeypatch, ("env", {"kwargs": "[1"}))
+
+
+def test_an_unknown_flag_ends_with_status_2():
+    command = [sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py"), "--run.nonsense", "3"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 2
+
+
+def test_evaluate_prints_one_json_object_for_a_run(capsys, tmp_path):
+    experiment = ppo_cartpole.Experiment()
+    run = dataclasses.replace(
+        experiment.run, name="run", directory=str(tmp_path), env_steps=8192, evaluation_episodes=0
+    )
+    ppo_cartpole.main(dataclasses.replace(experiment, run=run))
+    capsys.readouterr()
+    jaxsrl.cli.main(["evaluate", str(tmp_path / "run"), "--episodes", "5", "--json"])
+    first = json.loads(capsys.readouterr().out)
+    assert first["episodes"] == 5
+    assert first["env_steps"] == first["mean_length"] * 5
+    assert {"mean_return", "std_return"} <= set(first)
+    checkpoint = tmp_path / "run" / "checkpoints" / "2"
+    jaxsrl.cli.main(["evaluate", str(checkpoint), "--episodes", "5", "--json"])
+    assert json.loads(capsys.readouterr().out)["mean_return"] == first["mean_return"]
+
+
+def test_an_environment_in_an_unusual_form_is_still_an_environment():
+    assert EnvConfig("CartPole-v1").source().spec() == GymnasiumSource(partial(gymnasium.make, "CartPole-v1")).spec()
