@@ -17,6 +17,8 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import ArraySpec, EnvSpec
 
+_Carry = tuple[Params, OptState, Array]  # parameters, optimizer state, whether the KL has stopped the update
+
 EXTRAS = {"behaviour_log_prob": ArraySpec((), "float32")}
 
 
@@ -185,15 +187,14 @@ def update(
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     state: LearnerState,
-    trajectory: Trajectory,
+    batch: Trajectory,
     key: Array,
 ) -> tuple[LearnerState, Metrics]:
     """num_epochs x num_minibatches gradient steps; `key` is consumed."""
-    batch = make_batch(config, net, state.params, trajectory)
+    steps = make_batch(config, net, state.params, batch)
     gradient = jax.grad(partial(loss, config, net), has_aux=True)
-    Carry = tuple[Params, OptState, Array]
 
-    def step(carry: Carry, minibatch: Batch) -> tuple[Carry, Metrics]:
+    def step(carry: _Carry, minibatch: Batch) -> tuple[_Carry, Metrics]:
         params, opt_state, stopped = carry
         grads, metrics = gradient(params, minibatch)
         updates, new_opt_state = optimizer.update(grads, opt_state, params)
@@ -208,15 +209,15 @@ def update(
         metrics["update/skipped_minibatches"] = stopped.astype(jnp.float32)
         return (new_params, new_opt_state, stopped), metrics
 
-    def epoch(carry: Carry, epoch_key: Array) -> tuple[Carry, Metrics]:
-        return jax.lax.scan(step, carry, split_time(batch, epoch_key, config.num_minibatches))
+    def epoch(carry: _Carry, epoch_key: Array) -> tuple[_Carry, Metrics]:
+        return jax.lax.scan(step, carry, split_time(steps, epoch_key, config.num_minibatches))
 
     keys = jax.random.split(key, config.num_epochs)
     carry = (state.params, state.opt_state, jnp.zeros((), bool))
     (params, opt_state, _), metrics = jax.lax.scan(epoch, carry, keys)
     result = {name: jnp.mean(values) for name, values in metrics.items()}
     result["update/skipped_minibatches"] = jnp.sum(metrics["update/skipped_minibatches"])
-    result["value/explained_variance"] = _explained_variance(batch)
+    result["value/explained_variance"] = _explained_variance(steps)
     gradient_steps = state.num_updates * (config.num_epochs * config.num_minibatches)
     result["learning_rate"] = jnp.asarray(schedule(gradient_steps), jnp.float32)
     return LearnerState(params, opt_state, state.num_updates + 1), result

@@ -61,7 +61,10 @@ class ForkServer:
         Raises:
             BridgeError: the server is gone.
         """
-        return int(self._request({"do": "fork"}, descriptors)["pid"])
+        pid = self._request({"do": "fork"}, descriptors)["pid"]
+        if pid is None:
+            raise BridgeError("the fork server answered without a process id")
+        return pid
 
     def exit_status(self, pid: int, timeout_seconds: float = 1.0) -> int | None:
         """The worker's exit status as `subprocess` gives it (negative: signal); None while it runs."""

@@ -14,7 +14,8 @@ from envpool_bridge.specs import ArraySpec, EnvSpec
 from envpool_bridge.worker import WorkerConfig
 from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
 
-_SPIN_SECONDS = 100e-6  # yielding the core at every turn, which costs less than a sleep and a wake-up (facts: docs/ring_protocol.md)
+# The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/ring_protocol.md).
+_SPIN_SECONDS = 100e-6
 _INFOS_SECONDS = 10.0
 
 

@@ -95,7 +95,7 @@ def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
     """The spec that `spec_to_dict` wrote."""
 
     def bound(value: Any) -> Bound:
-        return tuple(value) if isinstance(value, list) else value
+        return tuple(float(item) for item in value) if isinstance(value, list) else value  # pyright: ignore
 
     def leaf(value: Mapping[str, Any]) -> ArraySpec | DiscreteSpec:
         if value["kind"] == "discrete":

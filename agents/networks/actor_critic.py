@@ -97,63 +97,77 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     distribution = distribution_for(spec, config.squash)
     continuous = not isinstance(spec.action, DiscreteSpec)
     outputs = distribution.num_parameters // 2 if continuous else distribution.num_parameters
-    rank = len(spec.observation.shape)
-
-    def encode(observation: Array) -> Array:
-        if isinstance(spec.observation, DiscreteSpec):
-            return jax.nn.one_hot(observation, spec.observation.num_values)
-        if config.torso == "mlp":
-            lead = observation.shape[: observation.ndim - rank]
-            return observation.reshape((*lead, -1)).astype(jnp.float32)
-        return observation
-
-    def folded(module: nn.Module, params: Params, observation: Array) -> Any:
-        """Applies a module to [B, ...] or [T, B, ...]; image torsos want one batch axis."""
-        if config.torso == "mlp" or observation.ndim == rank + 1:
-            return module.apply(params, encode(observation))
-        # Rows first: merging axes whose *major* one is sharded keeps the shards, the other order would gather.
-        steps, rows = observation.shape[:2]
-        flat = jnp.swapaxes(observation, 0, 1).reshape((rows * steps, *observation.shape[2:]))
-        outputs = module.apply(params, encode(flat))
-        return jax.tree.map(lambda y: jnp.swapaxes(y.reshape((rows, steps, y.shape[-1])), 0, 1), outputs)
+    extra = {"log_std": jnp.full((outputs,), config.initial_log_std)} if continuous else {}
 
     def with_std(params: Params, mean: Array) -> Array:
         # The standard deviation is a parameter of its own, the same in every state (Schulman et al. 2017).
         return jnp.concatenate([mean, jnp.broadcast_to(params["log_std"], mean.shape)], -1) if continuous else mean
 
-    extra = {"log_std": jnp.full((outputs,), config.initial_log_std)} if continuous else {}
-    dummy = jnp.zeros((1, *spec.observation.shape), spec.observation.dtype)
-    if config.shares_torso:
-        shared = _Shared(config, outputs)
+    build = _shared_torso if config.shares_torso else _torsos_apart
+    init, policy_mean, value = build(config, spec, outputs)
 
-        def both(params: Params, observation: Array) -> tuple[Array, Array]:
-            mean, value = folded(shared, params["shared"], observation)
-            return with_std(params, mean), value[..., 0]
+    def policy(params: Params, observation: Array) -> Array:
+        return with_std(params, policy_mean(params, observation))
 
-        return ActorCritic(
-            init=lambda key: {"shared": shared.init(key, encode(dummy)), **extra},
-            policy=lambda params, observation: both(params, observation)[0],
-            value=lambda params, observation: both(params, observation)[1],
-            both=both,
-            distribution=distribution,
-        )
+    def both(params: Params, observation: Array) -> tuple[Array, Array]:
+        # A shared torso stands in both calls; the compiler computes it once.
+        return policy(params, observation), value(params, observation)
+
+    return ActorCritic(lambda key: {**init(key), **extra}, policy, value, both, distribution)
+
+
+def _torsos_apart(config: NetworkConfig, spec: EnvSpec, outputs: int) -> tuple[NetworkInitFn, ApplyFn, ApplyFn]:
     actor, critic = _Head(config, outputs, 0.01), _Head(config, 1, 1.0)
 
     def init(key: Array) -> Params:
         actor_key, critic_key = jax.random.split(key)
-        return {
-            "actor": actor.init(actor_key, encode(dummy)),
-            "critic": critic.init(critic_key, encode(dummy)),
-            **extra,
-        }
+        dummy = _encode(config, spec, jnp.zeros((1, *spec.observation.shape), spec.observation.dtype))
+        return {"actor": actor.init(actor_key, dummy), "critic": critic.init(critic_key, dummy)}
 
     def policy(params: Params, observation: Array) -> Array:
-        return with_std(params, folded(actor, params["actor"], observation))
+        return _apply(actor, config, spec, params["actor"], observation)
 
     def value(params: Params, observation: Array) -> Array:
-        return folded(critic, params["critic"], observation)[..., 0]
+        return _apply(critic, config, spec, params["critic"], observation)[..., 0]
 
-    return ActorCritic(init, policy, value, lambda params, obs: (policy(params, obs), value(params, obs)), distribution)
+    return init, policy, value
+
+
+def _shared_torso(config: NetworkConfig, spec: EnvSpec, outputs: int) -> tuple[NetworkInitFn, ApplyFn, ApplyFn]:
+    shared = _Shared(config, outputs)
+
+    def init(key: Array) -> Params:
+        dummy = _encode(config, spec, jnp.zeros((1, *spec.observation.shape), spec.observation.dtype))
+        return {"shared": shared.init(key, dummy)}
+
+    def policy(params: Params, observation: Array) -> Array:
+        return _apply(shared, config, spec, params["shared"], observation)[0]
+
+    def value(params: Params, observation: Array) -> Array:
+        return _apply(shared, config, spec, params["shared"], observation)[1][..., 0]
+
+    return init, policy, value
+
+
+def _encode(config: NetworkConfig, spec: EnvSpec, observation: Array) -> Array:
+    """Observations [..., *observation] as the torso wants them."""
+    if isinstance(spec.observation, DiscreteSpec):
+        return jax.nn.one_hot(observation, spec.observation.num_values)
+    if config.torso == "mlp":
+        lead = observation.shape[: observation.ndim - len(spec.observation.shape)]
+        return observation.reshape((*lead, -1)).astype(jnp.float32)
+    return observation
+
+
+def _apply(module: nn.Module, config: NetworkConfig, spec: EnvSpec, params: Params, observation: Array) -> Any:
+    """Applies a module to [B, ...] or [T, B, ...]; image torsos want one batch axis."""
+    if config.torso == "mlp" or observation.ndim == len(spec.observation.shape) + 1:
+        return module.apply(params, _encode(config, spec, observation))
+    # Rows first: merging axes whose *major* one is sharded keeps the shards, the other order would gather.
+    steps, rows = observation.shape[:2]
+    flat = jnp.swapaxes(observation, 0, 1).reshape((rows * steps, *observation.shape[2:]))
+    outputs = module.apply(params, _encode(config, spec, flat))
+    return jax.tree.map(lambda y: jnp.swapaxes(y.reshape((rows, steps, y.shape[-1])), 0, 1), outputs)
 
 
 def _torso(config: NetworkConfig, x: Array) -> Array:

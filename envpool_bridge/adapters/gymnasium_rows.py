@@ -86,8 +86,8 @@ class GymnasiumRows:
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
         self._keep_infos = keep_infos
         self._check = validation.ObservationCheck(spec.observation, check_range)
-        discrete = isinstance(spec.observation, DiscreteSpec)
-        self._source_dtype = None if discrete else np.dtype(spec.observation.source_dtype)
+        observation = spec.observation
+        self._source_dtype = None if isinstance(observation, DiscreteSpec) else np.dtype(observation.source_dtype)
         self._episodes = [0] * self.num_rows
         self._ended_rows: list[int] = []  # rows that the next step resets
         self._num_steps = 0

@@ -15,7 +15,7 @@ Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 class Probe(gymnasium.Env):
     """Shared frame: one float observation, `num_actions` actions."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore[reportIncompatibleVariableOverride]
     num_actions = 1
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ class ObservationCheck:
             np.isfinite(stored, good)
             if np.count_nonzero(good) != good.size:
                 return _first_bad(good, stored, "a finite value")
-        if self._low is not None:
+        if self._low is not None and self._high is not None:
             np.greater_equal(stored, self._low, good)
             if np.count_nonzero(good) != good.size:
                 return _first_bad(good, stored, f"at least {_shown(self._low)} (the space's low)")

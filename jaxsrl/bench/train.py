@@ -6,9 +6,12 @@ import statistics
 import tempfile
 from typing import Any
 
+from agents.api import Agent
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.rows import EnvSource
+from envpool_bridge.specs import EnvSpec
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
@@ -43,43 +46,47 @@ def bench_train(
         env_steps_per_second, wait shares (of wall time), inference batch size in rows and latency in milliseconds.
     """
     env, network, agent = env or EnvConfig(), network or NetworkConfig(), agent or PPOConfig()
+    config = RunConfig(
+        name="bench",
+        env_steps=env_steps,
+        num_envs=num_envs,
+        num_env_workers=workers,
+        max_policy_lag=max_policy_lag,
+        log_every_seconds=1.0,
+        checkpoint_every_updates=0,
+    )
     source = env.source()
     spec = source.spec()
-    with tempfile.TemporaryDirectory() as directory:
-        config = RunConfig(
-            name="bench",
-            directory=directory,
-            env_steps=env_steps,
-            num_envs=num_envs,
-            num_env_workers=workers,
-            max_policy_lag=max_policy_lag,
-            log_every_seconds=1.0,
-            checkpoint_every_updates=0,
-        )
-        plan = POLICIES[config.policy](config, Resources.detect())
-        report = run(plan, make_ppo(agent, spec, network), source, config, spec=spec, quiet=True)
-        with open(report.directory / "metrics.jsonl") as file:
-            records = [json.loads(line) for line in file]
-    measured = records[1:-1] or records[-1:]
+    measured = _records(config, make_ppo(agent, spec, network), source, spec)
 
     def median(name: str) -> float:
         return statistics.median(record.get(name, 0.0) for record in measured)
 
     speed = median("speed/env_steps_per_second")
-    shares = {name.replace("/", "_"): median(name) for name in _SHARES}
     return {
         "env_id": env.id,
         "workers": workers,
         "num_envs": num_envs,
         "rollout_length": config.rollout_length,
         "max_policy_lag": max_policy_lag,
+        "network": network.torso,
         "platform": Resources.detect().platform,
         "env_steps_per_second": speed,
         "frames_per_second": speed * spec.action_repeat,
-        **shares,
+        **{name.replace("/", "_"): median(name) for name in _SHARES},
         "inference_batch_rows": median("inference/batch_rows"),
         "inference_latency_ms": median("inference/latency_ms"),
         "policy_lag_mean": median("policy/lag_mean"),
-        "network": dataclasses.asdict(network)["torso"],
         "records": len(measured),
     }
+
+
+def _records(config: RunConfig, agent: Agent, source: EnvSource, spec: EnvSpec) -> list[dict[str, Any]]:
+    """Trains in a temporary directory; one-second records without the first and the last."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = dataclasses.replace(config, directory=directory)
+        plan = POLICIES[config.policy](config, Resources.detect())
+        report = run(plan, agent, source, config, spec=spec, quiet=True)
+        with open(report.directory / "metrics.jsonl") as file:
+            records = [json.loads(line) for line in file]
+    return records[1:-1] or records[-1:]

@@ -23,5 +23,5 @@ class Resources:
         """What this process sees; initialises jax's devices."""
         import jax
 
-        devices = jax.local_devices()
-        return Resources(len(os.sched_getaffinity(0)), devices[0].platform, len(devices))
+        platform, count = jax.default_backend(), jax.local_device_count()  # pyright: ignore[reportUnknownMemberType]
+        return Resources(len(os.sched_getaffinity(0)), platform, count)

@@ -12,6 +12,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.pool import EnvPool
 from jaxsrl.inference.act import make_act, row_keys
 from jaxsrl.inference.batching import Group, Request, compiled_sizes, group_requests
+from jaxsrl.learner.mesh import Device
 from jaxsrl.params.store import ParamsStore
 
 _WAIT_SECONDS = 0.2
@@ -36,7 +37,7 @@ class InferenceServer:
     """Acts for the pool's lanes. Thread-safety: `run` in one thread; `stats` may be read from any."""
 
     def __init__(
-        self, pool: EnvPool, agent: Agent, store: ParamsStore, run_key: Array, device: jax.Device, merge: bool
+        self, pool: EnvPool, agent: Agent, store: ParamsStore, run_key: Array, device: Device, merge: bool
     ) -> None:
         """Prepares to serve.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from agents.api import Agent, Array, LearnerState, Metrics
 from envpool_bridge.layout import SlotViews
-from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.learner.mesh import Device, LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.params.store import ParamsStore
 from jaxsrl.runtime.episode_log import EpisodeLog
@@ -53,7 +53,7 @@ class Learner:
         source: TrajectorySource,
         state: LearnerState,
         update_key: Array,
-        inference_device: jax.Device,
+        inference_device: Device,
     ) -> None:
         """A learner that continues from `state`, and publishes its parameters."""
         self._mesh, self._store, self._source = mesh, store, source

@@ -5,6 +5,7 @@ the agent's update contains no axis name, the compiler inserts the all-reduces.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
 from envpool_bridge.layout import SlotViews
 
+Device = Any  # a jax.Device, which is no type to type checkers
 KeyedUpdate = Callable[[LearnerState, Trajectory], tuple[LearnerState, Metrics]]
 
 
@@ -24,7 +26,7 @@ class LearnerMesh:
         aliases_host: whether placed batches may be views of the host's memory (true on CPU).
     """
 
-    def __init__(self, devices: Sequence[jax.Device]) -> None:
+    def __init__(self, devices: Sequence[Device]) -> None:
         """A mesh of one axis over `devices`."""
         self.devices = tuple(devices)
         self.aliases_host = self.devices[0].platform == "cpu"
@@ -52,7 +54,7 @@ class LearnerMesh:
         )
         return jax.device_put(trajectory, self.rows)
 
-    def copy_params(self, params: Params, device: jax.Device) -> Params:
+    def copy_params(self, params: Params, device: Device) -> Params:
         """A copy on `device` that outlives the donation of `params` to the next update."""
         return jax.device_put(self._copy(params), device)
 

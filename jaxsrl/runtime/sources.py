@@ -142,7 +142,7 @@ class SerialSource:
         layout = make_layout(spec, shape, agent.extras)
         memory = np.zeros(layout.total_bytes + ALIGNMENT, np.uint8)
         start = -memory.ctypes.data % ALIGNMENT
-        self._slots = view_slots(layout, memoryview(memory)[start:])
+        self._slots = view_slots(layout, memory.data[start:])
         self._rows = source.make_rows(range(shape.num_rows), seed, False)
         self._shape, self._agent = shape, agent
         self._next = first_sequence
@@ -164,7 +164,7 @@ class SerialSource:
 
     def acquire(self, timeout_seconds: float) -> int | None:
         """Collects the next slot; None if its parameters are not published yet."""
-        if self._store is None:
+        if self._store is None or self._keys is None:
             raise RuntimeError("serve_with comes before acquire")
         acting = self._store.acting(self._next, 0.0)
         if acting is None:
@@ -175,7 +175,7 @@ class SerialSource:
             slot.observation[0], slot.is_first[0] = before.observation[-1], before.is_first[-1]
         self._first = False
         for t in range(self._shape.rollout_length):
-            self._step(slot, t, *acting)
+            self._step(slot, t, self._keys, *acting)
         self._next += 1
         return self._next - 1
 
@@ -201,10 +201,10 @@ class SerialSource:
         """Closes the environments."""
         self._rows.close()
 
-    def _step(self, slot: SlotViews, t: int, version: int, params: Params) -> None:
+    def _step(self, slot: SlotViews, t: int, keys: Array, version: int, params: Params) -> None:
         steps = np.full(self._shape.num_rows, self._next * self._shape.rollout_length + t, np.uint32)
         action, extras, self._agent_state = self._act(
-            params, slot.observation[t], self._agent_state, slot.is_first[t], self._keys, steps
+            params, slot.observation[t], self._agent_state, slot.is_first[t], keys, steps
         )
         action, extras = jax.device_get((action, extras))
         slot.action[t] = action

@@ -1,6 +1,7 @@
 """PoolVectorEnv is what SyncVectorEnv is, step by step, and fails clearly where others hang."""
 
 import os
+import re
 import signal
 import time
 from functools import partial
@@ -99,6 +100,15 @@ def test_send_and_recv_hand_out_lanes_as_they_finish():
         env.close()
 
 
+OBSERVATIONS = {
+    "nan": np.array([np.nan], np.float32),
+    "range": np.array([1.5], np.float32),
+    "dtype": np.zeros(1, np.float64),
+    "shape": np.zeros((1, 1), np.float32),
+    "none": None,
+}
+
+
 class Bad(MatchObservation):
     """Gives what `field` says at its third step."""
 
@@ -110,17 +120,8 @@ class Bad(MatchObservation):
         self.count += 1
         observation, reward, terminated, truncated, info = super().step(action)
         if self.count == 3:
-            if self.field == "nan":
-                observation = np.array([np.nan], np.float32)
-            elif self.field == "range":
-                observation = np.array([1.5], np.float32)
-            elif self.field == "dtype":
-                observation = observation.astype(np.float64)
-            elif self.field == "shape":
-                observation = np.zeros((1, 1), np.float32)
-            elif self.field == "none":
-                observation = None
-            elif self.field == "reward":
+            observation = OBSERVATIONS.get(self.field, observation)
+            if self.field == "reward":
                 reward = np.array([1.0])
             elif self.field == "flag":
                 terminated = 1
@@ -133,13 +134,17 @@ class Bad(MatchObservation):
         return observation, reward, terminated, truncated, info
 
 
+def steps(env, count):
+    for _ in range(count):
+        env.step(np.zeros(2, int))
+
+
 def step_until_it_breaks(field, error, **arguments):
     env = PoolVectorEnv(partial(Bad, field), 2, num_workers=1, **arguments)
     try:
         env.reset(seed=0)
         with pytest.raises(error) as raised:
-            for _ in range(10):
-                env.step(np.zeros(2, int))
+            steps(env, 10)
         return str(raised.value)
     finally:
         start = time.monotonic()
@@ -163,8 +168,6 @@ def step_until_it_breaks(field, error, **arguments):
 def test_wrong_output_of_an_environment_is_refused_by_row_and_field(field, says):
     message = step_until_it_breaks(field, BadEnvOutputError)
     assert "row 0, step " in message
-    import re
-
     assert re.search(says, message), message
 
 
@@ -189,8 +192,7 @@ def test_a_killed_worker_is_an_error_that_names_the_signal():
         os.kill(env._pool._workers._pids[0], signal.SIGKILL)
         start = time.monotonic()
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
-            for _ in range(3):
-                env.step(np.zeros(2, int))
+            steps(env, 3)
         assert time.monotonic() - start < 2.0
     finally:
         env.close()
