@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from envpool_bridge.adapters import validation
-from envpool_bridge.adapters.rows import FirstRows, GymnasiumReset, ResetRequest, StepRows
+from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.adapters.seeding import episode_seed
 from envpool_bridge.adapters.spaces import spec_of_spaces
 from envpool_bridge.errors import UserError, WorkerError
@@ -81,17 +81,9 @@ class VectorRows:
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
         """Begins new episodes in all rows (an EpisodeReset too: see VectorSource)."""
-        if isinstance(request, GymnasiumReset):
-            seeds = None if all(seed is None for seed in request.seeds) else list(request.seeds)
-            options = request.options
-        else:
-            options = None
-            seeds = None
-            if self._run_seed is not None:
-                pairs = zip(self._row_ids, request.episodes, strict=True)
-                seeds = [episode_seed(self._run_seed, row, episode) for row, episode in pairs]
+        options = request.options if isinstance(request, GymnasiumReset) else None
         try:
-            observation, infos = self._env.reset(seed=seeds, options=options)  # pyright: ignore[reportArgumentType]
+            observation, infos = self._env.reset(seed=self._seed(request), options=options)
         except Exception as error:
             raise self._failure("reset", error) from error
         self._ended[...] = False
@@ -145,6 +137,17 @@ class VectorRows:
         if not self._closed:
             self._closed = True
             self._env.close()
+
+    def _seed(self, request: ResetRequest) -> Any:
+        """One seed for the vector where that says the same: native implementations take no list."""
+        if isinstance(request, EpisodeReset):
+            if self._run_seed is None:
+                return None
+            return episode_seed(self._run_seed, self._row_ids[0], request.episodes[0])
+        first = request.seeds[0]
+        if first is None or request.seeds == tuple(range(first, first + self.num_rows)):
+            return first
+        return list(request.seeds)
 
     def _write_observation(self, observation: Any, out: np.ndarray) -> None:
         spec = self._spec.observation

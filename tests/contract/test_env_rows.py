@@ -1,0 +1,170 @@
+"""What every source of environment rows must do."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.adapters.probe import PROBES, ConstantReward
+from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, StepRows
+from envpool_bridge.adapters.seeding import EpisodeSeeds, episode_seed
+from envpool_bridge.adapters.vector_rows import VectorSource
+from envpool_bridge.errors import UserError, WorkerError
+from envpool_bridge.specs import DiscreteSpec
+
+
+class Noisy(gymnasium.Env):
+    """Everything random: observations, rewards, ends."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.normal(size=2), {}
+
+    def step(self, action):
+        observation = self.np_random.normal(size=2) + action
+        return observation, float(self.np_random.normal()), bool(self.np_random.random() < 0.1), False, {}
+
+
+SOURCES = {
+    "CartPole": EnvConfig("CartPole-v1").source(),
+    "Pendulum": EnvConfig("Pendulum-v1", kwargs='{"max_episode_steps": 15}').source(),
+    "probe": EnvConfig("MatchObservation", suite="probe").source(),
+    "FrozenLake": EnvConfig("FrozenLake-v1").source(),
+    "noise": GymnasiumSource(Noisy),
+    "vector CartPole": EnvConfig("CartPole-v1", suite="gymnasium_vector").source(),
+    "vector of wrapped": VectorSource(lambda n: SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * n)),
+}
+
+
+def step_rows(spec, num_rows) -> StepRows:
+    flags = [np.ones(num_rows, bool) for _ in range(4)]  # stale contents: everything must be overwritten
+    observation = np.full((num_rows, *spec.observation.shape), 77, spec.observation.dtype)
+    return StepRows(observation, flags[0], np.full(num_rows, 77, np.float32), flags[1], flags[2], flags[3])
+
+
+def actions(spec, rng, num_rows):
+    if isinstance(spec.action, DiscreteSpec):
+        return rng.integers(0, spec.action.num_values, num_rows).astype(np.int32)
+    return rng.uniform(-3, 3, (num_rows, *spec.action.shape)).astype(np.float32)
+
+
+def record(out: StepRows):
+    names = ("observation", "is_first", "reward", "terminated", "truncated", "valid")
+    return {name: getattr(out, name).copy() for name in names}
+
+
+def play(rows, spec, num_steps, rng, out):
+    steps = []
+    for _ in range(num_steps):
+        action = actions(spec, rng, rows.num_rows)
+        rows.step(action, out)
+        steps.append((action, record(out)))
+    return steps
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_episodes_end_is_followed_by_one_step_that_only_resets(name):
+    source = SOURCES[name]
+    spec = source.spec()
+    rows = source.make_rows(range(4), 3, False)
+    out = step_rows(spec, 4)
+    first = FirstRows(out.observation, out.is_first)
+    rows.reset(EpisodeReset((0,) * 4, (None,) * 4), first)
+    assert out.is_first.all()
+    ended, resets = np.zeros(4, bool), 0
+    for _, step in play(rows, spec, 120, np.random.default_rng(0), out):
+        np.testing.assert_array_equal(step["valid"], ~ended)
+        np.testing.assert_array_equal(step["is_first"], ended)
+        assert not step["reward"][ended].any()
+        assert not (step["terminated"] | step["truncated"])[ended].any()
+        resets += ended.sum()
+        ended = step["terminated"] | step["truncated"]
+    assert resets > 3
+    rows.close()
+    rows.close()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_same_run_seed_gives_the_same_steps(name):
+    source = SOURCES[name]
+    spec, played = source.spec(), []
+    for _ in range(2):
+        rows, out = source.make_rows(range(3), 11, False), step_rows(source.spec(), 3)
+        rows.reset(EpisodeReset((0,) * 3, (None,) * 3), FirstRows(out.observation, out.is_first))
+        played.append(play(rows, spec, 20, np.random.default_rng(1), out))
+        rows.close()
+    for (_, one), (_, other) in zip(*played, strict=True):
+        for field, values in one.items():
+            np.testing.assert_array_equal(values, other[field])
+
+
+@pytest.mark.parametrize("name", ["CartPole", "Pendulum", "noise", "FrozenLake"])
+@pytest.mark.parametrize("cut", [1, 17, 40])
+def test_replayed_rows_continue_as_if_never_interrupted(name, cut):
+    source = SOURCES[name]
+    spec = source.spec()
+    rows, out = source.make_rows(range(3), 5, False), step_rows(spec, 3)
+    rows.reset(EpisodeReset((0,) * 3, (None,) * 3), FirstRows(out.observation, out.is_first))
+    steps = play(rows, spec, 60, np.random.default_rng(2), out)
+    rows.close()
+    episodes, since = [0] * 3, [[] for _ in range(3)]
+    for action, step in steps[:cut]:
+        for row in range(3):
+            if step["valid"][row]:
+                since[row].append(action[row])
+            else:
+                episodes[row], since[row] = episodes[row] + 1, []
+    again = source.make_rows(range(3), 5, False)
+    replay = tuple(np.array(done) if done else None for done in since)
+    again.reset(EpisodeReset(tuple(episodes), replay), FirstRows(out.observation, out.is_first))
+    np.testing.assert_array_equal(out.observation, steps[cut - 1][1]["observation"])
+    for action, expected in steps[cut:]:
+        again.step(action, out)
+        for field, values in record(out).items():
+            np.testing.assert_array_equal(values, expected[field])
+    again.close()
+
+
+def test_actions_outside_the_bounds_are_clipped_and_nan_is_refused():
+    rows, spec = SOURCES["Pendulum"].make_rows(range(1), 0, False), SOURCES["Pendulum"].spec()
+    out = step_rows(spec, 1)
+    results = []
+    for action in (50.0, 2.0):  # the bound is 2
+        rows.reset(GymnasiumReset((1,)), FirstRows(out.observation, out.is_first))
+        rows.step(np.full((1, 1), action, np.float32), out)
+        results.append(out.observation.copy())
+    np.testing.assert_array_equal(*results)
+    with pytest.raises(WorkerError, match="row 0, step 3: the policy's action is not finite"):
+        rows.step(np.full((1, 1), np.nan, np.float32), out)
+    rows.close()
+
+
+def test_a_vector_environment_that_resets_otherwise_is_refused():
+    def same_step(num_envs):
+        return SyncVectorEnv([ConstantReward] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    with pytest.raises(UserError, match="autoreset_mode NEXT_STEP"):
+        VectorSource(same_step).spec()
+
+
+def test_episode_seeds_differ_by_run_row_and_episode():
+    seeds = {episode_seed(run, row, episode) for run in range(4) for row in range(8) for episode in range(130)}
+    assert len(seeds) == 4 * 8 * 130
+    one = EpisodeSeeds(1, 2)
+    assert [one.seed(e) for e in (0, 70, 3)] == [episode_seed(1, 2, e) for e in (0, 70, 3)]
+
+
+@pytest.mark.parametrize("name", sorted(set(PROBES) - {"EndsByClock"}))
+def test_probes_pass_gymnasiums_own_checker(name):
+    # EndsByClock truncates at its first step, which the checker takes for a mistake; here it is the point.
+    from gymnasium.utils.env_checker import check_env
+
+    check_env(PROBES[name](), skip_render_check=True)
