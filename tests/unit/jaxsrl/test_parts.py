@@ -1,0 +1,275 @@
+"""Configuration, plans, parameters, batching, episodes, logs: the pure parts of the system."""
+
+import dataclasses
+import json
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.api import Mode
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.errors import UserError
+from envpool_bridge.layout import PoolShape, make_layout, view_slots
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.config import RunConfig, differences, from_json, to_json
+from jaxsrl.dataflow.fragment import Channel, Transport
+from jaxsrl.dataflow.plan import plan_to_json, validate_plan
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.evaluate import evaluate
+from jaxsrl.inference.batching import Request, compiled_sizes, group_requests
+from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.metrics.sinks import JsonlSink, Record, Sinks, TensorBoardSink
+from jaxsrl.params.store import ParamsStore
+from jaxsrl.run_directory import RunDirectory
+from jaxsrl.runtime.episode_log import EpisodeLog
+from jaxsrl.runtime.lifecycle import Lifecycle
+from jaxsrl.runtime.reporter import rates
+
+HERE = Resources(2, "cpu", 4)
+
+
+def test_a_configuration_survives_json():
+    config = NetworkConfig(hidden_sizes=(3, 5))
+    assert from_json(NetworkConfig, json.loads(json.dumps(to_json(config)))) == config
+    with pytest.raises(UserError, match="RunConfig has no field colour"):
+        from_json(RunConfig, {"colour": 1})
+
+
+def test_differences_are_listed_by_path():
+    assert differences({"a": {"b": 1, "c": [2]}}, {"a": {"b": 2, "c": [2]}}) == ["a.b: 1 -> 2"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_envs": 0}, {"seed": -1}, {"name": "a/b"}, {"rollout_length": 0}, {"num_devices": 0}]
+)
+def test_settings_out_of_range_are_refused(change):
+    with pytest.raises(UserError, match=f"run.{next(iter(change))}"):
+        RunConfig(**change)
+
+
+def test_updates_cover_the_env_steps():
+    config = RunConfig(num_envs=10, rollout_length=10, env_steps=101)
+    assert (config.env_steps_per_update, config.num_updates) == (100, 2)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_plans_are_valid_and_serialise(name):
+    plan = POLICIES[name](RunConfig(num_devices=4), HERE)
+    validate_plan(plan, HERE)
+    assert plan.shape.num_rows == 128
+    assert plan.learner_devices == (0, 1, 2, 3)
+    assert json.loads(json.dumps(plan_to_json(plan)))["policy"] == name
+
+
+def test_impossible_plans_are_refused_naming_fragment_and_number():
+    fine = POLICIES["single_learner_fine"]
+    with pytest.raises(UserError, match="fragment environments: 128 rows do not divide over 3 workers x 2 lanes.*126"):
+        fine(RunConfig(num_env_workers=3), HERE)
+    plan = fine(RunConfig(num_devices=4, num_envs=132, num_env_workers=1), HERE)
+    validate_plan(plan, HERE)
+    with pytest.raises(UserError, match="fragment learner wants device 3, but there are 2 cpu devices"):
+        validate_plan(plan, Resources(2, "cpu", 2))
+    with pytest.raises(UserError, match="130 rows do not divide over 4 devices"):
+        validate_plan(fine(RunConfig(num_devices=4, num_envs=130, num_env_workers=1), HERE), HERE)
+    stray = Channel("learner", "nobody", "parameters", Transport.IN_PROCESS, 1)
+    with pytest.raises(UserError, match="channel learner -> nobody has no fragment 'nobody'"):
+        validate_plan(dataclasses.replace(plan, channels=(stray,)), HERE)
+    with pytest.raises(UserError, match="max_policy_lag 5 needs at least 6 slots: got 3"):
+        validate_plan(dataclasses.replace(plan, max_policy_lag=5), HERE)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_at_lag_0_and_1_exactly_one_version_may_act(lag):
+    store = ParamsStore(lag)
+    assert store.acting(0, 0.0) is None
+    for version in range(5):
+        store.publish(version, f"params {version}")
+        for sequence in range(version + lag + 2):
+            expected = max(0, sequence - lag)
+            acting = store.acting(sequence, 0.0)
+            if expected > version or expected < version - lag:
+                assert acting is None
+            else:
+                assert acting == (expected, f"params {expected}")
+
+
+def test_at_larger_lags_the_newest_acts_within_the_bound():
+    store = ParamsStore(3)
+    store.publish(4, "four")
+    assert store.acting(7, 0.0) == (4, "four")
+    assert store.acting(8, 0.0) is None
+    threading.Timer(0.05, lambda: store.publish(5, "five")).start()
+    assert store.acting(8, 5.0) == (5, "five")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 12), st.data())
+def test_every_ready_lane_is_served_once_in_a_compiled_size(num_lanes, data):
+    lanes = data.draw(st.lists(st.integers(0, num_lanes - 1), unique=True))
+    steps = data.draw(st.lists(st.integers(0, 3), min_size=len(lanes), max_size=len(lanes)))
+    requests = [Request(lane, step) for lane, step in zip(lanes, steps, strict=True)]
+    for merge in (False, True):
+        groups = group_requests(requests, num_lanes, merge)
+        served = [request for group in groups for request in group.requests]
+        assert sorted(served, key=lambda r: r.lane) == sorted(requests, key=lambda r: r.lane)
+        for group in groups:
+            assert group.padded_lanes in compiled_sizes(num_lanes)
+            assert group.padded_lanes >= len(group.requests)
+            if group.contiguous:
+                first = group.requests[0]
+                assert group.padded_lanes == len(group.requests)
+                assert [(r.lane, r.step) for r in group.requests] == [
+                    (first.lane + i, first.step) for i in range(len(group.requests))
+                ]
+
+
+def random_slots(count, steps=6, rows=3, seed=0):
+    """Slots of a legal random run, and the same run as one long array a field."""
+    spec = EnvSpec("e", ArraySpec((1,), "float32"), DiscreteSpec(5))
+    layout = make_layout(spec, PoolShape(1, 1, 1, rows, steps, count), {})
+    slots = view_slots(layout, memoryview(bytearray(layout.total_bytes)))
+    rng = np.random.default_rng(seed)
+    ended = np.zeros(rows, bool)
+    for slot in slots:
+        for t in range(steps):
+            slot.action[t], slot.valid[t] = rng.integers(0, 5, rows), ~ended
+            slot.reward[t] = rng.normal(size=rows) * ~ended
+            slot.terminated[t] = (rng.random(rows) < 0.1) & ~ended
+            slot.truncated[t] = (rng.random(rows) < 0.1) & ~ended
+            ended = slot.terminated[t] | slot.truncated[t]
+    names = ("action", "valid", "reward", "terminated", "truncated")
+    return slots, {name: np.concatenate([getattr(slot, name) for slot in slots]) for name in names}
+
+
+def test_episode_returns_are_sums_over_each_episode_and_survive_saving():
+    slots, run = random_slots(12)
+    expected, lengths = [], []
+    sums, counts = np.zeros(3), np.zeros(3, int)
+    for t in range(len(run["reward"])):
+        for row in range(3):
+            sums[row] += run["reward"][t, row]
+            counts[row] += run["valid"][t, row]
+            if run["terminated"][t, row] or run["truncated"][t, row]:
+                expected.append(sums[row])
+                lengths.append(counts[row])
+                sums[row], counts[row] = 0, 0
+    tracker = EpisodeTracker(3)
+    for slot in slots[:5]:
+        tracker.observe(slot)
+    again = EpisodeTracker(3)
+    again.restore(tracker.to_arrays())
+    for slot in slots[5:]:
+        again.observe(slot)
+    metrics = again.metrics()
+    assert metrics["episode/count"] == len(expected) > 20
+    assert metrics["episode/return_mean"] == pytest.approx(np.mean(expected[-100:]), rel=1e-5)
+    assert metrics["episode/length_mean"] == pytest.approx(np.mean(lengths[-100:]))
+
+
+@pytest.mark.parametrize("cut", [1, 4, 9])
+def test_the_log_holds_each_rows_actions_since_its_episode_began(cut):
+    slots, run = random_slots(12, seed=1)
+    log = EpisodeLog(3, 0)
+    for slot in slots[:cut]:
+        log.observe(slot)
+    restored = EpisodeLog(3, cut * 6)
+    reset = restored.restore(log.to_arrays())
+    for once, steps in ((reset, cut * 6),):
+        for row in range(3):
+            resets = np.flatnonzero(~run["valid"][:steps, row])
+            begin = resets[-1] + 1 if len(resets) else 0
+            assert once.episodes[row] == len(resets)
+            expected = run["action"][begin:steps, row]
+            if len(expected):
+                np.testing.assert_array_equal(once.actions[row], expected)
+            else:
+                assert once.actions[row] is None
+    for slot in slots[cut:]:
+        log.observe(slot)
+        restored.observe(slot)
+    for name, values in log.to_arrays().items():
+        np.testing.assert_array_equal(restored.to_arrays()[name], values)
+
+
+def test_an_episode_that_is_too_long_begins_anew_on_resume():
+    slots, _ = random_slots(4, seed=2)
+    for slot in slots:
+        slot.valid[...] = True
+    log = EpisodeLog(3, 0, max_steps=12)
+    for slot in slots:
+        log.observe(slot)
+    reset = EpisodeLog(3, 24).restore(log.to_arrays())
+    assert reset.episodes == (1, 1, 1)
+    assert reset.actions == (None, None, None)
+
+
+def test_evaluation_plays_exactly_the_episodes_asked_for_and_repeats():
+    source = EnvConfig("CartPole-v1").source()
+    agent = make_ppo(PPOConfig(), source.spec(), NetworkConfig(hidden_sizes=(4,)))
+    import jax
+
+    params = agent.init(jax.random.key(0)).params
+    first = evaluate(agent, params, source, episodes=7, seed=3, max_rows=3, mode=Mode.SAMPLE)
+    assert len(first.returns) == 7
+    assert first.returns == tuple(float(length) for length in first.lengths)  # CartPole pays 1 a step
+    assert evaluate(agent, params, source, episodes=7, seed=3, max_rows=3, mode=Mode.SAMPLE) == first
+    assert evaluate(agent, params, source, episodes=7, seed=4, max_rows=3, mode=Mode.SAMPLE) != first
+    with pytest.raises(UserError, match="episodes must be at least 1"):
+        evaluate(agent, params, source, episodes=0)
+
+
+def test_a_locked_run_directory_names_its_holder(tmp_path):
+    with RunDirectory(tmp_path / "run"), pytest.raises(UserError, match=r"in use by process \d+ on "):
+        RunDirectory(tmp_path / "run")
+    RunDirectory(tmp_path / "run").close()
+
+
+def test_only_harmless_settings_may_change_when_a_run_goes_on(tmp_path):
+    def config(**run):
+        return {"agent_name": "ppo", "experiment": {"run": {"env_steps": 1, "seed": 0, **run}}}
+
+    with RunDirectory(tmp_path / "run") as directory:
+        directory.claim(config())
+        directory.claim(config(env_steps=2))
+        with pytest.raises(UserError, match="run.seed: 0 -> 1"):
+            directory.claim(config(seed=1))
+
+
+def test_records_reach_the_file_and_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sinks = Sinks([JsonlSink(tmp_path / "m.jsonl"), TensorBoardSink(tmp_path / "tb")])
+    sinks.write(Record(2, 64, 256, 1.5, {"loss/policy": 0.25}))
+    sinks.close()
+    line = json.loads((tmp_path / "m.jsonl").read_text())
+    assert line == {"update": 2, "env_steps": 64, "frames": 256, "wall_seconds": 1.5, "loss/policy": 0.25}
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    point = events.Scalars("loss/policy")[0]
+    assert (point.step, point.value) == (64, 0.25)
+
+
+def test_rates_are_shares_of_wall_time():
+    values = rates({"learner/wait_seconds": 0.5, "inference/calls": 10, "inference/rows": 320}, 2.0)
+    assert values["wait_share/learner"] == 0.25
+    assert values["inference/batch_rows"] == 32
+
+
+def test_the_first_error_of_a_thread_stops_the_run_and_is_raised_in_the_main_thread():
+    lifecycle = Lifecycle()
+
+    def fails():
+        raise RuntimeError("first")
+
+    lifecycle.start_thread("fails", fails)
+    lifecycle.start_thread("waits", lambda: lifecycle._stop.wait(5.0) and None)
+    lifecycle.join(5.0)
+    assert lifecycle.should_stop()
+    with pytest.raises(RuntimeError, match="first"):
+        lifecycle.raise_error()
