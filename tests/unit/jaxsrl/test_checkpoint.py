@@ -120,7 +120,11 @@ def test_a_tree_of_another_shape_is_refused_leaf_by_leaf():
     assert jax.tree.structure(restored) == jax.tree.structure(tree)
     with pytest.raises(UserError) as refused:
         unflatten({"a": jnp.zeros((2, 5)), "c": jnp.zeros(1)}, flat, "learner")
-    for line in ("learner['a']: expected float32[2, 5], got float32[2, 3]", "learner['c']: expected", "learner['b']: not"):
+    for line in (
+        "learner['a']: expected float32[2, 5], got float32[2, 3]",
+        "learner['c']: expected",
+        "learner['b']: not",
+    ):
         assert line in str(refused.value)
 
 

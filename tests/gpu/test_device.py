@@ -1,0 +1,68 @@
+"""What only an accelerator can show; run by make gpu."""
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.layout import PoolShape, make_layout, view_slots
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.evaluate import evaluate
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.runtime.run import run
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(jax.default_backend() == "cpu", reason="needs an accelerator: jax sees only the CPU"),
+]
+SOURCE = EnvConfig("CartPole-v1").source()
+
+
+def random_slot():
+    spec = SOURCE.spec()
+    agent = make_ppo(PPOConfig(), spec, NetworkConfig())
+    layout = make_layout(spec, PoolShape(1, 1, 1, 64, 32, 1), agent.extras)
+    slot = view_slots(layout, memoryview(bytearray(layout.total_bytes)))[0]
+    rng = np.random.default_rng(0)
+    slot.observation[...] = rng.normal(size=slot.observation.shape)
+    slot.action[...] = rng.integers(0, 2, slot.action.shape)
+    slot.reward[...], slot.valid[...] = 1.0, True
+    slot.extras["behaviour_log_prob"][...] = np.log(0.5)
+    return agent, slot
+
+
+def test_the_update_on_the_device_is_that_of_the_cpu():
+    agent, slot = random_slot()
+    states = []
+    for devices in (jax.local_devices(backend="cpu")[:1], jax.local_devices()[:1]):
+        mesh = LearnerMesh(devices)
+        with jax.default_device(devices[0]), jax.default_matmul_precision("highest"):
+            state = mesh.place_state(agent.init(jax.random.key(0)))
+            update = mesh.jit_update(agent, jax.random.key(1))
+            states.append(jax.device_get(update(state, mesh.place_batch(slot))[0].params))
+    chex.assert_trees_all_close(*states, rtol=1e-3, atol=1e-5)
+
+
+def test_a_batch_on_the_device_is_a_copy_of_the_slot():
+    _, slot = random_slot()
+    mesh = LearnerMesh(jax.local_devices()[:1])
+    assert not mesh.aliases_host
+    batch = jax.block_until_ready(mesh.place_batch(slot))
+    before = np.asarray(batch.observation).copy()
+    slot.observation[...] = np.nan
+    np.testing.assert_array_equal(batch.observation, before)
+
+
+def test_cartpole_is_learned_with_inference_and_learning_on_the_device(tmp_path):
+    spec = SOURCE.spec()
+    config = RunConfig(directory=str(tmp_path), env_steps=600_000, checkpoint_every_updates=0)
+    agent_config = PPOConfig(1e-3, "linear", config.num_updates, entropy_coef=0.005)
+    agent = make_ppo(agent_config, spec, NetworkConfig())
+    plan = POLICIES[config.policy](config, Resources.detect())
+    report = run(plan, agent, SOURCE, config, spec=spec, quiet=True)
+    assert evaluate(agent, report.state.params, SOURCE, episodes=20).mean_return >= 475.0

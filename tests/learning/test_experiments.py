@@ -1,0 +1,46 @@
+"""The experiments as they are: CartPole to its goal on three seeds, MuJoCo and Atari for a while. Minutes; make test-all."""
+
+import dataclasses
+import json
+import time
+
+import numpy as np
+import pytest
+
+import jaxsrl.cli
+from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
+
+
+def trained(module, directory, **changes):
+    experiment = module.Experiment()
+    run = dataclasses.replace(experiment.run, directory=str(directory), name="run", **changes)
+    module.main(dataclasses.replace(experiment, run=run))
+    return directory / "run"
+
+
+def evaluated(capsys, run, episodes):
+    capsys.readouterr()
+    jaxsrl.cli.main(["evaluate", str(run), "--episodes", str(episodes), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_cartpole_is_solved_within_ninety_seconds(tmp_path, capsys, seed):
+    start = time.monotonic()
+    run = trained(ppo_cartpole, tmp_path, seed=seed, evaluation_episodes=0)
+    assert time.monotonic() - start < 90.0
+    assert evaluated(capsys, run, 100)["mean_return"] >= 475.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [ppo_mujoco, ppo_atari])
+def test_twenty_thousand_steps_of_a_real_task_train_and_evaluate(tmp_path, capsys, module):
+    run = trained(module, tmp_path, env_steps=20_000, evaluation_episodes=0)
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [record[name] for record in records for name in record if name.startswith("loss/")]
+    assert losses
+    assert np.isfinite(losses).all()
+    report = evaluated(capsys, run, 2)
+    assert report["episodes"] == 2
+    assert np.isfinite(report["mean_return"])
