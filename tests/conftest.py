@@ -15,7 +15,13 @@ _GRACE_SECONDS = 2.0
 
 
 def _children() -> set[int]:
-    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found |= {int(pid) for pid in (task / "children").read_text().split()}
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # a thread that ended since it was listed; its children are another thread's now
+    return found
 
 
 def _shared_memory() -> set[str]:

@@ -1,0 +1,193 @@
+"""Episodes: their returns, and the log from which a run resumes, against models that keep everything."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envpool_bridge.layout import PoolShape, make_layout, view_slots
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.metrics.episodes import WINDOW, EpisodeTracker
+from jaxsrl.runtime.episode_log import EpisodeLog
+
+FIELDS = ("action", "valid", "reward", "terminated", "truncated")
+CONTINUOUS = ArraySpec((2,), "float32")
+
+
+def legal_run(seed, slots=8, steps=5, rows=4, ends=0.15, action=None):
+    """Slots of a random run with NEXT_STEP autoreset, and each field as one array over all steps."""
+    spec = EnvSpec("e", ArraySpec((1,), "float32"), action or DiscreteSpec(9))
+    layout = make_layout(spec, PoolShape(1, 1, 1, rows, steps, slots), {})
+    views = view_slots(layout, memoryview(bytearray(layout.total_bytes)))
+    rng = np.random.default_rng(seed)
+    ended = np.zeros(rows, bool)
+    for slot in views:
+        slot.observation[...] = rng.normal(size=slot.observation.shape)
+        for t in range(steps):
+            slot.action[t] = rng.integers(0, 9, slot.action[t].shape)
+            slot.valid[t] = ~ended
+            slot.reward[t] = np.where(ended, 0.0, rng.integers(-3, 4, rows))  # whole numbers: sums are exact
+            end = (rng.random(rows) < ends) & ~ended
+            kind = rng.random(rows) < 0.5
+            slot.terminated[t], slot.truncated[t] = end & kind, end & ~kind
+            ended = end
+    return views, {name: np.concatenate([getattr(slot, name) for slot in views]) for name in FIELDS}
+
+
+def episodes_of(run):
+    """(return, length) of every finished episode in the order of their ends, rows of one step in order."""
+    finished = []
+    for t in range(len(run["reward"])):
+        for row in np.flatnonzero(run["terminated"][t] | run["truncated"][t]):
+            begin = t
+            while begin > 0 and run["valid"][begin - 1, row]:
+                begin -= 1
+            finished.append((float(run["reward"][begin : t + 1, row].sum()), t + 1 - begin))
+    return finished
+
+
+class LogModel:
+    """Every row's episode and all its actions, kept as plain lists."""
+
+    def __init__(self, rows):
+        self.episode, self.actions = [0] * rows, [[] for _ in range(rows)]
+
+    def observe(self, slot):
+        for action, valid in zip(slot.action, slot.valid, strict=True):
+            for row in range(len(valid)):
+                if valid[row]:
+                    self.actions[row].append(np.array(action[row]))
+                else:
+                    self.episode[row] += 1
+                    self.actions[row] = []
+
+
+def assert_replays(reset, model):
+    assert reset.episodes == tuple(model.episode)
+    for actions, expected in zip(reset.actions, model.actions, strict=True):
+        if expected:
+            np.testing.assert_array_equal(actions, np.stack(expected))
+        else:
+            assert actions is None
+
+
+@pytest.mark.parametrize("ends", [0.02, 0.15, 0.9])
+@pytest.mark.parametrize("seed", range(3))
+def test_returns_and_lengths_are_those_of_a_loop_over_episodes(seed, ends):
+    slots, run = legal_run(seed, ends=ends, slots=16)
+    tracker = EpisodeTracker(4)
+    for slot in slots:
+        tracker.observe(slot)
+    finished = episodes_of(run)
+    recent = finished[-WINDOW:]
+    assert tracker.num_episodes == len(finished)
+    assert tracker.metrics() == {
+        "episode/return_mean": pytest.approx(np.mean([value for value, _ in recent])),
+        "episode/return_max": max(value for value, _ in recent),
+        "episode/length_mean": pytest.approx(np.mean([length for _, length in recent])),
+        "episode/count": len(finished),
+    }
+
+
+def test_only_the_newest_hundred_episodes_count():
+    slots, run = legal_run(0, slots=60, ends=0.4)
+    tracker = EpisodeTracker(4)
+    for slot in slots:
+        tracker.observe(slot)
+    finished = episodes_of(run)
+    assert len(finished) > 2 * WINDOW
+    newest = [value for value, _ in finished[-WINDOW:]]
+    assert tracker.metrics()["episode/return_mean"] == pytest.approx(np.mean(newest))
+    assert tracker.metrics()["episode/return_mean"] != pytest.approx(np.mean([value for value, _ in finished]))
+
+
+def test_before_the_first_episode_ends_there_are_no_means():
+    slots, _ = legal_run(0, ends=0.0)
+    tracker = EpisodeTracker(4)
+    tracker.observe(slots[0])
+    assert tracker.metrics() == {}
+    again = EpisodeTracker(4)
+    again.restore(tracker.to_arrays())
+    assert again.metrics() == {}
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 15])
+def test_a_tracker_goes_on_from_its_arrays_as_if_nothing_had_been(cut):
+    slots, _ = legal_run(3, slots=16)
+    whole, first, second = (EpisodeTracker(4) for _ in range(3))
+    for slot in slots:
+        whole.observe(slot)
+    for slot in slots[:cut]:
+        first.observe(slot)
+    saved = first.to_arrays()
+    second.restore(saved)
+    for slot in slots[cut:]:
+        first.observe(slot)  # what was saved must not be a view of what goes on
+        second.observe(slot)
+    assert second.metrics() == whole.metrics() == first.metrics()
+    for name, values in whole.to_arrays().items():
+        np.testing.assert_array_equal(second.to_arrays()[name], values)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 8), st.sampled_from([0.03, 0.2, 0.95]), st.booleans())
+def test_a_log_holds_what_every_row_did_in_its_episode(seed, cut, ends, continuous):
+    slots, _ = legal_run(seed, ends=ends, action=CONTINUOUS if continuous else None)
+    log, model = EpisodeLog(4, 100), LogModel(4)
+    for slot in slots[:cut]:
+        log.observe(slot)
+        model.observe(slot)
+    restored = EpisodeLog(4, 100 + 5 * cut)
+    assert_replays(restored.restore(log.to_arrays()), model)
+    # A run that is interrupted again, before or after more slots, must still know the whole episode.
+    assert_replays(EpisodeLog(4, 100 + 5 * cut).restore(restored.to_arrays()), model)
+    for slot in slots[cut:]:
+        restored.observe(slot)
+        model.observe(slot)
+    assert_replays(EpisodeLog(4, 140).restore(restored.to_arrays()), model)
+
+
+def test_a_log_keeps_the_observation_that_a_resumed_run_must_meet():
+    slots, _ = legal_run(0)
+    log = EpisodeLog(4, 0)
+    assert log.last_observation is None
+    assert "observation" not in log.to_arrays()
+    log.observe(slots[0])
+    expected = slots[0].observation[-1].copy()
+    slots[0].observation[...] = np.nan  # the slot is given back and filled again
+    restored = EpisodeLog(4, 5)
+    restored.restore(log.to_arrays())
+    np.testing.assert_array_equal(restored.last_observation, expected)
+
+
+def test_a_log_does_not_share_memory_with_the_slot():
+    slots, _ = legal_run(0, ends=0.0)
+    log = EpisodeLog(4, 0)
+    log.observe(slots[0])
+    expected = slots[0].action.copy()
+    slots[0].action[...] = -1
+    reset = EpisodeLog(4, 5).restore(log.to_arrays())
+    np.testing.assert_array_equal(np.stack(reset.actions, axis=1), expected)
+
+
+def test_a_log_forgets_what_no_episode_needs():
+    slots, _ = legal_run(0, slots=60, ends=0.4)
+    log = EpisodeLog(4, 0)
+    for slot in slots:
+        log.observe(slot)
+    assert len(log._blocks) < 10
+
+
+def test_only_rows_whose_episode_is_too_long_begin_anew():
+    slots, _ = legal_run(0, slots=6, ends=0.0)
+    for slot in slots:
+        slot.valid[...] = True
+    slots[-1].valid[1, 2] = False  # row 2 begins an episode in the last slot, the others have never ended
+    log, model = EpisodeLog(4, 0, max_steps=10), LogModel(4)
+    for slot in slots:
+        log.observe(slot)
+        model.observe(slot)
+    reset = EpisodeLog(4, 30).restore(log.to_arrays())
+    assert reset.episodes == (1, 1, 1, 1)  # row 2 was in its episode 1, the others go to theirs
+    np.testing.assert_array_equal(reset.actions[2], np.stack(model.actions[2]))
+    assert [reset.actions[row] for row in (0, 1, 3)] == [None, None, None]

@@ -1,0 +1,101 @@
+"""Threads and signals: the first error wins, everything stops, and handlers come back."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from jaxsrl.runtime.lifecycle import Lifecycle, stop_on_signals
+
+
+def test_without_an_error_nothing_is_raised_and_a_stop_is_only_a_stop():
+    lifecycle = Lifecycle()
+    assert not lifecycle.should_stop()
+    lifecycle.raise_error()
+    lifecycle.stop()
+    assert lifecycle.should_stop()
+    lifecycle.raise_error()
+
+
+def test_the_first_of_several_errors_is_the_one_that_is_raised():
+    lifecycle = Lifecycle()
+    stopped = threading.Event()
+
+    def first():
+        raise RuntimeError("the cause")
+
+    def second():
+        while not lifecycle.should_stop():
+            stopped.wait(0.001)
+        raise ValueError("a consequence")
+
+    lifecycle.start_thread("second", second)
+    lifecycle.start_thread("first", first)
+    lifecycle.join(5.0)
+    with pytest.raises(RuntimeError, match="the cause"):
+        lifecycle.raise_error()
+
+
+def test_join_stops_the_threads_it_waits_for():
+    lifecycle = Lifecycle()
+    seen = []
+    lifecycle.start_thread("worker", lambda: seen.append(lifecycle._stop.wait(5.0)))
+    lifecycle.join(5.0)
+    assert seen == [True]
+
+
+def test_a_thread_that_does_not_stop_is_named():
+    lifecycle, release = Lifecycle(), threading.Event()
+    lifecycle.start_thread("stubborn", release.wait)
+    try:
+        with pytest.raises(TimeoutError, match=r"thread stubborn did not stop within 0.01 s"):
+            lifecycle.join(0.01)
+    finally:
+        release.set()
+    lifecycle.join(5.0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_asks_once_by_name_and_the_handlers_come_back(number):
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    asked = []
+    with stop_on_signals(asked.append):
+        os.kill(os.getpid(), number)
+        assert asked == [number.name]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_handlers_come_back_after_an_error_too():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RuntimeError, match="inside"), stop_on_signals(lambda name: None):
+        raise RuntimeError("inside")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_second_signal_leaves_at_once_with_its_status(monkeypatch):
+    asked = []
+
+    def leave(status):
+        raise SystemExit(status)  # what os._exit does, as far as a test can live with it
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with stop_on_signals(asked.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(SystemExit) as left:
+            os.kill(os.getpid(), signal.SIGINT)
+    assert asked == ["SIGTERM"]
+    assert left.value.code == 128 + signal.SIGINT
+
+
+def test_outside_the_main_thread_signals_stay_as_they_are():
+    before, entered = signal.getsignal(signal.SIGTERM), []
+
+    def body():
+        with stop_on_signals(lambda name: None):
+            entered.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert entered == [before]
