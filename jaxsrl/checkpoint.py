@@ -103,23 +103,35 @@ class CheckpointStore:
             shutil.rmtree(self.directory / str(old))
         return final
 
-    def restore_newest(self) -> tuple[int, Arrays, dict[str, Any], list[str]] | None:
-        """(step, arrays, metadata, what was wrong with newer ones) of the newest checkpoint that verifies; None without any."""
+    def restore_newest(self, set_aside: bool = True) -> tuple[int, Arrays, dict[str, Any], list[str]] | None:
+        """(step, arrays, metadata, what was wrong with newer ones) of the newest checkpoint that verifies; None without any.
+
+        Args:
+            set_aside: whether damaged ones are moved to quarantine; only the writer may.
+
+        Raises:
+            UserError: there are checkpoints, but none is whole; or one is of another format.
+        """
         problems: list[str] = []
         for step in reversed(self.steps()):
             path = self.directory / str(step)
             try:
+                if not (path / MANIFEST).is_file():
+                    raise DamagedCheckpointError(f"{path}: {MANIFEST} is missing")
                 arrays, metadata = load_checkpoint(path)
             except DamagedCheckpointError as error:
-                quarantine = self.directory / "quarantine"
-                quarantine.mkdir(exist_ok=True)
-                path.rename(quarantine / f"{step}-{len(list(quarantine.iterdir()))}")
-                problems.append(f"{error}; moved to {quarantine}")
+                problems.append(f"{error}; moved to {self._quarantine(path)}" if set_aside else str(error))
                 continue
             return step, arrays, metadata, problems
         if problems:
             raise UserError("no checkpoint of this run is whole:\n  " + "\n  ".join(problems))
         return None
+
+    def _quarantine(self, path: Path) -> Path:
+        quarantine = self.directory / "quarantine"
+        quarantine.mkdir(exist_ok=True)
+        path.rename(quarantine / f"{path.name}-{len(list(quarantine.iterdir()))}")
+        return quarantine
 
 
 def load_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:

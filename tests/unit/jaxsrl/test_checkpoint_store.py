@@ -1,0 +1,173 @@
+"""The checkpoint store beyond single faults: retention, repetition, what a crash leaves, and any tree of arrays."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+import jaxsrl.checkpoint
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoint import MANIFEST, CheckpointStore, DamagedCheckpointError, flatten, load_checkpoint, unflatten
+
+DTYPES = ["float32", "float64", "int32", "int64", "uint8", "bool"]
+SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+ARRAYS = st.dictionaries(
+    st.sampled_from(["learner.params['a b']['kernel']", "learner.x[0]", "episodes/return", "environments/lengths"]),
+    st.sampled_from(DTYPES).flatmap(lambda dtype: arrays_of.arrays(dtype, SHAPES)),
+    min_size=1,
+)
+
+
+def small(value):
+    return {"w": np.full((3, 2), value, np.float32)}
+
+
+@settings(max_examples=12, deadline=None)
+@given(ARRAYS)
+def test_any_arrays_come_back_to_the_bit(tmp_path_factory, given_arrays):
+    given_arrays = {**given_arrays, **small(1)}  # there are always parameters
+    path = CheckpointStore(tmp_path_factory.mktemp("store")).save(1, given_arrays, {})
+    got, _ = load_checkpoint(path)
+    assert set(got) == set(given_arrays)
+    for name, expected in given_arrays.items():
+        assert (got[name].shape, got[name].dtype) == (expected.shape, expected.dtype)
+        assert got[name].tobytes() == expected.tobytes()  # NaN and -0.0 included
+
+
+def test_bfloat16_and_key_data_come_back_to_the_bit(tmp_path):
+    tree = {"half": jnp.array([0.1, -0.0, 3e38], jnp.bfloat16), "key": jax.random.key_data(jax.random.key(7))}
+    path = CheckpointStore(tmp_path).save(1, flatten(tree, "learner"), {})
+    again = unflatten(tree, load_checkpoint(path)[0], "learner")
+    for name, expected in tree.items():
+        assert again[name].dtype == expected.dtype
+        assert np.asarray(again[name]).tobytes() == np.asarray(expected).tobytes()
+
+
+def test_metadata_come_back_with_their_nesting(tmp_path):
+    metadata = {"agent_name": "ppo", "experiment": {"agent": {"target_kl": None, "discount": 0.99}}, "env_steps": 8192}
+    path = CheckpointStore(tmp_path).save(1, small(1), metadata)
+    assert load_checkpoint(path)[1] == metadata
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.save(4, small(1), {})
+    store.save(4, small(2), {})
+    step, got, _, problems = store.restore_newest()
+    assert (step, problems, store.steps()) == (4, [], [4])
+    np.testing.assert_array_equal(got["w"], small(2)["w"])
+
+
+def test_steps_are_ordered_as_numbers_and_only_numbers_are_steps(tmp_path):
+    store = CheckpointStore(tmp_path, keep=9)
+    for step in (9, 100, 20):
+        store.save(step, small(step), {})
+    (tmp_path / "notes").mkdir()
+    (tmp_path / ".7.tmp").mkdir()
+    assert store.steps() == [9, 20, 100]
+    assert store.restore_newest()[0] == 100
+
+
+def test_what_a_crash_left_is_neither_a_checkpoint_nor_in_the_way(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.save(1, small(1), {})
+    left = tmp_path / ".2.tmp" / "state"
+    left.mkdir(parents=True)
+    (left / "half").write_bytes(b"x")
+    assert store.restore_newest()[0] == 1
+    store.save(2, small(2), {})
+    assert store.restore_newest()[0] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+
+
+def test_an_error_while_writing_leaves_the_older_ones(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(1, small(1), {})
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(jaxsrl.checkpoint, "_sha256", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.save(2, small(2), {})
+    monkeypatch.undo()
+    assert store.steps() == [1]
+    assert store.restore_newest()[0] == 1
+
+
+def test_several_damaged_ones_are_skipped_and_each_is_reported_and_kept_apart(tmp_path):
+    store = CheckpointStore(tmp_path, keep=4)
+    for step in (1, 2, 3):
+        store.save(step, small(step), {})
+    for step in (2, 3):
+        (tmp_path / str(step) / MANIFEST).write_text("{}")
+    step, _, _, problems = store.restore_newest()
+    assert step == 1
+    assert [str(tmp_path / name) in problem for name, problem in zip("32", problems, strict=True)] == [True, True]
+    assert len(list((tmp_path / "quarantine").iterdir())) == 2
+    # The run goes on from update 1 and its next checkpoints may be damaged too.
+    store.save(3, small(3), {})
+    (tmp_path / "3" / MANIFEST).write_text("{}")
+    assert store.restore_newest()[0] == 1
+    assert len(list((tmp_path / "quarantine").iterdir())) == 3
+
+
+def test_the_manifest_says_what_every_array_and_file_is(tmp_path):
+    path = CheckpointStore(tmp_path).save(1, {**small(1), "empty": np.zeros((0, 3))}, {})
+    manifest = json.loads((path / MANIFEST).read_text())
+    assert manifest["schema"] == {
+        "w": {"shape": [3, 2], "dtype": "float32"},
+        "empty": {"shape": [0, 3], "dtype": "float64"},
+    }
+    assert all(len(digest) == 64 for digest in manifest["files"].values())
+
+
+def test_a_checkpoint_without_its_manifest_is_damaged_too(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.save(1, small(1), {})
+    (store.save(2, small(2), {}) / MANIFEST).unlink()  # what a kill in the middle of removing it leaves
+    step, _, _, problems = store.restore_newest()
+    assert step == 1
+    assert f"{MANIFEST} is missing; moved to" in problems[0]
+    assert store.steps() == [1]
+
+
+def test_who_only_reads_moves_nothing(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.save(1, small(1), {})
+    (store.save(2, small(2), {}) / MANIFEST).write_text("{}")
+    step, _, _, problems = store.restore_newest(set_aside=False)
+    assert (step, len(problems), store.steps()) == (1, 1, [1, 2])
+    assert not (tmp_path / "quarantine").exists()
+
+
+@pytest.mark.parametrize("content", ["[]", "3", '"text"', "{}", '{"files": {}, "schema": {}}', "\x00"])
+def test_a_manifest_that_is_none_is_damage(tmp_path, content):
+    path = CheckpointStore(tmp_path).save(1, small(1), {})
+    (path / MANIFEST).write_text(content)
+    with pytest.raises(DamagedCheckpointError, match=f"{MANIFEST} cannot be read"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("place", ["missing", "a_file", "a_file/below"])
+def test_what_is_not_even_a_directory_is_no_checkpoint(tmp_path, place):
+    (tmp_path / "a_file").write_text("")
+    with pytest.raises(UserError, match="is no checkpoint: expected a directory with"):
+        load_checkpoint(tmp_path / place)
+
+
+def test_leaves_of_another_prefix_are_left_alone():
+    tree = {"w": jnp.ones(2)}
+    both = flatten(tree, "learner") | flatten({"w": jnp.zeros(3)}, "behind")
+    np.testing.assert_array_equal(unflatten(tree, both, "learner")["w"], [1, 1])
+
+
+def test_no_more_than_twenty_leaves_are_listed():
+    with pytest.raises(UserError) as refused:
+        unflatten({f"layer{i:02}": jnp.zeros(1) for i in range(50)}, {}, "x")
+    assert str(refused.value).count("missing") == 20

@@ -1,0 +1,167 @@
+"""A run's directory: one process at a time, and one configuration for ever."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from experiments.ppo_cartpole import Experiment
+from jaxsrl.config import MAY_CHANGE, to_json
+from jaxsrl.run_directory import LOCK, RunDirectory, read_json, write_json
+
+
+def saved(agent_name="ppo", **run):
+    experiment = to_json(Experiment())
+    experiment["run"] |= run
+    return {"agent_name": agent_name, "experiment": experiment, "env_spec": {"env_id": "CartPole-v1"}}
+
+
+def claim(path, config):
+    with RunDirectory(path) as directory:
+        directory.claim(config)
+
+
+def test_the_second_holder_is_refused_naming_the_first(tmp_path):
+    with RunDirectory(tmp_path / "run"):
+        with pytest.raises(UserError) as refused:
+            RunDirectory(tmp_path / "run")
+        holder = f"process {os.getpid()} on {socket.gethostname()}, started 20"
+        assert f"{tmp_path / 'run'} is in use by {holder}" in str(refused.value)
+        # The refused one must neither free the lock nor overwrite who holds it.
+        with pytest.raises(UserError, match=f"in use by process {os.getpid()}"):
+            RunDirectory(tmp_path / "run")
+    RunDirectory(tmp_path / "run").close()
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from jaxsrl.run_directory import RunDirectory
+directory = RunDirectory(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match=f"in use by process {process.pid} on "):
+        RunDirectory(tmp_path / "run")
+    process.kill()
+    process.communicate()
+    with RunDirectory(tmp_path / "run") as directory:
+        assert f"process {os.getpid()} on " in (directory.path / LOCK).read_text()
+        assert str(process.pid) not in (directory.path / LOCK).read_text().split()
+
+
+def test_closing_twice_is_closing(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    directory.close()
+    directory.close()
+
+
+def test_a_place_that_cannot_be_written_is_refused_with_the_flag_to_change(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the run directory .*: .*; choose --run.directory"):
+        RunDirectory(tmp_path / "file" / "run")
+
+
+def test_a_new_directory_takes_the_configuration(tmp_path):
+    claim(tmp_path / "run", saved())
+    assert read_json(tmp_path / "run" / "config.json") == saved()
+    claim(tmp_path / "run", saved())
+
+
+CHANGES = {
+    "run.env_steps": 5,
+    "run.directory": "elsewhere",
+    "run.checkpoint_every_updates": 7,
+    "run.keep_checkpoints": 9,
+    "run.log_every_seconds": 0.5,
+}
+
+
+def test_all_changes_that_are_allowed_are_tried_below():
+    assert set(CHANGES) == MAY_CHANGE
+
+
+@pytest.mark.parametrize("path", CHANGES)
+def test_an_allowed_change_passes_and_is_what_the_file_then_says(tmp_path, path):
+    claim(tmp_path / "run", saved())
+    changed = saved(**{path.removeprefix("run."): CHANGES[path]})
+    claim(tmp_path / "run", changed)
+    assert read_json(tmp_path / "run" / "config.json") == changed
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("seed", 1, "run.seed: 0 -> 1"),
+        ("num_envs", 64, "run.num_envs: 128 -> 64"),
+        ("rollout_length", 16, "run.rollout_length: 32 -> 16"),
+        ("max_policy_lag", 0, "run.max_policy_lag: 1 -> 0"),
+        ("policy", "serial", "run.policy: 'single_learner_fine' -> 'serial'"),
+    ],
+)
+def test_what_changes_a_step_is_refused_and_the_file_stays(tmp_path, name, value, line):
+    claim(tmp_path / "run", saved())
+    with pytest.raises(UserError) as refused:
+        claim(tmp_path / "run", saved(env_steps=5, **{name: value}))
+    assert line in str(refused.value)
+    assert "run.env_steps" not in str(refused.value)
+    assert "choose another --run.name" in str(refused.value)
+    assert read_json(tmp_path / "run" / "config.json") == saved()
+
+
+def test_every_difference_is_listed_at_once(tmp_path):
+    claim(tmp_path / "run", saved())
+    other = saved("vtrace", seed=3)
+    other["experiment"]["agent"]["discount"] = 0.5
+    with pytest.raises(UserError) as refused:
+        claim(tmp_path / "run", other)
+    for line in ("agent.discount: 0.99 -> 0.5", "run.seed: 0 -> 3", "agent: 'ppo' -> 'vtrace'"):
+        assert f"\n  {line}\n" in str(refused.value)
+
+
+def test_a_broken_configuration_file_is_named(tmp_path):
+    claim(tmp_path / "run", saved())
+    (tmp_path / "run" / "config.json").write_text('{"agent_name": ')
+    with pytest.raises(UserError, match=r"cannot read .*config\.json"):
+        claim(tmp_path / "run", saved())
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path):
+    path, done = tmp_path / "data.json", threading.Event()
+    write_json(path, [0] * 20_000)
+
+    def write():
+        for value in range(1, 40):
+            write_json(path, [value] * 20_000)
+        done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    reads = 0
+    while not done.is_set() or not reads:
+        data = json.loads(path.read_text())
+        assert data == [data[0]] * 20_000
+        reads += 1
+    thread.join()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_log_grows_by_lines_with_their_time(tmp_path):
+    for line in ("begins", "complete"):
+        with RunDirectory(tmp_path / "run") as directory:
+            directory.log(line)
+    lines = (tmp_path / "run" / "log.txt").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in lines] == ["begins", "complete"]
+    assert all(line.startswith("20") for line in lines)
