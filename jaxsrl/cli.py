@@ -21,6 +21,7 @@ class Evaluate:
         json: print one JSON object instead of a table.
         stochastic: sample actions instead of taking the most likely one.
         seed: of environments and actions.
+        max_rows: environments side by side.
     """
 
     path: tyro.conf.Positional[Path]
@@ -28,6 +29,7 @@ class Evaluate:
     json: bool = False
     stochastic: bool = False
     seed: int = 0
+    max_rows: int = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,11 +125,18 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _evaluate(command: Evaluate) -> None:
     from agents.api import Mode
+    from jaxsrl.checkpoint import DamagedCheckpointError
     from jaxsrl.evaluate import evaluate
     from jaxsrl.load import load_agent
     from jaxsrl.run_directory import write_json
 
-    loaded = load_agent(command.path)
+    try:
+        loaded = load_agent(command.path)
+    except DamagedCheckpointError as error:
+        print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
+    for problem in loaded.problems:
+        print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
     report = evaluate(
         loaded.agent,
         loaded.params,
@@ -135,6 +144,7 @@ def _evaluate(command: Evaluate) -> None:
         episodes=command.episodes,
         seed=command.seed,
         mode=Mode.SAMPLE if command.stochastic else Mode.GREEDY,
+        max_rows=command.max_rows,
     )
     result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}
     if loaded.run_directory is not None:

@@ -88,9 +88,13 @@ def evaluate(
         seed: of environments and actions; independent of training's seeds.
         mode: greedy or sampled actions.
         max_rows: environments side by side.
+
+    Raises:
+        UserError: `episodes` or `max_rows` is less than 1, or `seed` negative.
     """
-    if episodes < 1:
-        raise UserError(f"episodes must be at least 1: got {episodes}")
+    for name, value, least in (("episodes", episodes, 1), ("max_rows", max_rows, 1), ("seed", seed, 0)):
+        if value < least:
+            raise UserError(f"{name} must be at least {least}: got {value}")
     source = as_source(make_env)
     spec = source.spec()
     num_rows = min(episodes, max_rows)

@@ -28,6 +28,7 @@ class Loaded:
         checkpoint: its directory.
         update: it was made at.
         run_directory: it belongs to; None for a checkpoint that was copied elsewhere.
+        problems: what is wrong with newer checkpoints of the run.
     """
 
     agent: Agent
@@ -36,6 +37,7 @@ class Loaded:
     checkpoint: Path
     update: int
     run_directory: Path | None
+    problems: tuple[str, ...] = ()
 
 
 def load_agent(path: Path) -> Loaded:
@@ -45,22 +47,26 @@ def load_agent(path: Path) -> Loaded:
         UserError: the path is neither, or was saved by something that is not in the catalogue.
         DamagedCheckpointError: the one checkpoint asked for is damaged.
     """
+    problems: list[str] = []
     if (path / MANIFEST).is_file():
         arrays, metadata = load_checkpoint(path)
-        checkpoint, update = path, int(arrays["learner.num_updates"])
-        run_directory = path.parent.parent if (path.parent.parent / "config.json").is_file() else None
+        checkpoint = path
+        above = path.resolve().parent.parent
+        run_directory = above if (above / "config.json").is_file() else None
     else:
-        found = CheckpointStore(path / "checkpoints").restore_newest() if path.is_dir() else None
+        # The run may be going on: only its own process may move damaged checkpoints out of the way.
+        found = CheckpointStore(path / "checkpoints").restore_newest(set_aside=False) if path.is_dir() else None
         if found is None:
             raise UserError(
                 f"{path} is no checkpoint and no run directory: expected a directory with {MANIFEST}, or one with "
                 f"checkpoints/ in it (runs/<name>)"
             )
-        update, arrays, metadata, _ = found
+        update, arrays, metadata, problems = found
         checkpoint, run_directory = path / "checkpoints" / str(update), path
     agent, source = rebuild(metadata)
     state = restore_state(agent, jax.random.key(0), arrays)
-    return Loaded(agent, state.params, source, checkpoint, update, run_directory)
+    update = int(state.num_updates)
+    return Loaded(agent, state.params, source, checkpoint, update, run_directory, tuple(problems))
 
 
 def rebuild(metadata: dict[str, Any]) -> tuple[Agent, EnvSource]:
@@ -69,7 +75,7 @@ def rebuild(metadata: dict[str, Any]) -> tuple[Agent, EnvSource]:
     Raises:
         UserError: the agent is not in the catalogue, or the experiment had other parts than the usual four.
     """
-    name, saved = metadata["agent_name"], metadata["experiment"]
+    name, saved = metadata.get("agent_name"), metadata.get("experiment", {})
     if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved):
         raise UserError(
             f"this checkpoint's agent {name!r} was composed in code: call jaxsrl.evaluate.evaluate(agent, params, "

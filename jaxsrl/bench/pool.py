@@ -71,7 +71,14 @@ def bench_pool(
 
     Returns:
         Medians over rounds, and ratios that are medians of the rounds' ratios.
+
+    Raises:
+        UserError: a number is not positive, or does not divide.
     """
+    numbers = {"workers": workers, "envs_per_worker": envs_per_worker, "lanes_per_worker": lanes_per_worker}
+    for name, value in {**numbers, "rounds": rounds, "seconds": seconds}.items():
+        if value <= 0:
+            raise UserError(f"{name} must be positive: got {value}")
     source = env.source()
     if not isinstance(source, GymnasiumSource):
         raise UserError(f"bench pool needs an environment made one by one: suite {env.suite!r} makes whole vectors")

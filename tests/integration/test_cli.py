@@ -1,0 +1,216 @@
+"""The `jaxsrl` command on what a run leaves: which checkpoint it takes, what it prints, and how it fails."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import jaxsrl.cli
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from experiments.ppo_cartpole import Experiment
+from jaxsrl.checkpoint import MANIFEST, CheckpointStore
+from jaxsrl.config import RunConfig, to_json
+from jaxsrl.run_directory import write_json
+from jaxsrl.runtime.episode_log import EpisodeLog
+from jaxsrl.runtime.progress import begin, to_arrays
+
+NETWORK = NetworkConfig(hidden_sizes=(4,))
+ROWS = 4
+
+
+def save_run(path, updates):
+    """A run directory as training leaves it, without the training."""
+    env, run = EnvConfig("CartPole-v1"), RunConfig(num_envs=ROWS)
+    experiment = dataclasses.replace(Experiment(), env=env, network=NETWORK, agent=PPOConfig(), run=run)
+    identity = {"agent_name": "ppo", "experiment": to_json(experiment), "env_spec": {}}
+    path.mkdir()
+    write_json(path / "config.json", identity)
+    agent = make_ppo(PPOConfig(), env.source().spec(), NETWORK)
+    store = CheckpointStore(path / "checkpoints", keep=9)
+    for update in updates:
+        progress = begin(agent, jax.random.key(update), ROWS)
+        state = dataclasses.replace(progress.state, num_updates=np.array(update, np.int32))
+        store.save(update, to_arrays(state, None, progress.episodes, EpisodeLog(ROWS, 0)), identity)
+    return path
+
+
+@pytest.fixture(scope="module")
+def saved_run(tmp_path_factory):
+    return save_run(tmp_path_factory.mktemp("runs") / "run", (3, 7, 20))
+
+
+@pytest.fixture
+def run(saved_run, tmp_path):
+    return shutil.copytree(saved_run, tmp_path / "run")
+
+
+def evaluated(capsys, path, *flags):
+    jaxsrl.cli.main(["evaluate", str(path), "--episodes", "4", "--json", *flags])
+    printed = capsys.readouterr()
+    assert printed.out.count("\n") == 1
+    return json.loads(printed.out), printed.err
+
+
+def stopped(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        jaxsrl.cli.main([str(argument) for argument in arguments])
+    return stop.value.code, capsys.readouterr().err
+
+
+def test_a_run_is_evaluated_at_its_newest_checkpoint_and_remembers_the_result(capsys, run):
+    result, warnings = evaluated(capsys, run)
+    assert result["update"] == 20
+    assert result["checkpoint"] == str(run / "checkpoints" / "20")
+    assert {"mean_return", "std_return", "env_steps", "env_id", "seed"} <= set(result)
+    assert (result["episodes"], result["greedy"], warnings) == (4, True, "")
+    assert json.loads((run / "eval.json").read_text()) == result
+
+
+def test_one_checkpoint_is_evaluated_as_asked_for(capsys, run):
+    result, _ = evaluated(capsys, run / "checkpoints" / "7")
+    assert result["update"] == 7
+    assert json.loads((run / "eval.json").read_text())["update"] == 7
+
+
+def test_a_checkpoint_that_was_copied_away_is_enough(capsys, run, tmp_path):
+    alone = shutil.copytree(run / "checkpoints" / "20", tmp_path / "away" / "best")
+    result, _ = evaluated(capsys, alone)
+    assert result["mean_return"] == evaluated(capsys, run)[0]["mean_return"]
+    assert [path.name for path in (tmp_path / "away").iterdir()] == ["best"]
+
+
+def test_flags_reach_the_evaluation(capsys, run):
+    greedy, _ = evaluated(capsys, run)
+    assert evaluated(capsys, run)[0] == greedy
+    sampled, _ = evaluated(capsys, run, "--stochastic", "--seed", "9", "--max-rows", "1")
+    assert (sampled["greedy"], sampled["seed"]) == (False, 9)
+    assert sampled["mean_return"] != greedy["mean_return"]
+    # One row plays all episodes: other seeds than four rows with one each.
+    assert evaluated(capsys, run, "--max-rows", "1")[0]["env_steps"] != greedy["env_steps"]
+
+
+def test_without_json_a_table_is_printed(capsys, run):
+    jaxsrl.cli.main(["evaluate", str(run), "--episodes", "1"])
+    printed = capsys.readouterr().out
+    assert "mean_return" in printed
+    assert "evaluation of" in printed
+    assert not printed.startswith("{")
+
+
+def damage(checkpoint):
+    manifest = json.loads((checkpoint / MANIFEST).read_text())
+    victim = checkpoint / max(manifest["files"], key=lambda name: (checkpoint / name).stat().st_size)
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_passed_over_but_not_touched(capsys, run):
+    damage(run / "checkpoints" / "20")
+    result, warnings = evaluated(capsys, run)
+    assert result["update"] == 7
+    assert warnings.startswith(f"warning: damaged checkpoint skipped: {run / 'checkpoints' / '20'}: ")
+    assert warnings.count("\n") == 1
+    assert (run / "checkpoints" / "20").is_dir()
+    assert not (run / "checkpoints" / "quarantine").exists()
+
+
+def test_one_damaged_checkpoint_is_one_line_and_status_1(capsys, run):
+    damage(run / "checkpoints" / "20")
+    code, printed = stopped(capsys, "evaluate", run / "checkpoints" / "20")
+    assert code == 1
+    assert printed.startswith(f"error: damaged checkpoint {run / 'checkpoints' / '20'}: ")
+    assert "sha256 differs" in printed
+    assert printed.count("\n") == 1
+
+
+def test_a_run_without_a_whole_checkpoint_is_refused(capsys, run):
+    for step in (3, 7, 20):
+        damage(run / "checkpoints" / str(step))
+    code, printed = stopped(capsys, "evaluate", run)
+    assert code == 2
+    assert "no checkpoint of this run is whole" in printed
+    assert all(f"checkpoints/{step}: " in printed for step in (3, 7, 20))
+
+
+@pytest.mark.parametrize("metadata", [{}, {"agent_name": "ppo", "experiment": {"run": {}}}, {"agent_name": "mine"}])
+def test_an_agent_composed_in_code_is_refused_with_what_to_call_instead(capsys, tmp_path, metadata):
+    path = CheckpointStore(tmp_path).save(1, {"learner.num_updates": np.array(1, np.int32)}, metadata)
+    code, printed = stopped(capsys, "evaluate", path)
+    assert code == 2
+    assert "was composed in code: call jaxsrl.evaluate.evaluate" in printed
+
+
+def test_parameters_of_another_network_are_refused_by_leaf(capsys, run):
+    # As if the metadata had been edited: the arrays are of 4 hidden units.
+    path = run / "checkpoints" / "20"
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest["metadata"]["experiment"]["network"]["hidden_sizes"] = [5]
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    code, printed = stopped(capsys, "evaluate", path)
+    assert code == 2
+    assert "made for another network or algorithm" in printed
+    assert "expected float32[4, 5], got float32[4, 4]" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--episodes", "0"], "episodes must be at least 1"),
+        (["--seed", "-1"], "seed must be at least 0"),
+        (["--max-rows", "0"], "max_rows must be at least 1"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(capsys, run, arguments, message):
+    code, printed = stopped(capsys, "evaluate", run, *arguments)
+    assert code == 2
+    assert printed.startswith("error: ")
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pool", "--env", "CartPol-v1"], "unknown environment id 'CartPol-v1'"),
+        (["pool", "--envs-per-worker", "3"], "envs_per_worker must divide by lanes_per_worker: got 3 and 2"),
+        (["pool", "--workers", "0"], "workers must be positive: got 0"),
+        (["pool", "--envs-per-worker", "0"], "envs_per_worker must be positive: got 0"),
+        (["pool", "--lanes-per-worker", "0"], "lanes_per_worker must be positive: got 0"),
+        (["pool", "--seconds", "0"], "seconds must be positive: got 0.0"),
+        (["pool", "--suite", "gymnasium_vector"], "needs an environment made one by one"),
+        (["train", "--num-envs", "129"], "129 rows do not divide over 2 workers x 2 lanes"),
+        (["train", "--workers", "0"], "run.num_env_workers must be at least 1"),
+        (["train", "--max-policy-lag", "-1"], "run.max_policy_lag must not be negative"),
+    ],
+)
+def test_a_benchmark_that_cannot_run_is_refused_in_one_line(capsys, arguments, message):
+    code, printed = stopped(capsys, "bench", *arguments)
+    assert code == 2
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["evaluate"], ["evaluate", "x", "--colour", "red"], ["fly"], ["bench", "x"], []])
+def test_a_command_line_that_cannot_be_read_ends_with_status_2(capsys, arguments):
+    assert stopped(capsys, *arguments)[0] == 2
+
+
+def test_without_an_accelerator_the_gpu_benchmark_says_so_and_is_content(capsys):
+    jaxsrl.cli.main(["bench", "gpu"])
+    assert "no accelerator here" in capsys.readouterr().out
+
+
+def test_help_does_not_wait_for_jax():
+    code = "import sys, jaxsrl.cli\ntry: jaxsrl.cli.main(['--help'])\nexcept SystemExit: pass\nsys.exit('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "evaluate" in done.stdout
+    assert "bench" in done.stdout
