@@ -92,23 +92,26 @@ class InferenceServer:
 
     def _serve(self, lanes: Sequence[int]) -> None:
         length = self._pool.shape.rollout_length
-        requests: list[Request] = []
+        # Lanes may be in slots of different sequences, for which different parameters act: they cannot share a call.
+        acting: dict[int, Params] = {}
+        requests: dict[int, list[Request]] = {}
         for lane in lanes:
             sequence, t = self._pool.position(lane)
-            requests.append(Request(lane, sequence * length + t))
-        for group in group_requests(requests, self._pool.num_lanes, self._merge):
-            # Within a group every lane acts with the same parameters; the oldest position decides which.
-            acting = self._store.acting(min(request.step for request in group.requests) // length, _WAIT_SECONDS)
-            if acting is None:
+            found = self._store.acting(sequence, _WAIT_SECONDS)
+            if found is None:
                 continue  # still ready: it comes back with the next wait
-            if group.contiguous:
-                self._serve_in_place(group, *acting)
-            else:
-                self._serve_gathered(group, *acting)
-            for request in group.requests:
-                self._pool.post_actions(request.lane)
-            self.stats.calls += 1
-            self.stats.rows += len(group.requests) * self._rows_per_lane
+            version, acting[version] = found
+            requests.setdefault(version, []).append(Request(lane, sequence * length + t))
+        for version, params in acting.items():
+            for group in group_requests(requests[version], self._pool.num_lanes, self._merge):
+                if group.contiguous:
+                    self._serve_in_place(group, version, params)
+                else:
+                    self._serve_gathered(group, version, params)
+                for request in group.requests:
+                    self._pool.post_actions(request.lane)
+                self.stats.calls += 1
+                self.stats.rows += len(group.requests) * self._rows_per_lane
 
     def _serve_in_place(self, group: Group, version: int, params: Params) -> None:
         first, last = group.requests[0], group.requests[-1]
