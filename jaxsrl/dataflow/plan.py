@@ -6,7 +6,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape
-from jaxsrl.dataflow.fragment import Channel, Devices, Fragment, FragmentKind, Processes
+from jaxsrl.dataflow.fragment import Channel, Devices, Fragment, FragmentKind, Processes, WhenFull
 from jaxsrl.dataflow.resources import Resources
 
 
@@ -72,6 +72,11 @@ def validate_plan(plan: Plan, resources: Resources) -> None:
             raise UserError(
                 f"plan {plan.policy}: channel {channel.source} -> {channel.target} needs a capacity of at least 1: "
                 f"got {channel.capacity}"
+            )
+        if channel.when_full is WhenFull.DROP_OLDEST:
+            raise UserError(
+                f"plan {plan.policy}: channel {channel.source} -> {channel.target} drops its oldest, which is not built "
+                f"yet: use WhenFull.BLOCK"
             )
     for fragment in plan.fragments:
         _validate_fragment(plan, fragment, resources)
