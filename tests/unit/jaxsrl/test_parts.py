@@ -17,7 +17,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape, make_layout, view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config import RunConfig, differences, from_json, to_json
-from jaxsrl.dataflow.fragment import Channel, Transport
+from jaxsrl.dataflow.fragment import Channel, Transport, WhenFull
 from jaxsrl.dataflow.plan import plan_to_json, validate_plan
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
@@ -80,6 +80,9 @@ def test_impossible_plans_are_refused_naming_fragment_and_number():
     stray = Channel("learner", "nobody", "parameters", Transport.IN_PROCESS, 1)
     with pytest.raises(UserError, match="channel learner -> nobody has no fragment 'nobody'"):
         validate_plan(dataclasses.replace(plan, channels=(stray,)), HERE)
+    lossy = dataclasses.replace(plan.channels[0], when_full=WhenFull.DROP_OLDEST)
+    with pytest.raises(UserError, match="drops its oldest"):
+        validate_plan(dataclasses.replace(plan, channels=(lossy,)), HERE)
     with pytest.raises(UserError, match="max_policy_lag 5 needs at least 6 slots: got 3"):
         validate_plan(dataclasses.replace(plan, max_policy_lag=5), HERE)
 
