@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def bench_gpu() -> None:
     if status != 0:
         sys.exit(status)
     hardware = f"{len(jax.local_devices())} x {device.device_kind}, {len(os.sched_getaffinity(0))} cores, jax {jax.__version__}"
-    rows = [_row(result, hardware) for result in _results()]
+    rows = [_pool_row(_pool_result(), hardware), *(_row(result, hardware) for result in _results())]
     _TABLE.parent.mkdir(exist_ok=True)
     with open(_TABLE, "a") as file:
         file.writelines(rows)
@@ -38,13 +39,33 @@ def _results() -> list[dict[str, Any]]:
     from envpool_bridge.adapters.environment import EnvConfig
     from jaxsrl.bench.train import bench_train
 
-    workers = max(2, len(os.sched_getaffinity(0)) - 2)
+    workers = _num_workers()
     results = [bench_train(workers=workers, num_envs=64 * workers, env_steps=4_000_000)]
     if importlib.util.find_spec("ale_py") and importlib.util.find_spec("cv2"):
         pong = EnvConfig("ALE/Pong-v5", suite="atari")
         network = NetworkConfig("nature_cnn", (512,), "relu")
         results.append(bench_train(workers, 16 * workers, env_steps=300_000, env=pong, network=network))
     return results
+
+
+def _pool_result() -> dict[str, Any]:
+    # In a process of its own: AsyncVectorEnv forks, which a process that has begun to use jax must not do.
+    command = [sys.executable, "-m", "jaxsrl.cli", "bench", "pool", "--workers", str(_num_workers()), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _num_workers() -> int:
+    return max(2, len(os.sched_getaffinity(0)) - 2)
+
+
+def _pool_row(result: dict[str, Any], hardware: str) -> str:
+    size = f"{result['workers']} workers x {result['envs_per_worker']} envs"
+    speed = f"{result['env_steps_per_second']:,.0f} env steps/s ({result['frames_per_second']:,.0f} frames/s)"
+    ratios = (
+        f"{result['ratio_to_limit']:.2f} of bare processes, {result['ratio_to_async_vector_env']:.1f} x AsyncVectorEnv"
+    )
+    return f"| {datetime.date.today()} | {hardware} | pool {result['env_id']}: {size} | {speed} | {ratios} |\n"
 
 
 def _row(result: dict[str, Any], hardware: str) -> str:

@@ -48,6 +48,20 @@ def test_the_update_on_the_device_is_that_of_the_cpu():
     chex.assert_trees_all_close(*states, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs several devices")
+def test_the_update_sharded_over_all_devices_is_that_of_one():
+    agent, slot = random_slot()
+    count = max(number for number in (2, 4, 8) if number <= jax.local_device_count())
+    states = []
+    for devices in (jax.local_devices()[:1], jax.local_devices()[:count]):
+        mesh = LearnerMesh(devices)
+        with jax.default_matmul_precision("highest"):
+            state = mesh.place_state(agent.init(jax.random.key(0)))
+            update = mesh.jit_update(agent, jax.random.key(1))
+            states.append(jax.device_get(update(state, mesh.place_batch(slot))[0].params))
+    chex.assert_trees_all_close(*states, rtol=1e-3, atol=1e-5)
+
+
 def test_a_batch_on_the_device_is_a_copy_of_the_slot():
     _, slot = random_slot()
     mesh = LearnerMesh(jax.local_devices()[:1])

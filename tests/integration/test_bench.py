@@ -1,0 +1,60 @@
+"""Benchmarks: that they run, count what they say they count, and write rows a table can hold."""
+
+import json
+import subprocess
+import sys
+
+import jaxsrl.bench.gpu
+from jaxsrl.bench.train import bench_train
+
+POOL = {
+    "env_id": "CartPole-v1",
+    "workers": 2,
+    "envs_per_worker": 64,
+    "env_steps_per_second": 1234567.0,
+    "frames_per_second": 1234567.0,
+    "ratio_to_limit": 0.756,
+    "ratio_to_async_vector_env": 19.24,
+}
+
+
+def test_a_short_training_run_is_measured(capsys):
+    result = bench_train(workers=1, num_envs=8, max_policy_lag=0, env_steps=8 * 32 * 3)
+    assert result["env_steps_per_second"] > 0.0
+    assert (result["workers"], result["num_envs"], result["max_policy_lag"]) == (1, 8, 0)
+    assert (result["env_id"], result["platform"], result["policy_lag_mean"]) == ("CartPole-v1", "cpu", 0.0)
+    assert result["inference_batch_rows"] == 4  # 8 rows in 2 lanes, each with a call of its own
+    assert result["frames_per_second"] == result["env_steps_per_second"]
+    assert all(0.0 <= result[f"wait_share_{part}"] <= 1.0 for part in ("environment", "inference", "learner"))
+    assert json.loads(json.dumps(result)) == result
+    assert capsys.readouterr().out == ""
+
+
+def test_the_pool_is_measured_against_every_rival_in_one_json_object():
+    command = [sys.executable, "-m", "jaxsrl.cli", "bench", "pool", "--workers", "1", "--envs-per-worker", "2"]
+    done = subprocess.run([*command, "--seconds", "0.25", "--json"], capture_output=True, text=True, check=True)
+    result = json.loads(done.stdout)
+    rivals = ("limit", "sync_vector_env", "async_vector_env")
+    for rival in rivals:
+        assert result[f"ratio_to_{rival}"] > 0.0
+        assert len(result["rounds"][rival]) == len(result["rounds"]["pool"]) == 5
+    assert (result["env_id"], result["workers"], result["envs_per_worker"]) == ("CartPole-v1", 1, 2)
+    assert min(result["rounds"]["pool"]) <= result["env_steps_per_second"] <= max(result["rounds"]["pool"])
+
+
+def test_rows_have_the_columns_of_the_table_they_are_appended_to():
+    train = bench_row()
+    pool = jaxsrl.bench.gpu._pool_row(POOL, "1 x H")
+    assert train.count("|") == pool.count("|") == 6
+    assert train.endswith("|\n")
+    assert pool.endswith(
+        "| pool CartPole-v1: 2 workers x 64 envs | 1,234,567 env steps/s (1,234,567 frames/s) | "
+        "0.76 of bare processes, 19.2 x AsyncVectorEnv |\n"
+    )
+
+
+def bench_row():
+    shares = {f"wait_share_{part}": 0.5 for part in ("environment", "inference", "learner")}
+    names = {"env_id": "CartPole-v1", "workers": 2, "num_envs": 128, "rollout_length": 32, "network": "mlp"}
+    result = {**names, **shares, "env_steps_per_second": 10.0, "frames_per_second": 40.0}
+    return jaxsrl.bench.gpu._row(result, "1 x H")
