@@ -4,6 +4,7 @@ import importlib.util
 import pickle
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium import spaces
 
@@ -98,7 +99,7 @@ def test_further_arguments_reach_the_environment():
     one.reset(seed=0)
     many.reset(seed=0)
     assert [one.step(0)[3] for _ in range(3)] == [False, False, True]
-    assert [many.step([0, 0])[3].tolist() for _ in range(3)] == [[False] * 2, [False] * 2, [True] * 2]
+    assert [many.step(np.zeros(2, int))[3].tolist() for _ in range(3)] == [[False] * 2, [False] * 2, [True] * 2]
     one.close()
     many.close()
 
