@@ -14,7 +14,8 @@ from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.adapters.vector_rows import VectorSource
 from envpool_bridge.errors import UserError
 
-Suite = Literal["gymnasium", "gymnasium_vector", "atari", "probe"]
+Suite = Literal["gymnasium", "gymnasium_vector", "atari", "probe", "jax", "gymnax", "brax", "jumanji"]
+JAX_SUITES = frozenset({"jax", "gymnax", "brax", "jumanji"})  # whose sources jaxsrl makes: nothing here may import jax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +23,11 @@ class EnvConfig:
     """Which environment.
 
     Attributes:
-        id: a `gymnasium.make` id, or the name of a probe.
+        id: a `gymnasium.make` id, the name of a probe, or what the JAX package calls it.
         suite: "gymnasium" (any id, MuJoCo included), "gymnasium_vector" (Gymnasium's own vectorised version of the id),
-            "atari" (ALE/* with the field's preprocessing), "probe" (tasks with known values).
-        kwargs: JSON object of further arguments for `gymnasium.make`.
+            "atari" (ALE/* with the field's preprocessing), "probe" (tasks with known values), "jax" (our own in JAX: CartPole-v1),
+            "gymnax", "brax", "jumanji" (those packages' ids).
+        kwargs: JSON object of further arguments for `gymnasium.make`, or for the JAX environment.
         check_range: whether observations must lie within the declared bounds.
     """
 
@@ -40,7 +42,9 @@ class EnvConfig:
         Raises:
             UserError: unknown id, bad kwargs, or a package that is not installed.
         """
-        arguments = self._arguments()
+        if self.suite in JAX_SUITES:
+            raise UserError(f"environments of suite {self.suite!r} are made by jaxsrl.environments.source_of(config)")
+        arguments = self.arguments()
         if self.suite == "probe":
             if self.id not in PROBES:
                 raise UserError(f"unknown probe environment {self.id!r}: expected one of {', '.join(PROBES)}")
@@ -56,7 +60,8 @@ class EnvConfig:
             return VectorSource(partial(make_vector, self.id, arguments), self.id, check_range=self.check_range)
         return GymnasiumSource(partial(make_gymnasium, self.id, arguments), self.id, check_range=self.check_range)
 
-    def _arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
+        """`kwargs` parsed. Raises UserError if it is not a JSON object."""
         try:
             arguments = json.loads(self.kwargs)
         except json.JSONDecodeError as error:

@@ -4,8 +4,9 @@ After a step with `terminated` or `truncated`, the row's next step ignores its a
 and `is_first=True`: what environment workers write (`envpool_bridge.adapters.rows`), so that agents see no difference.
 
 The key of the k-th step of an episode is `fold_in(episode_key, k)`, of its reset `fold_in(episode_key, 0)`, where
-`episode_key = fold_in(fold_in(run_key, row id), episode)`. So a row's trajectory follows from run key, row id and actions,
-however the rows are spread over processes or devices; to the last bit on devices of one kind.
+`episode_key = fold_in(fold_in(run_key, row id), episode)` and `run_key = env_run_key(run_seed)`. So a row's trajectory
+follows from run seed, row id and actions, however the rows are spread over processes or devices; to the last bit on devices
+of one kind.
 
 Cost: a row cannot branch under vmap, so every step computes a reset too and selects. That is a few numbers for a small task;
 where a reset costs as much as a step (physics), it halves the speed.
@@ -67,12 +68,24 @@ class StepOutput(NamedTuple):
     valid: Array
 
 
+_ENV_STREAM = 0x656E76  # "env"
+
+
+def env_run_key(run_seed: int) -> Array:
+    """The run key of environments.
+
+    Apart from `key(run_seed)`, because `split(key, n)[i]` is `fold_in(key, i)`: the keys that a run splits off for actions and
+    updates would be those of rows 0, 1 and 2.
+    """
+    return jax.random.fold_in(jax.random.key(run_seed), _ENV_STREAM)
+
+
 def reset_rows(env: JaxEnv, run_key: Array, row_ids: Array, episodes: Array | None = None) -> RowsState:
     """Rows at the beginning of an episode.
 
     Args:
         env: to reset.
-        run_key: the run's typed key; not consumed: the same one goes to every `step_rows`.
+        run_key: typed, of `env_run_key`; not consumed: the same one goes to every `step_rows`.
         row_ids: [B] integers.
         episodes: [B] integers, which episode each row begins; None for the first (0).
     """

@@ -33,7 +33,7 @@ class JaxStep(NamedTuple):
 class JaxEnv(Protocol):
     """One environment. Traceable functions without side effects; it never resets itself, the system does.
 
-    An implementation is immutable and picklable. Keys are typed (`jax.random.key`) and each is consumed by the call.
+    An implementation is immutable, hashable and picklable. Keys are typed (`jax.random.key`) and each is consumed by the call.
     """
 
     def spec(self) -> EnvSpec:

@@ -1,0 +1,66 @@
+"""Every environment that a configuration can name, those written in JAX included."""
+
+import difflib
+from functools import partial
+from typing import Any
+
+from envpool_bridge.adapters.environment import JAX_SUITES, EnvConfig
+from envpool_bridge.adapters.rows import EnvSource
+from envpool_bridge.errors import UserError
+from jaxsrl.jax_envs.cartpole import CartPole
+from jaxsrl.jax_envs.protocol import JaxEnv
+from jaxsrl.jax_envs.rows import JaxSource
+
+_OWN = {"CartPole-v1": CartPole}
+
+
+def source_of(config: EnvConfig) -> EnvSource:
+    """The source of the environment's rows, for plans that step environments on the CPU.
+
+    Raises:
+        UserError: unknown id, bad kwargs, or a package that is not installed.
+    """
+    if config.suite not in JAX_SUITES:
+        return config.source()
+    jax_env_of(config)  # tells here, and not in a worker, what is wrong
+    return JaxSource(partial(jax_env_of, config), check_range=config.check_range)
+
+
+def jax_env_of(config: EnvConfig) -> JaxEnv:
+    """The environment as pure functions, for plans that step environments on an accelerator.
+
+    Raises:
+        UserError: not a JAX environment, unknown id, bad kwargs, or a package that is not installed.
+    """
+    arguments = config.arguments()
+    match config.suite:
+        case "jax":
+            return _own(config.id, arguments)
+        case "gymnax":
+            from jaxsrl.jax_envs.gymnax_env import make_gymnax
+
+            return make_gymnax(config.id, arguments)
+        case "brax":
+            from jaxsrl.jax_envs.brax_env import make_brax
+
+            return make_brax(config.id, arguments)
+        case "jumanji":
+            from jaxsrl.jax_envs.jumanji_env import make_jumanji
+
+            return make_jumanji(config.id, arguments)
+    if config.id in _OWN:
+        found = f"{config.id} has one: --env.suite jax (others: suites gymnax, brax, jumanji)"
+    else:
+        found = f"{config.id} of suite {config.suite!r} is none: expected a suite of {', '.join(sorted(JAX_SUITES))}"
+    raise UserError(f"device_only needs a JAX environment; {found}")
+
+
+def _own(env_id: str, arguments: dict[str, Any]) -> JaxEnv:
+    if env_id not in _OWN:
+        close = difflib.get_close_matches(env_id, list(_OWN), n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UserError(f"unknown environment {env_id!r} of suite 'jax': expected one of {', '.join(_OWN)}{hint}")
+    try:
+        return _OWN[env_id](**arguments)
+    except TypeError as error:
+        raise UserError(f"{env_id} of suite 'jax': bad kwargs {arguments}: {error}") from error
