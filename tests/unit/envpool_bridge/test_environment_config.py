@@ -1,7 +1,7 @@
 """EnvConfig: an environment named by data is found, described and sent to workers, or refused with what to do."""
 
-import importlib.util
 import pickle
+import sys
 
 import gymnasium
 import numpy as np
@@ -31,15 +31,8 @@ def refusal(config: EnvConfig) -> str:
 
 @pytest.fixture
 def without(monkeypatch):
-    """Makes a package look as if it were not installed."""
-    find_spec = importlib.util.find_spec
-
-    def remove(missing: str) -> None:
-        monkeypatch.setattr(
-            importlib.util, "find_spec", lambda name, *more: None if name == missing else find_spec(name, *more)
-        )
-
-    return remove
+    """Makes a package look as if it were not installed, to `find_spec` and to `import`."""
+    return lambda package: monkeypatch.setitem(sys.modules, package, None)
 
 
 @pytest.mark.parametrize(
