@@ -1,5 +1,6 @@
 """However a run ends, no process and no shared-memory name outlives it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,120 +11,204 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+NUM_CHILDREN = 3  # the fork server and two workers
 TRAIN = [
-    sys.executable,
-    str(ROOT / "experiments" / "ppo_cartpole.py"),
-    *("--run.name", "killed", "--run.env-steps", "100000000", "--run.log-every-seconds", "0.2"),
+    *(sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py")),
+    *("--run.name", "run", "--run.log-every-seconds", "0.1", "--run.evaluation-episodes", "4"),
 ]
-HANGS = """
-import ctypes, sys, time
+# An environment that lives in a module of its own, where workers find it, and says when it is about to go wrong.
+ENVIRONMENTS = """
+import ctypes, os, signal, time
+from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import GymnasiumReset
-from envpool_bridge.layout import PoolShape
-from envpool_bridge.pool import EnvPool
-from tests_hanging import Hangs
-pool = EnvPool(GymnasiumSource(Hangs), PoolShape(2, 1, 1, 1, 4, 2))
-pool.start([GymnasiumReset((0,))] * 2)
-print("ready", flush=True)
-time.sleep(60)
-"""
-HANGING_ENV = """
-import ctypes
 from envpool_bridge.adapters.probe import ConstantReward
+
 class Hangs(ConstantReward):
     def reset(self, *, seed=None, options=None):
         ctypes.PyDLL(None).sleep(600)  # in C, with the interpreter's lock held
+
+class GoesWrong(ConstantReward):
+    num_steps = 0
+    def step(self, action):
+        self.num_steps += 1
+        if self.num_steps == 100:
+            print("ready", flush=True)
+            time.sleep(1)
+            self.go_wrong()
+        return super().step(action)
+
+class Raises(GoesWrong):
+    def go_wrong(self):
+        raise ValueError("out of ideas")
+
+class Exits(GoesWrong):
+    def go_wrong(self):
+        os._exit(7)
+
+class IsKilled(GoesWrong):
+    def go_wrong(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Config(EnvConfig):
+    def source(self):
+        return GymnasiumSource(globals()[self.id])
+"""
+TRAIN_IN = """
+import sys
+from environments_of_tests import Config
+from experiments.ppo_cartpole import Experiment, main
+from jaxsrl.config import RunConfig
+main(Experiment(env=Config(sys.argv[1]), run=RunConfig(name="run", directory=sys.argv[2], num_envs=8, env_steps=10**8)))
+"""
+POOL_OF = """
+import sys, time
+from environments_of_tests import GymnasiumSource, ConstantReward, Hangs
+from envpool_bridge.adapters.rows import GymnasiumReset
+from envpool_bridge.layout import PoolShape
+from envpool_bridge.pool import EnvPool
+pool = EnvPool(GymnasiumSource(globals()[sys.argv[1]]), PoolShape(2, 1, 1, 1, 4, 2))
+pool.start([GymnasiumReset((0,))] * 2)
+print("ready", flush=True)
 """
 
 
-def descendants(pid: int) -> set[int]:
-    """All processes below `pid`."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-    found, new = set(), {pid}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new} - found
-        found |= new
-    return found
+class Run:
+    """A process in a session of its own, by which whatever it starts is found even when its parent is gone."""
+
+    def __init__(self, command: list[str], directory: Path) -> None:
+        (directory / "environments_of_tests.py").write_text(ENVIRONMENTS)
+        path = {"PYTHONPATH": f"{ROOT}:{directory}", "PYTHONUNBUFFERED": "1"}
+        self.names_before = set(os.listdir("/dev/shm"))
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **path},
+            start_new_session=True,
+        )
+
+    def members(self) -> set[int]:
+        """Living processes of the session."""
+        found = set()
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if entry.name.isdigit():
+                    state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                    if int(session) == self.process.pid and state != "Z":
+                        found.add(int(entry.name))
+        return found
+
+    def wait_for(self, text: str) -> None:
+        """Reads until `text` is printed; at that time all processes must be there, or what follows would show nothing."""
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line)
+            if text in line:
+                break
+        assert len(self.members() - {self.process.pid}) == NUM_CHILDREN, "".join(lines)
+
+    def assert_left_nothing(self, seconds: float = 1.0) -> None:
+        """Fails unless all processes and names are gone within so many seconds."""
+        deadline = time.monotonic() + seconds
+        while any(left := (self.members(), set(os.listdir("/dev/shm")) - self.names_before)):
+            assert time.monotonic() < deadline, f"left behind: processes {left[0]}, names in /dev/shm {left[1]}"
+            time.sleep(0.02)
 
 
-def alive(pids: set[int]) -> set[int]:
-    running = set()
-    for pid in pids:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if state != "Z":
-            running.add(pid)
-    return running
+@pytest.fixture
+def start(tmp_path):
+    """Starts runs, and ends what a failed test leaves of them."""
+    runs = []
+
+    def start_run(*command):
+        runs.append(Run([str(part) for part in command], tmp_path))
+        return runs[-1]
+
+    yield start_run
+    for run in runs:
+        for pid in run.members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        run.process.communicate()
 
 
-def assert_all_gone(pids: set[int], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while alive(pids):
-        assert time.monotonic() < deadline, f"still running: {alive(pids)}"
-        time.sleep(0.02)
+def start_training(start, directory: Path, env_steps: int = 10**8) -> Run:
+    run = start(*TRAIN, "--run.directory", directory, "--run.env-steps", env_steps)
+    run.wait_for("env steps/s")
+    return run
 
 
-def start_training(directory: Path) -> tuple[subprocess.Popen, set[int]]:
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    command = [*TRAIN, "--run.directory", str(directory)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-    for line in process.stdout:
-        if "env steps/s" in line:
-            break
-    pids = descendants(process.pid)
-    assert len(pids) == 3  # the fork server and two workers
-    return process, pids
+def test_a_run_that_reaches_its_end_leaves_nothing(start, tmp_path):
+    run = start_training(start, tmp_path, env_steps=200_000)
+    output, _ = run.process.communicate(timeout=90)
+    assert run.process.returncode == 0, output
+    assert "trained " in output
+    run.assert_left_nothing()
+
+
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [
+        ("Raises", "ValueError: out of ideas"),
+        ("Exits", "exit status 7"),
+        ("IsKilled", "SIGKILL"),
+    ],
+)
+def test_an_environment_that_goes_wrong_ends_the_run_and_leaves_nothing(start, tmp_path, environment, problem):
+    run = start(sys.executable, "-c", TRAIN_IN, environment, tmp_path)
+    run.wait_for("ready")
+    output, _ = run.process.communicate(timeout=60)
+    assert run.process.returncode == 1, output
+    assert problem in output
+    run.assert_left_nothing()
+
+
+@pytest.mark.parametrize("last", ["", "raise RuntimeError('in the main process')", "import os; os._exit(1)"])
+def test_a_pool_that_is_never_closed_ends_with_its_process(start, last):
+    run = start(sys.executable, "-c", f"{POOL_OF}\nsys.stdin.readline()\n{last}", "ConstantReward")
+    run.wait_for("ready")
+    output, _ = run.process.communicate("go on\n", timeout=20)
+    assert run.process.returncode == (1 if last else 0), output
+    run.assert_left_nothing()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_with_a_checkpoint_and_nothing_else(tmp_path, number):
-    process, pids = start_training(tmp_path)
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=30)
-    assert process.returncode == 128 + number
+def test_a_signal_ends_the_run_with_a_checkpoint_and_nothing_else(start, tmp_path, number):
+    run = start_training(start, tmp_path)
+    run.process.send_signal(number)
+    output, _ = run.process.communicate(timeout=30)
+    assert run.process.returncode == 128 + number
     assert f"stopped by {number.name}" in output
-    assert list((tmp_path / "killed" / "checkpoints").iterdir())
-    assert_all_gone(pids, 1.0)
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+    run.assert_left_nothing()
 
 
-def test_a_kill_of_the_main_process_takes_the_workers_with_it(tmp_path):
-    process, pids = start_training(tmp_path)
-    process.kill()
-    process.communicate()
-    assert_all_gone(pids, 1.0)
+def test_a_kill_of_the_main_process_takes_the_workers_with_it(start, tmp_path):
+    run = start_training(start, tmp_path)
+    run.process.kill()
+    run.process.communicate(timeout=10)
+    run.assert_left_nothing()
 
 
-def test_a_second_interrupt_leaves_at_once(tmp_path):
-    process, pids = start_training(tmp_path)
-    os.kill(process.pid, signal.SIGSTOP)  # both signals arrive before it can finish the update
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)
-    os.kill(process.pid, signal.SIGCONT)
-    start = time.monotonic()
-    process.communicate(timeout=10)
-    assert time.monotonic() - start < 2.0
-    assert process.returncode in {130, 143}
-    assert_all_gone(pids, 1.0)
+def test_a_second_interrupt_leaves_at_once(start, tmp_path):
+    run = start_training(start, tmp_path)
+    run.process.send_signal(signal.SIGSTOP)  # both signals arrive before it can finish the update
+    run.process.send_signal(signal.SIGTERM)
+    run.process.send_signal(signal.SIGINT)
+    run.process.send_signal(signal.SIGCONT)
+    began = time.monotonic()
+    run.process.communicate(timeout=10)
+    assert time.monotonic() - began < 2.0
+    assert run.process.returncode in {130, 143}
+    run.assert_left_nothing()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_workers_that_hang_in_native_code_die_with_the_main_process(tmp_path, number):
-    (tmp_path / "tests_hanging.py").write_text(HANGING_ENV)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", HANGS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-    process.stdout.readline()
-    pids = descendants(process.pid)
-    process.send_signal(number)
-    process.communicate(timeout=20)
-    assert len(pids) == 3
-    assert_all_gone(pids, 1.0)
+def test_workers_that_hang_in_native_code_die_with_the_main_process(start, number):
+    run = start(sys.executable, "-c", f"{POOL_OF}\ntime.sleep(60)", "Hangs")
+    run.wait_for("ready")
+    run.process.send_signal(number)
+    run.process.communicate(timeout=20)
+    run.assert_left_nothing()
