@@ -1,0 +1,41 @@
+"""What the adapters share: importing a package when it is asked for and not before, and its spaces as Gymnasium's."""
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from envpool_bridge.errors import UserError
+
+
+def import_package(module: str, suite: str, advice: str = "") -> Any:
+    """The module. Raises UserError, which names the extra to install (`advice` is added to it), if it is not there."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"environments of suite {suite!r} need a package that is not installed ({error}): "
+            f"pip install 'jaxsrl[{suite}]'{advice}"
+        ) from error
+
+
+def require_known(env_id: str, suite: str, known: Iterable[str]) -> None:
+    """Raises UserError, with close matches, unless the id is among the known ones."""
+    names = list(known)
+    if env_id not in names:
+        close = difflib.get_close_matches(env_id, names, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(sorted(names))}"
+        raise UserError(f"unknown environment {env_id!r} of suite {suite!r}: {hint}")
+
+
+def array_space(shape: tuple[int, ...], dtype: Any, low: Any = -np.inf, high: Any = np.inf) -> spaces.Box:
+    """A Box of these bounds, which broadcast against `shape`; by default without any."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return spaces.Box(0, 1, shape, bool)
+    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    bounds = (np.broadcast_to(np.clip(np.asarray(bound), least, most).astype(dtype), shape) for bound in (low, high))
+    return spaces.Box(*bounds, shape, dtype.type)
