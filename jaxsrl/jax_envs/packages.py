@@ -34,8 +34,12 @@ def require_known(env_id: str, suite: str, known: Iterable[str]) -> None:
 def array_space(shape: tuple[int, ...], dtype: Any, low: Any = -np.inf, high: Any = np.inf) -> spaces.Box:
     """A Box of these bounds, which broadcast against `shape`; by default without any."""
     dtype = np.dtype(dtype)
-    if dtype.kind == "b":
-        return spaces.Box(0, 1, shape, bool)
-    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    bounds = (np.broadcast_to(np.clip(np.asarray(bound), least, most).astype(dtype), shape) for bound in (low, high))
-    return spaces.Box(*bounds, shape, dtype.type)
+    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (0, 1) if dtype.kind == "b" else _limits(dtype)
+    lows, highs = (
+        np.broadcast_to(np.clip(np.asarray(bound), least, most).astype(dtype), shape) for bound in (low, high)
+    )
+    return spaces.Box(lows, highs, shape, dtype.type)
+
+
+def _limits(dtype: Any) -> tuple[int, int]:
+    return np.iinfo(dtype).min, np.iinfo(dtype).max

@@ -1,6 +1,7 @@
 """Which environments a configuration can name."""
 
 import pickle
+import sys
 
 import pytest
 
@@ -65,3 +66,11 @@ def test_what_is_no_jax_environment_is_refused_on_a_device(config, message):
 def test_the_pools_configuration_alone_says_where_jax_environments_are_made():
     with pytest.raises(UserError, match=r"suite 'gymnax' are made by jaxsrl.environments.source_of"):
         EnvConfig(suite="gymnax").source()
+
+
+@pytest.mark.parametrize("suite", ["gymnax", "brax", "jumanji"])
+def test_a_missing_package_is_named_with_what_installs_it(suite, monkeypatch):
+    for module in (suite, f"{suite}.envs"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=rf"suite '{suite}' need a package.*pip install 'jaxsrl\[{suite}\]'"):
+        source_of(EnvConfig("anything", suite, '{"not cached": 1}'))
