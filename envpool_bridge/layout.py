@@ -158,7 +158,7 @@ def make_layout(spec: EnvSpec, shape: PoolShape, extras: Mapping[str, ArraySpec]
         ("observation", (steps + 1, rows, *spec.observation.shape), spec.observation.dtype),
         ("is_first", (steps + 1, rows), "bool"),
         ("action", (steps, rows, *spec.action.shape), spec.action.dtype),
-        ("reward", (steps, rows), "float32"),
+        ("reward", (steps, rows), spec.reward_dtype),
         ("terminated", (steps, rows), "bool"),
         ("truncated", (steps, rows), "bool"),
         ("valid", (steps, rows), "bool"),

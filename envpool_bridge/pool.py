@@ -17,6 +17,7 @@ from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
 # The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/ring_protocol.md).
 _SPIN_SECONDS = 100e-6
 _INFOS_SECONDS = 10.0
+_VERIFY_EVERY = 16  # steps: a check of one step costs as much as one of sixteen
 
 
 class EnvPool:
@@ -38,6 +39,7 @@ class EnvPool:
         extras: Mapping[str, ArraySpec] | None = None,
         run_seed: int | None = None,
         keep_infos: bool = False,
+        verify_every: int = _VERIFY_EVERY,
         first_sequence: int = 0,
         spec: EnvSpec | None = None,
     ) -> None:
@@ -49,6 +51,8 @@ class EnvPool:
             extras: what the agent's `act` adds to each step.
             run_seed: gives every episode of every row its own seed; None seeds as Gymnasium does.
             keep_infos: whether `infos` is wanted; costs a pickle a step whose infos are not empty.
+            verify_every: steps after which their values (finite, in range) are verified together, at the latest when their slot
+                is full; 1 where each step must be good before anybody sees it.
             first_sequence: where a resumed run goes on.
             spec: of the source, if it is already known.
 
@@ -62,6 +66,7 @@ class EnvPool:
         self._layout = make_layout(self.spec, shape, extras or {})
         self._run_seed = run_seed
         self._keep_infos = keep_infos
+        self._verify_every = verify_every
         self._segment = shared_segment.create(self._layout)
         self._counters = Counters(self._layout, self._segment.buffer)
         self._counters.start_at(first_sequence)
@@ -125,6 +130,7 @@ class EnvPool:
             keep_infos=self._keep_infos,
             resets=(),
             spin_seconds=_SPIN_SECONDS,
+            verify_every=self._verify_every,
         )
         by_worker = [[resets[part] for part in self.shape.parts_of_worker(w)] for w in range(self.shape.num_workers)]
         for part in range(self.shape.num_parts):

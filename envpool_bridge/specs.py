@@ -43,10 +43,17 @@ class ArraySpec:
 
 @dataclasses.dataclass(frozen=True)
 class DiscreteSpec:
-    """One of `num_values` integers. Stored zero-based as int32; `start` is added on the way to the environment."""
+    """One of `num_values` integers. Stored zero-based as int32; `start` is added on the way to the environment.
+
+    Attributes:
+        num_values: how many.
+        start: the least of them.
+        source_dtype: dtype that the environment itself uses.
+    """
 
     num_values: int
     start: int = 0
+    source_dtype: str = "int64"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,12 +75,14 @@ class EnvSpec:
         observation: what a row observes. Discrete observations are stored zero-based.
         action: what a row accepts.
         action_repeat: emulator frames per env step (frames = env_steps * action_repeat).
+        reward_dtype: stored dtype of rewards.
     """
 
     env_id: str
     observation: ArraySpec | DiscreteSpec
     action: ArraySpec | DiscreteSpec
     action_repeat: int = 1
+    reward_dtype: str = "float32"
 
 
 def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
@@ -88,6 +97,7 @@ def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
         "observation": leaf(spec.observation),
         "action": leaf(spec.action),
         "action_repeat": spec.action_repeat,
+        "reward_dtype": spec.reward_dtype,
     }
 
 
@@ -99,7 +109,7 @@ def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
 
     def leaf(value: Mapping[str, Any]) -> ArraySpec | DiscreteSpec:
         if value["kind"] == "discrete":
-            return DiscreteSpec(value["num_values"], value["start"])
+            return DiscreteSpec(value["num_values"], value["start"], value["source_dtype"])
         return ArraySpec(
             tuple(value["shape"]),
             value["dtype"],
@@ -108,4 +118,6 @@ def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
             value["source_dtype"],
         )
 
-    return EnvSpec(data["env_id"], leaf(data["observation"]), leaf(data["action"]), data["action_repeat"])
+    return EnvSpec(
+        data["env_id"], leaf(data["observation"]), leaf(data["action"]), data["action_repeat"], data["reward_dtype"]
+    )

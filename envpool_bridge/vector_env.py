@@ -23,8 +23,7 @@ _TIMEOUT_SECONDS = 60.0
 class PoolVectorEnv(VectorEnv):
     """Environments in worker processes behind Gymnasium's vector interface.
 
-    Episodes reset in NEXT_STEP mode, Gymnasium's default. 64-bit observations come back in the dtype of their space, though
-    they are carried in 32 bits. Use it from one thread, the one that made it.
+    Episodes reset in NEXT_STEP mode, Gymnasium's default. Use it from one thread, the one that made it.
     """
 
     def __init__(
@@ -59,8 +58,8 @@ class PoolVectorEnv(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
         shape = _shape(num_envs, num_workers, lanes_per_worker)
         self._timeout = timeout_seconds
-        self._source = GymnasiumSource(make_env, clip_actions=False)
-        self._pool = EnvPool(self._source, shape, keep_infos=True)
+        self._source = GymnasiumSource(make_env, clip_actions=False, keep_64_bits=True)
+        self._pool = EnvPool(self._source, shape, keep_infos=True, verify_every=1)
         self._lanes = range(shape.num_lanes)
         self._lane_rows = [shape.lane_rows(lane) for lane in self._lanes]
         self._started = self._stepping = False
@@ -173,7 +172,7 @@ class PoolVectorEnv(VectorEnv):
         for lane in lanes:
             sequence, t = divmod(self._step(lane) - 1, _WINDOW)
             slot, rows = self._pool.views[sequence % self._pool.shape.num_slots], self._lane_rows[lane]
-            rewards.append(slot.reward[t, rows].astype(np.float64))
+            rewards.append(slot.reward[t, rows])
             terminations.append(slot.terminated[t, rows].copy())
             truncations.append(slot.truncated[t, rows].copy())
         return (

@@ -11,9 +11,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.spawn import import_main_path
 
 import gymnasium  # noqa: F401  imported before the fork, so that a worker starts in milliseconds
+import numpy as np
 
 from envpool_bridge import segment
-from envpool_bridge.adapters.rows import EnvRows, EnvSource, FirstRows, ResetRequest, StepRows
+from envpool_bridge.adapters.rows import EnvRows, EnvSource, FirstRows, ResetRequest, step_rows
 from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.layout import SlotLayout, SlotViews, view_slots
 from envpool_bridge.ring import Counters
@@ -35,6 +36,7 @@ class WorkerConfig:
         keep_infos: whether to send the environments' infos to the parent.
         resets: first reset of each part this worker serves.
         spin_seconds: how long to spin before blocking on the doorbell.
+        verify_every: steps after which their values are verified together; see `EnvRows.verify`.
     """
 
     layout: SlotLayout
@@ -46,6 +48,7 @@ class WorkerConfig:
     keep_infos: bool
     resets: Sequence[ResetRequest]
     spin_seconds: float
+    verify_every: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +72,8 @@ class ErrorMessage:
 class _Part:
     """State of the rows that this worker steps for one lane."""
 
-    def __init__(self, part: int, layout: SlotLayout, slots: list[SlotViews], rows: EnvRows) -> None:
-        shape = layout.shape
+    def __init__(self, part: int, layout: SlotLayout, slots: list[SlotViews], rows: EnvRows, verify_every: int) -> None:
+        shape, length = layout.shape, layout.shape.rollout_length
         columns = shape.part_rows(part)
         self.part = part
         self.lane = shape.lane_of_part(part)
@@ -80,20 +83,17 @@ class _Part:
         self.last_observation = [slot.observation[-1, columns] for slot in slots]
         self.last_is_first = [slot.is_first[-1, columns] for slot in slots]
         self.first = [FirstRows(slot.observation[0, columns], slot.is_first[0, columns]) for slot in slots]
+        self.whole = [step_rows(slot, slice(0, length), columns) for slot in slots]
         # One entry a step of the whole ring: at step k, the views are made already.
-        steps = [(slot, t) for slot in slots for t in range(shape.rollout_length)]
+        steps = [(slot, t) for slot in slots for t in range(length)]
         self.action = [slot.action[t, columns] for slot, t in steps]
-        self.out = [
-            StepRows(
-                observation=slot.observation[t + 1, columns],
-                is_first=slot.is_first[t + 1, columns],
-                reward=slot.reward[t, columns],
-                terminated=slot.terminated[t, columns],
-                truncated=slot.truncated[t, columns],
-                valid=slot.valid[t, columns],
-            )
-            for slot, t in steps
-        ]
+        self.out = [step_rows(slot, t, columns) for slot, t in steps]
+        # Where a block of steps ends, its observations and rewards.
+        self.block: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(steps)
+        for place, (slot, t) in enumerate(steps):
+            if (t + 1) % verify_every == 0 or t + 1 == length:
+                begin = t // verify_every * verify_every
+                self.block[place] = slot.observation[begin + 1 : t + 2, columns], slot.reward[begin : t + 1, columns]
 
 
 class Worker:
@@ -121,7 +121,7 @@ class Worker:
         for part in shape.parts_of_worker(config.worker):
             columns = shape.part_rows(part)
             rows = source.make_rows(range(columns.start, columns.stop), config.run_seed, config.keep_infos)
-            self._parts.append(_Part(part, config.layout, self._slots, rows))
+            self._parts.append(_Part(part, config.layout, self._slots, rows, config.verify_every))
 
     def serve(self) -> None:
         """Resets the environments, then steps them until the parent asks to stop."""
@@ -139,6 +139,7 @@ class Worker:
         sequence = self._counters.actions_posted(part.lane) // self._rollout_length
         part.step = sequence * self._rollout_length
         slot = sequence % self._num_slots
+        part.whole[slot].prepare()
         part.rows.reset(request, part.first[slot])
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
         self._publish(part)
@@ -171,6 +172,9 @@ class Worker:
             part.rows.reset(self._receive_reset(part.part), part.out[place])
         else:
             part.rows.step(part.action[place], part.out[place])
+            block = part.block[place]
+            if block is not None:
+                part.rows.verify(*block)
         part.step = step = step + 1
         if step % self._rollout_length:
             self._publish(part)
@@ -187,6 +191,7 @@ class Worker:
     def _open_slot(self, part: _Part, sequence: int) -> None:
         # The observation after the last step belongs to both trajectories: it ends one and begins the next.
         before, slot = (sequence - 1) % self._num_slots, sequence % self._num_slots
+        part.whole[slot].prepare()
         part.first[slot].observation[...] = part.last_observation[before]
         part.first[slot].is_first[...] = part.last_is_first[before]
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)

@@ -132,7 +132,9 @@ def _play(
     while any(len(done) < count for done, count in zip(finished, wanted, strict=True)):
         chosen, _, state = act(params, out.observation, state, out.is_first, keys, np.full(num_rows, step, np.uint32))
         action[...] = jax.device_get(chosen)
+        out.prepare()
         rows.step(action, out)
+        rows.verify(out.observation[None], out.reward[None])
         total += out.reward
         length += out.valid
         for row in np.flatnonzero(out.terminated | out.truncated):

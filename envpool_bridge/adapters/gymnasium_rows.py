@@ -3,13 +3,14 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
+from operator import call
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from envpool_bridge.adapters import validation
+from envpool_bridge.adapters.observation_writer import ObservationWriter
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.adapters.seeding import EpisodeSeeds
 from envpool_bridge.adapters.spaces import env_spec
@@ -18,9 +19,9 @@ from envpool_bridge.specs import DiscreteSpec, EnvSpec
 
 # Looked up at every step.
 _NUMBERS = validation.NUMBERS
-_ARRAY = frozenset({np.ndarray})
-_shape_of, _dtype_of = attrgetter("shape"), attrgetter("dtype")
-_SMALL = 64  # elements of an observation up to which one assignment of the whole list beats a loop of copies
+_BOOLS = validation.BOOLS
+_call: Callable[..., Any] = call
+_STRICT_EVERY = 16  # steps between exact checks of types; see `_require_forms`
 
 MakeEnv = Callable[[], gymnasium.Env]
 
@@ -35,6 +36,7 @@ class GymnasiumSource:
         action_repeat: emulator frames per env step.
         check_range: whether observations must lie within the declared bounds.
         clip_actions: whether continuous actions are clipped to the space's bounds, as Gaussian policies expect.
+        keep_64_bits: store 64-bit observations, actions and rewards as they are; jax reads 32 bits.
     """
 
     make_env: MakeEnv
@@ -42,23 +44,26 @@ class GymnasiumSource:
     action_repeat: int = 1
     check_range: bool = True
     clip_actions: bool = True
+    keep_64_bits: bool = False
 
     def spec(self) -> EnvSpec:
         """What a row looks like; makes one environment and closes it."""
         env = self.make_env()
         try:
-            return env_spec(env, self._name(env), self.action_repeat)
+            return self._spec(env)
         finally:
             env.close()
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "GymnasiumRows":
         """Rows of these ids."""
         envs = [self.make_env() for _ in row_ids]
-        spec = env_spec(envs[0], self._name(envs[0]), self.action_repeat)
-        return GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, self.check_range, self.clip_actions)
+        return GymnasiumRows(
+            envs, self._spec(envs[0]), row_ids, run_seed, keep_infos, self.check_range, self.clip_actions
+        )
 
-    def _name(self, env: gymnasium.Env) -> str:
-        return self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+    def _spec(self, env: gymnasium.Env) -> EnvSpec:
+        name = self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        return env_spec(env, name, self.action_repeat, self.keep_64_bits)
 
 
 class GymnasiumRows:
@@ -85,14 +90,18 @@ class GymnasiumRows:
         self._row_ids = list(row_ids)
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
         self._keep_infos = keep_infos
-        self._check = validation.ObservationCheck(spec.observation, check_range)
-        observation = spec.observation
-        self._source_dtype = None if isinstance(observation, DiscreteSpec) else np.dtype(observation.source_dtype)
+        self._writer = ObservationWriter(spec, self._row_ids)
+        self._values = validation.ValueCheck(spec, self._row_ids, check_range)
+        self._last_observation: np.ndarray | None = None  # [R, ...], what the policy is acting on
         self._episodes = [0] * self.num_rows
         self._ended_rows: list[int] = []  # rows that the next step resets
         self._num_steps = 0
         action = spec.action
+        self._strict_every = 1 if keep_infos else _STRICT_EVERY
         self._action_low = self._action_high = None
+        if isinstance(action, DiscreteSpec):
+            make, start = np.dtype(action.source_dtype).type, action.start
+            self._discrete_actions = {stored: make(start + stored) for stored in range(action.num_values)}
         if clip_actions and not isinstance(action, DiscreteSpec):
             self._action_low, self._action_high = action.bound("low"), action.bound("high")
 
@@ -112,86 +121,103 @@ class GymnasiumRows:
             observations.append(result[0])
             infos.append(result[1])
         self._ended_rows = ended_rows
-        self._write(observations, out.observation)
+        self._writer.write(observations, out.observation, self._num_steps, strict=True)
+        self._values.verify(out.observation[None], None, self._num_steps)
+        self._last_observation = out.observation
+        if isinstance(out, StepRows):
+            out.mark_reset()
         out.is_first[...] = True
         if isinstance(request, EpisodeReset):
             out.is_first[...] = [actions is None or len(actions) == 0 for actions in request.actions]
-        if isinstance(out, StepRows):
-            out.reward.fill(0.0)
-            out.terminated.fill(False)
-            out.truncated.fill(False)
-            out.valid.fill(False)
         if self._keep_infos:
-            self.infos = infos
+            self.infos = list(infos)
 
     def step(self, action: np.ndarray, out: StepRows) -> None:
         """Steps every row, resetting those whose episode ended at the step before; see the protocol.
 
-        The pool's speed rests on this loop. Rows that must reset have their function swapped instead of being asked for at
-        every row; types are checked by identity, with everything unusual looked at apart; and finiteness, range and rewards
-        are checked for all rows at once.
+        The pool's speed rests on this: the rows are stepped by one loop in C, rows that must reset have their function
+        swapped instead of being asked for one by one, and what comes back is checked and written column by column.
         """
-        self._num_steps += 1
-        resets = self._ended_rows
+        functions, resets = self._step_functions, self._ended_rows
         for row in resets:
-            self._step_functions[row] = self._reset_functions[row]
-        keep_infos = self._keep_infos
-        observations: list[Any] = []
-        rewards: list[Any] = []
-        infos: list[Any] = []
-        ends: list[tuple[int, Any, Any]] = []
+            functions[row] = self._reset_functions[row]
+        results: list[Any] = []
+        actions = self._env_actions(action)
+        self._num_steps += 1
         try:
-            for step, given in zip(self._step_functions, self._env_actions(action), strict=True):
-                observation, reward, terminated, truncated, info = step(given)
-                observations.append(observation)
-                rewards.append(reward)
-                if terminated is not False or truncated is not False:
-                    ends.append((len(rewards) - 1, terminated, truncated))
-                if keep_infos:
-                    infos.append(info)
+            results.extend(
+                map(_call, functions, actions)
+            )  # keeps what came before an exception: so many rows were fine
         except (WorkerError, BadEnvOutputError):
             raise
         except Exception as error:
-            raise self._raised(len(rewards), "step", error) from error
-        self._write(observations, out.observation)
-        self._write_rewards(rewards, out.reward)
-        self._write_flags(ends, resets, out)
-        if keep_infos:
-            self._require_infos(infos)
-
-    def _write_rewards(self, rewards: list[Any], out: np.ndarray) -> None:
-        usual = _NUMBERS.issuperset(map(type, rewards))
-        if usual:
-            out[...] = rewards
-        if not usual or np.count_nonzero(np.isfinite(out)) != self.num_rows:
-            for row, reward in enumerate(rewards):
-                self._require(row, "reward", validation.reward_error(reward))
-            out[...] = rewards
-
-    def _write_flags(self, ends: list[tuple[int, Any, Any]], resets: list[int], out: StepRows) -> None:
-        out.valid.fill(True)
-        out.is_first.fill(False)
-        out.terminated.fill(False)
-        out.truncated.fill(False)
+            raise self._raised(len(results), "step", error) from error
+        observations, rewards, terminated, truncated, infos = self._columns(results)
+        strict = self._strict_every == 1 or self._num_steps % self._strict_every == 1
+        if strict:
+            self._require_forms(rewards, terminated, truncated)
+        self._writer.write(observations, out.observation, self._num_steps, strict)
+        self._last_observation = out.observation
+        try:
+            out.reward[...] = rewards
+        except (TypeError, ValueError):
+            self._require_forms(rewards, terminated, truncated)
+            raise
         for row in resets:
             out.valid[row] = False
             out.is_first[row] = True
-            self._step_functions[row] = self._all_step_functions[row]
+            functions[row] = self._all_step_functions[row]
         self._ended_rows = []
-        for row, terminated, truncated in ends:
-            if type(terminated) is not bool or type(truncated) is not bool:
-                self._require(row, "terminated", validation.flag_error(terminated))
-                self._require(row, "truncated", validation.flag_error(truncated))
-            if terminated or truncated:
-                out.terminated[row] = terminated
-                out.truncated[row] = truncated
-                self._ended_rows.append(row)
+        self._write_ends(terminated, out.terminated)
+        self._write_ends(truncated, out.truncated)
+        if self._keep_infos:
+            self._require_infos(infos)
 
-    def _require_infos(self, infos: list[Any]) -> None:
+    def verify(self, observation: np.ndarray, reward: np.ndarray) -> None:
+        """Refuses values of the last steps; see the protocol."""
+        self._values.verify(observation, reward, self._num_steps)
+
+    def _columns(self, results: list[Any]) -> tuple[tuple[Any, ...], ...]:
+        try:
+            observations, rewards, terminated, truncated, infos = zip(*results, strict=True)
+        except (TypeError, ValueError):
+            for row, result in enumerate(results):
+                if not (isinstance(result, tuple) and len(result) == 5):
+                    expected = "expected (observation, reward, terminated, truncated, info)"
+                    self._require(row, "step result", f"{expected}, got {validation.describe(result)}")
+            raise
+        return observations, rewards, terminated, truncated, infos
+
+    def _require_forms(self, rewards: tuple[Any, ...], terminated: tuple[Any, ...], truncated: tuple[Any, ...]) -> None:
+        """Refuses rewards that are no numbers and flags that are no bools.
+
+        Done at the first step and at some of the later ones: between them a 1 that is given for a True is recorded as what
+        it means, and what numpy cannot take for a number or a flag brings us here at once.
+        """
+        if not _NUMBERS.issuperset(map(type, rewards)):
+            for row, reward in enumerate(rewards):
+                self._require(row, "reward", validation.reward_error(reward, self._spec.reward_dtype))
+        for field, flags in (("terminated", terminated), ("truncated", truncated)):
+            if not _BOOLS.issuperset(map(type, flags)):
+                for row, flag in enumerate(flags):
+                    self._require(row, field, validation.flag_error(flag))
+
+    def _write_ends(self, flags: tuple[Any, ...], out: np.ndarray) -> None:
+        """Writes the flags that are true, and remembers their rows for the next step to reset."""
+        num_true = self.num_rows - flags.count(False)
+        if num_true and flags.count(True) != num_true:
+            self._require_forms((), flags, ())
+        row = -1
+        for _ in range(num_true):
+            row = flags.index(True, row + 1)
+            out[row] = True
+            self._ended_rows.append(row)
+
+    def _require_infos(self, infos: Sequence[Any]) -> None:
         for row, info in enumerate(infos):
             if not isinstance(info, dict):
                 self._require(row, "info", f"expected a dict, got {validation.describe(info)}")
-        self.infos = infos
+        self.infos = list(infos)
 
     def close(self) -> None:
         """Closes the environments; idempotent."""
@@ -200,50 +226,23 @@ class GymnasiumRows:
         self._envs = []
 
     def _env_actions(self, action: np.ndarray) -> list[Any]:
+        """Actions as the space's own `sample` would give them: numpy integers, or arrays in the space's dtype."""
         spec = self._spec.action
         if isinstance(spec, DiscreteSpec):
-            return (action + spec.start if spec.start else action).tolist()
+            return [*map(self._discrete_actions.__getitem__, action.tolist())]
         if not np.isfinite(action).all():
+            if self._last_observation is not None:  # perhaps it is not the policy's fault
+                self._values.verify(self._last_observation[None], None, self._num_steps)
             row = int(np.argwhere(~np.isfinite(action))[0][0])
             raise WorkerError(
-                f"{self._spec.env_id}, row {self._row_ids[row]}, step {self._num_steps}: the policy's action is not finite: "
-                f"{action[row]}; the parameters have probably diverged (lower the learning rate)"
+                f"{self._spec.env_id}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not "
+                f"finite: {action[row]}; the parameters have probably diverged (lower the learning rate)"
             )
         # What the space does not allow is clipped to it, as the field's Gaussian policies expect.
         given = action.astype(spec.source_dtype)
         if self._action_low is not None or self._action_high is not None:
             np.clip(given, self._action_low, self._action_high, out=given)
         return list(given)
-
-    def _write(self, observations: list[Any], out: np.ndarray) -> None:
-        """Writes [R, ...] observations, refusing what the space does not allow."""
-        if not self._all_usual(observations):
-            observations = [self._stored(row, observation) for row, observation in enumerate(observations)]
-        if out.size <= _SMALL * self.num_rows:
-            out[...] = observations
-        else:
-            for row, observation in enumerate(observations):
-                out[row] = observation
-        problem = self._check.rows(out)
-        if problem is not None:
-            self._require(problem[0], "observation", problem[1])
-
-    def _all_usual(self, observations: list[Any]) -> bool:
-        """Whether all are plain arrays of the right shape and dtype; by C-level maps, which cost a third of a loop."""
-        if not _ARRAY.issuperset(map(type, observations)):
-            return False
-        count = self.num_rows
-        shapes, dtypes = map(_shape_of, observations), map(_dtype_of, observations)
-        return (
-            list(shapes).count(self._spec.observation.shape) == count
-            and list(dtypes).count(self._source_dtype) == count
-        )
-
-    def _stored(self, row: int, observation: Any) -> Any:
-        """The observation as it may be written, or a refusal that names the row."""
-        self._require(row, "observation", self._check.one(observation))
-        spec = self._spec.observation
-        return int(observation) - spec.start if isinstance(spec, DiscreteSpec) else observation
 
     def _require(self, row: int, field: str, problem: str | None) -> None:
         if problem is not None:

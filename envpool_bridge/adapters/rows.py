@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from envpool_bridge.layout import SlotViews
 from envpool_bridge.specs import EnvSpec
 
 
@@ -17,10 +18,12 @@ from envpool_bridge.specs import EnvSpec
 class StepRows:
     """Where one step of R rows is written: views into a trajectory slot at step t.
 
+    The flags arrive as most steps have them (see `prepare`), so that a step writes only those that differ.
+
     Attributes:
         observation: [R, ...], the slot's `observation[t + 1]`.
         is_first: [R] bool, the slot's `is_first[t + 1]`.
-        reward: [R] float32.
+        reward: [R], in the spec's `reward_dtype`.
         terminated: [R] bool.
         truncated: [R] bool.
         valid: [R] bool.
@@ -32,6 +35,34 @@ class StepRows:
     terminated: np.ndarray
     truncated: np.ndarray
     valid: np.ndarray
+
+    def prepare(self) -> None:
+        """Sets the flags of an ordinary step; for all steps of a slot at once where the arrays are [T, R]."""
+        self.valid.fill(True)
+        self.is_first.fill(False)
+        self.terminated.fill(False)
+        self.truncated.fill(False)
+
+    def mark_reset(self) -> None:
+        """Sets flags and reward of a step that only resets, in every row."""
+        self.valid.fill(False)
+        self.is_first.fill(True)
+        self.terminated.fill(False)
+        self.truncated.fill(False)
+        self.reward.fill(0.0)
+
+
+def step_rows(slot: SlotViews, t: int | slice, columns: slice = slice(None)) -> StepRows:
+    """Where step `t` of some rows is written in a slot; of several steps if `t` is a slice (with start and stop)."""
+    after = slice(t.start + 1, t.stop + 1) if isinstance(t, slice) else t + 1
+    return StepRows(
+        observation=slot.observation[after, columns],
+        is_first=slot.is_first[after, columns],
+        reward=slot.reward[t, columns],
+        terminated=slot.terminated[t, columns],
+        truncated=slot.truncated[t, columns],
+        valid=slot.valid[t, columns],
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,7 +109,22 @@ class EnvRows(Protocol):
         ...
 
     def step(self, action: np.ndarray, out: StepRows) -> None:
-        """Steps every row with `action` [R, ...] (stored form: zero-based int32 or float32)."""
+        """Steps every row with `action` [R, ...] (stored form: zero-based int32 or float32).
+
+        Types, shapes and dtypes are checked here; values by `verify`.
+        """
+        ...
+
+    def verify(self, observation: np.ndarray, reward: np.ndarray) -> None:
+        """Refuses values that are not finite or out of range: once for the last N steps, which costs a fraction of N checks.
+
+        Args:
+            observation: [N, R, ...] that the last N steps wrote.
+            reward: [N, R], likewise.
+
+        Raises:
+            BadEnvOutputError: names the row, the step and the field.
+        """
         ...
 
     def close(self) -> None:

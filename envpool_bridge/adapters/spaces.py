@@ -9,35 +9,53 @@ from gymnasium import spaces
 from envpool_bridge.errors import UnsupportedSpaceError
 from envpool_bridge.specs import ArraySpec, Bound, DiscreteSpec, EnvSpec
 
-# jax computes in 32 bits; wider sources are stored in 32 bits, declared as such in the spec.
+# jax computes in 32 bits; wider sources are stored in 32 bits, declared as such in the spec, unless somebody keeps them.
 _STORED = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 _INT32 = np.iinfo(np.int32)
 
 
-def env_spec(env: gymnasium.Env, env_id: str, action_repeat: int = 1) -> EnvSpec:
-    """The spec of one environment.
+def env_spec(env: gymnasium.Env, env_id: str, action_repeat: int = 1, keep_64_bits: bool = False) -> EnvSpec:
+    """The spec of one environment; see `spec_of_spaces`."""
+    return spec_of_spaces(env.observation_space, env.action_space, env_id, action_repeat, keep_64_bits)
+
+
+def spec_of_spaces(
+    observation: gymnasium.Space,
+    action: gymnasium.Space,
+    env_id: str,
+    action_repeat: int,
+    keep_64_bits: bool = False,
+) -> EnvSpec:
+    """The spec of a row with these spaces.
+
+    Args:
+        observation: of one environment.
+        action: of one environment.
+        env_id: for messages.
+        action_repeat: emulator frames per env step.
+        keep_64_bits: store 64-bit arrays and rewards as they are, for readers other than jax.
 
     Raises:
         UnsupportedSpaceError: a space is of a kind, or has values, that we cannot store.
     """
-    return spec_of_spaces(env.observation_space, env.action_space, env_id, action_repeat)
-
-
-def spec_of_spaces(observation: gymnasium.Space, action: gymnasium.Space, env_id: str, action_repeat: int) -> EnvSpec:
-    """The spec of a row with these spaces. Raises UnsupportedSpaceError."""
     if isinstance(action, spaces.Box) and not np.issubdtype(action.dtype, np.floating):
         raise _refusal(env_id, f"action is {_shown(action)}")
-    action_leaf = _leaf(action, "action", env_id)
-    return EnvSpec(env_id, _leaf(observation, "observation", env_id), action_leaf, action_repeat)
+    return EnvSpec(
+        env_id,
+        _leaf(observation, "observation", env_id, keep_64_bits),
+        _leaf(action, "action", env_id, keep_64_bits),
+        action_repeat,
+        "float64" if keep_64_bits else "float32",
+    )
 
 
-def _leaf(space: gymnasium.Space, path: str, env_id: str) -> ArraySpec | DiscreteSpec:
+def _leaf(space: gymnasium.Space, path: str, env_id: str, keep_64_bits: bool) -> ArraySpec | DiscreteSpec:
     if isinstance(space, spaces.Discrete):
         _require_int32(space, path, env_id)
-        return DiscreteSpec(int(space.n), int(space.start))
+        return DiscreteSpec(int(space.n), int(space.start), space.dtype.name)
     if isinstance(space, spaces.Box) and _is_storable(space):
         source = space.dtype.name
-        dtype = _STORED.get(source, source)
+        dtype = source if keep_64_bits else _STORED.get(source, source)
         _require_bounds_fit(space, dtype, path, env_id)
         return ArraySpec(space.shape, dtype, _bound(space.low, dtype), _bound(space.high, dtype), source)
     raise _kind_refusal(space, path, env_id)

@@ -1,37 +1,36 @@
 """Validation of what an environment returns, where it enters: nothing is cast, broadcast or let through silently.
 
-Checks are split by price: the type, shape and dtype of each observation one by one, finiteness and range once for all rows.
+Checks are split by price: the form (type, shape, dtype) of everything at every step, the values (finite, in range) of many
+steps at once.
 """
 
 import numbers
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from envpool_bridge.errors import BadEnvOutputError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 BOOLS = frozenset({bool, np.bool_})
 NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
 
 
-class ObservationCheck:
-    """Checks observations of one spec."""
+class ObservationForm:
+    """Checks the form of single observations: type, shape, dtype, and the value of a discrete one."""
 
-    def __init__(self, spec: ArraySpec | DiscreteSpec, check_range: bool = True) -> None:
-        """Prepares the checks; `check_range=False` accepts values outside the declared bounds."""
+    def __init__(self, spec: ArraySpec | DiscreteSpec) -> None:
+        """For observations of this spec."""
         self.spec = spec
-        self._low = self._high = None
-        if isinstance(spec, ArraySpec):
-            self._low, self._high = _checked_bounds(spec, check_range)
-        self._check_finite = self._low is None and np.dtype(spec.dtype).kind == "f"
-        self._good = np.empty(0, bool)
 
-    def one(self, observation: Any) -> str | None:
-        """What is wrong with the form (type, shape, dtype) of one observation; None if nothing."""
+    def problem(self, observation: Any) -> str | None:
+        """What is wrong with one observation; None if nothing."""
         spec = self.spec
         if isinstance(spec, DiscreteSpec):
-            if not isinstance(observation, numbers.Integral) and not _is_integer_scalar(observation):
+            if type(observation) is bool or not (
+                isinstance(observation, numbers.Integral) or _is_integer_scalar(observation)
+            ):
                 return f"expected an integer, got {describe(observation)}"
             if not spec.start <= int(observation) < spec.start + spec.num_values:
                 return f"expected {spec.start} <= value < {spec.start + spec.num_values}, got {observation}"
@@ -44,21 +43,51 @@ class ObservationCheck:
             return f"expected dtype {spec.source_dtype}, got {observation.dtype}"
         return None
 
-    def rows(self, stored: np.ndarray) -> tuple[int, str] | None:
-        """(row, what is wrong) of the first row of `stored` [R, ...] that is not finite or out of range; or None."""
-        if self._good.shape != stored.shape:
-            self._good = np.empty(stored.shape, bool)
-        good = self._good  # this runs at every step: no allocation, and count_nonzero is the cheapest "all"
+
+class ValueCheck:
+    """Checks the values of many steps at once: observations finite and in range, rewards finite."""
+
+    def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool = True) -> None:
+        """For these rows; `check_range=False` accepts values outside the declared bounds."""
+        self._env_id = spec.env_id
+        self._row_ids = row_ids
+        self._low = self._high = None
+        observation = spec.observation
+        if isinstance(observation, ArraySpec):  # a discrete value is checked before it is stored
+            self._low, self._high = _checked_bounds(observation, check_range)
+        self._check_finite = self._low is None and np.dtype(observation.dtype).kind == "f"
+
+    def verify(self, observation: np.ndarray, reward: np.ndarray | None, newest_step: int) -> None:
+        """Refuses the first bad value.
+
+        Args:
+            observation: [N, R, ...] of the steps `newest_step - N + 1` to `newest_step`.
+            reward: [N, R], or None.
+            newest_step: for the message.
+
+        Raises:
+            BadEnvOutputError: names the row, the step and the field.
+        """
+        found, field = self._bad_observation(observation), "observation"
+        if found is None and reward is not None:
+            good = np.isfinite(reward)
+            if not good.all():
+                found, field = _first_bad(good, reward, f"a finite {reward.dtype}"), "reward"
+        if found is not None:
+            index, row, problem = found
+            refuse(self._env_id, self._row_ids[row], newest_step - len(observation) + 1 + index, field, problem)
+
+    def _bad_observation(self, stored: np.ndarray) -> tuple[int, int, str] | None:
         if self._check_finite:
-            np.isfinite(stored, good)
-            if np.count_nonzero(good) != good.size:
+            good = np.isfinite(stored)
+            if not good.all():
                 return _first_bad(good, stored, "a finite value")
         if self._low is not None and self._high is not None:
-            np.greater_equal(stored, self._low, good)
-            if np.count_nonzero(good) != good.size:
+            good = stored >= self._low
+            if not good.all():
                 return _first_bad(good, stored, f"at least {_shown(self._low)} (the space's low)")
-            np.less_equal(stored, self._high, good)
-            if np.count_nonzero(good) != good.size:
+            good = stored <= self._high
+            if not good.all():
                 return _first_bad(good, stored, f"at most {_shown(self._high)} (the space's high)")
         return None
 
@@ -81,14 +110,16 @@ def _checked_bounds(spec: ArraySpec, check_range: bool) -> tuple[np.ndarray | No
     return np.asarray(low, spec.dtype), np.asarray(high, spec.dtype)
 
 
-def reward_error(reward: Any) -> str | None:
-    """What is wrong with a reward; None if it is a finite real number."""
+def reward_error(reward: Any, dtype: str = "float32") -> str | None:
+    """What is wrong with a reward; None if it is a real number that is finite in `dtype`, as which it is stored."""
     if isinstance(reward, bool | np.bool_) or not isinstance(reward, numbers.Real | np.floating | np.integer):
         return f"expected a number, got {describe(reward)}"
-    with np.errstate(over="ignore"):
-        if not np.isfinite(np.float32(reward)):
-            return f"expected a finite float32, got {reward}"
-    return None
+    try:
+        with np.errstate(over="ignore"):
+            finite = bool(np.isfinite(np.dtype(dtype).type(reward)))
+    except OverflowError:  # a Python int beyond all floats
+        finite = False
+    return None if finite else f"expected a finite {dtype}, got {str(reward)[:60]}"
 
 
 def flag_error(flag: Any) -> str | None:
@@ -116,10 +147,11 @@ def _is_integer_scalar(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "iu"
 
 
-def _first_bad(good: np.ndarray, stored: np.ndarray, expected: str) -> tuple[int, str]:
-    row, *place = (int(index) for index in np.argwhere(~good)[0])
+def _first_bad(good: np.ndarray, stored: np.ndarray, expected: str) -> tuple[int, int, str]:
+    """(index of the step, row, what is wrong) of the first value that is not good."""
+    index, row, *place = (int(number) for number in np.argwhere(~good)[0])
     at = f" at {place}" if place else ""
-    return row, f"expected {expected}{at}, got {stored[(row, *place)]}"
+    return index, row, f"expected {expected}{at}, got {stored[(index, row, *place)]}"
 
 
 def _shown(bound: np.ndarray) -> str:

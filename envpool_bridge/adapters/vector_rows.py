@@ -74,7 +74,8 @@ class VectorRows:
         self._row_ids = list(row_ids)
         self._run_seed = run_seed
         self._keep_infos = keep_infos
-        self._check = validation.ObservationCheck(spec.observation, check_range)
+        self._form = validation.ObservationForm(spec.observation)
+        self._values = validation.ValueCheck(spec, self._row_ids, check_range)
         self._ended = np.zeros(self.num_rows, bool)
         self._num_steps = 0
         self._closed = False
@@ -88,12 +89,10 @@ class VectorRows:
             raise self._failure("reset", error) from error
         self._ended[...] = False
         self._write_observation(observation, out.observation)
+        self._values.verify(out.observation[None], None, self._num_steps)
         out.is_first.fill(True)
         if isinstance(out, StepRows):
-            out.reward.fill(0.0)
-            out.terminated.fill(False)
-            out.truncated.fill(False)
-            out.valid.fill(False)
+            out.mark_reset()
         if self._keep_infos:
             self.infos = _rows_of(infos, self.num_rows)
 
@@ -120,10 +119,6 @@ class VectorRows:
                 problem = f"expected an array of shape ({self.num_rows},), got {validation.describe(values)}"
                 validation.refuse(self._spec.env_id, self._row_ids[0], self._num_steps, field, problem)
         out.reward[...] = reward
-        if not np.isfinite(out.reward).all():
-            row = int(np.argmax(~np.isfinite(out.reward)))
-            problem = f"expected a finite float32, got {reward[row]}"
-            validation.refuse(self._spec.env_id, self._row_ids[row], self._num_steps, "reward", problem)
         out.terminated[...] = terminated
         out.truncated[...] = truncated
         np.logical_not(self._ended, out=out.valid)
@@ -131,6 +126,10 @@ class VectorRows:
         np.logical_or(terminated, truncated, out=self._ended)
         if self._keep_infos:
             self.infos = _rows_of(infos, self.num_rows)
+
+    def verify(self, observation: np.ndarray, reward: np.ndarray) -> None:
+        """Refuses values of the last steps; see the protocol."""
+        self._values.verify(observation, reward, self._num_steps)
 
     def close(self) -> None:
         """Closes the vector environment; idempotent."""
@@ -157,16 +156,13 @@ class VectorRows:
             validation.refuse(self._spec.env_id, self._row_ids[0], self._num_steps, "observation", problem)
         if isinstance(spec, DiscreteSpec):
             for row, value in enumerate(observation):
-                self._require(row, self._check.one(value))
+                self._require(row, self._form.problem(value))
             out[...] = observation - spec.start
             return
         if observation.dtype != spec.source_dtype:
             problem = f"expected dtype {spec.source_dtype}, got {observation.dtype}"
             validation.refuse(self._spec.env_id, self._row_ids[0], self._num_steps, "observation", problem)
         out[...] = observation
-        bad = self._check.rows(out)
-        if bad is not None:
-            self._require(*bad)
 
     def _require(self, row: int, problem: str | None) -> None:
         if problem is not None:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from agents.api import Agent, Array, Params
-from envpool_bridge.adapters.rows import EnvSource, EpisodeReset, FirstRows, StepRows
+from envpool_bridge.adapters.rows import EnvSource, EpisodeReset, FirstRows, step_rows
 from envpool_bridge.layout import ALIGNMENT, PoolShape, SlotViews, make_layout, view_slots
 from envpool_bridge.pool import EnvPool
 from envpool_bridge.specs import EnvSpec
@@ -174,8 +174,11 @@ class SerialSource:
             before = self.slot(self._next - 1)
             slot.observation[0], slot.is_first[0] = before.observation[-1], before.is_first[-1]
         self._first = False
+        whole = slice(0, self._shape.rollout_length)
+        step_rows(slot, whole).prepare()
         for t in range(self._shape.rollout_length):
             self._step(slot, t, self._keys, *acting)
+        self._rows.verify(slot.observation[1:], slot.reward)
         self._next += 1
         return self._next - 1
 
@@ -211,15 +214,7 @@ class SerialSource:
         for name, values in extras.items():
             slot.extras[name][t] = values
         slot.policy_version[t] = version
-        out = StepRows(
-            observation=slot.observation[t + 1],
-            is_first=slot.is_first[t + 1],
-            reward=slot.reward[t],
-            terminated=slot.terminated[t],
-            truncated=slot.truncated[t],
-            valid=slot.valid[t],
-        )
-        self._rows.step(slot.action[t], out)
+        self._rows.step(slot.action[t], step_rows(slot, t))
         self._steps += 1
 
 

@@ -45,7 +45,7 @@ SOURCES = {
 
 
 def step_rows(spec, num_rows) -> StepRows:
-    flags = [np.ones(num_rows, bool) for _ in range(4)]  # stale contents: everything must be overwritten
+    flags = [np.ones(num_rows, bool) for _ in range(4)]  # stale: `prepare` must overwrite it
     observation = np.full((num_rows, *spec.observation.shape), 77, spec.observation.dtype)
     return StepRows(observation, flags[0], np.full(num_rows, 77, np.float32), flags[1], flags[2], flags[3])
 
@@ -65,7 +65,9 @@ def play(rows, spec, num_steps, rng, out):
     steps = []
     for _ in range(num_steps):
         action = actions(spec, rng, rows.num_rows)
+        out.prepare()
         rows.step(action, out)
+        rows.verify(out.observation[None], out.reward[None])
         steps.append((action, record(out)))
     return steps
 
@@ -127,6 +129,7 @@ def test_replayed_rows_continue_as_if_never_interrupted(name, cut):
     again.reset(EpisodeReset(tuple(episodes), replay), FirstRows(out.observation, out.is_first))
     np.testing.assert_array_equal(out.observation, steps[cut - 1][1]["observation"])
     for action, expected in steps[cut:]:
+        out.prepare()
         again.step(action, out)
         for field, values in record(out).items():
             np.testing.assert_array_equal(values, expected[field])

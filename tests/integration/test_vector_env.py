@@ -9,11 +9,41 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from envpool_bridge.adapters.probe import MatchObservation
 from envpool_bridge.errors import BadEnvOutputError, UserError, WaitTimeoutError, WorkerDiedError, WorkerError
 from envpool_bridge.vector_env import PoolVectorEnv
+
+
+class Fine(gymnasium.Env):
+    """Observations, actions and rewards that need all of their 64 bits."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.normal(size=2), {}
+
+    def step(self, action):
+        return self.np_random.normal(size=2) + action / 3.0, float(action[0]) / 7.0, False, False, {}
+
+
+class Counts(gymnasium.Env):
+    """Integers beyond 32 bits."""
+
+    observation_space = spaces.Box(0, 2**62, (1,), np.int64)
+    action_space = spaces.Discrete(2, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.array([2**40 + int(self.np_random.integers(9))]), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        return np.array([2**41 + int(action)]), 2**53 + 1.0, False, False, {}
 
 
 class TellsAll(gymnasium.Wrapper):
@@ -41,6 +71,9 @@ ENVS = {
     "Pendulum": partial(gymnasium.make, "Pendulum-v1", max_episode_steps=20),
     "Discrete observation": partial(gymnasium.make, "FrozenLake-v1"),
     "infos": TellsAll,
+    "64-bit floats": Fine,
+    "64-bit integers": Counts,
+    "HalfCheetah": partial(gymnasium.make, "HalfCheetah-v5"),
 }
 
 
@@ -53,12 +86,19 @@ def assert_same_infos(ours, theirs):
             np.testing.assert_array_equal(ours[name], values)
 
 
+def make_or_skip(name):
+    if name == "HalfCheetah":
+        pytest.importorskip("mujoco")
+    return ENVS[name]
+
+
+@pytest.mark.parametrize("lanes_per_worker", [1, 2])
 @pytest.mark.parametrize("name", ENVS)
-def test_every_step_is_that_of_sync_vector_env(name):
-    make = ENVS[name]
+def test_every_step_is_that_of_sync_vector_env_to_the_bit(name, lanes_per_worker):
+    make = make_or_skip(name)
     sync = SyncVectorEnv([make] * 4)
     sync.action_space.seed(1)
-    with_pool = PoolVectorEnv(make, 4, num_workers=2)
+    with_pool = PoolVectorEnv(make, 4, num_workers=2, lanes_per_worker=lanes_per_worker)
     try:
         assert with_pool.observation_space == sync.observation_space
         assert with_pool.action_space == sync.action_space
@@ -66,20 +106,47 @@ def test_every_step_is_that_of_sync_vector_env(name):
         for seed in (7, [1, 2, 3, 4]):
             options = {"level": 5} if name == "infos" else None
             ours, theirs = with_pool.reset(seed=seed, options=options), sync.reset(seed=seed, options=options)
-            np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+            np.testing.assert_array_equal(ours[0], theirs[0])
             assert_same_infos(ours[1], theirs[1])
             for _ in range(60):
                 actions = sync.action_space.sample()
                 ours, theirs = with_pool.step(actions), sync.step(actions)
                 assert ours[0].dtype == theirs[0].dtype
-                np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
-                np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-6)
-                for mine, other in zip(ours[2:4], theirs[2:4], strict=True):
-                    np.testing.assert_array_equal(mine, other)
+                for mine, other in zip(ours[:4], theirs[:4], strict=True):
+                    np.testing.assert_array_equal(mine, other, strict=True)
                 assert_same_infos(ours[4], theirs[4])
     finally:
         with_pool.close()
         sync.close()
+
+
+def test_what_send_and_recv_bring_is_what_each_environment_does_alone():
+    alone = [gymnasium.make("Pendulum-v1", max_episode_steps=9) for _ in range(4)]
+    env = PoolVectorEnv(
+        partial(gymnasium.make, "Pendulum-v1", max_episode_steps=9), 4, num_workers=2, lanes_per_worker=2
+    )
+    rng = np.random.default_rng(0)
+    try:
+        first, _ = env.reset(seed=3)
+        for row, single in enumerate(alone):
+            np.testing.assert_array_equal(first[row], single.reset(seed=3 + row)[0])
+        waiting = rng.uniform(-2, 2, (4, 1)).astype(np.float32)
+        ended = np.zeros(4, bool)
+        env.send(waiting)
+        for _ in range(60):
+            observation, reward, terminated, truncated, info = env.recv()
+            for index, row in enumerate(info["env_id"]):
+                expected = (
+                    (alone[row].reset()[0], 0.0, False, False) if ended[row] else alone[row].step(waiting[row])[:4]
+                )
+                got = (observation[index], reward[index], terminated[index], truncated[index])
+                np.testing.assert_array_equal(got[0], expected[0])
+                assert got[1:] == expected[1:]
+                ended[row] = got[2] or got[3]
+                waiting[row] = rng.uniform(-2, 2, 1)
+            env.send(waiting[info["env_id"]], info["env_id"])
+    finally:
+        env.close()
 
 
 def test_send_and_recv_hand_out_lanes_as_they_finish():

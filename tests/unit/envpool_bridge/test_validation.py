@@ -150,3 +150,12 @@ def test_an_observation_of_another_form_is_refused(spec, observation, problem):
 )
 def test_a_discrete_observation_is_an_integer_of_its_range(observation, problem):
     assert form_error(DICE, observation) == problem
+
+
+def test_a_reward_beyond_all_floats_is_refused():
+    assert "expected a finite float32" in reward_error(10**400)
+
+
+def test_a_reward_only_float64_can_hold_is_accepted_as_float64():
+    assert reward_error(1e39, "float64") is None
+    assert reward_error(1e39, "float32") is not None
