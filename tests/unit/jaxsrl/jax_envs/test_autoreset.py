@@ -185,6 +185,15 @@ def test_a_time_limit_reached_while_a_row_resets_does_not_count():
     np.testing.assert_array_equal(out.reward[:, 0], [1, 0, 1])
 
 
+def test_a_step_keeps_the_types_of_a_reset_so_that_it_is_compiled_once():
+    def types(state):
+        return [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(state)]
+
+    first = jax.eval_shape(partial(reset_rows, Echo()), RUN_KEY, jnp.arange(3))  # its state is a Python number
+    stepped, _ = jax.eval_shape(partial(step_rows, Echo()), RUN_KEY, first, jnp.zeros(3))
+    assert types(first) == types(stepped)
+
+
 def test_small_dtypes_and_discrete_observations_keep_their_dtype():
     class Discrete(Echo):
         def spec(self):

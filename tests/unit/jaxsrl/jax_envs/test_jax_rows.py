@@ -132,6 +132,8 @@ def test_gymnasium_seeds_give_the_same_row_anywhere_and_none_goes_on():
     rows.reset(GymnasiumReset((None, 11, 12)), FirstRows(out.observation, out.is_first))
     np.testing.assert_array_equal(out.observation[1], first[1])
     assert (out.observation[[0, 2]] != first[[0, 2]]).all()
+    other.reset(GymnasiumReset((None, None)), other_out)
+    assert (other_out.observation[0] != other_out.observation[1]).all()  # each goes on with its own key
     with pytest.raises(UserError, match="take no reset options, got"):
         rows.reset(GymnasiumReset((1, 2, 3), {"low": 0}), FirstRows(out.observation, out.is_first))
     with pytest.raises(ValueError, match="made with a run_seed"):
