@@ -21,20 +21,26 @@ RUN_ID_BYTES = 16
 # magic 0..8, format version 8..16, layout hash 16..48, run id 48..64
 
 
-class Segment:
-    """A mapped segment. Process-safety: the creator owns it; children attach through the descriptor.
+class SharedBytes:
+    """Mapped shared memory. Process-safety: the creator owns it; children map the descriptor they were handed.
 
     Attributes:
         descriptor: open file descriptor of the memory, to be passed to children.
-        run_id: 16 random bytes that tell this segment from every other.
         buffer: the whole memory, writable.
     """
 
-    def __init__(self, descriptor: int, layout: SlotLayout, run_id: bytes) -> None:
-        """Maps `descriptor`; use `create` or `attach`."""
+    def __init__(self, descriptor: int, num_bytes: int) -> None:
+        """Maps `descriptor`, from `reserve`.
+
+        Raises:
+            LayoutMismatchError: the memory is of another size, or this machine's store order is not the one relied on.
+        """
+        _require_x86()
+        size = os.fstat(descriptor).st_size
+        if size != num_bytes:
+            raise LayoutMismatchError(f"expected a segment of {num_bytes} bytes, got {size}")
         self.descriptor = descriptor
-        self.run_id = run_id
-        self._map = mmap.mmap(descriptor, layout.total_bytes)
+        self._map = mmap.mmap(descriptor, num_bytes)
         self.buffer = memoryview(self._map)
 
     def close(self) -> None:
@@ -49,8 +55,25 @@ class Segment:
             pass  # somebody still holds a view: the memory goes when the last view does
 
 
-def create(layout: SlotLayout) -> Segment:
-    """A new, zero-filled segment of the layout's size, mode 0600, its name already gone.
+class Segment(SharedBytes):
+    """A pool's segment.
+
+    Attributes:
+        run_id: 16 random bytes that tell this segment from every other.
+    """
+
+    def __init__(self, descriptor: int, layout: SlotLayout, run_id: bytes) -> None:
+        """Maps `descriptor`; use `create` or `attach`."""
+        super().__init__(descriptor, layout.total_bytes)
+        self.run_id = run_id
+
+
+def reserve(num_bytes: int, purpose: str) -> int:
+    """Descriptor of new, zero-filled shared memory, mode 0600, its name already gone and its pages reserved.
+
+    Args:
+        num_bytes: size.
+        purpose: subject of the message when there is not enough, e.g. "the trajectory ring".
 
     Raises:
         SegmentTooLargeError: /dev/shm cannot hold it.
@@ -60,18 +83,28 @@ def create(layout: SlotLayout) -> Segment:
     shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
     try:
         posix_ipc.unlink_shared_memory(name)
-        os.ftruncate(shared.fd, layout.total_bytes)
-        os.posix_fallocate(shared.fd, 0, layout.total_bytes)
+        os.ftruncate(shared.fd, num_bytes)
+        os.posix_fallocate(shared.fd, 0, num_bytes)
     except OSError as error:
         os.close(shared.fd)
         if error.errno != errno.ENOSPC:
             raise
         raise SegmentTooLargeError(
-            f"the trajectory ring needs {layout.total_bytes / 2**20:.1f} MiB of shared memory and /dev/shm cannot hold "
-            f"it: enlarge /dev/shm (docker: --shm-size), or use fewer environments or a shorter rollout_length"
+            f"{purpose} needs {num_bytes / 2**20:.1f} MiB of shared memory and /dev/shm cannot hold it: enlarge /dev/shm "
+            f"(docker: --shm-size), or use fewer environments or a shorter rollout_length"
         ) from error
+    return shared.fd
+
+
+def create(layout: SlotLayout) -> Segment:
+    """A new, zero-filled segment of the layout's size, mode 0600, its name already gone.
+
+    Raises:
+        SegmentTooLargeError: /dev/shm cannot hold it.
+    """
+    descriptor = reserve(layout.total_bytes, "the trajectory ring")
     run_id = secrets.token_bytes(RUN_ID_BYTES)
-    segment = Segment(shared.fd, layout, run_id)
+    segment = Segment(descriptor, layout, run_id)
     segment.buffer[8:16] = FORMAT_VERSION.to_bytes(8, "little")
     segment.buffer[16:48] = layout.layout_hash
     segment.buffer[48:64] = run_id
@@ -85,10 +118,6 @@ def attach(descriptor: int, layout: SlotLayout, run_id: bytes) -> Segment:
     Raises:
         LayoutMismatchError: it was created with another layout, format version or run.
     """
-    _require_x86()
-    size = os.fstat(descriptor).st_size
-    if size != layout.total_bytes:
-        raise LayoutMismatchError(f"expected a segment of {layout.total_bytes} bytes, got {size}")
     segment = Segment(descriptor, layout, run_id)
     header = bytes(segment.buffer[:64])
     checks = [
