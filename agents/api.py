@@ -110,8 +110,75 @@ class UpdateFn(Protocol):
     def __call__(self, state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]: ...
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What one gradient step of an update hands to the next.
+
+    Attributes:
+        params: newest parameters.
+        opt_state: the optimizer's state.
+        num_skipped: int32 scalar, steps of this update that its own rule left out (PPO: `target_kl`). Once positive, the
+            remaining steps are left out too.
+    """
+
+    params: Params
+    opt_state: OptState
+    num_skipped: Array
+
+
+class PrepareFn(Protocol):
+    """Everything of an update that precedes its gradients (advantages, targets, the order of all minibatches).
+
+    Args: params: newest; extra: `LearnerState.extra`; batch; key: consumed. Returns: prepared, any pytree whose arrays keep
+    B where it is, and metrics (float32 scalars) for `finish`.
+    """
+
+    def __call__(self, params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Metrics]: ...
+
+
+class GradientFn(Protocol):
+    """Gradient number `step` (int32 scalar in [0, num_steps)) of an update at `params`, and float32 scalar metrics."""
+
+    def __call__(self, params: Params, prepared: Any, step: Array) -> tuple[Params, Metrics]: ...
+
+
+class ApplyFn(Protocol):
+    """One optimizer step with a gradient and the metrics that came with it; or none, counted in `num_skipped`."""
+
+    def __call__(self, progress: Progress, grads: Params, metrics: Metrics) -> Progress: ...
+
+
+class FinishFn(Protocol):
+    """The learner state after the update's last gradient step; `num_updates` grows by one.
+
+    Args: state: as the update began; progress: after its last step; prepared_metrics: of `prepare`; step_metrics: those of
+    the gradients, [num_steps] each.
+    """
+
+    def __call__(
+        self, state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Metrics
+    ) -> tuple[LearnerState, Metrics]: ...
+
+
+class GradientSteps(NamedTuple):
+    """An update cut at its gradients, so that they can be computed in one place and applied in another.
+
+    Composed by `agents.gradient_steps.make_update` it is the update.
+    """
+
+    num_steps: int
+    prepare: PrepareFn
+    gradient: GradientFn
+    apply: ApplyFn
+    finish: FinishFn
+
+
 class Agent(NamedTuple):
-    """An algorithm bound to its configuration and to an environment's spec: pure functions and declarations."""
+    """An algorithm bound to its configuration and to an environment's spec: pure functions and declarations.
+
+    `gradient_steps` is the same update as `update`, cut at its gradients; None where it cannot be cut.
+    """
 
     name: str
     init: InitFn
@@ -120,3 +187,4 @@ class Agent(NamedTuple):
     update: UpdateFn
     extras: Mapping[str, ArraySpec]
     data: OnPolicy
+    gradient_steps: GradientSteps | None = None

@@ -4,20 +4,33 @@
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from agents import returns, schedules
-from agents.api import Agent, AgentState, Array, LearnerState, Metrics, Mode, OnPolicy, OptState, Params, Trajectory
+from agents.api import (
+    Agent,
+    AgentState,
+    Array,
+    GradientSteps,
+    LearnerState,
+    Metrics,
+    Mode,
+    OnPolicy,
+    Params,
+    Progress,
+    Trajectory,
+)
+from agents.gradient_steps import make_apply, make_update
 from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import ArraySpec, EnvSpec
-
-_Carry = tuple[Params, OptState, Array]  # parameters, optimizer state, whether the KL has stopped the update
 
 EXTRAS = {"behaviour_log_prob": ArraySpec((), "float32")}
 
@@ -72,9 +85,9 @@ class PPOConfig:
                 raise UserError(f"{name} must be positive: got {getattr(self, name)}")
 
     @property
-    def total_gradient_steps(self) -> int:
-        """Gradient steps of the whole run."""
-        return self.total_updates * self.num_epochs * self.num_minibatches
+    def num_gradient_steps(self) -> int:
+        """Gradient steps of one update."""
+        return self.num_epochs * self.num_minibatches
 
 
 @jax.tree_util.register_dataclass
@@ -91,21 +104,45 @@ class Batch:
     weight: Array
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A trajectory ready for its gradients.
+
+    Attributes:
+        batch: [T, B, ...] each.
+        order: [num_gradient_steps, T / num_minibatches] int32, the steps of time in each minibatch.
+    """
+
+    batch: Batch
+    order: Array
+
+
 def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     """PPO for this environment and network. Raises UserError where they do not fit."""
     net = make_actor_critic(network, spec)
-    schedule = schedules.make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_gradient_steps)
+    schedule = schedules.make_schedule(
+        config.learning_rate_schedule, config.learning_rate, config.total_updates * config.num_gradient_steps
+    )
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm), optax.adam(schedule, eps=config.adam_epsilon)
+    )
+    steps = GradientSteps(
+        num_steps=config.num_gradient_steps,
+        prepare=partial(prepare, config, net),
+        gradient=partial(gradient, config, net),
+        apply=make_apply(optimizer, _kl_stop(config)),
+        finish=partial(finish, config, schedule),
     )
     return Agent(
         name="ppo",
         init=partial(init, net, optimizer),
         initial_agent_state=lambda num_rows: (),
         act=partial(act, net),
-        update=partial(update, config, net, optimizer, schedule),
+        update=make_update(steps),
         extras=EXTRAS,
         data=OnPolicy(),
+        gradient_steps=steps,
     )
 
 
@@ -181,64 +218,65 @@ def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> t
     return total, metrics
 
 
-def update(
-    config: PPOConfig,
-    net: ActorCritic,
-    optimizer: optax.GradientTransformation,
-    schedule: optax.Schedule,
-    state: LearnerState,
-    batch: Trajectory,
-    key: Array,
-) -> tuple[LearnerState, Metrics]:
-    """num_epochs x num_minibatches gradient steps; `key` is consumed."""
-    steps = make_batch(config, net, state.params, batch)
-    gradient = jax.grad(partial(loss, config, net), has_aux=True)
-
-    def step(carry: _Carry, minibatch: Batch) -> tuple[_Carry, Metrics]:
-        params, opt_state, stopped = carry
-        grads, metrics = gradient(params, minibatch)
-        updates, new_opt_state = optimizer.update(grads, opt_state, params)
-        new_params = optax.apply_updates(params, updates)
-        if config.target_kl is not None:
-            # The step that exceeds the target is not taken either: its KL was measured before it.
-            stopped = stopped | (metrics["policy/approx_kl"] > config.target_kl)
-            new_params, new_opt_state = jax.tree.map(
-                lambda old, new: jnp.where(stopped, old, new), (params, opt_state), (new_params, new_opt_state)
-            )
-        metrics["gradient/norm"] = optax.tree.norm(grads)
-        metrics["update/skipped_minibatches"] = stopped.astype(jnp.float32)
-        return (new_params, new_opt_state, stopped), metrics
-
-    def epoch(carry: _Carry, epoch_key: Array) -> tuple[_Carry, Metrics]:
-        return jax.lax.scan(step, carry, split_time(steps, epoch_key, config.num_minibatches))
-
-    keys = jax.random.split(key, config.num_epochs)
-    carry = (state.params, state.opt_state, jnp.zeros((), bool))
-    (params, opt_state, _), metrics = jax.lax.scan(epoch, carry, keys)
-    result = {name: jnp.mean(values) for name, values in metrics.items()}
-    result["update/skipped_minibatches"] = jnp.sum(metrics["update/skipped_minibatches"])
-    result["value/explained_variance"] = _explained_variance(steps)
-    gradient_steps = state.num_updates * (config.num_epochs * config.num_minibatches)
-    result["learning_rate"] = jnp.asarray(schedule(gradient_steps), jnp.float32)
-    return LearnerState(params, opt_state, state.num_updates + 1), result
-
-
-def split_time(batch: Batch, key: Array, num_minibatches: int) -> Batch:
-    """[T, B, ...] as [num_minibatches, T / num_minibatches, B, ...], steps in random order. `key` is consumed.
-
-    Only T is permuted and cut: B, which may be sharded over devices, stays where it is, so nothing is gathered.
+def prepare(
+    config: PPOConfig, net: ActorCritic, params: Params, extra: Any, batch: Trajectory, key: Array
+) -> tuple[Prepared, Metrics]:
+    """Advantages, targets and the minibatches of all epochs. `key` is consumed.
 
     Raises:
         UserError: `num_minibatches` does not divide T.
     """
-    length = batch.weight.shape[0]
-    if length % num_minibatches:
+    del extra
+    steps = make_batch(config, net, params, batch)
+    order = minibatch_order(config, steps.weight.shape[0], key)
+    return Prepared(steps, order), {"value/explained_variance": _explained_variance(steps)}
+
+
+def minibatch_order(config: PPOConfig, length: int, key: Array) -> Array:
+    """[num_gradient_steps, length / num_minibatches] int32: each epoch's permutation of time, cut. `key` is consumed.
+
+    Only T is permuted and cut: B, which may be sharded over devices, stays where it is, so nothing is gathered.
+
+    Raises:
+        UserError: `num_minibatches` does not divide `length`.
+    """
+    if length % config.num_minibatches:
         raise UserError(
-            f"num_minibatches must divide rollout_length: got {num_minibatches} and {length}; minibatches are cut along time"
+            f"num_minibatches must divide rollout_length: got {config.num_minibatches} and {length}; "
+            "minibatches are cut along time"
         )
-    order = jax.random.permutation(key, length)
-    shape = (num_minibatches, length // num_minibatches)
-    return jax.tree.map(lambda x: x[order].reshape(shape + x.shape[1:]), batch)
+    keys = jax.random.split(key, config.num_epochs)
+    order = jax.vmap(lambda epoch_key: jax.random.permutation(epoch_key, length))(keys)
+    return order.reshape(config.num_gradient_steps, length // config.num_minibatches)
+
+
+def gradient(
+    config: PPOConfig, net: ActorCritic, params: Params, prepared: Prepared, step: Array
+) -> tuple[Params, Metrics]:
+    """Gradient of the loss over minibatch number `step`."""
+    minibatch = jax.tree.map(lambda x: x[prepared.order[step]], prepared.batch)
+    grads, metrics = jax.grad(partial(loss, config, net), has_aux=True)(params, minibatch)
+    return grads, metrics | {"gradient/norm": optax.tree.norm(grads)}
+
+
+def finish(
+    config: PPOConfig,
+    schedule: optax.Schedule,
+    state: LearnerState,
+    progress: Progress,
+    prepared_metrics: Metrics,
+    step_metrics: Metrics,
+) -> tuple[LearnerState, Metrics]:
+    """The next learner state, and metrics averaged over the gradient steps."""
+    result = prepared_metrics | {name: jnp.mean(values) for name, values in step_metrics.items()}
+    result["update/skipped_minibatches"] = progress.num_skipped.astype(jnp.float32)
+    result["learning_rate"] = jnp.asarray(schedule(state.num_updates * config.num_gradient_steps), jnp.float32)
+    return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), result
+
+
+def _kl_stop(config: PPOConfig) -> Callable[[Metrics], Array] | None:
+    target = config.target_kl
+    return None if target is None else lambda metrics: metrics["policy/approx_kl"] > target
 
 
 def _squared_value_error(config: PPOConfig, value: Array, batch: Batch) -> Array:

@@ -15,7 +15,6 @@ from agents.distributions import categorical
 from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import SlotViews
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.learner.mesh import LearnerMesh
 
@@ -183,10 +182,8 @@ def test_hyper_parameters_out_of_range_are_refused(change):
 
 def sharded_update(agent, devices, data):
     mesh = LearnerMesh(devices)
-    names = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-    slot = SlotViews(**names, incarnation=np.zeros(1, np.int64))
     update = mesh.jit_update(agent, jax.random.key(5))
-    return update, mesh.place_state(agent.init(jax.random.key(1))), mesh.place_batch(slot)
+    return update, mesh.place_state(agent.init(jax.random.key(1))), jax.device_put(data, mesh.rows)
 
 
 def test_the_update_over_four_devices_is_the_update_on_one_and_gathers_nothing():
@@ -218,9 +215,9 @@ def test_the_sharded_update_is_what_pmap_computes():
     def device_update(params, opt_state, shard):
         steps = ppo.make_batch(config, net, params, shard)
         for epoch_key in jax.random.split(key, config.num_epochs):
-            minibatches = ppo.split_time(steps, epoch_key, config.num_minibatches)
-            for index in range(config.num_minibatches):
-                minibatch = jax.tree.map(lambda x, index=index: x[index], minibatches)
+            order = jax.random.permutation(epoch_key, STEPS)
+            for part in jnp.split(order, config.num_minibatches):
+                minibatch = jax.tree.map(lambda x, part=part: x[part], steps)
                 grads = jax.grad(lambda p, m=minibatch: ppo.loss(config, net, p, m)[0])(params)
                 grads = jax.lax.pmean(grads, "rows")
                 updates, opt_state = optimizer.update(grads, opt_state, params)
