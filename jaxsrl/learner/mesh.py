@@ -24,6 +24,9 @@ class LearnerMesh:
     Attributes:
         devices: of the mesh.
         aliases_host: whether placed batches may be views of the host's memory (true on CPU).
+        replicated: sharding of what every device has whole.
+        rows: sharding of [T, B, ...] arrays over B.
+        leading_rows: sharding of [B, ...] arrays over B.
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
@@ -33,30 +36,48 @@ class LearnerMesh:
         mesh = Mesh(np.array(self.devices), ("data",))
         self.replicated = NamedSharding(mesh, PartitionSpec())
         self.rows = NamedSharding(mesh, PartitionSpec(None, "data"))
+        self.leading_rows = NamedSharding(mesh, PartitionSpec("data"))
         self._copy = jax.jit(lambda params: jax.tree.map(jax.numpy.copy, params))
 
     def place_state(self, state: LearnerState) -> LearnerState:
         """The state with the sharding that the update returns: another one would compile a second time."""
         return jax.device_put(state, self.replicated)
 
-    def place_batch(self, slot: SlotViews) -> Trajectory:
-        """The slot as a trajectory sharded over rows. It may alias the slot: see `aliases_host`."""
-        trajectory = Trajectory(
-            observation=slot.observation,  # pyright: ignore[reportArgumentType]
-            is_first=slot.is_first,  # pyright: ignore[reportArgumentType]
-            action=slot.action,  # pyright: ignore[reportArgumentType]
-            reward=slot.reward,  # pyright: ignore[reportArgumentType]
-            terminated=slot.terminated,  # pyright: ignore[reportArgumentType]
-            truncated=slot.truncated,  # pyright: ignore[reportArgumentType]
-            valid=slot.valid,  # pyright: ignore[reportArgumentType]
-            policy_version=slot.policy_version,  # pyright: ignore[reportArgumentType]
-            extras=slot.extras,  # pyright: ignore[reportArgumentType]
-        )
-        return jax.device_put(trajectory, self.rows)
+    def place_batch(self, slots: Sequence[SlotViews]) -> Trajectory:
+        """Slots, which share the rows in order, as a trajectory sharded over rows. It may alias them: see `aliases_host`."""
+        parts = [_as_trajectory(slot) for slot in slots]
+        if len(parts) == 1:
+            return jax.device_put(parts[0], self.rows)
+        return jax.tree.map(lambda *leaves: self._place_rows(leaves), *parts)
 
-    def copy_params(self, params: Params, device: Device) -> Params:
-        """A copy on `device` that outlives the donation of `params` to the next update."""
-        return jax.device_put(self._copy(params), device)
+    def _place_rows(self, leaves: Sequence[np.ndarray]) -> Array:
+        """[T, b, ...] of several pools as one array; rows that lie in one pool are not copied on the host."""
+        ends = np.cumsum([leaf.shape[1] for leaf in leaves])
+        length, total = leaves[0].shape[0], int(ends[-1])
+        share = total // len(self.devices)
+
+        def rows(begin: int, end: int) -> np.ndarray:
+            pieces = [
+                leaf[:, max(0, begin - (stop - leaf.shape[1])) : end - (stop - leaf.shape[1])]
+                for leaf, stop in zip(leaves, ends, strict=True)
+                if begin < stop and end > stop - leaf.shape[1]
+            ]
+            return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
+
+        shards = [
+            jax.device_put(rows(index * share, (index + 1) * share), device)
+            for index, device in enumerate(self.devices)
+        ]
+        shape = (length, total, *leaves[0].shape[2:])
+        return jax.make_array_from_single_device_arrays(shape, self.rows, shards)
+
+    def place_rows(self, rows: Any) -> Any:
+        """A pytree of [B, ...] arrays, sharded over B; memory of the host is copied, so that it may be donated."""
+        return jax.device_put(rows, self.leading_rows, may_alias=False)
+
+    def copy_params(self, params: Params) -> Params:
+        """A copy that outlives the donation of `params` to the next update."""
+        return self._copy(params)
 
     def jit_update(self, agent: Agent, run_key: Array) -> KeyedUpdate:
         """The agent's update over the mesh: donates the state, and folds the number of updates into `run_key`."""
@@ -65,3 +86,17 @@ class LearnerMesh:
             return agent.update(state, batch, jax.random.fold_in(run_key, state.num_updates))
 
         return jax.jit(update, donate_argnums=0, out_shardings=(self.replicated, self.replicated))
+
+
+def _as_trajectory(slot: SlotViews) -> Trajectory:
+    return Trajectory(
+        observation=slot.observation,  # pyright: ignore[reportArgumentType]
+        is_first=slot.is_first,  # pyright: ignore[reportArgumentType]
+        action=slot.action,  # pyright: ignore[reportArgumentType]
+        reward=slot.reward,  # pyright: ignore[reportArgumentType]
+        terminated=slot.terminated,  # pyright: ignore[reportArgumentType]
+        truncated=slot.truncated,  # pyright: ignore[reportArgumentType]
+        valid=slot.valid,  # pyright: ignore[reportArgumentType]
+        policy_version=slot.policy_version,  # pyright: ignore[reportArgumentType]
+        extras=slot.extras,  # pyright: ignore[reportArgumentType]
+    )

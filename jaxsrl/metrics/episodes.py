@@ -63,3 +63,59 @@ class EpisodeTracker:
         self._return, self._length = arrays["return"].copy(), arrays["length"].copy()
         self._recent.extend((float(value), int(length)) for value, length in arrays["recent"])
         self.num_episodes = int(arrays["count"])
+
+
+class EpisodeTotals:
+    """Finished episodes of which only totals are known, because they were summed where rows are stepped.
+
+    The sibling of `EpisodeTracker` for plans without slots on the host; the same metrics, over the newest totals that have
+    at least 100 episodes together (fewer while there are none).
+
+    Attributes:
+        num_episodes: finished so far.
+    """
+
+    def __init__(self) -> None:
+        """No episode yet."""
+        self.num_episodes = 0
+        self._recent: deque[tuple[int, float, float, int]] = deque()
+
+    def add_totals(self, count: int, return_sum: float, return_max: float, length_sum: int) -> None:
+        """Takes in `count` more finished episodes.
+
+        Args:
+            count: episodes, none of them told before.
+            return_sum: their returns, in environment reward units.
+            return_max: the largest of these.
+            length_sum: their lengths, in env steps.
+        """
+        if not count:
+            return
+        self.num_episodes += count
+        self._recent.append((count, return_sum, return_max, length_sum))
+        while sum(totals[0] for totals in self._recent) - self._recent[0][0] >= WINDOW:
+            self._recent.popleft()
+
+    def metrics(self) -> dict[str, float]:
+        """As `EpisodeTracker.metrics`; empty before the first episode."""
+        if not self._recent:
+            return {}
+        counts, returns, largest, lengths = zip(*self._recent, strict=True)
+        return {
+            "episode/return_mean": sum(returns) / sum(counts),
+            "episode/return_max": max(largest),
+            "episode/length_mean": sum(lengths) / sum(counts),
+            "episode/count": float(self.num_episodes),
+        }
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """All state, for a checkpoint."""
+        recent = np.array([list(totals) for totals in self._recent], np.float64).reshape(-1, 4)
+        return {"recent": recent, "count": np.array(self.num_episodes)}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Continues from `to_arrays`."""
+        self._recent = deque(
+            (int(n), float(total), float(top), int(steps)) for n, total, top, steps in arrays["recent"]
+        )
+        self.num_episodes = int(arrays["count"])
