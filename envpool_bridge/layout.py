@@ -8,7 +8,7 @@ whole slot is one contiguous batch (what the learner reads). `docs/ring_protocol
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -191,6 +191,28 @@ class SlotViews:
     policy_version: np.ndarray
     incarnation: np.ndarray
     extras: dict[str, np.ndarray]
+
+
+def join_slots(slots: Sequence[SlotViews]) -> SlotViews:
+    """Slots of several pools as one: rows in order, copied; of the observations only the last one, [1, B, ...]."""
+    if len(slots) == 1:
+        return slots[0]
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([getattr(slot, name) for slot in slots], axis=1)
+
+    return SlotViews(
+        observation=np.concatenate([slot.observation[-1:] for slot in slots], axis=1),
+        is_first=joined("is_first"),
+        action=joined("action"),
+        reward=joined("reward"),
+        terminated=joined("terminated"),
+        truncated=joined("truncated"),
+        valid=joined("valid"),
+        policy_version=joined("policy_version"),
+        incarnation=np.concatenate([slot.incarnation for slot in slots]),
+        extras={},
+    )
 
 
 def view_slots(layout: SlotLayout, buffer: memoryview) -> list[SlotViews]:

@@ -9,6 +9,7 @@ from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset, ResetRequest
 from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.errors import PoolClosedError
 from envpool_bridge.layout import PoolShape, SlotViews, make_layout, view_slots
+from envpool_bridge.local_policy import LocalPolicySpec, check_shape
 from envpool_bridge.ring import Command, Counters
 from envpool_bridge.specs import ArraySpec, EnvSpec
 from envpool_bridge.worker import WorkerConfig
@@ -42,6 +43,8 @@ class EnvPool:
         verify_every: int = _VERIFY_EVERY,
         first_sequence: int = 0,
         spec: EnvSpec | None = None,
+        first_row: int = 0,
+        cores: Sequence[int] = (),
     ) -> None:
         """Reserves the shared memory and begins to start the workers.
 
@@ -55,6 +58,8 @@ class EnvPool:
                 is full; 1 where each step must be good before anybody sees it.
             first_sequence: where a resumed run goes on.
             spec: of the source, if it is already known.
+            first_row: of the run, that this pool's rows begin with; for seeds and messages.
+            cores: that the workers keep to, in turn, among those this process may run on; () leaves it to the kernel.
 
         Raises:
             UserError: the source cannot be sent to workers.
@@ -67,6 +72,7 @@ class EnvPool:
         self._run_seed = run_seed
         self._keep_infos = keep_infos
         self._verify_every = verify_every
+        self._first_row, self._cores = first_row, tuple(cores)
         self._segment = shared_segment.create(self._layout)
         self._counters = Counters(self._layout, self._segment.buffer)
         self._counters.start_at(first_sequence)
@@ -113,13 +119,20 @@ class EnvPool:
         workers = range(self.shape.num_workers)
         return sum(self._counters.waited_seconds(self.shape.parts_of_worker(worker)[0]) for worker in workers)
 
-    def start(self, resets: Sequence[ResetRequest]) -> None:
+    def start(self, resets: Sequence[ResetRequest], local_policy: LocalPolicySpec | None = None) -> None:
         """Starts the workers, which reset their environments and post the first observations.
 
         Args:
             resets: one a part, in row order.
+            local_policy: with it the workers act themselves, and nobody else may: only `acquire` and `release` are left to
+                the caller. Call `wake_workers` when their parameters change.
+
+        Raises:
+            UserError: workers share lanes, so that none of them can act for one.
         """
         self._require_open()
+        if local_policy is not None:
+            check_shape(self.shape)
         config = WorkerConfig(
             layout=self._layout,
             run_id=self._segment.run_id,
@@ -131,11 +144,16 @@ class EnvPool:
             resets=(),
             spin_seconds=_SPIN_SECONDS,
             verify_every=self._verify_every,
+            first_row=self._first_row,
+            cores=self._cores,
+            local_policy=local_policy.factory if local_policy is not None else b"",
         )
         by_worker = [[resets[part] for part in self.shape.parts_of_worker(w)] for w in range(self.shape.num_workers)]
         for part in range(self.shape.num_parts):
             self._counters.begin_incarnation(part)
-        self._workers.start(config, by_worker, self._segment.descriptor, (self._inference_bell, self._learner_bell))
+        bells = (self._inference_bell, self._learner_bell)
+        extra = local_policy.descriptors if local_policy is not None else ()
+        self._workers.start(config, by_worker, self._segment.descriptor, bells, extra)
         watched = self._workers.watched()
         self._acting = Waiter(self._inference_bell, watched, _SPIN_SECONDS)
         self._learning = Waiter(self._learner_bell, watched, 0.0)
@@ -174,6 +192,10 @@ class EnvPool:
     def wake(self) -> None:
         """Makes `wait_ready` look again; from any thread."""
         self._inference_bell.ring()
+
+    def wake_workers(self) -> None:
+        """Makes waiting workers look again."""
+        self._workers.ring_all()
 
     def wait_begun(self, timeout_seconds: float) -> bool:
         """Waits until every lane has posted its first observation; from the learning thread. Raises as `wait_ready`."""

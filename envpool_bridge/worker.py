@@ -19,6 +19,7 @@ from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.layout import SlotLayout, SlotViews, view_slots
 from envpool_bridge.ring import Counters
 
+NUM_DESCRIPTORS = 5  # that every worker receives: see `main`
 _IDLE_SECONDS = 1.0
 
 
@@ -37,6 +38,9 @@ class WorkerConfig:
         resets: first reset of each part this worker serves.
         spin_seconds: how long to spin before blocking on the doorbell.
         verify_every: steps after which their values are verified together; see `EnvRows.verify`.
+        first_row: of the run, that the pool's rows begin with.
+        cores: that workers keep to, in turn; () for any.
+        local_policy: pickled MakeLocalPolicy of workers that act themselves; b"" if actions come from the parent.
     """
 
     layout: SlotLayout
@@ -49,6 +53,9 @@ class WorkerConfig:
     resets: Sequence[ResetRequest]
     spin_seconds: float
     verify_every: int
+    first_row: int = 0
+    cores: tuple[int, ...] = ()
+    local_policy: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +76,7 @@ class ErrorMessage:
     traceback: str
 
 
-class _Part:
+class Part:
     """State of the rows that this worker steps for one lane."""
 
     def __init__(self, part: int, layout: SlotLayout, slots: list[SlotViews], rows: EnvRows, verify_every: int) -> None:
@@ -117,11 +124,12 @@ class Worker:
         shape = config.layout.shape
         self._rollout_length, self._num_slots = shape.rollout_length, shape.num_slots
         self._window = self._rollout_length * self._num_slots
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
         for part in shape.parts_of_worker(config.worker):
             columns = shape.part_rows(part)
-            rows = source.make_rows(range(columns.start, columns.stop), config.run_seed, config.keep_infos)
-            self._parts.append(_Part(part, config.layout, self._slots, rows, config.verify_every))
+            row_ids = range(config.first_row + columns.start, config.first_row + columns.stop)
+            rows = source.make_rows(row_ids, config.run_seed, config.keep_infos)
+            self._parts.append(Part(part, config.layout, self._slots, rows, config.verify_every))
 
     def serve(self) -> None:
         """Resets the environments, then steps them until the parent asks to stop."""
@@ -135,7 +143,7 @@ class Worker:
         for part in self._parts:
             part.rows.close()
 
-    def _start(self, part: _Part, request: ResetRequest) -> None:
+    def _start(self, part: Part, request: ResetRequest) -> None:
         sequence = self._counters.actions_posted(part.lane) // self._rollout_length
         part.step = sequence * self._rollout_length
         slot = sequence % self._num_slots
@@ -156,7 +164,7 @@ class Worker:
                 return True
         return False
 
-    def _advance(self, part: _Part) -> bool:
+    def _advance(self, part: Part) -> bool:
         """Does what the part can do now without waiting; False if there was nothing."""
         counters = self._counters
         if part.opening is not None:
@@ -188,7 +196,7 @@ class Worker:
             part.opening = sequence
         return True
 
-    def _open_slot(self, part: _Part, sequence: int) -> None:
+    def _open_slot(self, part: Part, sequence: int) -> None:
         # The observation after the last step belongs to both trajectories: it ends one and begins the next.
         before, slot = (sequence - 1) % self._num_slots, sequence % self._num_slots
         part.whole[slot].prepare()
@@ -198,7 +206,7 @@ class Worker:
         part.opening = None
         self._publish(part)
 
-    def _publish(self, part: _Part) -> None:
+    def _publish(self, part: Part) -> None:
         if self._config.keep_infos and any(part.rows.infos):
             self._connection.send(InfosMessage(part.part, part.step, part.rows.infos))
             self._counters.count_infos(part.part)
@@ -212,18 +220,29 @@ class Worker:
         return self._pending_resets.pop(part)
 
 
+def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> Worker:
+    if config.cores:  # before anything starts threads
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {allowed[config.cores[config.worker % len(config.cores)]]})
+    if not config.local_policy:
+        return Worker(config, connection, descriptors)
+    from envpool_bridge.acting_worker import ActingWorker  # it builds on this module
+
+    return ActingWorker(config, connection, descriptors[:NUM_DESCRIPTORS], descriptors[NUM_DESCRIPTORS:])
+
+
 def main(descriptors: Sequence[int]) -> None:
     """Body of a forked worker; reports any exception to the parent before it ends.
 
     Args:
-        descriptors: segment, connection, own doorbell, inference doorbell, learner doorbell.
+        descriptors: segment, connection, own doorbell, inference doorbell, learner doorbell; then the local policy's.
     """
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # prints the stack even when an environment hangs in C
     connection = Connection(descriptors[1])
     try:
         config: WorkerConfig = connection.recv()
-        Worker(config, connection, descriptors).serve()
+        _make_worker(config, connection, descriptors).serve()
     except BaseException as error:  # noqa: BLE001  the parent must learn of it, whatever it is
         text = "".join(traceback.format_exception(error))
         try:

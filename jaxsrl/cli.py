@@ -50,7 +50,7 @@ class BenchPool:
     suite: str = "gymnasium"
     workers: int = 2
     envs_per_worker: int = 64
-    lanes_per_worker: int = 2
+    lanes_per_worker: int = 1
     seconds: float = 5.0
     json: bool = False
 

@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 from envpool_bridge.errors import UserError
 
-PolicyName = Literal["serial", "single_learner_fine"]
-
 # What may differ when a run directory is resumed: how long and how often, never what is computed at each step.
 MAY_CHANGE = frozenset(
     {"run.env_steps", "run.directory", "run.checkpoint_every_updates", "run.keep_checkpoints", "run.log_every_seconds"}
@@ -22,7 +20,8 @@ class RunConfig:
         name: of the run's directory; "" makes one from the experiment, the environment and the seed.
         directory: where runs live.
         seed: of everything random.
-        policy: distribution policy, which places environments, inference and learning.
+        policy: distribution policy, which places environments, inference and learning: a name of
+            jaxsrl.dataflow.policies.POLICIES, or your own as "path/to/file.py:function" or "module:function".
         env_steps: total environment steps.
         num_envs: B, environments stepped in all.
         num_env_workers: environment processes.
@@ -34,6 +33,13 @@ class RunConfig:
         inference_batching: "lane" gives every lane its own call of fixed shape (deterministic to the bit), "merged" joins
             whatever lanes are ready.
         num_devices: devices the learner is sharded over.
+        inference_platform: "cpu" acts on the host beside an accelerator that learns; "" acts on a device.
+        num_inference_devices: devices that only act; for `decoupled`.
+        num_inference_servers: batched servers that share the rows; for `decoupled`.
+        num_replicas: replicas that compute gradients, 0 for one a device; for `central`.
+        gradients: "synchronous" waits for every replica, "asynchronous" applies what comes; for `central`.
+        max_gradient_staleness: gradient steps that an asynchronous gradient may be behind; older ones are dropped, counted.
+        host_devices: splits a CPU into so many jax devices; 0 leaves it whole.
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
         log_every_seconds: between lines of metrics.
@@ -43,7 +49,7 @@ class RunConfig:
     name: str = ""
     directory: str = "runs"
     seed: int = 0
-    policy: PolicyName = "single_learner_fine"
+    policy: str = "single_learner_fine"
     env_steps: int = 500_000
     num_envs: int = 128
     num_env_workers: int = 2
@@ -53,6 +59,13 @@ class RunConfig:
     max_policy_lag: int = 1
     inference_batching: Literal["lane", "merged"] = "lane"
     num_devices: int = 1
+    inference_platform: Literal["", "cpu"] = ""
+    num_inference_devices: int = 1
+    num_inference_servers: int = 1
+    num_replicas: int = 0
+    gradients: Literal["synchronous", "asynchronous"] = "synchronous"
+    max_gradient_staleness: int = 8
+    host_devices: int = 0
     checkpoint_every_updates: int = 100
     keep_checkpoints: int = 3
     log_every_seconds: float = 2.0
@@ -67,12 +80,24 @@ class RunConfig:
             "workers_per_lane",
             "rollout_length",
             "num_devices",
+            "num_inference_devices",
+            "num_inference_servers",
             "keep_checkpoints",
         )
         for name in at_least_one:
             if getattr(self, name) < 1:
                 raise UserError(f"run.{name} must be at least 1: got {getattr(self, name)}")
-        for name in ("seed", "max_policy_lag", "checkpoint_every_updates", "log_every_seconds", "evaluation_episodes"):
+        not_negative = (
+            "seed",
+            "max_policy_lag",
+            "num_replicas",
+            "max_gradient_staleness",
+            "host_devices",
+            "checkpoint_every_updates",
+            "log_every_seconds",
+            "evaluation_episodes",
+        )
+        for name in not_negative:
             if getattr(self, name) < 0:
                 raise UserError(f"run.{name} must not be negative: got {getattr(self, name)}")
         if "/" in self.name or self.name in {".", ".."}:

@@ -13,6 +13,17 @@ class FragmentKind(enum.Enum):
     ENVIRONMENT = "environment"
     INFERENCE = "inference"
     LEARNER = "learner"
+    PARAMETER_SERVER = "parameter_server"
+
+
+class Carries(enum.Enum):
+    """What flows through a channel."""
+
+    OBSERVATIONS = "observations"
+    ACTIONS = "actions"
+    TRAJECTORIES = "trajectories"
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
 
 
 class Transport(enum.Enum):
@@ -20,6 +31,7 @@ class Transport(enum.Enum):
 
     IN_PROCESS = "in_process"
     SHARED_RING = "shared_ring"
+    SHARED_BLOCK = "shared_block"
     DEVICE_COPY = "device_copy"
 
 
@@ -37,24 +49,35 @@ class InProcess:
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """Runs in processes of its own.
+    """Each replica runs in processes of its own.
 
     Attributes:
-        count: how many.
+        count: processes of one replica.
+        cores: processor cores they keep to, in turn, over all replicas; () leaves that to the kernel.
     """
 
     count: int
+    cores: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Runs on accelerators (or host devices) of the main process.
+    """Runs on devices of the main process.
 
     Attributes:
-        indices: into `jax.devices()`.
+        indices: into the devices of `platform`. Replicas share them evenly, in order.
+        platform: "cpu" for the host's own devices beside an accelerator; "" for jax's default platform.
     """
 
     indices: tuple[int, ...]
+    platform: str = ""
+
+    def of_replica(self, replica: int, replicas: int) -> tuple[int, ...]:
+        """The indices that one of `replicas` uses: its share, or one of them where there are fewer than replicas."""
+        share = len(self.indices) // replicas
+        if share == 0:
+            return (self.indices[replica % len(self.indices)],)
+        return self.indices[replica * share : (replica + 1) * share]
 
 
 Placement = InProcess | Processes | Devices
@@ -67,7 +90,7 @@ class Fragment:
     Attributes:
         name: unique in its plan.
         kind: what it does.
-        replicas: copies of it that share the rows evenly.
+        replicas: copies of it that share the rows evenly, in order.
         placement: where they run.
     """
 
@@ -79,20 +102,26 @@ class Fragment:
 
 @dataclasses.dataclass(frozen=True)
 class Channel:
-    """An edge, and its back-pressure rule.
+    """An edge: what it carries, how far behind its reader may be, and its back-pressure rule.
 
     Attributes:
         source: name of the fragment that writes.
         target: name of the fragment that reads.
-        carries: what flows, in the field's words.
+        carries: what flows.
         transport: how.
         capacity: items in flight before `when_full` applies.
         when_full: what the source does then.
+        max_lag: versions that the reader of parameters, or the parameters that gradients were computed with, may be behind:
+            0 waits for the newest, 1 overlaps by one version (both deterministic), n is asynchronous with that bound.
+        synchronous: whether the source waits until what it wrote was used; gradients that are not waited for and exceed
+            `max_lag` are dropped, and counted.
     """
 
     source: str
     target: str
-    carries: str
+    carries: Carries
     transport: Transport
     capacity: int
     when_full: WhenFull = WhenFull.BLOCK
+    max_lag: int = 0
+    synchronous: bool = True

@@ -1,4 +1,4 @@
-"""Plan: which fragments a run has, where they are, and what flows between them; checked before anything starts."""
+"""Plan: which fragments a run has, where they are, and what flows between them. Data only; `validate.py` checks it."""
 
 import dataclasses
 import enum
@@ -6,8 +6,18 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape
-from jaxsrl.dataflow.fragment import Channel, Devices, Fragment, FragmentKind, Processes, WhenFull
-from jaxsrl.dataflow.resources import Resources
+from jaxsrl.dataflow.fragment import (
+    Carries,
+    Channel,
+    Devices,
+    Fragment,
+    FragmentKind,
+    InProcess,
+    Placement,
+    Processes,
+    Transport,
+    WhenFull,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +28,7 @@ class Plan:
         policy: the distribution policy that made it.
         fragments: parts of the dataflow.
         channels: edges between them.
-        shape: how rows are divided among workers and lanes.
-        max_policy_lag: updates that the acting policy may be behind.
+        shape: how the rows of one replica of the environments are divided among workers and lanes.
         merge_lanes: whether inference joins lanes that are ready together.
     """
 
@@ -27,76 +36,65 @@ class Plan:
     fragments: tuple[Fragment, ...]
     channels: tuple[Channel, ...]
     shape: PoolShape
-    max_policy_lag: int
     merge_lanes: bool = False
 
     def fragment(self, kind: FragmentKind) -> Fragment:
-        """The one fragment of this kind."""
-        return next(fragment for fragment in self.fragments if fragment.kind is kind)
+        """The one fragment of this kind.
+
+        Raises:
+            UserError: there is none, or more than one.
+        """
+        found = [fragment for fragment in self.fragments if fragment.kind is kind]
+        if len(found) != 1:
+            raise UserError(f"plan {self.policy}: expected one fragment of kind {kind.value}, got {len(found)}")
+        return found[0]
+
+    def channel(self, carries: Carries) -> Channel | None:
+        """The first channel that carries this; None if there is none."""
+        return next((channel for channel in self.channels if channel.carries is carries), None)
 
     @property
-    def in_process(self) -> bool:
-        """Whether environments run in the main process."""
-        return not isinstance(self.fragment(FragmentKind.ENVIRONMENT).placement, Processes)
+    def environments(self) -> Fragment:
+        """The environments."""
+        return self.fragment(FragmentKind.ENVIRONMENT)
 
     @property
-    def learner_devices(self) -> tuple[int, ...]:
-        """Devices of the learner."""
-        placement = self.fragment(FragmentKind.LEARNER).placement
-        return placement.indices if isinstance(placement, Devices) else (0,)
+    def inference(self) -> Fragment:
+        """Policy inference."""
+        return self.fragment(FragmentKind.INFERENCE)
 
     @property
-    def inference_device(self) -> int:
-        """Device of the inference server."""
-        placement = self.fragment(FragmentKind.INFERENCE).placement
-        return placement.indices[0] if isinstance(placement, Devices) else 0
+    def learner(self) -> Fragment:
+        """The learner."""
+        return self.fragment(FragmentKind.LEARNER)
 
+    @property
+    def parameter_server(self) -> Fragment | None:
+        """The parameter server; None where the learner applies its own gradients."""
+        return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.PARAMETER_SERVER), None)
 
-def validate_plan(plan: Plan, resources: Resources) -> None:
-    """Refuses a plan that cannot run here.
+    @property
+    def num_rows(self) -> int:
+        """B, environments in all."""
+        return self.shape.num_rows * self.environments.replicas
 
-    Raises:
-        UserError: names the fragment or channel, the number at fault, and what to change.
-    """
-    names = [fragment.name for fragment in plan.fragments]
-    if len(set(names)) != len(names):
-        raise UserError(f"plan {plan.policy}: fragment names must differ: got {names}")
-    for channel in plan.channels:
-        for end in (channel.source, channel.target):
-            if end not in names:
-                raise UserError(
-                    f"plan {plan.policy}: channel {channel.source} -> {channel.target} has no fragment {end!r}: "
-                    f"expected one of {names}"
-                )
-        if channel.capacity < 1:
-            raise UserError(
-                f"plan {plan.policy}: channel {channel.source} -> {channel.target} needs a capacity of at least 1: "
-                f"got {channel.capacity}"
-            )
-        if channel.when_full is WhenFull.DROP_OLDEST:
-            raise UserError(
-                f"plan {plan.policy}: channel {channel.source} -> {channel.target} drops its oldest, which is not built "
-                f"yet: use WhenFull.BLOCK"
-            )
-    for fragment in plan.fragments:
-        _validate_fragment(plan, fragment, resources)
-    if plan.shape.num_slots < plan.max_policy_lag + 1:
-        raise UserError(
-            f"plan {plan.policy}: max_policy_lag {plan.max_policy_lag} needs at least {plan.max_policy_lag + 1} slots: "
-            f"got {plan.shape.num_slots}"
-        )
+    @property
+    def max_policy_lag(self) -> int:
+        """Updates that the acting policy may be behind."""
+        channel = self.channel(Carries.PARAMETERS)
+        return channel.max_lag if channel is not None else 0
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON data, for people and for `plan.json`."""
+    """The plan as JSON data, for people and for `plan.json`; `plan_from_json` is its inverse."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, enum.Enum):
             return value.value
+        if isinstance(value, InProcess | Processes | Devices):
+            return {"kind": type(value).__name__, **{name: convert(item) for name, item in vars(value).items()}}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {field.name: convert(getattr(value, field.name)) for field in dataclasses.fields(value)}
-            is_placement = type(value).__name__ in {"InProcess", "Processes", "Devices"}
-            return {"kind": type(value).__name__, **fields} if is_placement else fields
+            return {field.name: convert(getattr(value, field.name)) for field in dataclasses.fields(value)}
         if isinstance(value, tuple):
             return [convert(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
         return value
@@ -104,24 +102,29 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     return convert(plan)
 
 
-def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> None:
-    where = f"plan {plan.policy}: fragment {fragment.name}"
-    if fragment.replicas < 1:
-        raise UserError(f"{where} needs at least 1 replica: got {fragment.replicas}")
-    if not isinstance(fragment.placement, Devices):
-        return
-    devices = fragment.placement.indices
-    if not devices or max(devices) >= resources.num_devices:
-        raise UserError(
-            f"{where} wants device {max(devices, default=0)}, but there are {resources.num_devices} "
-            f"{resources.platform} devices: use --run.num-devices {resources.num_devices} or less"
-        )
-    rows = plan.shape.num_rows
-    if fragment.kind is FragmentKind.LEARNER and rows % len(devices):
-        raise UserError(
-            f"{where}: {rows} rows do not divide over {len(devices)} devices: "
-            f"use --run.num-envs {nearest_multiple(rows, len(devices))}"
-        )
+def plan_from_json(data: dict[str, Any]) -> Plan:
+    """The plan that `plan_to_json` wrote."""
+    fragments = [
+        Fragment(one["name"], FragmentKind(one["kind"]), one["replicas"], _placement(one["placement"]))
+        for one in data["fragments"]
+    ]
+    enums = {"carries": Carries, "transport": Transport, "when_full": WhenFull}
+    channels = [
+        Channel(**{name: enums[name](value) if name in enums else value for name, value in one.items()})
+        for one in data["channels"]
+    ]
+    shape = PoolShape(**data["shape"])
+    return Plan(data["policy"], tuple(fragments), tuple(channels), shape, data["merge_lanes"])
+
+
+def _placement(data: dict[str, Any]) -> Placement:
+    match data["kind"]:
+        case "Processes":
+            return Processes(data["count"], tuple(data["cores"]))
+        case "Devices":
+            return Devices(tuple(data["indices"]), data["platform"])
+        case _:
+            return InProcess()
 
 
 def nearest_multiple(number: int, of: int) -> int:

@@ -37,7 +37,14 @@ class InferenceServer:
     """Acts for the pool's lanes. Thread-safety: `run` in one thread; `stats` may be read from any."""
 
     def __init__(
-        self, pool: EnvPool, agent: Agent, store: ParamsStore, run_key: Array, device: Device, merge: bool
+        self,
+        pool: EnvPool,
+        agent: Agent,
+        store: ParamsStore,
+        run_key: Array,
+        device: Device,
+        merge: bool,
+        first_row: int = 0,
     ) -> None:
         """Prepares to serve.
 
@@ -48,6 +55,7 @@ class InferenceServer:
             run_key: folded with row and step for every action.
             device: where to compute.
             merge: whether lanes that are ready together share a call.
+            first_row: of the run, that the pool's rows begin with.
 
         Raises:
             UserError: merging was asked for an agent that carries state from step to step.
@@ -62,7 +70,7 @@ class InferenceServer:
         lanes = range(pool.num_lanes)
         with jax.default_device(device):
             self._agent_states = [agent.initial_agent_state(self._rows_per_lane) for _ in lanes]
-            keys = row_keys(run_key, range(pool.num_rows))
+            keys = row_keys(run_key, range(first_row, first_row + pool.num_rows))
             self._lane_keys = [keys[pool.shape.lane_rows(lane)] for lane in lanes]
             self._all_keys = keys
         if merge and jax.tree.leaves(self._agent_states):

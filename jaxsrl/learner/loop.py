@@ -7,13 +7,12 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from agents.api import Agent, Array, LearnerState, Metrics
-from envpool_bridge.layout import SlotViews
-from jaxsrl.learner.mesh import Device, LearnerMesh
+from agents.api import LearnerState, Metrics, Params
+from envpool_bridge.layout import SlotViews, join_slots
+from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTracker
-from jaxsrl.params.store import ParamsStore
 from jaxsrl.runtime.episode_log import EpisodeLog
-from jaxsrl.runtime.sources import TrajectorySource
+from jaxsrl.runtime.source import TrajectorySource
 
 _WAIT_SECONDS = 0.2
 
@@ -43,33 +42,32 @@ class Learner:
         num_updates: updates that made it.
         metrics: of the newest update, still on the device.
         stats: totals.
+        published: newest parameters that were published.
+        behind: those one version older; None before there were any.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        mesh: LearnerMesh,
-        store: ParamsStore,
-        source: TrajectorySource,
-        state: LearnerState,
-        update_key: Array,
-        inference_device: Device,
-    ) -> None:
-        """A learner that continues from `state`, and publishes its parameters."""
-        self._mesh, self._store, self._source = mesh, store, source
-        self._inference_device = inference_device
-        self._update = mesh.jit_update(agent, update_key)
+    def __init__(self, mesh: LearnerMesh, source: TrajectorySource, state: LearnerState, update: KeyedUpdate) -> None:
+        """A learner that continues from `state`, and publishes its parameters.
+
+        Args:
+            mesh: to shard rows over.
+            source: of trajectories; told of every new version.
+            state: to continue from.
+            update: `mesh.jit_update` of an agent, or what stands in for it.
+        """
+        self._mesh, self._source, self._update = mesh, source, update
         self.state = mesh.place_state(state)
         self.num_updates = int(state.num_updates)
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
+        self.published: Params = None
+        self.behind: Params = None
         self.publish()
 
     def publish(self) -> None:
         """Publishes the newest parameters; they never share memory with the state, which the next update donates."""
-        params = self._mesh.copy_params(self.state.params, self._inference_device)
-        self._store.publish(self.num_updates, params)
-        self._source.params_published()
+        self.behind, self.published = self.published, self._mesh.copy_params(self.state.params)
+        self._source.publish(self.num_updates, self.published)
 
     def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
         """One update if a slot is full within a short wait.
@@ -85,10 +83,11 @@ class Learner:
         if sequence is None:
             return False
         start = time.perf_counter()
-        slot = self._source.slot(sequence)
-        batch = self._mesh.place_batch(slot)
+        slots = self._source.slots(sequence)
+        batch = self._mesh.place_batch(slots)
         self.state, self.metrics = self._update(self.state, batch)
         # The host's bookkeeping runs while the device computes.
+        slot = join_slots(slots)
         episodes.observe(slot)
         log.observe(slot)
         self._measure_lag(slot)

@@ -40,11 +40,6 @@ class ParamsStore:
             version = self._pick(sequence)
             return None if version is None else (version, self._versions[version])
 
-    def version_behind(self, newest: int) -> Params | None:
-        """Parameters one version behind `newest`, if kept; what a resumed run at lag 1 acts with first."""
-        with self._changed:
-            return self._versions.get(newest - 1)
-
     def _pick(self, sequence: int) -> int | None:
         oldest = max(0, sequence - self._lag)
         if self._lag <= 1:

@@ -8,7 +8,7 @@ import jax
 from jaxsrl.learner.loop import Learner
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.metrics.sinks import MetricsSink, Record
-from jaxsrl.runtime.sources import TrajectorySource
+from jaxsrl.runtime.source import TrajectorySource
 
 
 class Reporter:

@@ -10,23 +10,24 @@ import numpy as np
 
 from agents.api import Agent, LearnerState, Trajectory
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import make_layout
+from envpool_bridge.layout import PoolShape, make_layout
 from envpool_bridge.specs import EnvSpec, spec_to_dict
 from jaxsrl.checkpoint import CheckpointStore
 from jaxsrl.config import RunConfig, to_json
-from jaxsrl.dataflow.plan import Plan, plan_to_json, validate_plan
+from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
+from jaxsrl.dataflow.validate import validate_memory, validate_plan
 from jaxsrl.evaluate import MakeEnv, as_source
 from jaxsrl.learner.loop import Learner, run_learner
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.console import ConsoleSink
 from jaxsrl.metrics.sinks import JsonlSink, MetricsSink, Sinks, TensorBoardSink
-from jaxsrl.params.store import ParamsStore
 from jaxsrl.run_directory import PLAN, RunDirectory, write_json
+from jaxsrl.runtime.interpret import devices_of, make_source, make_update
 from jaxsrl.runtime.lifecycle import Lifecycle, stop_on_signals
 from jaxsrl.runtime.progress import Progress, begin, from_arrays, to_arrays
 from jaxsrl.runtime.reporter import Reporter
-from jaxsrl.runtime.sources import PoolSource, SerialSource
+from jaxsrl.runtime.source import SourceConfig, TrajectorySource
 
 _JOIN_SECONDS = 30.0
 
@@ -84,11 +85,13 @@ def run(
         UserError: something cannot run as asked; raised before any process starts.
         BridgeError: an environment failed.
     """
-    validate_plan(plan, Resources.detect())
-    if plan.shape.num_rows != config.num_envs or plan.shape.rollout_length != config.rollout_length:
+    resources = Resources.detect()
+    validate_plan(plan, resources)
+    if plan.num_rows != config.num_envs or plan.shape.rollout_length != config.rollout_length:
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
     source = as_source(make_env)
     spec = spec or source.spec()
+    validate_memory(plan, make_layout(spec, plan.shape, agent.extras), resources)
     check_update(agent, spec, plan)
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
@@ -104,7 +107,8 @@ def check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
     Raises:
         UserError: from the agent: minibatches that do not divide, say.
     """
-    layout = make_layout(spec, plan.shape, agent.extras)
+    whole = PoolShape(1, 1, 1, plan.num_rows, plan.shape.rollout_length, 1)
+    layout = make_layout(spec, whole, agent.extras)
     arrays = {field.name: jax.ShapeDtypeStruct(field.shape, field.dtype) for field in layout.fields}
     extras = {name.removeprefix("extras/"): arrays.pop(name) for name in list(arrays) if name.startswith("extras/")}
     arrays.pop("incarnation")
@@ -155,38 +159,37 @@ class _Run:
                 sinks.close()
         return self._report(learner.state, progress, learner.num_updates, time.perf_counter() - started)
 
-    def _learn(self, source: PoolSource | SerialSource, sinks: Sinks, progress: Progress) -> Learner:
+    def _learn(self, source: TrajectorySource, sinks: Sinks, progress: Progress) -> Learner:
         config, plan = self._config, self._plan
-        devices = jax.local_devices()
-        inference_device = devices[plan.inference_device]
-        store = ParamsStore(plan.max_policy_lag)
-        source.serve_with(store, self._act_key)
         first = int(progress.state.num_updates)
         if progress.behind is not None:
-            store.publish(first - 1, jax.device_put(progress.behind, inference_device))
-        mesh = LearnerMesh([devices[index] for index in plan.learner_devices])
-        learner = Learner(self._agent, mesh, store, source, progress.state, self._update_key, inference_device)
+            source.publish(first - 1, progress.behind)
+        mesh = LearnerMesh(devices_of(plan.learner))
+        update = make_update(self._agent, plan, mesh, self._update_key)
+        learner = Learner(mesh, source, progress.state, update)
+        if progress.behind is not None:
+            learner.behind = progress.behind
         expected = progress.log.last_observation
-        source.start(progress.reset, store.acting(max(first, plan.max_policy_lag), 0.0)[1])  # pyright: ignore
+        source.start(progress.reset)
         reporter = Reporter(sinks, learner, source, config.env_steps_per_update, self._spec.action_repeat)
         reporter.checkpoint_update = first
 
         def after_update() -> None:
             every = config.checkpoint_every_updates
             if every and learner.num_updates % every == 0:
-                self._save(learner, store, progress)
+                self._save(learner, progress)
                 reporter.checkpoint_update = learner.num_updates
             if reporter.due(config.log_every_seconds):
                 reporter.write(progress.episodes)
 
         if expected is not None:
-            self._check_replay(source, learner, expected)
+            self._check_replay(source, expected)
         run_learner(
             learner, config.num_updates, progress.episodes, progress.log, self._lifecycle.should_stop, after_update
         )
         self._lifecycle.raise_error()
         if learner.num_updates != self._saved_update and learner.num_updates > first:
-            self._save(learner, store, progress)
+            self._save(learner, progress)
             reporter.checkpoint_update = learner.num_updates
         reporter.write(progress.episodes)
         return learner
@@ -203,9 +206,9 @@ class _Run:
         self._saved_update = step
         return from_arrays(self._agent, self._init_key, arrays, self._config.num_envs, self._config.rollout_length)
 
-    def _make_source(self, first: int) -> PoolSource | SerialSource:
-        common = (self._source, self._spec, self._plan, self._agent, self._config.seed, first)
-        return SerialSource(*common) if self._plan.in_process else PoolSource(*common, self._lifecycle)
+    def _make_source(self, first: int) -> TrajectorySource:
+        setup = SourceConfig(self._source, self._spec, self._plan, self._agent, self._config.seed, first, self._act_key)
+        return make_source(setup, self._lifecycle)
 
     def _make_sinks(self) -> list[MetricsSink]:
         path = self._directory.path
@@ -214,7 +217,7 @@ class _Run:
             sinks.append(ConsoleSink(self._config.env_steps, self._spec.action_repeat, str(path)))
         return sinks
 
-    def _check_replay(self, source: PoolSource | SerialSource, learner: Learner, expected: np.ndarray) -> None:
+    def _check_replay(self, source: TrajectorySource, expected: np.ndarray) -> None:
         """Warns where replayed environments did not get to where they were; the run goes on from where they are."""
         observed = source.first_observation(self._lifecycle.should_stop)
         if observed is None:
@@ -227,8 +230,8 @@ class _Run:
                 f"environment is not a function of its seed and actions, so this run is not the uninterrupted one to the bit"
             )
 
-    def _save(self, learner: Learner, store: ParamsStore, progress: Progress) -> None:
-        behind = store.version_behind(learner.num_updates) if self._plan.max_policy_lag == 1 else None
+    def _save(self, learner: Learner, progress: Progress) -> None:
+        behind = learner.behind if self._plan.max_policy_lag == 1 else None
         arrays = to_arrays(learner.state, behind, progress.episodes, progress.log)
         metadata = {**self._identity, "env_steps": learner.num_updates * self._config.env_steps_per_update}
         self._checkpoints.save(learner.num_updates, arrays, metadata)

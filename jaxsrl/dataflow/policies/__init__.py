@@ -4,11 +4,26 @@ from collections.abc import Callable
 
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.plan import Plan
+from jaxsrl.dataflow.policies.central import central
+from jaxsrl.dataflow.policies.decoupled import decoupled
+from jaxsrl.dataflow.policies.dedicated_environments import dedicated_environments
+from jaxsrl.dataflow.policies.device_only import device_only
+from jaxsrl.dataflow.policies.multiple_learners import multiple_learners
 from jaxsrl.dataflow.policies.serial import serial
+from jaxsrl.dataflow.policies.single_learner_coarse import single_learner_coarse
 from jaxsrl.dataflow.policies.single_learner_fine import single_learner_fine
 from jaxsrl.dataflow.resources import Resources
 
 DistributionPolicy = Callable[[RunConfig, Resources], Plan]
 
-POLICIES: dict[str, DistributionPolicy] = {"serial": serial, "single_learner_fine": single_learner_fine}
-"""Policies by the name that `--run.policy` takes."""
+POLICIES: dict[str, DistributionPolicy] = {
+    "serial": serial,
+    "single_learner_coarse": single_learner_coarse,
+    "single_learner_fine": single_learner_fine,
+    "decoupled": decoupled,
+    "multiple_learners": multiple_learners,
+    "central": central,
+    "device_only": device_only,
+    "dedicated_environments": dedicated_environments,
+}
+"""Policies by the name that `--policy` takes."""

@@ -58,14 +58,6 @@ def test_waiting_for_parameters_ends_with_the_time_it_was_given():
     assert 0.02 <= time.monotonic() - start < 1.0
 
 
-def test_the_version_before_the_newest_is_what_a_run_at_lag_1_resumes_with():
-    store = ParamsStore(1)
-    store.publish(0, "zero")
-    assert store.version_behind(0) is None
-    store.publish(1, "one")
-    assert store.version_behind(1) == "zero"
-
-
 @pytest.mark.parametrize(
     ("num_lanes", "sizes"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]), (9, [1, 2, 4, 8, 9])]
 )

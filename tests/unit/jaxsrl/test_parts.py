@@ -1,6 +1,5 @@
 """Configuration, plans, parameters, batching, episodes, logs: the pure parts of the system."""
 
-import dataclasses
 import json
 import threading
 
@@ -17,10 +16,6 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape, make_layout, view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config import RunConfig, differences, from_json, to_json
-from jaxsrl.dataflow.fragment import Channel, Transport, WhenFull
-from jaxsrl.dataflow.plan import plan_to_json, validate_plan
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import evaluate
 from jaxsrl.inference.batching import Request, compiled_sizes, group_requests
 from jaxsrl.metrics.episodes import EpisodeTracker
@@ -30,8 +25,6 @@ from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.episode_log import EpisodeLog
 from jaxsrl.runtime.lifecycle import Lifecycle
 from jaxsrl.runtime.reporter import rates
-
-HERE = Resources(2, "cpu", 4)
 
 
 def test_a_configuration_survives_json():
@@ -56,35 +49,6 @@ def test_settings_out_of_range_are_refused(change):
 def test_updates_cover_the_env_steps():
     config = RunConfig(num_envs=10, rollout_length=10, env_steps=101)
     assert (config.env_steps_per_update, config.num_updates) == (100, 2)
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_plans_are_valid_and_serialise(name):
-    plan = POLICIES[name](RunConfig(num_devices=4), HERE)
-    validate_plan(plan, HERE)
-    assert plan.shape.num_rows == 128
-    assert plan.learner_devices == (0, 1, 2, 3)
-    assert json.loads(json.dumps(plan_to_json(plan)))["policy"] == name
-
-
-def test_impossible_plans_are_refused_naming_fragment_and_number():
-    fine = POLICIES["single_learner_fine"]
-    with pytest.raises(UserError, match="fragment environments: 128 rows do not divide over 3 workers x 2 lanes.*126"):
-        fine(RunConfig(num_env_workers=3), HERE)
-    plan = fine(RunConfig(num_devices=4, num_envs=132, num_env_workers=1), HERE)
-    validate_plan(plan, HERE)
-    with pytest.raises(UserError, match="fragment learner wants device 3, but there are 2 cpu devices"):
-        validate_plan(plan, Resources(2, "cpu", 2))
-    with pytest.raises(UserError, match="130 rows do not divide over 4 devices"):
-        validate_plan(fine(RunConfig(num_devices=4, num_envs=130, num_env_workers=1), HERE), HERE)
-    stray = Channel("learner", "nobody", "parameters", Transport.IN_PROCESS, 1)
-    with pytest.raises(UserError, match="channel learner -> nobody has no fragment 'nobody'"):
-        validate_plan(dataclasses.replace(plan, channels=(stray,)), HERE)
-    lossy = dataclasses.replace(plan.channels[0], when_full=WhenFull.DROP_OLDEST)
-    with pytest.raises(UserError, match="drops its oldest"):
-        validate_plan(dataclasses.replace(plan, channels=(lossy,)), HERE)
-    with pytest.raises(UserError, match="max_policy_lag 5 needs at least 6 slots: got 3"):
-        validate_plan(dataclasses.replace(plan, max_policy_lag=5), HERE)
 
 
 @pytest.mark.parametrize("lag", [0, 1])

@@ -1,0 +1,122 @@
+"""Refuses plans that cannot run here, before anything starts; every message names the fragment and the number at fault."""
+
+from envpool_bridge.errors import UserError
+from envpool_bridge.layout import SlotLayout
+from jaxsrl.dataflow.fragment import Carries, Channel, Devices, Fragment, FragmentKind, Processes, WhenFull
+from jaxsrl.dataflow.plan import Plan, nearest_multiple
+from jaxsrl.dataflow.resources import Resources
+
+
+def validate_plan(plan: Plan, resources: Resources) -> None:
+    """Refuses a plan that cannot run on these resources.
+
+    Raises:
+        UserError: names the fragment or channel, the number at fault, and what to change.
+    """
+    names = [fragment.name for fragment in plan.fragments]
+    if len(set(names)) != len(names):
+        raise UserError(f"plan {plan.policy}: fragment names must differ: got {names}")
+    for kind in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE, FragmentKind.LEARNER):
+        plan.fragment(kind)
+    for channel in plan.channels:
+        _validate_channel(plan, channel, names)
+    _validate_connections(plan)
+    for fragment in plan.fragments:
+        _validate_fragment(plan, fragment, resources)
+    _validate_rows(plan)
+    if plan.shape.num_slots < plan.max_policy_lag + 1:
+        raise UserError(
+            f"plan {plan.policy}: max_policy_lag {plan.max_policy_lag} needs at least {plan.max_policy_lag + 1} slots: "
+            f"got {plan.shape.num_slots}"
+        )
+
+
+def validate_memory(plan: Plan, layout: SlotLayout, resources: Resources) -> None:
+    """Refuses slots that shared memory has no room for.
+
+    Raises:
+        UserError: says how many bytes are wanted and free, and what makes them fewer.
+    """
+    if not isinstance(plan.environments.placement, Processes) or resources.shared_memory_bytes is None:
+        return
+    wanted = layout.total_bytes * plan.environments.replicas
+    if wanted > resources.shared_memory_bytes:
+        raise UserError(
+            f"plan {plan.policy}: fragment {plan.environments.name}: {plan.shape.num_slots} slots of {plan.num_rows} rows "
+            f"take {wanted:,} bytes of shared memory, but {resources.shared_memory_bytes:,} are free: use fewer "
+            f"--run.num-envs, a shorter --run.rollout-length, or a larger /dev/shm"
+        )
+
+
+def _validate_channel(plan: Plan, channel: Channel, names: list[str]) -> None:
+    where = f"plan {plan.policy}: channel {channel.source} -> {channel.target}"
+    for end in (channel.source, channel.target):
+        if end not in names:
+            raise UserError(f"{where} has no fragment {end!r}: expected one of {names}")
+    if channel.source == channel.target:
+        raise UserError(f"{where} ends where it begins: give it two fragments")
+    if channel.capacity < 1:
+        raise UserError(f"{where} needs a capacity of at least 1: got {channel.capacity}")
+    if channel.max_lag < 0:
+        raise UserError(f"{where} needs a max_lag of at least 0: got {channel.max_lag}")
+    if channel.when_full is WhenFull.DROP_OLDEST:
+        raise UserError(f"{where} drops its oldest, which is not built yet: use WhenFull.BLOCK")
+
+
+def _validate_connections(plan: Plan) -> None:
+    """Every fragment is read from and written to by somebody."""
+    for fragment in plan.fragments:
+        reads = [channel for channel in plan.channels if channel.target == fragment.name]
+        writes = [channel for channel in plan.channels if channel.source == fragment.name]
+        for found, way in ((reads, "into"), (writes, "out of")):
+            if not found:
+                raise UserError(f"plan {plan.policy}: no channel leads {way} fragment {fragment.name}: add one")
+    for carries in (Carries.TRAJECTORIES, Carries.PARAMETERS):
+        if plan.channel(carries) is None:
+            raise UserError(f"plan {plan.policy}: no channel carries {carries.value}: add one")
+
+
+def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> None:
+    where = f"plan {plan.policy}: fragment {fragment.name}"
+    if fragment.replicas < 1:
+        raise UserError(f"{where} needs at least 1 replica: got {fragment.replicas}")
+    placement = fragment.placement
+    if isinstance(placement, Processes):
+        if placement.count < 1:
+            raise UserError(f"{where} needs at least 1 process a replica: got {placement.count}")
+        if max(placement.cores, default=0) >= resources.num_cores:
+            raise UserError(
+                f"{where} wants core {max(placement.cores)}, but this process may run on {resources.num_cores}: "
+                f"use fewer --run.num-env-workers"
+            )
+    if not isinstance(placement, Devices):
+        return
+    available = resources.devices_of(placement.platform)
+    if not placement.indices or max(placement.indices) >= available or min(placement.indices) < 0:
+        platform = placement.platform or resources.platform
+        raise UserError(
+            f"{where} wants device {max(placement.indices, default=0)}, but there are {available} {platform} devices: "
+            f"use --run.num-devices {available} or less"
+            + (" (or split the host: --run.host-devices N)" if platform == "cpu" else "")
+        )
+    if len(placement.indices) > fragment.replicas and len(placement.indices) % fragment.replicas:
+        raise UserError(
+            f"{where}: {len(placement.indices)} devices do not divide over {fragment.replicas} replicas: "
+            f"use {nearest_multiple(len(placement.indices), fragment.replicas)} devices"
+        )
+
+
+def _validate_rows(plan: Plan) -> None:
+    learner, rows = plan.learner, plan.num_rows
+    if isinstance(learner.placement, Devices) and rows % len(learner.placement.indices):
+        count = len(learner.placement.indices)
+        raise UserError(
+            f"plan {plan.policy}: fragment {learner.name}: {rows} rows do not divide over {count} devices: "
+            f"use --run.num-envs {nearest_multiple(rows, count)}"
+        )
+    inference = plan.inference
+    if inference.replicas != plan.environments.replicas:
+        raise UserError(
+            f"plan {plan.policy}: fragment {inference.name}: {inference.replicas} replicas cannot serve "
+            f"{plan.environments.replicas} replicas of {plan.environments.name}: give them the same number"
+        )

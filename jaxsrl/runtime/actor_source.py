@@ -1,0 +1,125 @@
+"""Trajectories from actor processes: each steps its environments and acts for them with its own copy of the policy."""
+
+from collections.abc import Callable, Mapping
+
+import cloudpickle
+import jax
+import numpy as np
+
+from agents.api import Agent, Array, Params
+from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.layout import SlotViews
+from envpool_bridge.local_policy import LocalPolicySpec, check_shape
+from envpool_bridge.pool import EnvPool
+from jaxsrl.actors.counters import ActorCounters
+from jaxsrl.actors.factory import ActorFactory
+from jaxsrl.dataflow.fragment import Processes
+from jaxsrl.params.shared import ParamsLayout, SharedParams, params_layout
+from jaxsrl.runtime.lifecycle import Lifecycle
+from jaxsrl.runtime.source import SourceConfig, split_reset
+
+_WAIT_SECONDS = 0.2
+# Settings that change what a program computes: an actor's must be the learner's.
+_JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
+
+
+class ActorSource:
+    """A pool whose workers act themselves. Parameters go out through shared memory, trajectories come in through the ring."""
+
+    def __init__(self, config: SourceConfig, lifecycle: Lifecycle) -> None:
+        """Reserves memory and begins to start the actors; refuses what cannot run.
+
+        Args:
+            config: what every source is made from.
+            lifecycle: of the run; this source starts no thread.
+
+        Raises:
+            UserError: the plan's workers share lanes, or the environment cannot be sent to them.
+        """
+        del lifecycle
+        plan, agent = config.plan, config.agent
+        check_shape(plan.shape)
+        self._shape, self._first = plan.shape, config.first_sequence
+        # Only the shapes are needed before the first parameters come, so the key may be any.
+        template = jax.eval_shape(agent.init, jax.random.key(0)).params
+        layout = params_layout([(leaf.shape, np.dtype(leaf.dtype).name) for leaf in jax.tree.leaves(template)])
+        self._factory = cloudpickle.dumps(_factory(agent, template, layout, plan.max_policy_lag, config.act_key))
+        placement = plan.environments.placement
+        self._params = SharedParams(layout)
+        self._counters = ActorCounters(plan.shape.num_workers)
+        self._closed = False
+        try:
+            self._pool = EnvPool(
+                config.env_source,
+                plan.shape,
+                extras=agent.extras,
+                run_seed=config.seed,
+                first_sequence=config.first_sequence,
+                spec=config.spec,
+                cores=placement.cores if isinstance(placement, Processes) else (),
+            )
+        except BaseException:
+            self._params.close()
+            self._counters.close()
+            raise
+
+    def publish(self, version: int, params: Params) -> None:
+        """Copies the parameters to where the actors read them, and wakes those that wait for them."""
+        self._params.publish(version, jax.device_get(jax.tree.leaves(params)))
+        self._pool.wake_workers()
+
+    def start(self, reset: EpisodeReset) -> None:
+        """Starts the actors, which compile, reset and go on with the parameters that are published."""
+        descriptors = (self._params.descriptor, self._counters.descriptor)
+        self._pool.start(split_reset(reset, self._shape), LocalPolicySpec(self._factory, descriptors))
+
+    def acquire(self, timeout_seconds: float) -> int | None:
+        """The next full slot's sequence, or None; raises what environments or policies raised."""
+        return self._pool.acquire(timeout_seconds)
+
+    def slots(self, sequence: int) -> list[SlotViews]:
+        """The leased slot, in shared memory."""
+        return [self._pool.views[sequence % self._shape.num_slots]]
+
+    def release(self, sequence: int) -> None:
+        """Gives the slot back to the actors."""
+        self._pool.release(sequence)
+
+    def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
+        """A copy of the first slot's first observation, once every actor has written it."""
+        while not self._pool.wait_begun(_WAIT_SECONDS):
+            if should_stop():
+                return None
+        return self.slots(self._first)[0].observation[0].copy()
+
+    def totals(self) -> Mapping[str, float]:
+        """Seconds waited and calls made; seconds of actors are means over actors."""
+        acted, actors = self._counters.totals(), self._shape.num_workers
+        return {
+            "environment/wait_seconds": self._pool.environments_waited_seconds / actors,
+            "learner/wait_seconds": self._pool.learning_waited_seconds,
+            "inference/busy_seconds": acted.busy_seconds / actors,
+            "inference/calls": float(acted.calls),
+            "inference/rows": float(acted.rows),
+        }
+
+    def close(self) -> None:
+        """Stops the actors and frees the memory; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._pool.close()
+        self._params.close()
+        self._counters.close()
+
+
+def _factory(agent: Agent, template: Params, layout: ParamsLayout, max_policy_lag: int, key: Array) -> ActorFactory:
+    structure = jax.tree.map(lambda leaf: 0, template)
+    return ActorFactory(
+        agent=cloudpickle.dumps((agent, structure)),
+        params_layout=layout,
+        max_policy_lag=max_policy_lag,
+        key_data=np.asarray(jax.random.key_data(key)),
+        key_impl=str(jax.random.key_impl(key)),
+        jax_settings={name: getattr(jax.config, name) for name in _JAX_SETTINGS},
+    )

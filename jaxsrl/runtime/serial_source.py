@@ -1,0 +1,98 @@
+"""Trajectories from a loop in this process: every row in turn, acted for at once. The reference for all other sources."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+
+from agents.api import Array, Params
+from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, step_rows
+from envpool_bridge.layout import ALIGNMENT, SlotViews, make_layout, view_slots
+from jaxsrl.inference.act import make_act, row_keys
+from jaxsrl.learner.mesh import Device
+from jaxsrl.params.store import ParamsStore
+from jaxsrl.runtime.source import SourceConfig
+
+
+class SerialSource:
+    """All rows as one lane, stepped in this process when the learner asks for the next slot."""
+
+    def __init__(self, config: SourceConfig, device: Device) -> None:
+        """Makes the environments here; `device` acts."""
+        shape, agent = config.plan.shape, config.agent
+        layout = make_layout(config.spec, shape, agent.extras)
+        memory = np.zeros(layout.total_bytes + ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        self._slots = view_slots(layout, memory.data[start:])
+        self._rows = config.env_source.make_rows(range(shape.num_rows), config.seed, False)
+        self._shape, self._agent = shape, agent
+        self._next = config.first_sequence
+        self._first = True
+        self._act = make_act(agent)
+        self._agent_state = agent.initial_agent_state(shape.num_rows)
+        self._store = ParamsStore(config.plan.max_policy_lag)
+        self._device = device
+        self._keys = jax.device_put(row_keys(config.act_key, range(shape.num_rows)), device)
+        self._steps = 0
+
+    def publish(self, version: int, params: Params) -> None:
+        """Parameters for the slots to come."""
+        self._store.publish(version, jax.device_put(params, self._device))
+
+    def start(self, reset: EpisodeReset) -> None:
+        """Resets the environments."""
+        slot = self._slot(self._next)
+        self._rows.reset(reset, FirstRows(slot.observation[0], slot.is_first[0]))
+
+    def acquire(self, timeout_seconds: float) -> int | None:
+        """Collects the next slot; None if its parameters are not published yet."""
+        acting = self._store.acting(self._next, 0.0)
+        if acting is None:
+            return None
+        slot = self._slot(self._next)
+        if not self._first:
+            before = self._slot(self._next - 1)
+            slot.observation[0], slot.is_first[0] = before.observation[-1], before.is_first[-1]
+        self._first = False
+        whole = slice(0, self._shape.rollout_length)
+        step_rows(slot, whole).prepare()
+        for t in range(self._shape.rollout_length):
+            self._step(slot, t, self._keys, *acting)
+        self._rows.verify(slot.observation[1:], slot.reward)
+        self._next += 1
+        return self._next - 1
+
+    def slots(self, sequence: int) -> list[SlotViews]:
+        """The one slot of a sequence."""
+        return [self._slot(sequence)]
+
+    def release(self, sequence: int) -> None:
+        """Nothing to do: the next `acquire` overwrites an older slot."""
+
+    def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
+        """A copy of the first slot's first observation."""
+        return self._slot(self._next).observation[0].copy()
+
+    def totals(self) -> Mapping[str, float]:
+        """Counts; in turn, nobody waits."""
+        return {"inference/calls": self._steps, "inference/rows": self._steps * self._shape.num_rows}
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._rows.close()
+
+    def _slot(self, sequence: int) -> SlotViews:
+        return self._slots[sequence % self._shape.num_slots]
+
+    def _step(self, slot: SlotViews, t: int, keys: Array, version: int, params: Params) -> None:
+        steps = np.full(self._shape.num_rows, self._next * self._shape.rollout_length + t, np.uint32)
+        action, extras, self._agent_state = self._act(
+            params, slot.observation[t], self._agent_state, slot.is_first[t], keys, steps
+        )
+        action, extras = jax.device_get((action, extras))
+        slot.action[t] = action
+        for name, values in extras.items():
+            slot.extras[name][t] = values
+        slot.policy_version[t] = version
+        self._rows.step(slot.action[t], step_rows(slot, t))
+        self._steps += 1

@@ -1,0 +1,79 @@
+"""What a learner needs of whatever collects its trajectories."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from agents.api import Agent, Array, Params
+from envpool_bridge.adapters.rows import EnvSource, EpisodeReset
+from envpool_bridge.layout import PoolShape, SlotViews
+from envpool_bridge.specs import EnvSpec
+from jaxsrl.dataflow.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceConfig:
+    """What every kind of source is made from.
+
+    Attributes:
+        env_source: of the environments.
+        spec: of the env source.
+        plan: where things are, and how many.
+        agent: whose `act` to call.
+        seed: of the environments.
+        first_sequence: where a resumed run goes on.
+        act_key: the run's key of actions, which every row and step is folded into.
+    """
+
+    env_source: EnvSource
+    spec: EnvSpec
+    plan: Plan
+    agent: Agent
+    seed: int
+    first_sequence: int
+    act_key: Array
+
+
+class TrajectorySource(Protocol):
+    """Full slots, in order of sequence."""
+
+    def publish(self, version: int, params: Params) -> None:
+        """Parameters that may act from now on; they are never donated. The first come before `start`."""
+        ...
+
+    def start(self, reset: EpisodeReset) -> None:
+        """Begins to collect."""
+        ...
+
+    def acquire(self, timeout_seconds: float) -> int | None:
+        """The next full slot's sequence, or None; raises what environments raised."""
+        ...
+
+    def slots(self, sequence: int) -> Sequence[SlotViews]:
+        """The leased slots, one a pool, in row order."""
+        ...
+
+    def release(self, sequence: int) -> None:
+        """Gives the slots back: nothing may read them any more."""
+        ...
+
+    def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
+        """[B, ...], what the environments show right after `start`; None if the run stops before."""
+        ...
+
+    def totals(self) -> Mapping[str, float]:
+        """Seconds and counts since the start, by metric name."""
+        ...
+
+    def close(self) -> None:
+        """Stops and frees everything; idempotent."""
+        ...
+
+
+def split_reset(reset: EpisodeReset, shape: PoolShape, first_row: int = 0) -> list[EpisodeReset]:
+    """One reset a part of the pool whose rows begin at `first_row` of the run, in row order."""
+    parts = [shape.part_rows(part) for part in range(shape.num_parts)]
+    places = [slice(first_row + rows.start, first_row + rows.stop) for rows in parts]
+    return [EpisodeReset(reset.episodes[rows], reset.actions[rows]) for rows in places]

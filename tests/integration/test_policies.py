@@ -1,0 +1,119 @@
+"""One agent file under every distribution policy: at lag 0 and the same total rows they compute the same parameters."""
+
+import inspect
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import agents.ppo
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.plan import plan_from_json
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.runtime.run import RunReport, run
+
+# Sums over rows are taken in another order where rows are cut otherwise; ten updates of Adam carry that on.
+TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
+UPDATES = 10
+
+
+def train(directory: Path, policy: str, suite: str = "gymnasium", **changes) -> RunReport:
+    settings = {
+        "name": "run",
+        "directory": str(directory),
+        "policy": policy,
+        "num_envs": 16,
+        "num_env_workers": 4,
+        "lanes_per_worker": 1,
+        "rollout_length": 8,
+        "env_steps": 16 * 8 * UPDATES,
+        "checkpoint_every_updates": 0,
+        "max_policy_lag": 0,
+    }
+    config = RunConfig(**{**settings, **changes})
+    source = source_of(EnvConfig("CartPole-v1", suite=suite))
+    spec = source.spec()
+    agent = make_ppo(PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,)))
+    plan = POLICIES[policy](config, Resources.detect())
+    return run(plan, agent, source, config, spec=spec, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def serial_parameters(tmp_path_factory):
+    """Parameters of the reference after ten updates, by suite."""
+    return {
+        suite: jax.device_get(train(tmp_path_factory.mktemp(suite), "serial", suite).state.params)
+        for suite in ("gymnasium", "jax")
+    }
+
+
+CASES = [
+    ("single_learner_fine", {}),
+    ("single_learner_fine", {"num_devices": 4}),
+    ("single_learner_coarse", {"num_env_workers": 2}),
+    ("single_learner_coarse", {"num_env_workers": 2, "num_devices": 4}),
+    ("decoupled", {}),
+    ("decoupled", {"num_devices": 2, "num_inference_devices": 2, "num_inference_servers": 2}),
+    ("multiple_learners", {}),
+    ("multiple_learners", {"num_devices": 2}),
+    ("multiple_learners", {"num_devices": 4}),
+    ("central", {}),
+    ("central", {"num_devices": 2}),
+    ("central", {"num_devices": 4}),
+    ("central", {"num_replicas": 2}),
+    ("dedicated_environments", {"num_env_workers": 1}),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else str(value)
+)
+def test_every_policy_computes_what_the_serial_one_does(tmp_path, serial_parameters, policy, changes):
+    report = train(tmp_path, policy, **changes)
+    assert report.num_updates == UPDATES
+    for mine, reference in zip(
+        jax.tree.leaves(report.state.params), jax.tree.leaves(serial_parameters["gymnasium"]), strict=True
+    ):
+        np.testing.assert_allclose(mine, reference, **TOLERANCE)
+    plan = plan_from_json(json.loads((report.directory / "plan.json").read_text()))
+    assert (plan.policy, plan.num_rows) == (policy, 16)
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_path, serial_parameters, num_devices):
+    report = train(tmp_path, "device_only", "jax", num_devices=num_devices)
+    for mine, reference in zip(
+        jax.tree.leaves(report.state.params), jax.tree.leaves(serial_parameters["jax"]), strict=True
+    ):
+        np.testing.assert_allclose(mine, reference, **TOLERANCE)
+
+
+def test_the_agents_source_names_no_placement():
+    source = inspect.getsource(agents.ppo)
+    for word in ("device", "mesh", "pmap", "pmean", "axis_name", "process", *POLICIES):
+        assert word not in source.lower().split(), word
+
+
+def test_device_only_refuses_an_environment_that_is_not_written_in_jax(tmp_path):
+    with pytest.raises(UserError, match="--env.suite jax"):
+        train(tmp_path, "device_only")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("policy", ["decoupled", "multiple_learners", "central"])
+def test_runs_of_several_pools_resume_to_the_bit(tmp_path, policy):
+    changes = {"max_policy_lag": 1, "num_devices": 2, "num_inference_servers": 2}
+    whole = train(tmp_path / "whole", policy, **changes)
+    for updates in (3, UPDATES):
+        resumed = train(tmp_path / "parts", policy, env_steps=16 * 8 * updates, **changes)
+    for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    assert resumed.metrics == whole.metrics
