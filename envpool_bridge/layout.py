@@ -215,6 +215,14 @@ def join_slots(slots: Sequence[SlotViews]) -> SlotViews:
     )
 
 
+def copy_slot(slot: SlotViews) -> SlotViews:
+    """What `join_slots` needs of a slot, in memory of its own."""
+    fields = {
+        field.name: getattr(slot, field.name).copy() for field in dataclasses.fields(slot) if field.name != "extras"
+    }
+    return SlotViews(**{**fields, "observation": slot.observation[-1:].copy()}, extras={})
+
+
 def view_slots(layout: SlotLayout, buffer: memoryview) -> list[SlotViews]:
     """Numpy views of every slot over `buffer`, the whole segment."""
     slots: list[SlotViews] = []

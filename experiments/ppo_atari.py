@@ -6,6 +6,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from jaxsrl.config import RunConfig
+from jaxsrl.environments import source_of
 from jaxsrl.experiment import train_and_evaluate
 from jaxsrl.runtime.launch import launch
 
@@ -22,7 +23,7 @@ class Experiment:
 
 def main(experiment: Experiment) -> None:
     """Composes and trains."""
-    source = experiment.env.source()
+    source = source_of(experiment.env)
     spec = source.spec()
     config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_updates)
     agent = make_ppo(config, spec, experiment.network)

@@ -14,6 +14,7 @@ from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoint import MANIFEST, CheckpointStore, load_checkpoint
 from jaxsrl.config import RunConfig, from_json
+from jaxsrl.environments import source_of
 from jaxsrl.runtime.progress import restore_state
 
 
@@ -81,7 +82,7 @@ def rebuild(metadata: dict[str, Any]) -> tuple[Agent, EnvSource]:
             f"this checkpoint's agent {name!r} was composed in code: call jaxsrl.evaluate.evaluate(agent, params, "
             f"make_env) with jaxsrl.checkpoint.load_checkpoint instead (known agents: {', '.join(AGENTS)})"
         )
-    source = from_json(EnvConfig, saved["env"]).source()
+    source = source_of(from_json(EnvConfig, saved["env"]))
     config = from_json(AGENT_CONFIGS[name], saved["agent"])
     config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_updates)
     return AGENTS[name](config, source.spec(), from_json(NetworkConfig, saved["network"])), source

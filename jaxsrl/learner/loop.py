@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -46,7 +47,14 @@ class Learner:
         behind: those one version older; None before there were any.
     """
 
-    def __init__(self, mesh: LearnerMesh, source: TrajectorySource, state: LearnerState, update: KeyedUpdate) -> None:
+    def __init__(
+        self,
+        mesh: LearnerMesh,
+        source: TrajectorySource,
+        state: LearnerState,
+        update: KeyedUpdate,
+        behind: Params = None,
+    ) -> None:
         """A learner that continues from `state`, and publishes its parameters.
 
         Args:
@@ -54,13 +62,14 @@ class Learner:
             source: of trajectories; told of every new version.
             state: to continue from.
             update: `mesh.jit_update` of an agent, or what stands in for it.
+            behind: parameters one version older than `state`, which the source has been told of.
         """
         self._mesh, self._source, self._update = mesh, source, update
         self.state = mesh.place_state(state)
         self.num_updates = int(state.num_updates)
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
-        self.published: Params = None
+        self.published: Params = behind
         self.behind: Params = None
         self.publish()
 
@@ -108,8 +117,26 @@ class Learner:
         self.stats.lag_max = max(self.stats.lag_max, int(lag.max()))
 
 
+class HostLearner(Protocol):
+    """What `run_learner` drives: `Learner`, or several that share a parameter server. Attributes as `Learner` has them."""
+
+    num_updates: int
+    metrics: Metrics
+    stats: LearnerStats
+    behind: Params
+
+    @property
+    def state(self) -> LearnerState:
+        """Newest learner state."""
+        ...
+
+    def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
+        """One update, if it is done within a short wait; whether it was."""
+        ...
+
+
 def run_learner(
-    learner: Learner,
+    learner: HostLearner,
     num_updates: int,
     episodes: EpisodeTracker,
     log: EpisodeLog,

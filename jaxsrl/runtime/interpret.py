@@ -2,13 +2,18 @@
 
 import jax
 
-from agents.api import Agent, Array
+from agents.api import Agent, Array, GradientSteps
 from envpool_bridge.errors import UserError
-from jaxsrl.dataflow.fragment import Devices, Fragment, InProcess, Processes
+from jaxsrl.dataflow.fragment import Carries, Devices, Fragment, InProcess, Processes
 from jaxsrl.dataflow.plan import Plan
-from jaxsrl.learner.mesh import Device, KeyedUpdate, LearnerMesh
+from jaxsrl.learner.loop import HostLearner, Learner
+from jaxsrl.learner.mesh import Device, LearnerMesh
+from jaxsrl.learner.parameter_server import SynchronousUpdate
+from jaxsrl.runtime.actor_source import ActorSource
+from jaxsrl.runtime.asynchronous_learners import AsynchronousLearners, ReplicaSetup
 from jaxsrl.runtime.lifecycle import Lifecycle
 from jaxsrl.runtime.pool_source import PoolSource
+from jaxsrl.runtime.progress import Progress
 from jaxsrl.runtime.serial_source import SerialSource
 from jaxsrl.runtime.source import SourceConfig, TrajectorySource
 
@@ -43,26 +48,50 @@ def make_source(config: SourceConfig, lifecycle: Lifecycle) -> TrajectorySource:
     if isinstance(plan.environments.placement, InProcess):
         return SerialSource(config, devices_of(plan.inference)[0])
     if isinstance(plan.inference.placement, Processes):
-        from jaxsrl.runtime.actor_source import ActorSource
-
         return ActorSource(config, lifecycle)
     return PoolSource(config, device_of_each_replica(plan.inference), lifecycle)
 
 
-def make_update(agent: Agent, plan: Plan, mesh: LearnerMesh, update_key: Array) -> KeyedUpdate:
-    """What makes an update: one program over the mesh, or gradients there and a parameter server that applies them.
+def make_learner(
+    agent: Agent,
+    plan: Plan,
+    source: TrajectorySource,
+    progress: Progress,
+    update_key: Array,
+    lifecycle: Lifecycle,
+) -> HostLearner:
+    """What learns from the source: one program over a mesh, or gradients there and a parameter server that applies them.
 
     Raises:
         UserError: the plan has a parameter server, but the agent's update cannot be cut into gradient steps.
     """
-    server = plan.parameter_server
-    if server is None:
-        return mesh.jit_update(agent, update_key)
+    server, gradients = plan.parameter_server, plan.channel(Carries.GRADIENTS)
+    devices = devices_of(plan.learner)
+    if server is None or gradients is None:
+        mesh = LearnerMesh(devices)
+        return Learner(mesh, source, progress.state, mesh.jit_update(agent, update_key), progress.behind)
+    steps = gradient_steps_of(agent, plan)
+    device = devices_of(server)[0]
+    if gradients.synchronous:
+        mesh = LearnerMesh(devices)
+        update = SynchronousUpdate(steps, mesh, device, update_key)
+        return Learner(mesh, source, progress.state, update, progress.behind)
+    if not isinstance(source, PoolSource):
+        raise UserError(f"plan {plan.policy}: asynchronous replicas need environment processes of their own")
+    meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]
+    replicas = ReplicaSetup(steps, meshes, device, gradients.max_lag, update_key)
+    return AsynchronousLearners(replicas, source, progress, lifecycle)
+
+
+def gradient_steps_of(agent: Agent, plan: Plan) -> GradientSteps:
+    """How the agent's update is cut.
+
+    Raises:
+        UserError: it is not.
+    """
     if agent.gradient_steps is None:
         raise UserError(
-            f"plan {plan.policy}: fragment {server.name}: agent {agent.name} does not say how its update is cut into "
-            f"gradient steps: use another --policy (multiple_learners shares gradients without a server)"
+            f"plan {plan.policy}: a parameter server needs an update that is cut into gradient steps, which agent "
+            f"{agent.name} has not: use another --policy (multiple_learners shares gradients without a server)"
         )
-    from jaxsrl.learner.parameter_server import SynchronousUpdate
-
-    return SynchronousUpdate(agent.gradient_steps, mesh, devices_of(server)[0], update_key)
+    return agent.gradient_steps

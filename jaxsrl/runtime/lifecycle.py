@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+_JOIN_SECONDS = 30.0
+
 
 class Lifecycle:
     """Shared by the threads of a run.
@@ -50,7 +52,7 @@ class Lifecycle:
         if self._error is not None:
             raise self._error
 
-    def join(self, timeout_seconds: float) -> None:
+    def join(self, timeout_seconds: float = _JOIN_SECONDS) -> None:
         """Stops and waits for the threads.
 
         Raises:

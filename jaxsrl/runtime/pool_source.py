@@ -117,6 +117,21 @@ class PoolSource:
         for pool in self._pools:
             pool.release(sequence)
 
+    def acquire_replica(self, index: int, timeout_seconds: float) -> int | None:
+        """As `acquire`, of one replica alone. Thread-safety: one thread a replica."""
+        if self._pools[index].acquire(timeout_seconds) is None:
+            return None
+        self._leased[index] += 1
+        return self._leased[index] - 1
+
+    def replica_slot(self, index: int, sequence: int) -> SlotViews:
+        """The leased slot of one replica."""
+        return self._pools[index].views[sequence % self._plan.shape.num_slots]
+
+    def release_replica(self, index: int, sequence: int) -> None:
+        """Gives the slot of one replica back."""
+        self._pools[index].release(sequence)
+
     def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
         """A copy of the first slots' first observations, once every worker has written them."""
         for pool in self._pools:

@@ -11,7 +11,7 @@ from jaxsrl.checkpoint import Arrays, flatten, unflatten
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.runtime.episode_log import EpisodeLog
 
-_LEARNER, _BEHIND, _EPISODES, _LOG = "learner", "behind", "episodes/", "environments/"
+LEARNER, _BEHIND, EPISODES, _LOG = "learner", "behind", "episodes/", "environments/"
 
 
 @dataclasses.dataclass
@@ -42,10 +42,10 @@ def begin(agent: Agent, key: jax.Array, num_rows: int) -> Progress:
 def to_arrays(state: LearnerState, behind: Params | None, episodes: EpisodeTracker, log: EpisodeLog) -> Arrays:
     """Everything by name; fetches from the device."""
     state, behind = jax.device_get((state, behind))
-    arrays = flatten(state, _LEARNER)
+    arrays = flatten(state, LEARNER)
     if behind is not None:
         arrays |= flatten(behind, _BEHIND)
-    arrays |= {_EPISODES + name: value for name, value in episodes.to_arrays().items()}
+    arrays |= {EPISODES + name: value for name, value in episodes.to_arrays().items()}
     arrays |= {_LOG + name: value for name, value in log.to_arrays().items()}
     return arrays
 
@@ -60,9 +60,9 @@ def from_arrays(agent: Agent, key: jax.Array, arrays: Arrays, num_rows: int, rol
     has_behind = any(name.startswith(_BEHIND) for name in arrays)
     behind = unflatten(state.params, arrays, _BEHIND) if has_behind else None
     episodes = EpisodeTracker(num_rows)
-    episodes.restore(_named(arrays, _EPISODES))
+    episodes.restore(named(arrays, EPISODES))
     log = EpisodeLog(num_rows, int(state.num_updates) * rollout_length)
-    reset = log.restore(_named(arrays, _LOG))
+    reset = log.restore(named(arrays, _LOG))
     return Progress(state, behind, episodes, log, reset)
 
 
@@ -70,8 +70,9 @@ def restore_state(agent: Agent, key: jax.Array, arrays: Arrays) -> LearnerState:
     """The learner state alone, which is all that evaluation needs."""
     template = jax.eval_shape(agent.init, key)
     template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
-    return unflatten(template, arrays, _LEARNER)
+    return unflatten(template, arrays, LEARNER)
 
 
-def _named(arrays: Arrays, prefix: str) -> Arrays:
+def named(arrays: Arrays, prefix: str) -> Arrays:
+    """The arrays whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

@@ -1,24 +1,53 @@
 """Turns the totals of a run's parts into a record every few seconds."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import jax
 
-from jaxsrl.learner.loop import Learner
-from jaxsrl.metrics.episodes import EpisodeTracker
+from agents.api import LearnerState, Metrics
+from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.metrics.sinks import MetricsSink, Record
-from jaxsrl.runtime.source import TrajectorySource
+
+
+class AnyLearner(Protocol):
+    """What records and reports read of a learner."""
+
+    @property
+    def state(self) -> LearnerState:
+        """Newest learner state."""
+        ...
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that made it."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """Of the newest update, on the device."""
+        ...
+
+    @property
+    def stats(self) -> LearnerStats:
+        """Totals."""
+        ...
 
 
 class Reporter:
     """Writes records of rates and shares since the record before. One thread: the learner's."""
 
     def __init__(
-        self, sink: MetricsSink, learner: Learner, source: TrajectorySource, steps_per_update: int, action_repeat: int
+        self,
+        sink: MetricsSink,
+        learner: AnyLearner,
+        source_totals: Callable[[], Mapping[str, float]],
+        steps_per_update: int,
+        action_repeat: int,
     ) -> None:
-        """Starts the clock."""
-        self._sink, self._learner, self._source = sink, learner, source
+        """Starts the clock; `source_totals` as TrajectorySource gives them."""
+        self._sink, self._learner, self._source_totals = sink, learner, source_totals
         self._steps_per_update, self._repeat = steps_per_update, action_repeat
         self._started = self._since = time.perf_counter()
         self._before: dict[str, float] = self._totals()
@@ -28,14 +57,14 @@ class Reporter:
         """Whether the newest record is older than this."""
         return time.perf_counter() - self._since >= every_seconds
 
-    def write(self, episodes: EpisodeTracker) -> None:
-        """Writes a record now; fetches the newest update's metrics from the device."""
+    def write(self, episodes: Mapping[str, float]) -> None:
+        """Writes a record now, with these episode means; fetches the newest update's metrics from the device."""
         now, totals = time.perf_counter(), self._totals()
         seconds = max(now - self._since, 1e-9)
         gained = {name: totals[name] - self._before.get(name, 0.0) for name in totals}
         updates = gained["learner/updates"]
         values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
-        values |= episodes.metrics()
+        values |= episodes
         values |= rates(gained, seconds)
         values["speed/env_steps_per_second"] = updates * self._steps_per_update / seconds
         values["policy/lag_mean"] = gained["learner/lag_sum"] / updates if updates else 0.0
@@ -54,7 +83,7 @@ class Reporter:
             "learner/lag_sum": stats.lag_sum,
             "learner/updates": float(stats.updates),
         }
-        return {**self._source.totals(), **own}
+        return {**self._source_totals(), **own}
 
 
 def rates(gained: Mapping[str, float], seconds: float) -> dict[str, float]:

@@ -117,3 +117,41 @@ def test_runs_of_several_pools_resume_to_the_bit(tmp_path, policy):
     for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
     assert resumed.metrics == whole.metrics
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_asynchronous_replicas_stay_within_their_staleness_and_count_what_they_drop(tmp_path, replicas):
+    report = train(
+        tmp_path,
+        "central",
+        num_envs=12,
+        num_env_workers=3,
+        env_steps=12 * 8 * UPDATES,
+        num_replicas=replicas,
+        gradients="asynchronous",
+        max_gradient_staleness=2,
+        max_policy_lag=1,
+    )
+    assert report.num_updates == UPDATES
+    record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    pushed = record["server/applied_gradients"] + record["server/dropped_gradients"]
+    assert pushed >= replicas * UPDATES * 4  # 2 epochs x 2 minibatches a trajectory
+    assert record["server/staleness_max"] <= 2
+    assert record["policy/lag_max"] <= 2  # one more than between updates: replicas ahead of the slowest
+    assert np.isfinite(record["loss/total"])
+
+
+def test_an_asynchronous_run_goes_on_from_its_checkpoint(tmp_path):
+    settings = {"gradients": "asynchronous", "num_replicas": 2, "max_policy_lag": 1}
+    first = train(tmp_path, "central", env_steps=16 * 8 * 4, **settings)
+    second = train(tmp_path, "central", **settings)
+    assert (first.num_updates, second.num_updates) == (4, UPDATES)
+    assert second.metrics["episode/count"] >= first.metrics["episode/count"]
+
+
+def test_on_the_device_alone_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path):
+    whole = train(tmp_path / "whole", "device_only", "jax", num_devices=2)
+    for updates in (3, UPDATES):
+        resumed = train(tmp_path / "parts", "device_only", "jax", num_devices=2, env_steps=16 * 8 * updates)
+    for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))

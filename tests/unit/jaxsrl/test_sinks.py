@@ -7,7 +7,6 @@ import types
 import pytest
 
 from jaxsrl.metrics.console import ConsoleSink
-from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.metrics.sinks import JsonlSink, Record, Sinks, TensorBoardSink
 from jaxsrl.runtime import reporter as reporter_module
 from jaxsrl.runtime.reporter import Reporter, rates
@@ -164,16 +163,16 @@ class Parts:
 
 def test_a_record_measures_since_the_record_before_it(monkeypatch):
     clock, parts, kept = Clock(monkeypatch), Parts(updates=7), Kept()
-    reporter = Reporter(kept, parts.learner, parts.source, steps_per_update=64, action_repeat=4)
+    reporter = Reporter(kept, parts.learner, parts.source.totals, steps_per_update=64, action_repeat=4)
     parts.advance(updates=4, lag=1.0, waited=1.0)
     clock.now += 2.0
-    reporter.write(EpisodeTracker(1))
+    reporter.write({})
     parts.advance(updates=1, lag=0.0, waited=0.1)
     parts.learner.metrics = {"loss/policy": 0.5}
     parts.learner.stats.lag_max = 3
     reporter.checkpoint_update = 12
     clock.now += 0.5
-    reporter.write(EpisodeTracker(1))
+    reporter.write({})
     first, second = kept.records
     assert (first.update, first.env_steps, first.frames, first.wall_seconds) == (11, 704, 2816, 2.0)
     assert first.values["speed/env_steps_per_second"] == 4 * 64 / 2.0
@@ -189,25 +188,25 @@ def test_a_record_measures_since_the_record_before_it(monkeypatch):
 def test_a_record_without_an_update_divides_by_nothing(monkeypatch):
     Clock(monkeypatch)
     parts, kept = Parts(), Kept()
-    Reporter(kept, parts.learner, parts.source, 64, 1).write(EpisodeTracker(1))
+    Reporter(kept, parts.learner, parts.source.totals, 64, 1).write({})
     assert kept.records[0].values["speed/env_steps_per_second"] == 0.0
     assert kept.records[0].values["policy/lag_mean"] == 0.0
 
 
 def test_a_record_is_due_once_the_newest_is_old_enough(monkeypatch):
     clock, parts = Clock(monkeypatch), Parts()
-    reporter = Reporter(Kept(), parts.learner, parts.source, 64, 1)
+    reporter = Reporter(Kept(), parts.learner, parts.source.totals, 64, 1)
     clock.now += 1.9
     assert not reporter.due(2.0)
     clock.now += 0.2
     assert reporter.due(2.0)
-    reporter.write(EpisodeTracker(1))
+    reporter.write({})
     assert not reporter.due(2.0)
 
 
 def test_wall_time_is_real_time():
     parts, kept = Parts(), Kept()
-    reporter = Reporter(kept, parts.learner, parts.source, 64, 1)
+    reporter = Reporter(kept, parts.learner, parts.source.totals, 64, 1)
     time.sleep(0.02)
-    reporter.write(EpisodeTracker(1))
+    reporter.write({})
     assert 0.02 <= kept.records[0].wall_seconds < 1.0

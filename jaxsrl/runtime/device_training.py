@@ -1,0 +1,89 @@
+"""Training wholly on devices: JAX environments, acting and learning in one program."""
+
+import jax
+
+from agents.api import LearnerState
+from jaxsrl.checkpoint import Arrays, flatten
+from jaxsrl.device_loop.loop import DeviceLearner, run_device_learner
+from jaxsrl.device_loop.program import make_run_keys
+from jaxsrl.jax_envs.protocol import JaxEnv, validate_env
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.metrics.episodes import EpisodeTotals
+from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.runtime.interpret import devices_of
+from jaxsrl.runtime.progress import EPISODES, LEARNER, named, restore_state
+from jaxsrl.runtime.reporter import AnyLearner, Reporter
+from jaxsrl.runtime.training import Training, TrainingSetup
+
+
+class DeviceTraining(Training):
+    """A run whose environments are on the learner's devices."""
+
+    def __init__(self, setup: TrainingSetup, env: JaxEnv) -> None:
+        """Checks what `env` returns; nothing starts yet.
+
+        Raises:
+            BadEnvOutputError: the environment does not return what its spec says.
+        """
+        super().__init__(setup)
+        validate_env(env)
+        self._env = env
+        self._episodes = EpisodeTotals()
+        self._state: LearnerState | None = None
+        self._saved: Arrays | None = None
+
+    def begin(self, arrays: Arrays | None) -> int:
+        """See `Training`."""
+        agent = self.setup.agent
+        if arrays is None:
+            self._state = agent.init(self.init_key)
+        else:
+            self._state = restore_state(agent, self.init_key, arrays)
+            self._episodes.restore(named(arrays, EPISODES))
+            self._saved = arrays
+        return int(self._state.num_updates)
+
+    def finished_state(self) -> LearnerState:
+        """See `Training`."""
+        if self._state is None:
+            raise RuntimeError("begin comes first")
+        return self._state
+
+    def learn(self, sinks: Sinks) -> AnyLearner:
+        """See `Training`."""
+        setup, config = self.setup, self.config
+        learner = DeviceLearner(
+            setup.agent,
+            self._env,
+            LearnerMesh(devices_of(setup.plan.learner)),
+            config.rollout_length,
+            self.finished_state(),
+            make_run_keys(config.seed, self.act_key, self.update_key, config.num_envs),
+            self._saved,
+        )
+        reporter = Reporter(sinks, learner, dict, config.env_steps_per_update, setup.spec.action_repeat)
+        self.report_on(reporter, learner.num_updates)
+
+        def after_dispatch() -> None:
+            learner.take_episodes(self._episodes)
+            self.after_update(learner)
+
+        run_device_learner(
+            learner,
+            config.num_updates,
+            config.checkpoint_every_updates,
+            self.lifecycle.should_stop,
+            after_dispatch,
+        )
+        return learner
+
+    def arrays(self, learner: AnyLearner) -> Arrays:
+        """See `Training`."""
+        if not isinstance(learner, DeviceLearner):
+            raise TypeError(f"expected the device's learner, got {type(learner).__name__}")
+        episodes = {EPISODES + name: value for name, value in self._episodes.to_arrays().items()}
+        return {**flatten(jax.device_get(learner.state), LEARNER), **episodes, **learner.save_arrays()}
+
+    def episode_metrics(self) -> dict[str, float]:
+        """See `Training`."""
+        return self._episodes.metrics()

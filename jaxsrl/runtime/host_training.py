@@ -1,0 +1,102 @@
+"""Training from trajectories that the host collects: environments in this process or in others."""
+
+import numpy as np
+
+from agents.api import LearnerState
+from jaxsrl.checkpoint import Arrays
+from jaxsrl.learner.loop import HostLearner, run_learner
+from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.runtime.interpret import make_learner, make_source
+from jaxsrl.runtime.progress import Progress, begin, from_arrays, to_arrays
+from jaxsrl.runtime.reporter import AnyLearner, Reporter
+from jaxsrl.runtime.source import SourceConfig, TrajectorySource
+from jaxsrl.runtime.training import Training, TrainingSetup
+
+
+class HostTraining(Training):
+    """A run whose environments are on the host."""
+
+    def __init__(self, setup: TrainingSetup) -> None:
+        """Nothing starts yet."""
+        super().__init__(setup)
+        self._progress: Progress | None = None
+        self._source: TrajectorySource | None = None
+        self._learner: HostLearner | None = None
+
+    @property
+    def progress(self) -> Progress:
+        """The run between two updates; once it has begun."""
+        if self._progress is None:
+            raise RuntimeError("begin comes first")
+        return self._progress
+
+    def begin(self, arrays: Arrays | None) -> int:
+        """Where the run goes on; see `Training`."""
+        agent, config = self.setup.agent, self.config
+        if arrays is None:
+            self._progress = begin(agent, self.init_key, config.num_envs)
+        else:
+            self._progress = from_arrays(agent, self.init_key, arrays, config.num_envs, config.rollout_length)
+        return int(self._progress.state.num_updates)
+
+    def finished_state(self) -> LearnerState:
+        """See `Training`."""
+        return self.progress.state
+
+    def learn(self, sinks: Sinks) -> AnyLearner:
+        """See `Training`."""
+        setup, progress = self.setup, self.progress
+        first = int(progress.state.num_updates)
+        source_config = SourceConfig(
+            setup.source, setup.spec, setup.plan, setup.agent, self.config.seed, first, self.act_key
+        )
+        self._source = source = make_source(source_config, self.lifecycle)
+        if progress.behind is not None:
+            source.publish(first - 1, progress.behind)
+        learner = make_learner(setup.agent, setup.plan, source, progress, self.update_key, self.lifecycle)
+        self._learner = learner
+        source.start(progress.reset)
+        self.report_on(
+            Reporter(sinks, learner, source.totals, self.config.env_steps_per_update, setup.spec.action_repeat), first
+        )
+        if progress.log.last_observation is not None:
+            self._check_replay(source, progress.log.last_observation)
+        run_learner(
+            learner,
+            self.config.num_updates,
+            progress.episodes,
+            progress.log,
+            self.lifecycle.should_stop,
+            lambda: self.after_update(learner),
+        )
+        return learner
+
+    def arrays(self, learner: AnyLearner) -> Arrays:
+        """See `Training`."""
+        if self._learner is None:
+            raise RuntimeError("learn comes first")
+        behind = self._learner.behind if self.setup.plan.max_policy_lag == 1 else None
+        return to_arrays(learner.state, behind, self.progress.episodes, self.progress.log)
+
+    def episode_metrics(self) -> dict[str, float]:
+        """See `Training`."""
+        return self.progress.episodes.metrics()
+
+    def close(self) -> None:
+        """Stops the environments."""
+        if self._source is not None:
+            self._source.close()
+
+    def _check_replay(self, source: TrajectorySource, expected: np.ndarray) -> None:
+        """Warns where replayed environments did not get to where they were; the run goes on from where they are."""
+        observed = source.first_observation(self.lifecycle.should_stop)
+        if observed is None:
+            return
+        same = [np.array_equal(*pair) for pair in zip(observed, expected, strict=True)]
+        if not all(same):
+            rows = [row for row, equal in enumerate(same) if not equal]
+            self.say(
+                f"{len(rows)} of {len(same)} rows (first: {rows[:5]}) did not come back to the state they were saved in: the "
+                f"environment is not a function of its seed and actions, or an episode was too long to be played again, so "
+                f"this run is not the uninterrupted one to the bit"
+            )

@@ -1,0 +1,194 @@
+"""What every kind of training shares: resuming, saving, records, the report, and an orderly end."""
+
+import abc
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from agents.api import Agent, LearnerState
+from envpool_bridge.adapters.rows import EnvSource
+from envpool_bridge.specs import EnvSpec
+from jaxsrl.checkpoint import Arrays, CheckpointStore
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.plan import Plan
+from jaxsrl.metrics.console import ConsoleSink
+from jaxsrl.metrics.sinks import JsonlSink, MetricsSink, Sinks, TensorBoardSink
+from jaxsrl.run_directory import RunDirectory
+from jaxsrl.runtime.lifecycle import Lifecycle, stop_on_signals
+from jaxsrl.runtime.reporter import AnyLearner, Reporter
+
+
+@dataclasses.dataclass(frozen=True)
+class RunReport:
+    """What a run came to.
+
+    Attributes:
+        directory: all that it left.
+        state: final learner state.
+        num_updates: updates done in all.
+        env_steps: environment steps done in all.
+        seconds: this process trained.
+        metrics: episode means at the end.
+        stopped_by: the signal that ended it early, or "".
+    """
+
+    directory: Path
+    state: LearnerState
+    num_updates: int
+    env_steps: int
+    seconds: float
+    metrics: dict[str, float]
+    stopped_by: str
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSetup:
+    """One call of `run`, checked, with the run directory held.
+
+    Attributes:
+        plan: what to interpret.
+        agent: what to train.
+        source: of environments.
+        spec: of the source.
+        config: of the run.
+        directory: of the run.
+        identity: what checkpoints say of the run: agent, experiment and spec.
+        quiet: no output on the terminal.
+    """
+
+    plan: Plan
+    agent: Agent
+    source: EnvSource
+    spec: EnvSpec
+    config: RunConfig
+    directory: RunDirectory
+    identity: dict[str, Any]
+    quiet: bool
+
+
+class Training(abc.ABC):
+    """One run. `train` once."""
+
+    def __init__(self, setup: TrainingSetup) -> None:
+        """Nothing starts yet."""
+        self.setup, self.config = setup, setup.config
+        self.lifecycle = Lifecycle()
+        # Independent streams for parameters, actions and updates.
+        self.init_key, self.act_key, self.update_key = jax.random.split(jax.random.key(self.config.seed), 3)
+        self._checkpoints = CheckpointStore(setup.directory.checkpoints, self.config.keep_checkpoints)
+        self._saved_update = -1
+        self._reporter: Reporter | None = None
+
+    @abc.abstractmethod
+    def begin(self, arrays: Arrays | None) -> int:
+        """Takes in a checkpoint, or begins; returns the updates done so far."""
+
+    @abc.abstractmethod
+    def finished_state(self) -> LearnerState:
+        """The state of a run that `begin` found complete."""
+
+    @abc.abstractmethod
+    def learn(self, sinks: Sinks) -> AnyLearner:
+        """Trains until the budget is spent or the lifecycle stops."""
+
+    @abc.abstractmethod
+    def arrays(self, learner: AnyLearner) -> Arrays:
+        """All that a checkpoint holds."""
+
+    @abc.abstractmethod
+    def episode_metrics(self) -> dict[str, float]:
+        """Episode means."""
+
+    def close(self) -> None:  # noqa: B027  nothing to free by default
+        """Frees what `learn` took; its threads have stopped."""
+
+    def train(self) -> RunReport:
+        """Resumes or begins, and trains."""
+        first = self.begin(self._restore())
+        if first >= self.config.num_updates:
+            self.setup.directory.log("already complete")
+            return self._report(self.finished_state(), first, 0.0)
+        started = time.perf_counter()
+        sinks = Sinks(self._make_sinks())
+        try:
+            with stop_on_signals(self._on_signal):
+                learner = self.learn(sinks)
+                self.lifecycle.raise_error()
+                if learner.num_updates > max(first, self._saved_update):
+                    self.save(learner)
+                self.write_record()
+        finally:
+            try:
+                self.lifecycle.join()
+            finally:
+                self.close()
+                sinks.close()
+        return self._report(learner.state, learner.num_updates, time.perf_counter() - started)
+
+    def report_on(self, reporter: Reporter, first: int) -> None:
+        """Records are written by `reporter` from now on."""
+        self._reporter = reporter
+        reporter.checkpoint_update = first
+
+    def after_update(self, learner: AnyLearner) -> None:
+        """Saves and writes a record where one is due; between two updates."""
+        every = self.config.checkpoint_every_updates
+        if every and learner.num_updates % every == 0:
+            self.save(learner)
+        if self._reporter is not None and self._reporter.due(self.config.log_every_seconds):
+            self.write_record()
+
+    def write_record(self) -> None:
+        """Writes a record now."""
+        if self._reporter is not None:
+            self._reporter.write(self.episode_metrics())
+
+    def save(self, learner: AnyLearner) -> None:
+        """Writes a checkpoint of this moment."""
+        update = learner.num_updates
+        metadata = {**self.setup.identity, "env_steps": update * self.config.env_steps_per_update}
+        self._checkpoints.save(update, self.arrays(learner), metadata)
+        self._saved_update = update
+        if self._reporter is not None:
+            self._reporter.checkpoint_update = update
+        self.setup.directory.log(f"checkpoint at update {update}")
+
+    def say(self, line: str) -> None:
+        """Tells the log, and the terminal unless it is to be quiet."""
+        self.setup.directory.log(line)
+        if not self.setup.quiet:
+            print(line, flush=True)  # noqa: T201
+
+    def _restore(self) -> Arrays | None:
+        found = self._checkpoints.restore_newest()
+        if found is None:
+            self.setup.directory.log(f"begins: {self.config.num_updates} updates")
+            return None
+        step, arrays, _, problems = found
+        for problem in problems:
+            self.say(f"damaged checkpoint skipped: {problem}")
+        self.say(f"resumes {self.setup.directory.path} at update {step} of {self.config.num_updates}")
+        self._saved_update = step
+        return arrays
+
+    def _make_sinks(self) -> list[MetricsSink]:
+        path = self.setup.directory.path
+        sinks: list[MetricsSink] = [JsonlSink(path / "metrics.jsonl"), TensorBoardSink(path / "tensorboard")]
+        if not self.setup.quiet:
+            sinks.append(ConsoleSink(self.config.env_steps, self.setup.spec.action_repeat, str(path)))
+        return sinks
+
+    def _on_signal(self, name: str) -> None:
+        self.lifecycle.stop_signal = name
+        self.lifecycle.stop()
+
+    def _report(self, state: LearnerState, num_updates: int, seconds: float) -> RunReport:
+        env_steps = num_updates * self.config.env_steps_per_update
+        stopped = self.lifecycle.stop_signal
+        how = f"stopped by {stopped}" if stopped else "complete"
+        self.setup.directory.log(f"{how} at update {num_updates}, {env_steps} env steps, {seconds:.1f} s")
+        path = self.setup.directory.path
+        return RunReport(path, state, num_updates, env_steps, seconds, self.episode_metrics(), stopped)
