@@ -13,6 +13,8 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, step_rows
 from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape, make_layout, view_slots
+from jaxsrl.bench.device_only import bench_device_only
+from jaxsrl.bench.flat_ppo import Sizes, make_flat_ppo
 from jaxsrl.device_loop.loop import DeviceLearner, run_device_learner
 from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.inference.act import make_act, row_keys
@@ -172,3 +174,21 @@ def test_cartpole_is_solved_on_the_device(seed):
     trained.take_episodes(totals)
     print(f"seed {seed}: {totals.metrics()} after {time.perf_counter() - start:.1f} s")
     assert totals.metrics()["episode/return_mean"] >= 475.0
+
+
+def test_the_benchmark_measures_every_program_at_the_size_asked_for():
+    result = bench_device_only(num_envs=(4,), rollout_length=8, seconds=0.1)
+    assert set(result["by_num_envs"]) == {"4"}
+    for size in result["by_num_envs"].values():
+        assert set(size["env_steps_per_second"]) == {"jaxsrl", *result["baselines"]}
+        assert set(size["ratio"]) == set(result["baselines"]) >= {"flat_ppo"}
+        assert min(*size["env_steps_per_second"].values(), *size["ratio"].values()) > 0
+        assert size["rounds"] >= 1
+
+
+def test_the_benchmark_compares_with_a_program_that_learns():
+    init, advance = make_flat_ppo(CartPole(), Sizes(32, 64, 4, 4), (32,), 2e-3)
+    state = init(jax.random.key(0))
+    state = advance(jnp.int32(40), state)
+    # A mean over rows wherever they are in their episodes; a uniform policy's is about 12.
+    assert float(jnp.mean(state.env_state.num_steps)) > 60.0

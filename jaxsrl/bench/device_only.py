@@ -1,0 +1,126 @@
+"""How fast PPO is with environments on the device, against PureJaxRL's published shape of that program, side by side."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from jaxsrl.bench.flat_ppo import Sizes, make_flat_ppo
+from jaxsrl.bench.rejax_ppo import has_rejax, make_rejax_ppo
+from jaxsrl.device_loop.loop import DeviceLearner
+from jaxsrl.device_loop.program import make_run_keys
+from jaxsrl.jax_envs.cartpole import CartPole
+from jaxsrl.learner.mesh import LearnerMesh
+
+Advance = Callable[[int], None]  # does so many updates and waits for them
+
+_HIDDEN = (64, 64)
+_AGENT = PPOConfig(num_epochs=4, num_minibatches=4)
+_TURN_SECONDS = 0.25
+_BASELINES = {
+    "flat_ppo": "PureJaxRL's published PPO, written anew (jaxsrl.bench.flat_ppo): no registry has the package",
+    "rejax": "the PPO of the package rejax",
+}
+
+
+def bench_device_only(
+    num_envs: tuple[int, ...] = (64, 512, 2048), rollout_length: int = 128, seconds: float = 10.0
+) -> dict[str, Any]:
+    """PPO on the JAX CartPole, MLP 64x64, 4 epochs of 4 minibatches: ours and the baselines in turns, on one device.
+
+    The baselines are PureJaxRL's program as we wrote it anew, and rejax's where that package is installed. All compile before
+    the clock starts; a turn is one dispatch, of a quarter second or of one update if that takes longer.
+
+    Args:
+        num_envs: sizes B to measure.
+        rollout_length: T.
+        seconds: of measuring at each size, all together.
+
+    Returns:
+        By number of envs: `env_steps_per_second` of each, the median of its turns, and `ratio` of ours to each baseline, the
+        median over rounds, together with the number of `rounds`.
+    """
+    return {
+        "env_id": "CartPole-v1 (jax)",
+        "rollout_length": rollout_length,
+        "num_epochs": _AGENT.num_epochs,
+        "num_minibatches": _AGENT.num_minibatches,
+        "hidden_sizes": list(_HIDDEN),
+        "platform": jax.default_backend(),
+        "baselines": _BASELINES if has_rejax() else {"flat_ppo": _BASELINES["flat_ppo"]},
+        "by_num_envs": {str(size): _compare(size, rollout_length, seconds) for size in num_envs},
+    }
+
+
+def _compare(num_envs: int, rollout_length: int, seconds: float) -> dict[str, Any]:
+    contenders = _contenders(num_envs, rollout_length)
+    updates = {name: _updates_a_turn(advance) for name, advance in contenders.items()}
+    speeds: dict[str, list[float]] = {name: [] for name in contenders}
+    deadline, rounds = time.perf_counter() + seconds, 0
+    while time.perf_counter() < deadline or not rounds:
+        for name, advance in contenders.items():
+            start = time.perf_counter()
+            advance(updates[name])
+            speeds[name].append(updates[name] * num_envs * rollout_length / (time.perf_counter() - start))
+        rounds += 1
+    ours = speeds["jaxsrl"]
+    others = {name: measured for name, measured in speeds.items() if name != "jaxsrl"}
+    return {
+        "env_steps_per_second": {name: statistics.median(measured) for name, measured in speeds.items()},
+        "ratio": {
+            name: statistics.median([a / b for a, b in zip(ours, measured, strict=True)])
+            for name, measured in others.items()
+        },
+        "rounds": rounds,
+    }
+
+
+def _contenders(num_envs: int, rollout_length: int) -> dict[str, Advance]:
+    """What each advances with, compiled."""
+    sizes = Sizes(num_envs, rollout_length, _AGENT.num_epochs, _AGENT.num_minibatches)
+    found = {"jaxsrl": _ours(num_envs, rollout_length), "flat_ppo": _baseline(make_flat_ppo, sizes)}
+    if has_rejax():
+        found["rejax"] = _baseline(make_rejax_ppo, sizes)
+    return found
+
+
+def _updates_a_turn(advance: Advance) -> int:
+    """Updates that take about a quarter second; at least one."""
+    advance(1)
+    updates = 1
+    while True:
+        start = time.perf_counter()
+        advance(updates)
+        if time.perf_counter() - start >= _TURN_SECONDS / 2:
+            return updates
+        updates *= 2
+
+
+def _ours(num_envs: int, rollout_length: int) -> Advance:
+    env = CartPole()
+    agent = make_ppo(_AGENT, env.spec(), NetworkConfig(hidden_sizes=_HIDDEN))
+    init_key, act_key, update_key = jax.random.split(jax.random.key(0), 3)
+    keys = make_run_keys(0, act_key, update_key, num_envs)
+    mesh = LearnerMesh(jax.local_devices()[:1])
+    learner = DeviceLearner(agent, env, mesh, rollout_length, agent.init(init_key), keys)
+
+    def advance(num_updates: int) -> None:
+        learner.step(num_updates)
+
+    return advance
+
+
+def _baseline(make: Callable[..., Any], sizes: Sizes) -> Advance:
+    init, program = make(CartPole(), sizes, _HIDDEN, _AGENT.learning_rate)
+    state = init(jax.random.key(0))
+
+    def advance(num_updates: int) -> None:
+        nonlocal state
+        state = jax.block_until_ready(program(np.int32(num_updates), state))
+
+    return advance
