@@ -4,17 +4,19 @@ The server's part of an update, which the asynchronous server shares, is `Server
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from agents.api import Array, GradientSteps, LearnerState, Metrics, OptState, Params, Progress, Trajectory
+from jaxsrl.learner.block import Block, pack, unpack, unpack_stacked
 from jaxsrl.learner.mesh import Device, LearnerMesh
 from jaxsrl.learner.replica import Replica
 
 
 class ServerPrograms:
-    """Optimizer step and end of an update, compiled for the server's device.
+    """Optimizer step and end of an update, compiled for the server's device. Between steps parameters are a block.
 
     Attributes:
         nothing_skipped: `Progress.num_skipped` before the first gradient step of an update.
@@ -23,42 +25,55 @@ class ServerPrograms:
     def __init__(self, steps: GradientSteps, device: Device) -> None:
         """Programs of these gradient steps."""
 
-        def apply(params: Params, opt_state: OptState, num_skipped: Array, grads: Params, metrics: Metrics) -> Progress:
-            return steps.apply(Progress(params, opt_state, num_skipped), grads, metrics)
+        def apply(params: Block, opt_state: OptState, num_skipped: Array, grads: Block, metrics: Block) -> Progress:
+            progress = steps.apply(Progress(unpack(params), opt_state, num_skipped), unpack(grads), unpack(metrics))
+            return Progress(pack(progress.params), progress.opt_state, progress.num_skipped)
 
         def finish(
-            state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Metrics]
+            state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
         ) -> tuple[LearnerState, Metrics]:
-            stacked = {name: jax.numpy.stack([step[name] for step in step_metrics]) for name in step_metrics[0]}
-            return steps.finish(state, progress, prepared_metrics, stacked)
+            progress = Progress(unpack(progress.params), progress.opt_state, progress.num_skipped)
+            return steps.finish(state, progress, prepared_metrics, unpack_stacked(step_metrics))
 
         self._device = device
         # The parameters are not donated: a replica on the server's own device may have pulled this very memory.
         self._apply = jax.jit(apply, donate_argnums=1)
         self._finish = jax.jit(finish)
+        self._pack, self._unpack = jax.jit(pack), jax.jit(unpack)
         self.nothing_skipped = jax.device_put(np.int32(0), device)
 
-    def receive(self, values: tuple[Params, Metrics]) -> tuple[Params, Metrics]:
-        """Gradients and metrics pushed by a replica, on the server's device."""
+    def receive(self, values: Any) -> Any:
+        """What a replica pushed, on the server's device."""
         return jax.device_put(values, self._device)
 
-    def apply(self, progress: Progress, grads: Params, metrics: Metrics) -> Progress:
-        """One gradient step; `progress.opt_state` is donated."""
+    def pack(self, params: Params) -> Block:
+        """Parameters as they travel."""
+        return self._pack(params)
+
+    def unpack(self, params: Block) -> Params:
+        """Parameters as `act` takes them."""
+        return self._unpack(params)
+
+    def apply(self, progress: Progress, grads: Block, metrics: Block) -> Progress:
+        """One gradient step; `progress.params` is a block, and `progress.opt_state` is donated."""
         return self._apply(progress.params, progress.opt_state, progress.num_skipped, grads, metrics)
 
     def finish(
-        self, state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Metrics]
+        self, state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
     ) -> tuple[LearnerState, Metrics]:
-        """End of an update, from the metrics of each of its steps. `state.opt_state` may have been donated: it is not read.
+        """End of an update, from the metrics of each of its steps.
 
         Args:
-            state: as the update began.
-            progress: after its last step.
+            state: as the update began, but for its optimizer state, which the first step donated: it is not read.
+            progress: after the last step; its parameters are a block.
             prepared_metrics: float32 scalars.
-            step_metrics: float32 scalars, one dict a gradient step.
+            step_metrics: float32 scalars, one block a gradient step.
+
+        Returns:
+            The learner state, its parameters not packed, and metrics.
         """
         before = LearnerState(state.params, progress.opt_state, state.num_updates, state.extra)
-        return self._finish(before, progress, jax.device_put(prepared_metrics, self._device), step_metrics)
+        return self._finish(before, progress, self.receive(prepared_metrics), step_metrics)
 
 
 class SynchronousUpdate:
@@ -78,15 +93,15 @@ class SynchronousUpdate:
         """
         self._replica = Replica(steps, mesh, run_key)
         self._server = ServerPrograms(steps, device)
-        self._device = device
 
     def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
         """One update. Returns before the devices are done with it."""
         replica, server = self._replica, self._server
-        state = jax.device_put(state, self._device)
-        params, extra, number = replica.place((state.params, state.extra, state.num_updates))
+        state = server.receive(state)
+        progress = Progress(server.pack(state.params), state.opt_state, server.nothing_skipped)
+        params, extra, number = replica.place((progress.params, state.extra, state.num_updates))
         prepared, prepared_metrics = replica.prepare(params, extra, batch, number)
-        progress, step_metrics = Progress(state.params, state.opt_state, server.nothing_skipped), []
+        step_metrics: list[Block] = []
         for step in range(replica.num_steps):
             grads, metrics = server.receive(replica.gradient(params, prepared, step))
             progress = server.apply(progress, grads, metrics)

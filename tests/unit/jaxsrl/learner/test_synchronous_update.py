@@ -11,6 +11,7 @@ from agents import ppo
 from agents.api import Trajectory
 from agents.networks.config import NetworkConfig
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.learner.block import pack
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server import SynchronousUpdate
 from jaxsrl.learner.replica import Replica
@@ -80,7 +81,7 @@ def test_rows_stay_on_their_devices_and_no_gradient_gathers_them():
     agent = ppo.make_ppo(CONFIG, SPEC, NETWORK)
     mesh = LearnerMesh(jax.local_devices()[:4])
     replica = Replica(agent.gradient_steps, mesh, KEY)
-    params = replica.place(agent.init(jax.random.key(1)).params)
+    params = replica.place(pack(agent.init(jax.random.key(1)).params))
     prepared, _ = replica.prepare(params, (), jax.device_put(trajectory(0), mesh.rows), 0)
     for leaf in jax.tree.leaves(prepared.batch):
         assert leaf.sharding.is_equivalent_to(mesh.rows, leaf.ndim)
