@@ -2,11 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from envpool_bridge.errors import UserError
 
-# What may differ when a run directory is resumed: how long and how often, never what is computed at each step.
+# What may differ when a run directory is resumed: how long and how often. Mind that a schedule over the whole run (a learning
+# rate that falls to 0, say) stretches with `env_steps`: what follows is then not the longer run from the start.
 MAY_CHANGE = frozenset(
     {"run.env_steps", "run.directory", "run.checkpoint_every_updates", "run.keep_checkpoints", "run.log_every_seconds"}
 )
@@ -30,6 +33,8 @@ class RunConfig:
         rollout_length: T, steps of every environment an update.
         max_policy_lag: updates that the acting policy may be behind: 0 synchronous, 1 overlaps collecting with learning
             (both deterministic), n >= 2 asynchronous.
+        when_full: of the trajectories: "block" makes environments wait for the learner, "drop_oldest" makes the learner take the
+            newest and drop (and count) the others; that needs a lag of 2 or more.
         inference_batching: "lane" gives every lane its own call of fixed shape (deterministic to the bit), "merged" joins
             whatever lanes are ready.
         num_devices: devices the learner is sharded over.
@@ -49,7 +54,7 @@ class RunConfig:
     name: str = ""
     directory: str = "runs"
     seed: int = 0
-    policy: str = "single_learner_fine"
+    policy: Annotated[str, tyro.conf.arg(aliases=["--policy"])] = "single_learner_fine"
     env_steps: int = 500_000
     num_envs: int = 128
     num_env_workers: int = 2
@@ -57,6 +62,7 @@ class RunConfig:
     workers_per_lane: int = 1
     rollout_length: int = 32
     max_policy_lag: int = 1
+    when_full: Literal["block", "drop_oldest"] = "block"
     inference_batching: Literal["lane", "merged"] = "lane"
     num_devices: int = 1
     inference_platform: Literal["", "cpu"] = ""

@@ -108,9 +108,17 @@ def plan_from_json(data: dict[str, Any]) -> Plan:
         Fragment(one["name"], FragmentKind(one["kind"]), one["replicas"], _placement(one["placement"]))
         for one in data["fragments"]
     ]
-    enums = {"carries": Carries, "transport": Transport, "when_full": WhenFull}
     channels = [
-        Channel(**{name: enums[name](value) if name in enums else value for name, value in one.items()})
+        Channel(
+            one["source"],
+            one["target"],
+            Carries(one["carries"]),
+            Transport(one["transport"]),
+            one["capacity"],
+            WhenFull(one["when_full"]),
+            one["max_lag"],
+            one["synchronous"],
+        )
         for one in data["channels"]
     ]
     shape = PoolShape(**data["shape"])

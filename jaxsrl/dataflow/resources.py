@@ -33,7 +33,8 @@ class Resources:
         import jax
 
         def local(backend: str | None) -> list[Any]:
-            return jax.local_devices(backend=backend)  # pyright: ignore[reportUnknownMemberType]
+            found: list[Any] = jax.local_devices(backend=backend)  # pyright: ignore
+            return found
 
         devices = local(None)
         platform = str(devices[0].platform)

@@ -60,7 +60,23 @@ def _validate_channel(plan: Plan, channel: Channel, names: list[str]) -> None:
     if channel.max_lag < 0:
         raise UserError(f"{where} needs a max_lag of at least 0: got {channel.max_lag}")
     if channel.when_full is WhenFull.DROP_OLDEST:
-        raise UserError(f"{where} drops its oldest, which is not built yet: use WhenFull.BLOCK")
+        _validate_drops(plan, channel, where)
+
+
+def _validate_drops(plan: Plan, channel: Channel, where: str) -> None:
+    """Only whole trajectories may be dropped, and only where the newest parameters act whatever their version."""
+    if channel.carries is not Carries.TRAJECTORIES:
+        raise UserError(f"{where} carries {channel.carries.value}, of which none may be dropped: use WhenFull.BLOCK")
+    if plan.max_policy_lag < 2:
+        raise UserError(
+            f"{where} drops its oldest, which is not deterministic: expected --run.max-policy-lag 2 or more, got "
+            f"{plan.max_policy_lag}"
+        )
+    if not isinstance(plan.inference.placement, Devices) or not isinstance(plan.environments.placement, Processes):
+        raise UserError(f"{where} drops its oldest, which needs environment processes and a server: use WhenFull.BLOCK")
+    gradients = plan.channel(Carries.GRADIENTS)
+    if gradients is not None and not gradients.synchronous:
+        raise UserError(f"{where} drops its oldest, but asynchronous replicas learn from all: use WhenFull.BLOCK")
 
 
 def _validate_connections(plan: Plan) -> None:

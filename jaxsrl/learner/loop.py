@@ -27,12 +27,14 @@ class LearnerStats:
         lag_sum: policy lag, summed over updates (each the mean over its steps).
         lag_max: largest policy lag of any step.
         updates: done by this process.
+        dropped: slots given back without an update, because a newer one was full; only where the plan says so.
     """
 
     busy_seconds: float = 0.0
     lag_sum: float = 0.0
     lag_max: int = 0
     updates: int = 0
+    dropped: int = 0
 
 
 class Learner:
@@ -54,6 +56,7 @@ class Learner:
         state: LearnerState,
         update: KeyedUpdate,
         behind: Params = None,
+        drop_oldest: bool = False,
     ) -> None:
         """A learner that continues from `state`, and publishes its parameters.
 
@@ -63,8 +66,10 @@ class Learner:
             state: to continue from.
             update: `mesh.jit_update` of an agent, or what stands in for it.
             behind: parameters one version older than `state`, which the source has been told of.
+            drop_oldest: whether the newest full slot is learned from, and older ones are dropped and counted.
         """
         self._mesh, self._source, self._update = mesh, source, update
+        self._drop_oldest = drop_oldest
         self.state = mesh.place_state(state)
         self.num_updates = int(state.num_updates)
         self.metrics: Metrics = {}
@@ -91,6 +96,13 @@ class Learner:
         sequence = self._source.acquire(_WAIT_SECONDS)
         if sequence is None:
             return False
+        while self._drop_oldest and (newer := self._source.acquire(0.0)) is not None:
+            slot = join_slots(self._source.slots(sequence))
+            episodes.observe(slot)
+            log.observe(slot)
+            self._source.drop(sequence)
+            self.stats.dropped += 1
+            sequence = newer
         start = time.perf_counter()
         slots = self._source.slots(sequence)
         batch = self._mesh.place_batch(slots)

@@ -11,7 +11,7 @@ class ParamsStore:
 
     Which version acts for slot sequence s is decided here: with `max_policy_lag` 0 or 1 it is exactly
     `max(0, s - max_policy_lag)`, whatever the timing, which makes a run deterministic; from 2 on it is the newest one, as soon
-    as that is at least `s - max_policy_lag`.
+    as that is at least `s - max_policy_lag`. Sequences that were dropped, and so made no version, do not count in `s`.
     """
 
     def __init__(self, max_policy_lag: int) -> None:
@@ -19,6 +19,7 @@ class ParamsStore:
         self._lag = max_policy_lag
         self._versions: OrderedDict[int, Params] = OrderedDict()
         self._changed = threading.Condition()
+        self._dropped = 0
 
     def publish(self, version: int, params: Params) -> None:
         """Adds a version and drops those that nobody can ask for any more."""
@@ -26,6 +27,12 @@ class ParamsStore:
             self._versions[version] = params
             while len(self._versions) > self._lag + 1:
                 self._versions.popitem(last=False)
+            self._changed.notify_all()
+
+    def drop_sequence(self) -> None:
+        """A sequence was given back without an update."""
+        with self._changed:
+            self._dropped += 1
             self._changed.notify_all()
 
     def may_act(self, sequence: int) -> bool:
@@ -41,7 +48,7 @@ class ParamsStore:
             return None if version is None else (version, self._versions[version])
 
     def _pick(self, sequence: int) -> int | None:
-        oldest = max(0, sequence - self._lag)
+        oldest = max(0, sequence - self._dropped - self._lag)
         if self._lag <= 1:
             return oldest if oldest in self._versions else None
         newest = next(reversed(self._versions), -1)

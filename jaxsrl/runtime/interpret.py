@@ -4,7 +4,7 @@ import jax
 
 from agents.api import Agent, Array, GradientSteps
 from envpool_bridge.errors import UserError
-from jaxsrl.dataflow.fragment import Carries, Devices, Fragment, InProcess, Processes
+from jaxsrl.dataflow.fragment import Carries, Devices, Fragment, InProcess, Processes, WhenFull
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.learner.loop import HostLearner, Learner
 from jaxsrl.learner.mesh import Device, LearnerMesh
@@ -66,16 +66,17 @@ def make_learner(
         UserError: the plan has a parameter server, but the agent's update cannot be cut into gradient steps.
     """
     server, gradients = plan.parameter_server, plan.channel(Carries.GRADIENTS)
-    devices = devices_of(plan.learner)
+    trajectories, devices = plan.channel(Carries.TRAJECTORIES), devices_of(plan.learner)
+    drops = trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST
     if server is None or gradients is None:
         mesh = LearnerMesh(devices)
-        return Learner(mesh, source, progress.state, mesh.jit_update(agent, update_key), progress.behind)
+        return Learner(mesh, source, progress.state, mesh.jit_update(agent, update_key), progress.behind, drops)
     steps = gradient_steps_of(agent, plan)
     device = devices_of(server)[0]
     if gradients.synchronous:
         mesh = LearnerMesh(devices)
         update = SynchronousUpdate(steps, mesh, device, update_key)
-        return Learner(mesh, source, progress.state, update, progress.behind)
+        return Learner(mesh, source, progress.state, update, progress.behind, drops)
     if not isinstance(source, PoolSource):
         raise UserError(f"plan {plan.policy}: asynchronous replicas need environment processes of their own")
     meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]

@@ -117,6 +117,14 @@ class PoolSource:
         for pool in self._pools:
             pool.release(sequence)
 
+    def drop(self, sequence: int) -> None:
+        """Gives a leased sequence back without an update of it."""
+        for store in self._stores.values():
+            store.drop_sequence()
+        self.release(sequence)
+        for pool in self._pools:
+            pool.wake()
+
     def acquire_replica(self, index: int, timeout_seconds: float) -> int | None:
         """As `acquire`, of one replica alone. Thread-safety: one thread a replica."""
         if self._pools[index].acquire(timeout_seconds) is None:

@@ -69,6 +69,7 @@ class Reporter:
         values["speed/env_steps_per_second"] = updates * self._steps_per_update / seconds
         values["policy/lag_mean"] = gained["learner/lag_sum"] / updates if updates else 0.0
         values["policy/lag_max"] = float(self._learner.stats.lag_max)
+        values["trajectories/dropped"] = float(self._learner.stats.dropped)
         values["checkpoint/update"] = float(self.checkpoint_update)
         env_steps = self._learner.num_updates * self._steps_per_update
         self._sink.write(

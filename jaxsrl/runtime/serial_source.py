@@ -69,6 +69,10 @@ class SerialSource:
     def release(self, sequence: int) -> None:
         """Nothing to do: the next `acquire` overwrites an older slot."""
 
+    def drop(self, sequence: int) -> None:
+        """Never asked for: a slot is collected when the learner wants it."""
+        raise RuntimeError("the serial source never has a slot too many")
+
     def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
         """A copy of the first slot's first observation."""
         return self._slot(self._next).observation[0].copy()

@@ -59,6 +59,10 @@ class TrajectorySource(Protocol):
         """Gives the slots back: nothing may read them any more."""
         ...
 
+    def drop(self, sequence: int) -> None:
+        """Gives the slots back without an update of them, where the plan allows that."""
+        ...
+
     def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
         """[B, ...], what the environments show right after `start`; None if the run stops before."""
         ...

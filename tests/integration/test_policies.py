@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import time
 from pathlib import Path
 
 import jax
@@ -41,7 +42,9 @@ def train(directory: Path, policy: str, suite: str = "gymnasium", **changes) -> 
     config = RunConfig(**{**settings, **changes})
     source = source_of(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
-    agent = make_ppo(PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,)))
+    agent = make_ppo(
+        PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,))
+    )
     plan = POLICIES[policy](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 
@@ -155,3 +158,23 @@ def test_on_the_device_alone_a_resumed_run_is_the_uninterrupted_one_to_the_bit(t
         resumed = train(tmp_path / "parts", "device_only", "jax", num_devices=2, env_steps=16 * 8 * updates)
     for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+def test_a_slow_learner_that_may_drop_takes_the_newest_and_counts_the_others(tmp_path, monkeypatch):
+    from jaxsrl.learner.loop import Learner
+
+    publish = Learner.publish
+
+    def slowly(self):
+        time.sleep(0.05)
+        publish(self)
+
+    monkeypatch.setattr(Learner, "publish", slowly)
+    report = train(tmp_path, "single_learner_fine", max_policy_lag=3, when_full="drop_oldest")
+    record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert report.num_updates == UPDATES
+    assert record["trajectories/dropped"] > 0
+    assert record["policy/lag_max"] <= 3
+    monkeypatch.undo()
+    again = train(tmp_path, "single_learner_fine", max_policy_lag=3, when_full="drop_oldest", env_steps=16 * 8 * 15)
+    assert again.num_updates == 15

@@ -2,7 +2,7 @@
 
 from envpool_bridge.layout import PoolShape
 from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.fragment import Carries, Channel, Transport
+from jaxsrl.dataflow.fragment import Carries, Channel, Transport, WhenFull
 
 
 def in_process_channels(max_lag: int) -> tuple[Channel, ...]:
@@ -21,6 +21,13 @@ def served_channels(run: RunConfig, shape: PoolShape, parameters_from: str = "le
     return (
         Channel("environments", "inference", Carries.OBSERVATIONS, Transport.SHARED_RING, shape.num_lanes),
         Channel("inference", "environments", Carries.ACTIONS, Transport.SHARED_RING, shape.num_lanes),
-        Channel("environments", "learner", Carries.TRAJECTORIES, Transport.SHARED_RING, shape.num_slots),
+        Channel(
+            "environments",
+            "learner",
+            Carries.TRAJECTORIES,
+            Transport.SHARED_RING,
+            shape.num_slots,
+            WhenFull(run.when_full),
+        ),
         Channel(parameters_from, "inference", Carries.PARAMETERS, Transport.DEVICE_COPY, lag + 1, max_lag=lag),
     )

@@ -301,3 +301,14 @@ def test_what_this_machine_has_is_what_jax_sees():
     assert (found.num_cores, found.platform, found.num_devices) == (len(os.sched_getaffinity(0)), "cpu", 4)
     assert found.num_host_devices == 4
     assert found.shared_memory_bytes > 0
+
+
+def test_only_trajectories_of_an_asynchronous_plan_may_be_dropped():
+    dropping = fine(max_policy_lag=2, when_full="drop_oldest")
+    assert dropping.channel(Carries.TRAJECTORIES).when_full is WhenFull.DROP_OLDEST
+    validate_plan(dropping, TWO_GPUS)
+    assert "expected --run.max-policy-lag 2 or more, got 1" in refusal(fine(max_policy_lag=1, when_full="drop_oldest"))
+    observations = with_channel(fine(max_policy_lag=2), 0, when_full=WhenFull.DROP_OLDEST)
+    assert "carries observations, of which none may be dropped" in refusal(observations)
+    replicas = RunConfig(max_policy_lag=2, when_full="drop_oldest", gradients="asynchronous")
+    assert "asynchronous replicas learn from all" in refusal(POLICIES["central"](replicas, TWO_GPUS))

@@ -66,6 +66,15 @@ def test_at_lag_0_and_1_exactly_one_version_may_act(lag):
                 assert acting == (expected, f"params {expected}")
 
 
+def test_a_dropped_sequence_does_not_count_in_the_lag():
+    store = ParamsStore(2)
+    store.publish(4, "four")
+    assert store.acting(7, 0.0) is None
+    store.drop_sequence()
+    assert store.acting(7, 0.0) == (4, "four")
+    assert store.acting(8, 0.0) is None
+
+
 def test_at_larger_lags_the_newest_acts_within_the_bound():
     store = ParamsStore(3)
     store.publish(4, "four")

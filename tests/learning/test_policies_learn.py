@@ -1,0 +1,35 @@
+"""PPO solves CartPole under every distribution policy, as its users start it: the same script, the same agent file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxsrl.dataflow.policies import POLICIES
+
+ROOT = Path(__file__).parents[2]
+# What a policy needs beside its name on a machine of two cores without an accelerator.
+FLAGS = {
+    "decoupled": ["--run.host-devices", "2"],
+    "multiple_learners": ["--run.host-devices", "2", "--run.num-devices", "2"],
+    "central": ["--run.host-devices", "2", "--run.num-devices", "2"],
+    "device_only": ["--env.suite", "jax"],
+    "dedicated_environments": ["--run.num-env-workers", "1"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_ppo_solves_cartpole(tmp_path, policy):
+    command = [sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py"), "--policy", policy]
+    places = ["--run.directory", str(tmp_path), "--run.name", "run"]
+    done = subprocess.run(
+        command + places + FLAGS.get(policy, []), capture_output=True, text=True, timeout=600, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert report["episodes"] == 100
+    assert report["mean_return"] >= 475.0
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["policy"] == policy
