@@ -8,7 +8,7 @@ from agents.api import Agent, Mode
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.load_policy import load_policy
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import EvaluationReport, evaluate
 from jaxsrl.run_directory import write_json
@@ -33,7 +33,7 @@ def train_and_evaluate(
     Raises:
         SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it.
     """
-    plan = POLICIES[config.policy](config, Resources.detect())
+    plan = load_policy(config.policy)(config, Resources.detect())
     report = run(plan, agent, source, config, experiment=experiment, spec=spec)
     speed = report.env_steps / report.seconds if report.seconds else 0.0
     if report.stopped_by:

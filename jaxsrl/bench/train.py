@@ -13,7 +13,7 @@ from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.load_policy import load_policy
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.runtime.run import run
 
@@ -85,7 +85,7 @@ def _records(config: RunConfig, agent: Agent, source: EnvSource, spec: EnvSpec) 
     """Trains in a temporary directory; one-second records without the first and the last."""
     with tempfile.TemporaryDirectory() as directory:
         config = dataclasses.replace(config, directory=directory)
-        plan = POLICIES[config.policy](config, Resources.detect())
+        plan = load_policy(config.policy)(config, Resources.detect())
         report = run(plan, agent, source, config, spec=spec, quiet=True)
         with open(report.directory / "metrics.jsonl") as file:
             records = [json.loads(line) for line in file]
