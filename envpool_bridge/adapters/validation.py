@@ -52,9 +52,15 @@ class ValueCheck:
         self._env_id = spec.env_id
         self._row_ids = row_ids
         self._low = self._high = None
+        self._bounds: dict[str, np.ndarray | None] = {}
         observation = spec.observation
         if isinstance(observation, ArraySpec):  # a discrete value is checked before it is stored
-            self._low, self._high = _checked_bounds(observation, check_range)
+            low, high = _checked_bounds(observation, check_range)
+            self._bounds = {"low": low, "high": high}
+            self._low, self._high = (
+                _for_rows(low, observation, len(row_ids)),
+                _for_rows(high, observation, len(row_ids)),
+            )
         self._check_finite = self._low is None and np.dtype(observation.dtype).kind == "f"
 
     def verify(self, observation: np.ndarray, reward: np.ndarray | None, newest_step: int) -> None:
@@ -78,18 +84,29 @@ class ValueCheck:
             refuse(self._env_id, self._row_ids[row], newest_step - len(observation) + 1 + index, field, problem)
 
     def _bad_observation(self, stored: np.ndarray) -> tuple[int, int, str] | None:
+        # Rows and elements as one axis, so that numpy's inner loop is long.
+        flat = stored.reshape(len(stored), -1)
         if self._check_finite:
-            good = np.isfinite(stored)
+            good = np.isfinite(flat)
             if not good.all():
-                return _first_bad(good, stored, "a finite value")
-        if self._low is not None and self._high is not None:
-            good = stored >= self._low
-            if not good.all():
-                return _first_bad(good, stored, f"at least {_shown(self._low)} (the space's low)")
-            good = stored <= self._high
-            if not good.all():
-                return _first_bad(good, stored, f"at most {_shown(self._high)} (the space's high)")
+                return _first_bad(good.reshape(stored.shape), stored, "a finite value")
+        for bound, compare, side, name in (
+            (self._low, np.greater_equal, "least", "low"),
+            (self._high, np.less_equal, "most", "high"),
+        ):
+            if bound is not None:
+                good = compare(flat, bound)
+                if not good.all():
+                    shown = _shown(self._bounds[name])
+                    return _first_bad(good.reshape(stored.shape), stored, f"at {side} {shown} (the space's {name})")
         return None
+
+
+def _for_rows(bound: np.ndarray | None, spec: ArraySpec, num_rows: int) -> np.ndarray | None:
+    """A bound as it compares with [N, R * elements]."""
+    if bound is None or bound.ndim == 0:
+        return bound
+    return np.tile(np.broadcast_to(bound, spec.shape).reshape(-1), num_rows)
 
 
 def _checked_bounds(spec: ArraySpec, check_range: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -154,5 +171,5 @@ def _first_bad(good: np.ndarray, stored: np.ndarray, expected: str) -> tuple[int
     return index, row, f"expected {expected}{at}, got {stored[(index, row, *place)]}"
 
 
-def _shown(bound: np.ndarray) -> str:
-    return str(bound) if bound.size <= 8 else f"bounds of shape {bound.shape}"
+def _shown(bound: np.ndarray | None) -> str:
+    return str(bound) if bound is None or bound.size <= 8 else f"bounds of shape {bound.shape}"
