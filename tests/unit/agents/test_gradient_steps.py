@@ -66,6 +66,9 @@ def test_the_step_that_exceeds_the_limit_and_all_later_ones_are_left_out(measure
             velocity = 0.5 * velocity + 1.0
             plain += velocity
     assert float(progress.params["w"]) == plain
+    assert (
+        float(jax.tree.leaves(progress.opt_state)[0]) == -velocity
+    )  # the next update begins without the steps left out
     assert int(progress.num_skipped) == 3 - taken
 
 

@@ -162,8 +162,10 @@ def test_a_state_that_was_asked_for_survives_later_pushes():
 
 def test_a_server_that_is_never_released_is_an_error():
     server = make_server(0, timeout_seconds=0.01)
+    start = time.monotonic()
     with server._locked(), pytest.raises(TimeoutError, match="held by another replica"):
         threads_see(server.pull)
+    assert time.monotonic() - start < 4.0
 
 
 def threads_see(call):
