@@ -121,6 +121,13 @@ class RunConfig:
         """Updates that `env_steps` take, rounded up."""
         return -(-self.env_steps // self.env_steps_per_update)
 
+    @property
+    def num_optimizer_updates(self) -> int:
+        """Updates as an optimizer's schedule counts them: replicas that push at their own pace make one each."""
+        if self.policy != "central" or self.gradients != "asynchronous":
+            return self.num_updates
+        return self.num_updates * (self.num_replicas or self.num_devices)
+
 
 def to_json(value: Any) -> Any:
     """A dataclass tree as JSON data."""

@@ -84,5 +84,5 @@ def rebuild(metadata: dict[str, Any]) -> tuple[Agent, EnvSource]:
         )
     source = source_of(from_json(EnvConfig, saved["env"]))
     config = from_json(AGENT_CONFIGS[name], saved["agent"])
-    config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_updates)
+    config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_optimizer_updates)
     return AGENTS[name](config, source.spec(), from_json(NetworkConfig, saved["network"])), source

@@ -15,19 +15,20 @@ FLAGS = {
     "decoupled": ["--run.host-devices", "2"],
     "multiple_learners": ["--run.host-devices", "2", "--run.num-devices", "2"],
     "central": ["--run.host-devices", "2", "--run.num-devices", "2"],
+    "central, asynchronous": ["--run.num-replicas", "2", "--run.gradients", "asynchronous"],
     "device_only": ["--env.suite", "jax"],
     "dedicated_environments": ["--run.num-env-workers", "1"],
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, "central, asynchronous"])
 def test_ppo_solves_cartpole(tmp_path, policy):
+    flags = FLAGS.get(policy, [])
+    policy = policy.partition(",")[0]
     command = [sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py"), "--policy", policy]
     places = ["--run.directory", str(tmp_path), "--run.name", "run"]
-    done = subprocess.run(
-        command + places + FLAGS.get(policy, []), capture_output=True, text=True, timeout=600, cwd=ROOT, check=False
-    )
+    done = subprocess.run(command + places + flags, capture_output=True, text=True, timeout=600, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads((tmp_path / "run" / "eval.json").read_text())
     assert report["episodes"] == 100

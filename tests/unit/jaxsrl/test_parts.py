@@ -51,6 +51,13 @@ def test_updates_cover_the_env_steps():
     assert (config.env_steps_per_update, config.num_updates) == (100, 2)
 
 
+def test_a_schedule_counts_the_updates_of_every_asynchronous_replica():
+    sizes = {"num_envs": 10, "rollout_length": 10, "env_steps": 1000, "num_replicas": 3}
+    assert RunConfig(**sizes).num_optimizer_updates == 10
+    assert RunConfig(**sizes, policy="central").num_optimizer_updates == 10
+    assert RunConfig(**sizes, policy="central", gradients="asynchronous").num_optimizer_updates == 30
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_at_lag_0_and_1_exactly_one_version_may_act(lag):
     store = ParamsStore(lag)
