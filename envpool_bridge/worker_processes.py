@@ -66,7 +66,12 @@ class WorkerProcesses:
         self._stopping = False
 
     def start(
-        self, config: WorkerConfig, resets: Sequence[Sequence[ResetRequest]], segment: int, bells: Sequence[Doorbell]
+        self,
+        config: WorkerConfig,
+        resets: Sequence[Sequence[ResetRequest]],
+        segment: int,
+        bells: Sequence[Doorbell],
+        policy_descriptors: Sequence[int] = (),
     ) -> None:
         """Forks one worker for each entry of `resets`; returns before their environments are ready.
 
@@ -75,12 +80,14 @@ class WorkerProcesses:
             resets: for each worker, the first reset of each of its parts.
             segment: descriptor of the shared memory.
             bells: the doorbells of inference and of the learner.
+            policy_descriptors: what the workers' local policies need.
         """
+        shared = [*(bell.descriptor for bell in bells), *policy_descriptors]
         for worker, requests in enumerate(resets):
             ours, theirs = socket.socketpair()
             with theirs:
                 descriptors = [segment, theirs.fileno(), self.doorbells[worker].descriptor]
-                pid = self._server.fork(descriptors + [bell.descriptor for bell in bells])
+                pid = self._server.fork(descriptors + shared)
             self._pids.append(pid)
             self._pidfds.append(os.pidfd_open(pid))
             connection = Connection(ours.detach())
