@@ -85,6 +85,10 @@ class ActorSource:
         """Gives the slot back to the actors."""
         self._pool.release(sequence)
 
+    def drop(self, sequence: int) -> None:
+        """Never asked for: a plan that drops trajectories has an inference server."""
+        raise RuntimeError("actors learn from every slot")
+
     def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
         """A copy of the first slot's first observation, once every actor has written it."""
         while not self._pool.wait_begun(_WAIT_SECONDS):
