@@ -12,6 +12,7 @@ from envpool_bridge.layout import PoolShape, make_layout, view_slots
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
 from jaxsrl.evaluate import evaluate
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.runtime.run import run
@@ -44,7 +45,7 @@ def test_the_update_on_the_device_is_that_of_the_cpu():
         with jax.default_device(devices[0]), jax.default_matmul_precision("highest"):
             state = mesh.place_state(agent.init(jax.random.key(0)))
             update = mesh.jit_update(agent, jax.random.key(1))
-            states.append(jax.device_get(update(state, mesh.place_batch(slot))[0].params))
+            states.append(jax.device_get(update(state, mesh.place_batch([slot]))[0].params))
     chex.assert_trees_all_close(*states, rtol=1e-3, atol=1e-5)
 
 
@@ -58,7 +59,7 @@ def test_the_update_sharded_over_all_devices_is_that_of_one():
         with jax.default_matmul_precision("highest"):
             state = mesh.place_state(agent.init(jax.random.key(0)))
             update = mesh.jit_update(agent, jax.random.key(1))
-            states.append(jax.device_get(update(state, mesh.place_batch(slot))[0].params))
+            states.append(jax.device_get(update(state, mesh.place_batch([slot]))[0].params))
     chex.assert_trees_all_close(*states, rtol=1e-3, atol=1e-5)
 
 
@@ -66,7 +67,7 @@ def test_a_batch_on_the_device_is_a_copy_of_the_slot():
     _, slot = random_slot()
     mesh = LearnerMesh(jax.local_devices()[:1])
     assert not mesh.aliases_host
-    batch = jax.block_until_ready(mesh.place_batch(slot))
+    batch = jax.block_until_ready(mesh.place_batch([slot]))
     before = np.asarray(batch.observation).copy()
     slot.observation[...] = np.nan
     np.testing.assert_array_equal(batch.observation, before)
@@ -80,3 +81,31 @@ def test_cartpole_is_learned_with_inference_and_learning_on_the_device(tmp_path)
     plan = POLICIES[config.policy](config, Resources.detect())
     report = run(plan, agent, SOURCE, config, spec=spec, quiet=True)
     assert evaluate(agent, report.state.params, SOURCE, episodes=20).mean_return >= 475.0
+
+
+ON_ONE_DEVICE = [
+    ("serial", {}),
+    ("serial", {"inference_platform": "cpu"}),
+    ("single_learner_fine", {"inference_platform": "cpu"}),
+    ("single_learner_coarse", {}),
+    ("decoupled", {"inference_platform": "cpu", "num_inference_servers": 2}),
+    ("multiple_learners", {}),
+    ("central", {"num_replicas": 2}),
+    ("central", {"num_replicas": 2, "gradients": "asynchronous"}),
+    ("device_only", {}),
+]
+
+
+@pytest.mark.parametrize(("policy", "changes"), ON_ONE_DEVICE, ids=str)
+def test_every_policy_learns_with_the_device_and_with_the_host_beside_it(tmp_path, policy, changes):
+    source = source_of(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
+    spec = source.spec()
+    config = RunConfig(
+        name="run", directory=str(tmp_path), policy=policy, env_steps=20 * 128 * 32, max_policy_lag=0, **changes
+    )
+    agent = make_ppo(PPOConfig(num_epochs=1), spec, NetworkConfig())
+    report = run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    assert report.num_updates == 20
+    chex.assert_tree_all_finite(jax.device_get(report.state.params))
+    acting = jax.tree.leaves(report.state.params)[0].devices()
+    assert {device.platform for device in acting} == {jax.default_backend()}
