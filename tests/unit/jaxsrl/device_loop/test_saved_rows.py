@@ -30,6 +30,9 @@ def test_rows_come_back_as_they_were():
     arrays = rows_to_arrays(rows)
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
     back = rows_from_arrays(rows_with_a_key(), {"learner.params": np.zeros(1), **arrays})
+    assert (
+        back.envs.env_state["key"].dtype == rows.envs.env_state["key"].dtype
+    )  # a raw key would be drawn from just as well
     assert jax.random.uniform(back.envs.env_state["key"][1]) == jax.random.uniform(rows.envs.env_state["key"][1])
     drop_key = lambda tree: dataclasses.replace(  # noqa: E731
         tree, envs=dataclasses.replace(tree.envs, env_state=tree.envs.env_state["position"])
