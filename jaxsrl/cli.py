@@ -1,4 +1,4 @@
-"""The `jaxsrl` command: evaluate checkpoints, run benchmarks. Imports wait until they are needed, so that --help is quick."""
+"""The `jaxsrl` command: evaluate checkpoints, show plans, run benchmarks. Imports wait until needed, so that --help is quick."""
 
 import dataclasses
 import json
@@ -30,6 +30,27 @@ class Evaluate:
     stochastic: bool = False
     seed: int = 0
     max_rows: int = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class ShowPlan:
+    """Show what an experiment would run where, and what flows between, without training. Further flags are the experiment's.
+
+    Attributes:
+        experiment: Python file with an `Experiment` dataclass and `main`, as those in experiments/.
+        policy: distribution policy by name, or your own as file.py:function; the experiment's if empty.
+        cores: processor cores to plan for; 0 for those of this machine.
+        gpus: GPUs to plan for, as if there were so many; 0 for the devices of this machine.
+        out: also draw it into this file, .svg or .png.
+        json: print one JSON object instead of tables.
+    """
+
+    experiment: tyro.conf.Positional[Path]
+    policy: str = ""
+    cores: int = 0
+    gpus: int = 0
+    out: Path | None = None
+    json: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +115,21 @@ class BenchCommand:
     what: Bench
 
 
-Command = Annotated[Evaluate, tyro.conf.subcommand("evaluate")] | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
+Command = (
+    Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[ShowPlan, tyro.conf.subcommand("plan")]
+    | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
+)
 
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command; `arguments` default to the command line's."""
-    command: Any = tyro.cli(Command, args=arguments, prog="jaxsrl", description=__doc__)  # pyright: ignore
+    arguments = sys.argv[1:] if arguments is None else arguments
+    command, flags = _parse(arguments)
+    if isinstance(command, ShowPlan):
+        _plan(command, flags)
+        return
     if isinstance(command, Evaluate):
         _evaluate(command)
         return
@@ -121,6 +150,28 @@ def main(arguments: list[str] | None = None) -> None:
         from jaxsrl.bench.gpu import bench_gpu
 
         bench_gpu()
+
+
+def _parse(arguments: list[str]) -> tuple[Any, list[str]]:
+    """The command, and the flags that belong to the experiment whose plan is shown."""
+    settings: dict[str, Any] = {"prog": "jaxsrl", "description": __doc__}
+    if arguments[:1] != ["plan"]:
+        return tyro.cli(Command, args=arguments, **settings), []  # pyright: ignore
+    command, flags = tyro.cli(Command, args=arguments, return_unknown_args=True, **settings)  # pyright: ignore
+    return command, flags
+
+
+def _plan(command: ShowPlan, flags: list[str]) -> None:
+    from jaxsrl.plan_of_experiment import plan_experiment
+    from jaxsrl.print_plan import print_plan
+
+    if command.policy:
+        flags = [*flags, "--policy", command.policy]
+    planned = plan_experiment(command.experiment, flags, command.cores, command.gpus)
+    if command.json:
+        print(json.dumps(planned.to_json()))  # noqa: T201
+    else:
+        print_plan(planned)
 
 
 def _evaluate(command: Evaluate) -> None:

@@ -1,7 +1,11 @@
 """Training and then evaluating one experiment: what the scripts in `experiments/` call."""
 
+import contextlib
+import contextvars
+import dataclasses
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from agents.api import Agent, Mode
@@ -13,6 +17,36 @@ from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import EvaluationReport, evaluate
 from jaxsrl.run_directory import write_json
 from jaxsrl.runtime.run import RunReport, run
+
+_skip_training = contextvars.ContextVar("skip_training", default=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Composed:
+    """What an experiment composed for its run; as the arguments of `train_and_evaluate`."""
+
+    agent: Agent
+    source: EnvSource
+    spec: EnvSpec
+    config: RunConfig
+
+
+class TrainingSkippedError(Exception):
+    """Raised by `train_and_evaluate` instead of training, inside `skip_training`."""
+
+    def __init__(self, composed: Composed) -> None:
+        super().__init__("training was skipped: only what the experiment composes is wanted")
+        self.composed = composed
+
+
+@contextlib.contextmanager
+def skip_training() -> Iterator[None]:
+    """Inside, experiments compose and validate as ever, and `train_and_evaluate` raises TrainingSkippedError."""
+    token = _skip_training.set(True)
+    try:
+        yield
+    finally:
+        _skip_training.reset(token)
 
 
 def train_and_evaluate(
@@ -32,7 +66,10 @@ def train_and_evaluate(
 
     Raises:
         SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it.
+        TrainingSkippedError: inside `skip_training`.
     """
+    if _skip_training.get():
+        raise TrainingSkippedError(Composed(agent, source, spec, config))
     plan = load_policy(config.policy)(config, Resources.detect())
     report = run(plan, agent, source, config, experiment=experiment, spec=spec)
     speed = report.env_steps / report.seconds if report.seconds else 0.0

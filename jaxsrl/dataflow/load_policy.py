@@ -2,8 +2,6 @@
 
 import difflib
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +11,7 @@ from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.policies import POLICIES, DistributionPolicy
 from jaxsrl.dataflow.resources import Resources
+from jaxsrl.import_file import import_file
 
 _HOW = 'your own policy is "path/to/file.py:function" or "module:function"'
 
@@ -48,17 +47,10 @@ def _unknown(name: str) -> str:
 
 
 def _from_file(name: str, path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UserError(f"policy {name!r}: there is no file {path} in {Path.cwd()}: check the path; {_HOW}")
-    # A name that no package has, so that a file called like one (`jax.py`) does not take its place.
-    module_name = f"user_policy_{path.stem}"
-    found = importlib.util.spec_from_file_location(module_name, path)
-    if found is None or found.loader is None:
-        raise UserError(f"policy {name!r}: {path} cannot be imported as Python: {_HOW}")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[module_name] = module  # dataclasses in the file look their module up
-    found.loader.exec_module(module)
-    return module
+    try:
+        return import_file(path, "user_policy")
+    except UserError as error:
+        raise UserError(f"policy {name!r}: {error}; {_HOW}") from error
 
 
 def _from_module(name: str, place: str) -> ModuleType:

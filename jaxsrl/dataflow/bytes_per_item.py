@@ -1,0 +1,90 @@
+"""How many bytes flow through a plan's channels, and how many they hold: arithmetic only."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from agents.api import Agent
+from envpool_bridge.layout import SlotLayout
+from jaxsrl.dataflow.fragment import Carries, Channel, Transport
+from jaxsrl.dataflow.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class ChannelBytes:
+    """Bytes of one channel.
+
+    Attributes:
+        item: one observation or action of a whole lane at one step; one trajectory of a replica; one set of parameters or
+            gradients.
+        total: of all items that the channel holds when it is full, over all replicas.
+    """
+
+    item: int
+    total: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanBytes:
+    """Bytes of a plan.
+
+    Attributes:
+        channels: in the plan's order.
+        slot: one trajectory slot of one replica.
+        slots: every slot of every replica, with the counters beside them: what shared memory must have room for.
+        params: one set of parameters.
+    """
+
+    channels: tuple[ChannelBytes, ...]
+    slot: int
+    slots: int
+    params: int
+
+
+def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int) -> PlanBytes:
+    """What flows and what is held.
+
+    Args:
+        plan: with `shape` that of the layout.
+        layout: of one replica's slots.
+        params_bytes: of one set of parameters; gradients are as large.
+    """
+    channels = tuple(_bytes_of_channel(plan, channel, layout, params_bytes) for channel in plan.channels)
+    return PlanBytes(channels, layout.slot_bytes, layout.total_bytes * plan.environments.replicas, params_bytes)
+
+
+def params_bytes_of(agent: Agent) -> int:
+    """Bytes of the agent's parameters; nothing is allocated."""
+    import jax
+
+    state: Any = jax.eval_shape(agent.init, jax.random.key(0))  # pyright: ignore[reportUnknownMemberType]
+    leaves: list[Any] = jax.tree.leaves(state.params)
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+
+
+def _bytes_of_channel(plan: Plan, channel: Channel, layout: SlotLayout, params_bytes: int) -> ChannelBytes:
+    """Each replica of the environments has channels of its own; parameters have a copy a reader, gradients one place."""
+    replicas = {fragment.name: fragment.replicas for fragment in plan.fragments}
+    match channel.carries:
+        case Carries.OBSERVATIONS:
+            item = _bytes_of_step(layout, "observation") + _bytes_of_step(layout, "is_first")
+        case Carries.ACTIONS:
+            item = _bytes_of_step(layout, "action")
+        case Carries.TRAJECTORIES:
+            item = layout.slot_bytes
+        case Carries.PARAMETERS | Carries.GRADIENTS:
+            item = params_bytes
+    copies = plan.environments.replicas
+    if channel.carries is Carries.PARAMETERS:
+        copies = 1 if channel.transport is Transport.SHARED_BLOCK else replicas[channel.target]
+    elif channel.carries is Carries.GRADIENTS:
+        copies = 1  # its capacity counts one item a replica already
+    return ChannelBytes(item, item * channel.capacity * copies)
+
+
+def _bytes_of_step(layout: SlotLayout, name: str) -> int:
+    """One lane's rows of a field at one step."""
+    field = next(field for field in layout.fields if field.name == name)
+    return layout.shape.rows_per_lane * math.prod(field.shape[2:]) * np.dtype(field.dtype).itemsize

@@ -1,0 +1,35 @@
+"""A Python file of the user's, imported by its path."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from envpool_bridge.errors import UserError
+
+
+def import_file(path: Path, prefix: str) -> ModuleType:
+    """The module in `path`; its directory is importable while it is imported, as when Python runs the file.
+
+    Args:
+        path: of a Python file.
+        prefix: of the module's name, so that a file called like a package (`jax.py`) does not take its place.
+
+    Raises:
+        UserError: no such file, or none that Python imports. What the file itself raises comes out as it is.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no file {path} in {Path.cwd()}: check the path")
+    name = f"{prefix}_{path.stem}"
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise UserError(f"{path} cannot be imported as Python: expected a .py file")
+    module = importlib.util.module_from_spec(found)
+    directory = str(path.resolve().parent)
+    sys.modules[name] = module  # dataclasses in the file look their module up
+    sys.path.insert(0, directory)
+    try:
+        found.loader.exec_module(module)
+    finally:
+        sys.path.remove(directory)
+    return module

@@ -1,0 +1,99 @@
+"""The plan of an experiment file, without training: what `jaxsrl plan` shows."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from envpool_bridge.errors import UserError
+from envpool_bridge.layout import make_layout
+from jaxsrl.dataflow.bytes_per_item import PlanBytes, bytes_of_plan, params_bytes_of
+from jaxsrl.dataflow.load_policy import load_policy
+from jaxsrl.dataflow.plan import Plan, plan_to_json
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.dataflow.validate import validate_memory, validate_plan
+from jaxsrl.experiment import Composed, TrainingSkippedError, skip_training
+from jaxsrl.import_file import import_file
+from jaxsrl.runtime.interpret import gradient_steps_of, runs_on_device
+from jaxsrl.runtime.launch import launch
+from jaxsrl.runtime.run import check_update, jax_env_of_source
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedExperiment:
+    """A valid plan and what it takes.
+
+    Attributes:
+        plan: valid on `resources`.
+        resources: that it was made for.
+        sizes: bytes of its channels and slots.
+    """
+
+    plan: Plan
+    resources: Resources
+    sizes: PlanBytes
+
+    def to_json(self) -> dict[str, Any]:
+        """`plan_to_json`, with "bytes" beside it: of the channels in their order, of slots and of parameters."""
+        return {**plan_to_json(self.plan), "bytes": dataclasses.asdict(self.sizes)}
+
+
+def plan_experiment(path: Path, flags: Sequence[str], cores: int = 0, gpus: int = 0) -> PlannedExperiment:
+    """What a run of this file with these flags would be; no environment process starts.
+
+    Args:
+        path: a Python file with an `Experiment` dataclass and a `main(experiment)`, as those in `experiments/`.
+        flags: of the experiment's command line.
+        cores: processor cores to plan for; 0 for those of this machine.
+        gpus: devices of platform "gpu" to plan for; 0 for the devices of this machine.
+
+    Raises:
+        UserError: the file is no experiment, or what it asks for cannot run on these resources.
+        SystemExit: the flags cannot be parsed, or are --help.
+    """
+    for name, number in (("cores", cores), ("gpus", gpus)):
+        if number < 0:
+            raise UserError(f"--{name} must not be negative: got {number}; leave it out for this machine")
+    composed = compose(path, flags)
+    resources = _resources(cores, gpus)
+    plan = load_policy(composed.config.policy)(composed.config, resources)
+    validate_plan(plan, resources)
+    layout = make_layout(composed.spec, plan.shape, composed.agent.extras)
+    validate_memory(plan, layout, resources)
+    check_update(composed.agent, composed.spec, plan)
+    if runs_on_device(plan):
+        jax_env_of_source(composed.source)
+    if plan.parameter_server is not None:
+        gradient_steps_of(composed.agent, plan)
+    return PlannedExperiment(plan, resources, bytes_of_plan(plan, layout, params_bytes_of(composed.agent)))
+
+
+def compose(path: Path, flags: Sequence[str]) -> Composed:
+    """What the file's `main` hands to `train_and_evaluate`.
+
+    Raises:
+        UserError: no such file, no `Experiment` or `main` in it, or `main` ends without training.
+    """
+    module = import_file(path, "experiment")
+    missing = [name for name in ("Experiment", "main") if not hasattr(module, name)]
+    if missing:
+        raise UserError(
+            f"{path} has no {' and no '.join(missing)}: expected an experiment like those in experiments/, "
+            f"with a dataclass Experiment and a function main(experiment)"
+        )
+    try:
+        with skip_training():
+            launch(module.main, module.Experiment, module.__doc__, flags)
+    except TrainingSkippedError as skipped:
+        return skipped.composed
+    raise UserError(f"{path}: main ended without jaxsrl.experiment.train_and_evaluate, so there is no plan to show")
+
+
+def _resources(cores: int, gpus: int) -> Resources:
+    """Those of this machine with what is asked for in its place; another machine's shared memory is not known."""
+    found = Resources.detect()
+    if cores:
+        found = dataclasses.replace(found, num_cores=cores, shared_memory_bytes=None)
+    if gpus:
+        found = dataclasses.replace(found, platform="gpu", num_devices=gpus, shared_memory_bytes=None, name="")
+    return found

@@ -1,0 +1,76 @@
+"""A plan as tables on the terminal."""
+
+import sys
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from jaxsrl.dataflow.fragment import Devices, Processes
+from jaxsrl.dataflow.plan import Plan
+from jaxsrl.dataflow.words import bytes_in_words, lag_in_words, placement_in_words
+from jaxsrl.plan_of_experiment import PlannedExperiment
+
+_MIN_WIDTH = 130
+
+
+def print_plan(planned: PlannedExperiment) -> None:
+    """Fragments, channels and memory of the plan, for people."""
+    plan, resources = planned.plan, planned.resources
+    # Into a pipe, and on terminals that are too narrow for it, lines are as long as they are: cut words say nothing.
+    console = Console(file=sys.stdout)
+    console.width = max(console.width, _MIN_WIDTH)
+    shape = plan.shape
+    devices = f"{resources.num_devices} {resources.platform} device{'s' if resources.num_devices > 1 else ''}"
+    console.print(
+        f"[bold]plan {plan.policy}[/bold] on {resources.num_cores} cores and {devices}: {plan.num_rows} rows, trajectories "
+        f"of {shape.rollout_length} steps, lag {plan.max_policy_lag}",
+        highlight=False,
+    )
+    console.print(_fragments(plan, resources.platform))
+    console.print(_channels(planned))
+    sizes, replicas = planned.sizes, plan.environments.replicas
+    each = f" x {replicas} replicas" if replicas > 1 else ""
+    console.print(
+        f"slots: {shape.num_slots}{each} of {bytes_in_words(sizes.slot)}, {bytes_in_words(sizes.slots)} "
+        f"({sizes.slots:,} bytes) of {where_slots_are(plan)} in all",
+        highlight=False,
+    )
+
+
+def where_slots_are(plan: Plan) -> str:
+    """Whose memory trajectories take."""
+    placement = plan.environments.placement
+    if isinstance(placement, Processes):
+        return "shared memory"
+    return "device memory" if isinstance(placement, Devices) else "the main process's memory"
+
+
+def _fragments(plan: Plan, platform: str) -> Table:
+    table = Table(title="fragments", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("fragment", "kind", "replicas", "where"):
+        table.add_column(column, justify="right" if column == "replicas" else "left")
+    for fragment in plan.fragments:
+        where = placement_in_words(fragment, platform)
+        table.add_row(fragment.name, fragment.kind.value, str(fragment.replicas), where)
+    return table
+
+
+def _channels(planned: PlannedExperiment) -> Table:
+    table = Table(title="channels", title_justify="left", box=SIMPLE_HEAD)
+    numbers = {"capacity", "an item", "in all"}
+    for column in ("channel", "carries", "transport", "capacity", "an item", "in all", "lag", "source waits", "full"):
+        table.add_column(column, justify="right" if column in numbers else "left")
+    for channel, size in zip(planned.plan.channels, planned.sizes.channels, strict=True):
+        table.add_row(
+            f"{channel.source} -> {channel.target}",
+            channel.carries.value,
+            channel.transport.value,
+            str(channel.capacity),
+            bytes_in_words(size.item),
+            bytes_in_words(size.total),
+            lag_in_words(channel).removeprefix("lag ") or "-",
+            "yes" if channel.synchronous else "no",
+            channel.when_full.value,
+        )
+    return table

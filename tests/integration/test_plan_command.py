@@ -1,0 +1,94 @@
+"""`jaxsrl plan`: what it shows of every policy, and what it refuses, without starting anything."""
+
+import json
+
+import pytest
+
+import jaxsrl.cli
+from envpool_bridge import forkserver
+from jaxsrl.dataflow.plan import plan_from_json
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.dataflow.validate import validate_plan
+
+CARTPOLE = "experiments/ppo_cartpole.py"
+FOUR = ("--gpus", "4", "--cores", "8", "--run.num-devices", "2", "--run.num-env-workers", "4")
+
+
+@pytest.fixture(autouse=True)
+def nothing_starts(monkeypatch):
+    def no_process(self):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(forkserver.ForkServer, "__init__", no_process)
+
+
+def shown(capsys, *arguments):
+    jaxsrl.cli.main(["plan", *arguments])
+    return capsys.readouterr().out
+
+
+def refusal(capsys, *arguments):
+    with pytest.raises(SystemExit) as stopped:
+        jaxsrl.cli.main(["plan", *arguments])
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    assert printed.count("\n") == 1
+    return printed
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_is_shown_and_its_json_is_its_plan(capsys, policy):
+    suite = ("--env.suite", "jax") if policy == "device_only" else ()
+    data = json.loads(shown(capsys, CARTPOLE, "--policy", policy, "--json", *FOUR, *suite))
+    plan = plan_from_json(data)
+    validate_plan(plan, Resources(8, "gpu", 4))
+    assert (plan.policy, plan.num_rows) == (policy, 128)
+    assert len(data["bytes"]["channels"]) == len(plan.channels)
+    assert data["bytes"]["slots"] > data["bytes"]["slot"] > 128 * 32
+    table = shown(capsys, CARTPOLE, "--policy", policy, *FOUR, *suite)
+    for channel in plan.channels:
+        assert f"{channel.source} -> {channel.target}" in table
+    for fragment in plan.fragments:
+        assert fragment.kind.value in table
+    assert f"{data['bytes']['slots']:,} bytes" in table
+
+
+def test_flags_of_the_experiment_reach_the_plan(capsys):
+    data = json.loads(shown(capsys, CARTPOLE, "--run.num-envs", "64", "--json", "--run.max-policy-lag=3"))
+    plan = plan_from_json(data)
+    assert (plan.policy, plan.num_rows, plan.max_policy_lag) == ("single_learner_fine", 64, 3)
+
+
+def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from jaxsrl.dataflow.policies.serial import serial as mine\n")
+    assert "plan serial on" in shown(capsys, CARTPOLE, "--policy", f"{file}:mine")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((CARTPOLE, "--policy", "seriall"), "unknown policy 'seriall': did you mean serial?"),
+        ((CARTPOLE, "--run.num-envs", "66"), "66 rows do not divide over 2 workers x 2 lanes: use --run.num-envs 64"),
+        (
+            (CARTPOLE, "--cores", "2", "--policy", "dedicated_environments"),
+            "but there are 2: use --run.num-env-workers 1",
+        ),
+        ((CARTPOLE, "--gpus", "2", "--run.num-devices", "4"), "wants device 3, but there are 2 gpu devices"),
+        ((CARTPOLE, "--gpus", "-1"), "--gpus must not be negative: got -1"),
+        ((CARTPOLE, "--policy", "device_only"), "must be written in JAX"),
+        ((CARTPOLE, "--agent.num-minibatches", "5"), "minibatches"),
+        (("nowhere.py",), "there is no file nowhere.py"),
+        (("jaxsrl/config.py",), "has no Experiment and no main: expected an experiment like those in experiments/"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_in_one_line(capsys, arguments, message):
+    assert message in refusal(capsys, *arguments)
+
+
+def test_an_experiment_that_does_not_train_has_no_plan(capsys, tmp_path):
+    file = tmp_path / "idle.py"
+    file.write_text("from experiments.ppo_cartpole import Experiment\ndef main(experiment): pass\n")
+    assert "main ended without jaxsrl.experiment.train_and_evaluate" in refusal(capsys, str(file))
