@@ -48,9 +48,9 @@ class LearnerMesh:
         parts = [_as_trajectory(slot) for slot in slots]
         if len(parts) == 1:
             return jax.device_put(parts[0], self.rows)
-        return jax.tree.map(lambda *leaves: self._place_rows(leaves), *parts)
+        return jax.tree.map(lambda *leaves: self._join_rows(leaves), *parts)
 
-    def _place_rows(self, leaves: Sequence[np.ndarray]) -> Array:
+    def _join_rows(self, leaves: Sequence[np.ndarray]) -> Array:
         """[T, b, ...] of several pools as one array; rows that lie in one pool are not copied on the host."""
         ends = np.cumsum([leaf.shape[1] for leaf in leaves])
         length, total = leaves[0].shape[0], int(ends[-1])
