@@ -1,5 +1,6 @@
 """EnvPool: environment processes and the ring they write into, as one object with one owner."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,28 @@ from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
 # The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/ring_protocol.md).
 _SPIN_SECONDS = 100e-6
 _INFOS_SECONDS = 10.0
-_VERIFY_EVERY = 16  # steps: a check of one step costs as much as one of sixteen
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolOptions:
+    """Where a pool's rows belong in a run, and what is done with them.
+
+    Attributes:
+        run_seed: gives every episode of every row its own seed; None seeds as Gymnasium does.
+        keep_infos: whether `infos` is wanted; costs a pickle a step whose infos are not empty.
+        verify_every: steps after which their values (finite, in range) are verified together, at the latest when their slot is
+            full; 1 where each step must be good before anybody sees it.
+        first_sequence: where a resumed run goes on.
+        first_row: of the run, that this pool's rows begin with; for seeds and messages.
+        cores: that the workers keep to, in turn, among those this process may run on; () leaves it to the kernel.
+    """
+
+    run_seed: int | None = None
+    keep_infos: bool = False
+    verify_every: int = 16  # a check of one step costs as much as one of sixteen
+    first_sequence: int = 0
+    first_row: int = 0
+    cores: tuple[int, ...] = ()
 
 
 class EnvPool:
@@ -36,30 +58,19 @@ class EnvPool:
         self,
         source: EnvSource,
         shape: PoolShape,
+        options: PoolOptions | None = None,
         *,
         extras: Mapping[str, ArraySpec] | None = None,
-        run_seed: int | None = None,
-        keep_infos: bool = False,
-        verify_every: int = _VERIFY_EVERY,
-        first_sequence: int = 0,
         spec: EnvSpec | None = None,
-        first_row: int = 0,
-        cores: Sequence[int] = (),
     ) -> None:
         """Reserves the shared memory and begins to start the workers.
 
         Args:
             source: makes the environments; must be picklable.
             shape: how rows are divided.
+            options: where the rows belong and what is done with them; the defaults if None.
             extras: what the agent's `act` adds to each step.
-            run_seed: gives every episode of every row its own seed; None seeds as Gymnasium does.
-            keep_infos: whether `infos` is wanted; costs a pickle a step whose infos are not empty.
-            verify_every: steps after which their values (finite, in range) are verified together, at the latest when their slot
-                is full; 1 where each step must be good before anybody sees it.
-            first_sequence: where a resumed run goes on.
             spec: of the source, if it is already known.
-            first_row: of the run, that this pool's rows begin with; for seeds and messages.
-            cores: that the workers keep to, in turn, among those this process may run on; () leaves it to the kernel.
 
         Raises:
             UserError: the source cannot be sent to workers.
@@ -69,10 +80,8 @@ class EnvPool:
         self.spec = spec or source.spec()
         self.shape = shape
         self._layout = make_layout(self.spec, shape, extras or {})
-        self._run_seed = run_seed
-        self._keep_infos = keep_infos
-        self._verify_every = verify_every
-        self._first_row, self._cores = first_row, tuple(cores)
+        self._options = options or PoolOptions()
+        first_sequence = self._options.first_sequence
         self._segment = shared_segment.create(self._layout)
         self._counters = Counters(self._layout, self._segment.buffer)
         self._counters.start_at(first_sequence)
@@ -133,19 +142,20 @@ class EnvPool:
         self._require_open()
         if local_policy is not None:
             check_shape(self.shape)
+        options = self._options
         config = WorkerConfig(
             layout=self._layout,
             run_id=self._segment.run_id,
             worker=-1,
             source=self._source,
             main_path=self._main_path,
-            run_seed=self._run_seed,
-            keep_infos=self._keep_infos,
+            run_seed=options.run_seed,
+            keep_infos=options.keep_infos,
             resets=(),
             spin_seconds=_SPIN_SECONDS,
-            verify_every=self._verify_every,
-            first_row=self._first_row,
-            cores=self._cores,
+            verify_every=options.verify_every,
+            first_row=options.first_row,
+            cores=options.cores,
             local_policy=local_policy.factory if local_policy is not None else b"",
         )
         by_worker = [[resets[part] for part in self.shape.parts_of_worker(w)] for w in range(self.shape.num_workers)]

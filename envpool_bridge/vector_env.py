@@ -13,7 +13,7 @@ from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.rows import GymnasiumReset
 from envpool_bridge.errors import UserError, WaitTimeoutError
 from envpool_bridge.layout import PoolShape
-from envpool_bridge.pool import EnvPool
+from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.specs import DiscreteSpec
 
 _WINDOW = 16  # steps a slot: only how often an observation is copied from one slot to the next
@@ -59,7 +59,7 @@ class PoolVectorEnv(VectorEnv):
         shape = _shape(num_envs, num_workers, lanes_per_worker)
         self._timeout = timeout_seconds
         self._source = GymnasiumSource(make_env, clip_actions=False, keep_64_bits=True)
-        self._pool = EnvPool(self._source, shape, keep_infos=True, verify_every=1)
+        self._pool = EnvPool(self._source, shape, PoolOptions(keep_infos=True, verify_every=1))
         self._lanes = range(shape.num_lanes)
         self._lane_rows = [shape.lane_rows(lane) for lane in self._lanes]
         self._started = self._stepping = False

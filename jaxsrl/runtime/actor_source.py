@@ -10,7 +10,7 @@ from agents.api import Agent, Array, Params
 from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.layout import SlotViews
 from envpool_bridge.local_policy import LocalPolicySpec, check_shape
-from envpool_bridge.pool import EnvPool
+from envpool_bridge.pool import EnvPool, PoolOptions
 from jaxsrl.actors.counters import ActorCounters
 from jaxsrl.actors.factory import ActorFactory
 from jaxsrl.dataflow.fragment import Processes
@@ -49,15 +49,12 @@ class ActorSource:
         self._counters = ActorCounters(plan.shape.num_workers)
         self._closed = False
         try:
-            self._pool = EnvPool(
-                config.env_source,
-                plan.shape,
-                extras=agent.extras,
+            options = PoolOptions(
                 run_seed=config.seed,
                 first_sequence=config.first_sequence,
-                spec=config.spec,
                 cores=placement.cores if isinstance(placement, Processes) else (),
             )
+            self._pool = EnvPool(config.env_source, plan.shape, options, extras=agent.extras, spec=config.spec)
         except BaseException:
             self._params.close()
             self._counters.close()

@@ -9,7 +9,7 @@ import numpy as np
 from agents.api import Params
 from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.layout import SlotViews
-from envpool_bridge.pool import EnvPool
+from envpool_bridge.pool import EnvPool, PoolOptions
 from jaxsrl.dataflow.fragment import Processes
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.inference.server import InferenceServer
@@ -60,16 +60,13 @@ class PoolSource:
     def _add_replica(self, config: SourceConfig, replica: int, device: Device) -> None:
         shape = self._plan.shape
         first_row = replica * shape.num_rows
-        pool = EnvPool(
-            config.env_source,
-            shape,
-            extras=config.agent.extras,
+        options = PoolOptions(
             run_seed=config.seed,
             first_sequence=config.first_sequence,
-            spec=config.spec,
             first_row=first_row,
             cores=_cores_of(self._plan, replica),
         )
+        pool = EnvPool(config.env_source, shape, options, extras=config.agent.extras, spec=config.spec)
         self._pools.append(pool)
         self._servers.append(
             InferenceServer(
