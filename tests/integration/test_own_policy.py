@@ -1,0 +1,62 @@
+"""The policy that docs/distribution_policies.md tells users to write: the block itself runs, and computes what serial does."""
+
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.load_policy import load_policy
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.runtime.run import run
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "distribution_policies.md"
+
+
+@pytest.fixture
+def file(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1
+    assert blocks[0].count("\n") < 40
+    path = tmp_path / "two_pools.py"
+    path.write_text(blocks[0])
+    return path
+
+
+def trained(directory, policy):
+    config = RunConfig(
+        name="run",
+        directory=str(directory),
+        policy=policy,
+        num_envs=8,
+        num_env_workers=2,
+        lanes_per_worker=1,
+        rollout_length=8,
+        env_steps=8 * 8 * 2,
+        max_policy_lag=0,
+    )
+    source = EnvConfig("CartPole-v1").source()
+    spec = source.spec()
+    agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(8,)))
+    plan = load_policy(policy)(config, Resources.detect())
+    return plan, run(plan, agent, source, config, spec=spec, quiet=True)
+
+
+def test_the_documented_policy_trains_two_pools_to_the_parameters_of_serial(tmp_path, file):
+    plan, report = trained(tmp_path / "mine", f"{file}:two_pools")
+    assert (plan.policy, plan.environments.replicas, plan.inference.replicas) == ("two_pools", 2, 2)
+    assert report.num_updates == 2
+    _, serial = trained(tmp_path / "serial", "serial")
+    for mine, reference in zip(jax.tree.leaves(report.state.params), jax.tree.leaves(serial.state.params), strict=True):
+        np.testing.assert_allclose(mine, reference, rtol=1e-4, atol=2e-6)
+
+
+def test_the_document_has_a_row_for_every_policy():
+    rows = re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(), re.MULTILINE)
+    assert rows == list(POLICIES)
