@@ -1,7 +1,6 @@
 """Workers that act themselves, with a policy that knows neither jax nor parameters."""
 
 import mmap
-import os
 import pickle
 
 import numpy as np
@@ -53,8 +52,8 @@ def test_workers_act_for_their_own_rows_as_far_as_their_policy_can():
     with pool:
         spec = LocalPolicySpec(pickle.dumps(make_by_row_and_step), (memory.descriptor,))
         pool.start([EpisodeReset((0,) * 3, (None,) * 3)] * SHAPE.num_parts, spec)
-        assert pool.acquire(0.05) is None
         for sequence in range(5):
+            assert pool.acquire(0.05) is None
             allowed[0] = sequence + 1
             pool.wake_workers()
             assert pool.acquire(10.0) == sequence
@@ -67,7 +66,7 @@ def test_workers_act_for_their_own_rows_as_far_as_their_policy_can():
             np.testing.assert_array_equal(slot.reward[slot.valid], np.where(action == 1, 1.0, -1.0)[slot.valid])
             assert 0 < slot.valid.sum() < slot.valid.size
             pool.release(sequence)
-        assert pool.acquire(0.05) is None
+        # While they could not act they slept: two workers, four times after their start.
+        assert pool.environments_waited_seconds > 0.3
     allowed.release()
     memory.close()
-    assert not os.path.exists(f"/proc/self/fd/{memory.descriptor}")
