@@ -18,7 +18,12 @@ class Experiment:
     env: EnvConfig = EnvConfig("CartPole-v1")
     network: NetworkConfig = NetworkConfig(hidden_sizes=(64, 64))
     agent: PPOConfig = PPOConfig(
-        learning_rate=7e-4, learning_rate_schedule="linear", entropy_coef=0.005, num_minibatches=8
+        learning_rate=7e-4,
+        learning_rate_schedule="linear",
+        discount=0.98,
+        gae_lambda=0.8,
+        entropy_coef=0.005,
+        num_minibatches=8,
     )
     run: RunConfig = RunConfig(num_envs=128, rollout_length=32, env_steps=1_500_000)
 
