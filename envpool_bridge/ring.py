@@ -7,7 +7,7 @@ that publishes it. No lock lives in shared memory, so no death can leave one hel
 |--------------------|-----------------|----------------------------------------------------------------|
 | `stop`             | parent          | non-zero: workers leave                                        |
 | `released`         | learner         | slots given back, so sequence s may be filled while s < released + num_slots |
-| `acted[lane]`      | inference       | steps whose actions are posted                                 |
+| `acted[lane]`      | inference, or the worker that acts itself | steps whose actions are posted       |
 | `command[lane]`    | inference       | what the newest of those steps is: a step or a reset           |
 | `observed[part]`   | the part's worker | observations posted                                          |
 | `committed[part]`  | the part's worker | slots this part has filled                                   |
