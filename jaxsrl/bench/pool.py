@@ -5,6 +5,7 @@ telling nobody. All contenders take turns in short rounds, so that a machine who
 """
 
 import contextlib
+import os
 import statistics
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.rows import GymnasiumReset
 from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape
-from envpool_bridge.pool import EnvPool
+from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.specs import DiscreteSpec, EnvSpec
 
 Stepper = Callable[[float], float]
@@ -135,7 +136,9 @@ def _report(
 def _pool(source: GymnasiumSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Stepper]:
     rng = np.random.default_rng(0)
     actions = _random_actions(spec, rng, (97, shape.rows_per_lane))
-    with EnvPool(source, shape, spec=spec) as pool:
+    # One core a worker where there are as many: a process that spins on the other core would else keep two workers on one.
+    cores = tuple(range(shape.num_workers)) if shape.num_workers == len(os.sched_getaffinity(0)) else ()
+    with EnvPool(source, shape, PoolOptions(cores=cores), spec=spec) as pool:
         rows = [range(part.start, part.stop) for part in map(shape.part_rows, range(shape.num_parts))]
         pool.start([GymnasiumReset(tuple(part)) for part in rows])
 
