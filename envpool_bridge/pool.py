@@ -17,7 +17,7 @@ from envpool_bridge.worker import WorkerConfig
 from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
 
 # The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/ring_protocol.md).
-_SPIN_SECONDS = 100e-6
+_SPIN_SECONDS = 500e-6
 _INFOS_SECONDS = 10.0
 
 
