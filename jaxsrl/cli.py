@@ -168,6 +168,10 @@ def _plan(command: ShowPlan, flags: list[str]) -> None:
     if command.policy:
         flags = [*flags, "--policy", command.policy]
     planned = plan_experiment(command.experiment, flags, command.cores, command.gpus)
+    if command.out is not None:
+        from jaxsrl.dataflow.draw import draw_plan
+
+        draw_plan(planned.plan, planned.sizes, command.out, planned.resources.platform)
     if command.json:
         print(json.dumps(planned.to_json()))  # noqa: T201
     else:

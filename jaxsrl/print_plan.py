@@ -6,9 +6,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from jaxsrl.dataflow.fragment import Devices, Processes
 from jaxsrl.dataflow.plan import Plan
-from jaxsrl.dataflow.words import bytes_in_words, lag_in_words, placement_in_words
+from jaxsrl.dataflow.words import bytes_in_words, lag_in_words, placement_in_words, slots_in_words
 from jaxsrl.plan_of_experiment import PlannedExperiment
 
 _MIN_WIDTH = 130
@@ -29,21 +28,7 @@ def print_plan(planned: PlannedExperiment) -> None:
     )
     console.print(_fragments(plan, resources.platform))
     console.print(_channels(planned))
-    sizes, replicas = planned.sizes, plan.environments.replicas
-    each = f" x {replicas} replicas" if replicas > 1 else ""
-    console.print(
-        f"slots: {shape.num_slots}{each} of {bytes_in_words(sizes.slot)}, {bytes_in_words(sizes.slots)} "
-        f"({sizes.slots:,} bytes) of {where_slots_are(plan)} in all",
-        highlight=False,
-    )
-
-
-def where_slots_are(plan: Plan) -> str:
-    """Whose memory trajectories take."""
-    placement = plan.environments.placement
-    if isinstance(placement, Processes):
-        return "shared memory"
-    return "device memory" if isinstance(placement, Devices) else "the main process's memory"
+    console.print(slots_in_words(plan, planned.sizes), highlight=False)
 
 
 def _fragments(plan: Plan, platform: str) -> Table:

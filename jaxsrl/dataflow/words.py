@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from jaxsrl.dataflow.bytes_per_item import PlanBytes
 from jaxsrl.dataflow.fragment import Carries, Channel, Devices, Fragment, InProcess, Placement, Processes
+from jaxsrl.dataflow.plan import Plan
 
 
 def placement_in_words(fragment: Fragment, platform: str) -> str:
@@ -21,7 +23,11 @@ def placement_in_words(fragment: Fragment, platform: str) -> str:
             processes = f"{_count(placement.count, 'process', 'processes')}{each}"
             return f"{processes} on cores {ranges(placement.cores)}" if placement.cores else processes
         case Devices():
-            return f"{placement.platform or platform} {ranges(placement.indices)}"
+            where = f"{placement.platform or platform} {ranges(placement.indices)}"
+            if fragment.replicas == 1:
+                return where
+            share = len(placement.indices) // fragment.replicas
+            return f"{where}, {share} each" if share else f"{where}, shared"
 
 
 def group_in_words(placement: Placement, platform: str) -> str:
@@ -40,6 +46,21 @@ def lag_in_words(channel: Channel) -> str:
     if channel.carries not in (Carries.PARAMETERS, Carries.GRADIENTS):
         return ""
     return f"lag {channel.max_lag}" if channel.max_lag <= 1 else f"lag up to {channel.max_lag}"
+
+
+def slots_in_words(plan: Plan, sizes: PlanBytes) -> str:
+    """How many trajectory slots there are, and whose memory they take."""
+    replicas = plan.environments.replicas
+    each = f" x {replicas} replicas" if replicas > 1 else ""
+    match plan.environments.placement:
+        case Processes():
+            memory = "shared memory"
+        case Devices():
+            memory = "device memory"
+        case InProcess():
+            memory = "the main process's memory"
+    slots = _count(plan.shape.num_slots, "slot", "slots")
+    return f"{slots}{each} of {bytes_in_words(sizes.slot)}: {bytes_in_words(sizes.slots)} ({sizes.slots:,} bytes) of {memory}"
 
 
 def bytes_in_words(number: int) -> str:

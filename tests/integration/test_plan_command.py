@@ -92,3 +92,9 @@ def test_an_experiment_that_does_not_train_has_no_plan(capsys, tmp_path):
     file = tmp_path / "idle.py"
     file.write_text("from experiments.ppo_cartpole import Experiment\ndef main(experiment): pass\n")
     assert "main ended without jaxsrl.experiment.train_and_evaluate" in refusal(capsys, str(file))
+
+
+def test_a_plan_is_drawn_beside_its_tables(capsys, tmp_path):
+    assert "plan single_learner_fine on" in shown(capsys, CARTPOLE, "--out", str(tmp_path / "plan.svg"))
+    assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
+    assert ".svg or .png" in refusal(capsys, CARTPOLE, "--out", str(tmp_path / "plan.pdf"))
