@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: train test test-all check bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
-test: .venv/installed ; $(BIN)/python -m pytest
+test: .venv/installed ; $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 test-all: .venv/installed ; $(BIN)/python -m pytest -m "not gpu" --timeout 1200
 check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/check_sizes.py && $(BIN)/lint-imports && $(BIN)/pyright
 bench: .venv/installed ; $(BIN)/jaxsrl bench pool && $(BIN)/jaxsrl bench train

@@ -8,6 +8,12 @@ from pathlib import Path
 # Before jax is imported: multi-device code is tested on four devices of the host.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The same few programs are compiled by many tests, and by the processes that they start: most of the suite's time without this.
+_PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "jax_programs"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_PROGRAMS))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", "500000000")  # with a limit, processes take a lock to write
 
 import pytest
 

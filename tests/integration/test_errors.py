@@ -98,7 +98,7 @@ def test_another_configuration_in_the_same_directory_is_refused_with_the_differe
     printed = refusal(
         capsys, monkeypatch, ("agent", {"discount": 0.9}), ("run", {"name": "run", "directory": str(tmp_path)})
     )
-    assert "agent.discount: 0.99 -> 0.9" in printed
+    assert "agent.discount: 0.98 -> 0.9" in printed
 
 
 def test_a_path_that_is_no_checkpoint_is_refused(capsys, tmp_path):

@@ -78,7 +78,7 @@ def test_another_seed_gives_other_parameters(tmp_path):
 @pytest.mark.parametrize("policy", ["serial", "single_learner_fine"])
 def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(tmp_path, policy, lag):
     whole = train(tmp_path / "whole", policy=policy, max_policy_lag=lag)
-    for updates in (3, 11, 20):
+    for updates in (3, 20):
         resumed = train(tmp_path / "parts", policy=policy, max_policy_lag=lag, env_steps=16 * 8 * updates)
         assert resumed.num_updates == updates
     assert_same_bits(whole, resumed)

@@ -127,7 +127,7 @@ def test_every_difference_is_listed_at_once(tmp_path):
     other["experiment"]["agent"]["discount"] = 0.5
     with pytest.raises(UserError) as refused:
         claim(tmp_path / "run", other)
-    for line in ("agent.discount: 0.99 -> 0.5", "run.seed: 0 -> 3", "agent: 'ppo' -> 'vtrace'"):
+    for line in ("agent.discount: 0.98 -> 0.5", "run.seed: 0 -> 3", "agent: 'ppo' -> 'vtrace'"):
         assert f"\n  {line}\n" in str(refused.value)
 
 
