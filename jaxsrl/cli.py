@@ -96,6 +96,38 @@ class BenchTrain:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchPlans:
+    """Train PPO on CartPole under every distribution policy: speed, policy lag, idle learner, memory.
+
+    Attributes:
+        policies: names; all of them if none is given.
+        env_steps: length of each run.
+        num_envs: environments in all.
+        json: print one JSON object instead of a table.
+    """
+
+    policies: tuple[str, ...] = ()
+    env_steps: int = 400_000
+    num_envs: int = 128
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchSleep:
+    """Train on environments that sleep: how near rows / sleep it comes, by worker processes and by rows.
+
+    Attributes:
+        milliseconds: of sleep a step.
+        rows: environments in all.
+        json: print one JSON object instead of a table.
+    """
+
+    milliseconds: float = 5.0
+    rows: int = 256
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchGpu:
     """Run the tests and benchmarks that need an accelerator and record them; without one, say so."""
 
@@ -103,6 +135,8 @@ class BenchGpu:
 Bench = Annotated[
     Annotated[BenchPool, tyro.conf.subcommand("pool")]
     | Annotated[BenchTrain, tyro.conf.subcommand("train")]
+    | Annotated[BenchPlans, tyro.conf.subcommand("plans")]
+    | Annotated[BenchSleep, tyro.conf.subcommand("sleep")]
     | Annotated[BenchGpu, tyro.conf.subcommand("gpu")],
     tyro.conf.arg(name=""),
 ]
@@ -146,6 +180,15 @@ def main(arguments: list[str] | None = None) -> None:
 
         result = bench_train(bench.workers, bench.num_envs, bench.max_policy_lag, bench.env_steps)
         _show(result, bench.json, "bench train")
+    elif isinstance(bench, BenchPlans):
+        from jaxsrl.bench.plans import bench_plans
+
+        rows = bench_plans(bench.policies, bench.env_steps, bench.num_envs)
+        _show_rows({"plans": rows}, bench.json)
+    elif isinstance(bench, BenchSleep):
+        from jaxsrl.bench.sleep import SleepBench, bench_sleep
+
+        _show_rows(bench_sleep(SleepBench(bench.milliseconds, bench.rows)), bench.json)
     else:
         from jaxsrl.bench.gpu import bench_gpu
 
@@ -219,6 +262,29 @@ def _show(result: dict[str, Any], as_json: bool, title: str) -> None:
         if not isinstance(value, dict | list):
             table.add_row(name, f"{value:,.3f}" if isinstance(value, float) else str(value))
     Console(file=sys.stdout).print(table)
+
+
+def _show_rows(result: dict[str, Any], as_json: bool) -> None:
+    """Lists of rows as a table each, single values below them."""
+    if as_json:
+        print(json.dumps(result))  # noqa: T201
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout)
+    console.width = max(console.width, 160)
+    for name, rows in result.items():
+        if not isinstance(rows, list):
+            console.print(f"{name}: {rows}")
+            continue
+        table = Table(title=name, title_justify="left", box=SIMPLE_HEAD)
+        for column in rows[0]:
+            table.add_column(column.replace("_", " "))
+        for row in rows:
+            table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else f"{value}" for value in row.values()))
+        console.print(table)
 
 
 if __name__ == "__main__":

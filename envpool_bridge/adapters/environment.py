@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import gymnasium
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.probe import PROBES
 from envpool_bridge.adapters.rows import EnvSource
+from envpool_bridge.adapters.sleep import Sleep
 from envpool_bridge.adapters.vector_rows import VectorSource
 from envpool_bridge.errors import UserError
 
@@ -25,9 +27,9 @@ class EnvConfig:
     Attributes:
         id: a `gymnasium.make` id, the name of a probe, or what the JAX package calls it.
         suite: "gymnasium" (any id, MuJoCo included), "gymnasium_vector" (Gymnasium's own vectorised version of the id),
-            "atari" (ALE/* with the field's preprocessing), "probe" (tasks with known values), "jax" (our own in JAX: CartPole-v1),
-            "gymnax", "brax", "jumanji" (those packages' ids).
-        kwargs: JSON object of further arguments for `gymnasium.make`, or for the JAX environment.
+            "atari" (ALE/* with the field's preprocessing), "probe" (tasks with known values, and Sleep), "jax" (our own:
+            CartPole-v1), "gymnax", "brax", "jumanji" (those packages' ids).
+        kwargs: JSON object of further arguments for `gymnasium.make`, the probe or the JAX environment.
         check_range: whether observations must lie within the declared bounds.
     """
 
@@ -46,9 +48,7 @@ class EnvConfig:
             raise UserError(f"environments of suite {self.suite!r} are made by jaxsrl.environments.source_of(config)")
         arguments = self.arguments()
         if self.suite == "probe":
-            if self.id not in PROBES:
-                raise UserError(f"unknown probe environment {self.id!r}: expected one of {', '.join(PROBES)}")
-            return GymnasiumSource(PROBES[self.id], self.id, check_range=self.check_range)
+            return GymnasiumSource(_probe(self.id, arguments), self.id, check_range=self.check_range)
         if self.suite == "atari":
             _require_package("ale_py", "atari")
             _require_package("cv2", "atari")
@@ -69,6 +69,18 @@ class EnvConfig:
         if not isinstance(arguments, dict):
             raise UserError(f"env kwargs must be a JSON object, got {self.kwargs!r}")
         return arguments
+
+
+def _probe(env_id: str, arguments: dict[str, Any]) -> Callable[[], gymnasium.Env]:
+    known: dict[str, Callable[..., gymnasium.Env]] = {**PROBES, "Sleep": Sleep}
+    if env_id not in known:
+        raise UserError(f"unknown probe environment {env_id!r}: expected one of {', '.join(known)}")
+    make = partial(known[env_id], **arguments)
+    try:
+        make()
+    except TypeError as error:
+        raise UserError(f"{env_id} of suite 'probe': bad kwargs {arguments}: {error}") from error
+    return make
 
 
 def make_gymnasium(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import statistics
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 from agents.api import Agent
@@ -11,10 +12,14 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.rows import EnvSource
+from envpool_bridge.layout import make_layout
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.bytes_per_item import bytes_of_plan
 from jaxsrl.dataflow.load_policy import load_policy
+from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
 from jaxsrl.runtime.run import run
 
 _SHARES = ("wait_share/environment", "wait_share/inference", "wait_share/learner")
@@ -28,6 +33,7 @@ def bench_train(
     env: EnvConfig | None = None,
     network: NetworkConfig | None = None,
     agent: PPOConfig | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """PPO with T = 32, 4 epochs of 4 minibatches and an MLP 64x64 unless told otherwise.
 
@@ -41,9 +47,11 @@ def bench_train(
         env: CartPole-v1 if None.
         network: of the agent.
         agent: PPO's configuration.
+        changes: further fields of RunConfig, the policy among them.
 
     Returns:
-        env_steps_per_second, wait shares (of wall time), inference batch size in rows and latency in milliseconds.
+        env_steps_per_second, wait shares (of wall time), inference batch size in rows and latency in milliseconds, and the
+        bytes of all trajectory slots.
     """
     env, network, agent = env or EnvConfig(), network or NetworkConfig(), agent or PPOConfig()
     config = RunConfig(
@@ -55,37 +63,50 @@ def bench_train(
         log_every_seconds=1.0,
         checkpoint_every_updates=0,
     )
-    source = env.source()
+    config = dataclasses.replace(config, **(changes or {}))
+    source = source_of(env)
     spec = source.spec()
-    measured = _records(config, make_ppo(agent, spec, network), source, spec)
+    plan = load_policy(config.policy)(config, Resources.detect())
+    built = make_ppo(agent, spec, network)
+    measured = _records(config, plan, built, source, spec)
+    layout = make_layout(spec, plan.shape, built.extras)
 
-    def median(name: str) -> float:
-        return statistics.median(record.get(name, 0.0) for record in measured)
-
-    speed = median("speed/env_steps_per_second")
     return {
         "env_id": env.id,
+        "policy": config.policy,
         "workers": workers,
         "num_envs": num_envs,
         "rollout_length": config.rollout_length,
-        "max_policy_lag": max_policy_lag,
+        "max_policy_lag": config.max_policy_lag,
         "network": network.torso,
         "platform": Resources.detect().platform,
+        **_summary(measured, spec.action_repeat),
+        "slots_bytes": bytes_of_plan(plan, layout, 0).slots,
+    }
+
+
+def _summary(records: list[dict[str, Any]], action_repeat: int) -> dict[str, Any]:
+    def median(name: str) -> float:
+        return statistics.median(record.get(name, 0.0) for record in records)
+
+    speed = median("speed/env_steps_per_second")
+    return {
         "env_steps_per_second": speed,
-        "frames_per_second": speed * spec.action_repeat,
+        "frames_per_second": speed * action_repeat,
         **{name.replace("/", "_"): median(name) for name in _SHARES},
         "inference_batch_rows": median("inference/batch_rows"),
         "inference_latency_ms": median("inference/latency_ms"),
         "policy_lag_mean": median("policy/lag_mean"),
-        "records": len(measured),
+        "policy_lag_max": max(record.get("policy/lag_max", 0.0) for record in records),
+        "learner_idle_share": 1.0 - median("busy_share/learner"),
+        "records": len(records),
     }
 
 
-def _records(config: RunConfig, agent: Agent, source: EnvSource, spec: EnvSpec) -> list[dict[str, Any]]:
+def _records(config: RunConfig, plan: Plan, agent: Agent, source: EnvSource, spec: EnvSpec) -> list[dict[str, Any]]:
     """Trains in a temporary directory; one-second records without the first and the last."""
     with tempfile.TemporaryDirectory() as directory:
         config = dataclasses.replace(config, directory=directory)
-        plan = load_policy(config.policy)(config, Resources.detect())
         report = run(plan, agent, source, config, spec=spec, quiet=True)
         with open(report.directory / "metrics.jsonl") as file:
             records = [json.loads(line) for line in file]

@@ -4,7 +4,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 import jaxsrl.bench.gpu
+from envpool_bridge.errors import UserError
+from jaxsrl.bench.plans import bench_plans
+from jaxsrl.bench.sleep import SleepBench, bench_sleep
 from jaxsrl.bench.train import bench_train
 
 POOL = {
@@ -58,3 +63,35 @@ def bench_row():
     names = {"env_id": "CartPole-v1", "workers": 2, "num_envs": 128, "rollout_length": 32, "network": "mlp"}
     result = {**names, **shares, "env_steps_per_second": 10.0, "frames_per_second": 40.0}
     return jaxsrl.bench.gpu._row(result, "1 x H")
+
+
+def test_every_named_policy_is_measured_in_a_process_of_its_own():
+    rows = bench_plans(["multiple_learners"], env_steps=128 * 32 * 2)
+    assert [row["policy"] for row in rows] == ["multiple_learners"]
+    for row in rows:
+        assert row["env_steps_per_second"] > 0
+        assert row["policy_lag_mean"] <= row["policy_lag_max"] == 1
+        assert 0 <= row["learner_idle_share"] <= 1
+        assert 50 << 20 < row["peak_memory_bytes"] < 4 << 30
+        assert row["slots_bytes"] > 128 * 32 * 4 * 4
+    assert [row["devices"] for row in rows] == [2]
+
+
+def test_an_unknown_policy_is_refused_before_any_is_measured():
+    with pytest.raises(UserError, match="unknown policy 'seriall': .*did you mean serial"):
+        bench_plans(["central", "seriall"])
+
+
+def test_sleeping_environments_are_measured_against_rows_by_sleep():
+    result = bench_sleep(
+        SleepBench(milliseconds=20.0, rows=4, workers=(2, 4), lanes=(1,), growing_rows=(4,), seconds=1.0)
+    )
+    two, four = result["by_workers"]
+    # Two workers step four rows one after another: half of the limit is theirs, and what a short measurement errs.
+    assert 0.2 < two["ratio"] <= 0.6
+    assert two["ratio_to_workers"] == pytest.approx(2 * two["ratio"])
+    assert two["ratio"] < four["ratio"] <= 1.01
+    assert result["by_rows"] == [four]
+    assert result["bottleneck_rows"] == (4 if four["ratio"] < 0.9 else None)
+    with pytest.raises(UserError, match="workers must divide the 256 rows: got 3"):
+        SleepBench(workers=(3,))

@@ -120,7 +120,7 @@ def test_an_id_like_no_other_is_refused_without_a_guess():
 
 def test_an_unknown_probe_is_refused_with_all_that_exist():
     text = refusal(EnvConfig("Nothing", "probe"))
-    assert text == f"unknown probe environment 'Nothing': expected one of {', '.join(PROBES)}"
+    assert text == f"unknown probe environment 'Nothing': expected one of {', '.join(PROBES)}, Sleep"
 
 
 @pytest.mark.parametrize("kwargs", ["{", "", "[1]", "3", "null", '"max_episode_steps"'])

@@ -1,0 +1,55 @@
+"""An environment that takes time but no processor: what a slow simulator or a remote one costs the parts around it."""
+
+import time
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from envpool_bridge.errors import UserError
+
+
+class Sleep(gymnasium.Env):
+    """Sleeps at every step; reward 1 a step, truncated after a fixed number of steps.
+
+    Observation [1] float32: the share of the episode that is over. Two actions, which do nothing.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, milliseconds: float = 5.0, episode_steps: int = 100) -> None:
+        """An environment that has not been reset.
+
+        Args:
+            milliseconds: of sleep a step; a reset does not sleep.
+            episode_steps: steps of every episode.
+
+        Raises:
+            UserError: a number that makes no sense.
+        """
+        if milliseconds < 0:
+            raise UserError(f"milliseconds of Sleep must not be negative: got {milliseconds}")
+        if episode_steps < 1:
+            raise UserError(f"episode_steps of Sleep must be at least 1: got {episode_steps}")
+        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._seconds, self._episode_steps = milliseconds / 1000, episode_steps
+        self._steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begins an episode."""
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._observed(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Sleeps; reward 1."""
+        time.sleep(self._seconds)
+        self._steps += 1
+        return self._observed(), 1.0, False, self._steps >= self._episode_steps, {}
+
+    def _observed(self) -> np.ndarray:
+        return np.array([self._steps / self._episode_steps], np.float32)

@@ -1,0 +1,76 @@
+"""Every distribution policy on the same work, one after the other in one session."""
+
+import difflib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from envpool_bridge.errors import UserError
+from jaxsrl.bench.one_run import run_apart
+from jaxsrl.dataflow.policies import POLICIES
+
+# What a policy needs to be itself, beyond the common sizes: two devices where it places replicas or acting apart.
+_CHANGES: dict[str, dict[str, Any]] = {
+    "decoupled": {"num_inference_devices": 1},
+    "multiple_learners": {"num_devices": 2},
+    "central": {"num_devices": 2},
+}
+_DEVICES = {"decoupled": 2, "multiple_learners": 2, "central": 2}
+# Its speed is another order of magnitude, and records are made once a second.
+_LONGER = {"device_only": 10}
+
+
+def bench_plans(policies: Sequence[str] = (), env_steps: int = 400_000, num_envs: int = 128) -> list[dict[str, Any]]:
+    """PPO on CartPole-v1 (the JAX one for device_only) under each policy, sizes as in `bench train`, lag 1.
+
+    Args:
+        policies: names; all of them if empty.
+        env_steps: length of each run; device_only runs ten times as far.
+        num_envs: environments in all.
+
+    Returns:
+        One row a policy: policy, env_steps_per_second, policy_lag_mean and _max, learner_idle_share,
+        peak_memory_bytes (Pss of main process and workers together), slots_bytes, devices.
+
+    Raises:
+        UserError: an unknown policy.
+    """
+    for name in policies:
+        if name not in POLICIES:
+            close = difflib.get_close_matches(name, list(POLICIES), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UserError(f"unknown policy {name!r}: expected some of {', '.join(POLICIES)}{hint}")
+    platform, num_devices = _devices()
+    return [_row(name, env_steps, num_envs, platform, num_devices) for name in policies or POLICIES]
+
+
+def _row(policy: str, env_steps: int, num_envs: int, platform: str, num_devices: int) -> dict[str, Any]:
+    cores = len(os.sched_getaffinity(0))
+    workers = max(1, cores - 1) if policy == "dedicated_environments" else 2
+    wanted = _DEVICES.get(policy, 1)
+    if wanted > num_devices and platform != "cpu":
+        raise UserError(
+            f"{policy} needs {wanted} devices, but there are {num_devices} of {platform}: set JAX_PLATFORMS=cpu"
+        )
+    settings = {
+        "workers": workers,
+        "num_envs": num_envs,
+        "env_steps": env_steps * _LONGER.get(policy, 1),
+        "env": {"id": "CartPole-v1", "suite": "jax" if policy == "device_only" else "gymnasium"},
+        "changes": {"policy": policy, **_CHANGES.get(policy, {})},
+        "host_devices": wanted if wanted > num_devices else 0,
+    }
+    result = run_apart(settings)
+    columns = ("policy", "env_steps_per_second", "policy_lag_mean", "policy_lag_max", "learner_idle_share")
+    columns += ("peak_memory_bytes", "slots_bytes", "platform", "workers", "records")
+    return {**{name: result[name] for name in columns}, "devices": wanted}
+
+
+def _devices() -> tuple[str, int]:
+    """Platform and number of jax's devices, asked in a process of its own so that this one holds none of them."""
+    code = "import jax; print(jax.local_devices()[0].platform, len(jax.local_devices()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    platform, number = done.stdout.split()[-2:]
+    return platform, int(number)
