@@ -180,7 +180,7 @@ def test_numbers_that_mean_nothing_are_refused(capsys, run, arguments, message):
     ("arguments", "message"),
     [
         (["pool", "--env", "CartPol-v1"], "unknown environment id 'CartPol-v1'"),
-        (["pool", "--envs-per-worker", "3", "--lanes-per-worker", "2"], "envs_per_worker must divide by lanes_per_worker: got 3 and 2"),
+        (["pool", "--envs-per-worker", "3", "--lanes-per-worker", "2"], "must divide by lanes_per_worker: got 3 and 2"),
         (["pool", "--workers", "0"], "workers must be positive: got 0"),
         (["pool", "--envs-per-worker", "0"], "envs_per_worker must be positive: got 0"),
         (["pool", "--lanes-per-worker", "0"], "lanes_per_worker must be positive: got 0"),
