@@ -86,8 +86,10 @@ def _best(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _measure(what: SleepBench, rows: int, workers: int, lanes: int) -> dict[str, Any]:
     limit = rows / (what.milliseconds / 1000)
     reachable = min(workers, rows) / (what.milliseconds / 1000)
-    rollout_length = 32
-    updates = max(4, round(what.seconds * reachable / (rows * rollout_length)))
+    # Four updates at least; PPO's four minibatches cut the trajectory along time.
+    steps_of_a_row = what.seconds * reachable / rows
+    rollout_length = next((length for length in (32, 16, 8) if steps_of_a_row >= 4 * length), 4)
+    updates = max(4, round(steps_of_a_row / rollout_length))
     result = run_apart(
         {
             "workers": workers,

@@ -207,7 +207,9 @@ def test_a_second_interrupt_leaves_at_once(start, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_workers_that_hang_in_native_code_die_with_the_main_process(start, number):
-    run = start(sys.executable, "-c", f"{POOL_OF}\ntime.sleep(60)", "Hangs")
+    # A shell that starts the tests in the background has them ignore SIGINT, and so whatever they start.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    run = start(sys.executable, "-c", f"{heeds}\n{POOL_OF}\ntime.sleep(60)", "Hangs")
     run.wait_for("ready")
     run.process.send_signal(number)
     run.process.communicate(timeout=20)
