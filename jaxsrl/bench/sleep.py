@@ -13,6 +13,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.bench.one_run import run_apart
 
 _KEEPS_UP = 0.9
+_MIN_UPDATES = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +31,10 @@ class SleepBench:
 
     milliseconds: float = 5.0
     rows: int = 256
-    workers: Sequence[int] = (2, 16, 64, 128, 256)
+    workers: Sequence[int] = (16, 64, 128, 256)
     lanes: Sequence[int] = (1, 4)
     growing_rows: Sequence[int] = (16, 32, 64, 128, 256)
-    seconds: float = 6.0
+    seconds: float = 8.0
 
     def __post_init__(self) -> None:
         if self.milliseconds <= 0:
@@ -86,10 +87,11 @@ def _best(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _measure(what: SleepBench, rows: int, workers: int, lanes: int) -> dict[str, Any]:
     limit = rows / (what.milliseconds / 1000)
     reachable = min(workers, rows) / (what.milliseconds / 1000)
-    # Four updates at least; PPO's four minibatches cut the trajectory along time.
+    # Slots that fill while the first update compiles are learned from in no time: enough updates that these do not tell.
+    # PPO's four minibatches cut the trajectory along time.
     steps_of_a_row = what.seconds * reachable / rows
-    rollout_length = next((length for length in (32, 16, 8) if steps_of_a_row >= 4 * length), 4)
-    updates = max(4, round(steps_of_a_row / rollout_length))
+    rollout_length = next((steps for steps in (32, 16, 8) if steps_of_a_row >= _MIN_UPDATES * steps), 4)
+    updates = max(_MIN_UPDATES, round(steps_of_a_row / rollout_length))
     result = run_apart(
         {
             "workers": workers,
