@@ -1,6 +1,7 @@
 """EnvPool: environment processes and the ring they write into, as one object with one owner."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -143,6 +144,8 @@ class EnvPool:
         if local_policy is not None:
             check_shape(self.shape)
         options = self._options
+        # More workers than cores, of environments that sleep say, would only yield to each other.
+        spin_seconds = _SPIN_SECONDS if self.shape.num_workers <= len(os.sched_getaffinity(0)) else 0.0
         config = WorkerConfig(
             layout=self._layout,
             run_id=self._segment.run_id,
@@ -152,7 +155,7 @@ class EnvPool:
             run_seed=options.run_seed,
             keep_infos=options.keep_infos,
             resets=(),
-            spin_seconds=_SPIN_SECONDS,
+            spin_seconds=spin_seconds,
             verify_every=options.verify_every,
             first_row=options.first_row,
             cores=options.cores,
@@ -165,7 +168,7 @@ class EnvPool:
         extra = local_policy.descriptors if local_policy is not None else ()
         self._workers.start(config, by_worker, self._segment.descriptor, bells, extra)
         watched = self._workers.watched()
-        self._acting = Waiter(self._inference_bell, watched, _SPIN_SECONDS)
+        self._acting = Waiter(self._inference_bell, watched, spin_seconds)
         self._learning = Waiter(self._learner_bell, watched, 0.0)
 
     def position(self, lane: int) -> tuple[int, int]:
