@@ -36,17 +36,8 @@ class ActingWorker(Worker):
             for part, columns in parts.items()
         }
 
-    def _may_advance(self) -> bool:
-        counters = self._counters
-        if counters.stop_requested():
-            return True
-        for part in self._parts:
-            if part.opening is None:
-                if self._policy.may_act(part.step // self._rollout_length):
-                    return True
-            elif counters.may_fill(part.opening):
-                return True
-        return False
+    def _has_actions(self, part: Part) -> bool:
+        return self._policy.may_act(part.step // self._rollout_length)
 
     def _advance(self, part: Part) -> bool:
         if part.opening is None:

@@ -156,13 +156,12 @@ class Worker:
         counters = self._counters
         if counters.stop_requested():
             return True
-        for part in self._parts:
-            if part.opening is None:
-                if counters.actions_posted(part.lane) > part.step:
-                    return True
-            elif counters.may_fill(part.opening):
-                return True
-        return False
+        return any(
+            self._has_actions(part) if part.opening is None else counters.may_fill(part.opening) for part in self._parts
+        )
+
+    def _has_actions(self, part: Part) -> bool:
+        return self._counters.actions_posted(part.lane) > part.step
 
     def _advance(self, part: Part) -> bool:
         """Does what the part can do now without waiting; False if there was nothing."""

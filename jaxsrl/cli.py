@@ -128,6 +128,21 @@ class BenchSleep:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchDevice:
+    """Train PPO with environments on the device, against PureJaxRL's published shape (and rejax, where it is installed).
+
+    Attributes:
+        num_envs: numbers of environments to measure.
+        seconds: of measuring at each.
+        json: print one JSON object instead of a table.
+    """
+
+    num_envs: tuple[int, ...] = (64, 512, 2048)
+    seconds: float = 10.0
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchGpu:
     """Run the tests and benchmarks that need an accelerator and record them; without one, say so."""
 
@@ -137,6 +152,7 @@ Bench = Annotated[
     | Annotated[BenchTrain, tyro.conf.subcommand("train")]
     | Annotated[BenchPlans, tyro.conf.subcommand("plans")]
     | Annotated[BenchSleep, tyro.conf.subcommand("sleep")]
+    | Annotated[BenchDevice, tyro.conf.subcommand("device")]
     | Annotated[BenchGpu, tyro.conf.subcommand("gpu")],
     tyro.conf.arg(name=""),
 ]
@@ -189,6 +205,12 @@ def main(arguments: list[str] | None = None) -> None:
         from jaxsrl.bench.sleep import SleepBench, bench_sleep
 
         _show_rows(bench_sleep(SleepBench(bench.milliseconds, bench.rows)), bench.json)
+    elif isinstance(bench, BenchDevice):
+        from jaxsrl.bench.device_only import bench_device_only
+
+        measured = bench_device_only(bench.num_envs, seconds=bench.seconds)
+        sizes = [{"num_envs": size, **found} for size, found in measured.pop("by_num_envs").items()]
+        _show_rows({**measured, "sizes": sizes}, bench.json)
     else:
         from jaxsrl.bench.gpu import bench_gpu
 

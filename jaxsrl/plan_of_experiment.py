@@ -11,12 +11,10 @@ from jaxsrl.dataflow.bytes_per_item import PlanBytes, bytes_of_plan, params_byte
 from jaxsrl.dataflow.load_policy import load_policy
 from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
-from jaxsrl.dataflow.validate import validate_memory, validate_plan
 from jaxsrl.experiment import Composed, TrainingSkippedError, skip_training
 from jaxsrl.import_file import import_file
-from jaxsrl.runtime.interpret import gradient_steps_of, runs_on_device
+from jaxsrl.runtime.check_run import check_run
 from jaxsrl.runtime.launch import launch
-from jaxsrl.runtime.run import check_update, jax_env_of_source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +55,8 @@ def plan_experiment(path: Path, flags: Sequence[str], cores: int = 0, gpus: int 
     composed = compose(path, flags)
     resources = _resources(cores, gpus)
     plan = load_policy(composed.config.policy)(composed.config, resources)
-    validate_plan(plan, resources)
+    check_run(plan, composed.agent, composed.source, composed.spec, resources)
     layout = make_layout(composed.spec, plan.shape, composed.agent.extras)
-    validate_memory(plan, layout, resources)
-    check_update(composed.agent, composed.spec, plan)
-    if runs_on_device(plan):
-        jax_env_of_source(composed.source)
-    if plan.parameter_server is not None:
-        gradient_steps_of(composed.agent, plan)
     return PlannedExperiment(plan, resources, bytes_of_plan(plan, layout, params_bytes_of(composed.agent)))
 
 

@@ -168,8 +168,8 @@ class GymnasiumRows:
             out.is_first[row] = True
             functions[row] = self._all_step_functions[row]
         self._ended_rows = []
-        self._write_ends(terminated, out.terminated)
-        self._write_ends(truncated, out.truncated)
+        self._write_ends("terminated", terminated, out.terminated)
+        self._write_ends("truncated", truncated, out.truncated)
         if self._keep_infos:
             self._require_infos(infos)
 
@@ -197,16 +197,19 @@ class GymnasiumRows:
         if not _NUMBERS.issuperset(map(type, rewards)):
             for row, reward in enumerate(rewards):
                 self._require(row, "reward", validation.reward_error(reward, self._spec.reward_dtype))
-        for field, flags in (("terminated", terminated), ("truncated", truncated)):
-            if not _BOOLS.issuperset(map(type, flags)):
-                for row, flag in enumerate(flags):
-                    self._require(row, field, validation.flag_error(flag))
+        self._require_flags("terminated", terminated)
+        self._require_flags("truncated", truncated)
 
-    def _write_ends(self, flags: tuple[Any, ...], out: np.ndarray) -> None:
+    def _require_flags(self, field: str, flags: tuple[Any, ...]) -> None:
+        if not _BOOLS.issuperset(map(type, flags)):
+            for row, flag in enumerate(flags):
+                self._require(row, field, validation.flag_error(flag))
+
+    def _write_ends(self, field: str, flags: tuple[Any, ...], out: np.ndarray) -> None:
         """Writes the flags that are true, and remembers their rows for the next step to reset."""
         num_true = self.num_rows - flags.count(False)
         if num_true and flags.count(True) != num_true:
-            self._require_forms((), flags, ())
+            self._require_flags(field, flags)
         row = -1
         for _ in range(num_true):
             row = flags.index(True, row + 1)

@@ -130,7 +130,14 @@ def _validate_rows(plan: Plan) -> None:
             f"plan {plan.policy}: fragment {learner.name}: {rows} rows do not divide over {count} devices: "
             f"use --run.num-envs {nearest_multiple(rows, count)}"
         )
-    inference = plan.inference
+    inference, gradients = plan.inference, plan.channel(Carries.GRADIENTS)
+    if gradients is not None and not gradients.synchronous:
+        served = isinstance(inference.placement, Devices) and isinstance(plan.environments.placement, Processes)
+        if not served or learner.replicas != plan.environments.replicas:
+            raise UserError(
+                f"plan {plan.policy}: fragment {learner.name}: {learner.replicas} asynchronous replicas need as many replicas "
+                f"of environment processes with a server, got {plan.environments.replicas} of {plan.environments.name}"
+            )
     if inference.replicas != plan.environments.replicas:
         raise UserError(
             f"plan {plan.policy}: fragment {inference.name}: {inference.replicas} replicas cannot serve "

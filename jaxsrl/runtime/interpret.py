@@ -2,7 +2,7 @@
 
 import jax
 
-from agents.api import Agent, Array, GradientSteps
+from agents.api import Agent, Array
 from envpool_bridge.errors import UserError
 from jaxsrl.dataflow.fragment import Carries, Devices, Fragment, InProcess, Processes, WhenFull
 from jaxsrl.dataflow.plan import Plan
@@ -11,6 +11,7 @@ from jaxsrl.learner.mesh import Device, LearnerMesh
 from jaxsrl.learner.parameter_server import SynchronousUpdate
 from jaxsrl.runtime.actor_source import ActorSource
 from jaxsrl.runtime.asynchronous_learners import AsynchronousLearners, ReplicaSetup
+from jaxsrl.runtime.check_run import gradient_steps_of
 from jaxsrl.runtime.lifecycle import Lifecycle
 from jaxsrl.runtime.pool_source import PoolSource
 from jaxsrl.runtime.progress import Progress
@@ -35,11 +36,6 @@ def device_of_each_replica(fragment: Fragment) -> list[Device]:
     devices = jax.local_devices(backend=placement.platform or None)
     firsts = [placement.of_replica(replica, fragment.replicas)[0] for replica in range(fragment.replicas)]
     return [devices[index] for index in firsts]
-
-
-def runs_on_device(plan: Plan) -> bool:
-    """Whether the environments themselves are on devices."""
-    return isinstance(plan.environments.placement, Devices)
 
 
 def make_source(config: SourceConfig, lifecycle: Lifecycle) -> TrajectorySource:
@@ -82,17 +78,3 @@ def make_learner(
     meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]
     replicas = ReplicaSetup(steps, meshes, device, gradients.max_lag, update_key)
     return AsynchronousLearners(replicas, source, progress, lifecycle)
-
-
-def gradient_steps_of(agent: Agent, plan: Plan) -> GradientSteps:
-    """How the agent's update is cut.
-
-    Raises:
-        UserError: it is not.
-    """
-    if agent.gradient_steps is None:
-        raise UserError(
-            f"plan {plan.policy}: a parameter server needs an update that is cut into gradient steps, which agent "
-            f"{agent.name} has not: use another --policy (multiple_learners shares gradients without a server)"
-        )
-    return agent.gradient_steps

@@ -19,6 +19,7 @@ from jaxsrl.dataflow.plan import plan_from_json
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.environments import source_of
+from jaxsrl.runtime.host_training import HostTraining
 from jaxsrl.runtime.run import RunReport, run
 
 # Sums over rows are taken in another order where rows are cut otherwise; ten updates of Adam carry that on.
@@ -108,6 +109,19 @@ def test_the_agents_source_names_no_placement():
 def test_device_only_refuses_an_environment_that_is_not_written_in_jax(tmp_path):
     with pytest.raises(UserError, match="--env.suite jax"):
         train(tmp_path, "device_only")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_parameter_server_refuses_an_update_that_is_not_cut_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(HostTraining, "__init__", lambda *arguments: pytest.fail("the run began"))
+    source = source_of(EnvConfig("CartPole-v1"))
+    spec = source.spec()
+    agent = make_ppo(PPOConfig(num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,)))._replace(
+        gradient_steps=None
+    )
+    config = RunConfig(directory=str(tmp_path), policy="central", num_envs=16, num_env_workers=4, rollout_length=8)
+    with pytest.raises(UserError, match="a parameter server needs an update that is cut into gradient steps"):
+        run(POLICIES["central"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     assert not list(tmp_path.iterdir())
 
 

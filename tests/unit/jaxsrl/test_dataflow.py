@@ -312,3 +312,13 @@ def test_only_trajectories_of_an_asynchronous_plan_may_be_dropped():
     assert "carries observations, of which none may be dropped" in refusal(observations)
     replicas = RunConfig(max_policy_lag=2, when_full="drop_oldest", gradients="asynchronous")
     assert "asynchronous replicas learn from all" in refusal(POLICIES["central"](replicas, TWO_GPUS))
+
+
+def test_asynchronous_replicas_need_pools_and_servers_of_their_own():
+    run = RunConfig(num_env_workers=4, num_replicas=2, gradients="asynchronous")
+    plan = POLICIES["central"](run, TWO_GPUS)
+    validate_plan(plan, TWO_GPUS)
+    alone = with_fragment(plan, FragmentKind.LEARNER, replicas=1)
+    assert "fragment learner: 1 asynchronous replicas need as many replicas of environment processes" in refusal(alone)
+    inside = with_fragment(plan, FragmentKind.ENVIRONMENT, placement=InProcess())
+    assert "2 asynchronous replicas need as many replicas of environment processes" in refusal(inside)

@@ -1,0 +1,79 @@
+"""Everything that can be refused before a run starts: a plan, an agent and environments that do not fit each other."""
+
+import jax
+
+from agents.api import Agent, GradientSteps, Trajectory
+from envpool_bridge.adapters.rows import EnvSource
+from envpool_bridge.errors import UserError
+from envpool_bridge.layout import PoolShape, make_layout
+from envpool_bridge.specs import EnvSpec
+from jaxsrl.dataflow.fragment import Devices
+from jaxsrl.dataflow.plan import Plan
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.dataflow.validate import validate_memory, validate_plan
+from jaxsrl.jax_envs.protocol import JaxEnv
+from jaxsrl.jax_envs.rows import JaxSource
+
+
+def runs_on_device(plan: Plan) -> bool:
+    """Whether the environments themselves are on devices."""
+    return isinstance(plan.environments.placement, Devices)
+
+
+def check_run(plan: Plan, agent: Agent, source: EnvSource, spec: EnvSpec, resources: Resources) -> None:
+    """Refuses what cannot run; starts nothing.
+
+    Raises:
+        UserError: says what does not fit, and what to change.
+    """
+    validate_plan(plan, resources)
+    if runs_on_device(plan):
+        jax_env_of_source(source)
+    if plan.parameter_server is not None:
+        gradient_steps_of(agent, plan)
+    validate_memory(plan, make_layout(spec, plan.shape, agent.extras), resources)
+    _check_update(agent, spec, plan)
+
+
+def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
+    """Traces the agent's update on trajectories of the plan's sizes, so that what does not fit is refused now.
+
+    Raises:
+        UserError: from the agent: minibatches that do not divide, say.
+    """
+    whole = PoolShape(1, 1, 1, plan.num_rows, plan.shape.rollout_length, 1)
+    layout = make_layout(spec, whole, agent.extras)
+    arrays = {field.name: jax.ShapeDtypeStruct(field.shape, field.dtype) for field in layout.fields}
+    extras = {name.removeprefix("extras/"): arrays.pop(name) for name in list(arrays) if name.startswith("extras/")}
+    arrays.pop("incarnation")
+    key = jax.random.key(0)
+    trajectory = Trajectory(**arrays, extras=extras)  # pyright: ignore[reportArgumentType]
+    jax.eval_shape(agent.update, jax.eval_shape(agent.init, key), trajectory, key)
+
+
+def jax_env_of_source(source: EnvSource) -> JaxEnv:
+    """The environment as pure functions.
+
+    Raises:
+        UserError: the source's environments are not written in JAX.
+    """
+    if not isinstance(source, JaxSource):
+        raise UserError(
+            "plan device_only: fragment environments: an environment on a device must be written in JAX, got "
+            f"{type(source).__name__}: use --env.suite jax (CartPole-v1), gymnax, brax or jumanji, or another --policy"
+        )
+    return source.make_jax_env()
+
+
+def gradient_steps_of(agent: Agent, plan: Plan) -> GradientSteps:
+    """How the agent's update is cut.
+
+    Raises:
+        UserError: it is not.
+    """
+    if agent.gradient_steps is None:
+        raise UserError(
+            f"plan {plan.policy}: a parameter server needs an update that is cut into gradient steps, which agent "
+            f"{agent.name} has not: use another --policy (multiple_learners shares gradients without a server)"
+        )
+    return agent.gradient_steps

@@ -1,0 +1,70 @@
+"""Where a pool's workers run, and which rows of a run they have."""
+
+import os
+
+import numpy as np
+import pytest
+
+from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.adapters.probe import MatchObservation
+from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.errors import BadEnvOutputError
+from envpool_bridge.layout import PoolShape
+from envpool_bridge.pool import EnvPool, PoolOptions
+
+SHAPE = PoolShape(2, 1, 1, 3, 4, 2)
+RESETS = [EpisodeReset((0,) * 3, (None,) * 3)] * 2
+
+
+class NeverFinite(MatchObservation):
+    """Its rewards are infinite."""
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float("inf"), terminated, truncated, info
+
+
+def begun(options, source=MatchObservation):
+    pool = EnvPool(GymnasiumSource(source), SHAPE, options)
+    pool.start(RESETS)
+    assert pool.wait_begun(20.0)
+    return pool
+
+
+def step_for_ever(pool):
+    while True:
+        for lane in pool.wait_ready(20.0):
+            pool.post_actions(lane)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_workers_keep_to_the_cores_they_are_given():
+    allowed = sorted(os.sched_getaffinity(0))
+    with begun(PoolOptions(run_seed=0, cores=(1, 0))) as pool:
+        kept = [os.sched_getaffinity(pid) for pid in pool._workers._pids]
+    assert kept == [{allowed[1]}, {allowed[0]}]
+    with begun(PoolOptions(run_seed=0)) as pool:
+        assert {frozenset(os.sched_getaffinity(pid)) for pid in pool._workers._pids} == {frozenset(allowed)}
+
+
+def test_two_pools_that_share_a_runs_rows_begin_as_one_pool_of_all_does():
+    whole = EnvPool(GymnasiumSource(MatchObservation), PoolShape(2, 1, 1, 6, 4, 2), PoolOptions(run_seed=5))
+    with whole:
+        whole.start([EpisodeReset((0,) * 6, (None,) * 6)] * 2)
+        assert whole.wait_begun(20.0)
+        expected = whole.views[0].observation[0].copy()
+    halves = []
+    for first_row in (0, 6):
+        with begun(PoolOptions(run_seed=5, first_row=first_row)) as pool:
+            halves.append(pool.views[0].observation[0].copy())
+    np.testing.assert_array_equal(np.concatenate(halves), expected)
+    assert not np.array_equal(*halves)
+
+
+def test_a_bad_value_is_refused_before_its_slot_is_full_to_anybody():
+    with begun(PoolOptions(run_seed=0, first_row=40), NeverFinite) as pool:
+        with pytest.raises(
+            BadEnvOutputError, match=r"row 4\d, step \d: bad reward: expected a finite float32, got inf"
+        ):
+            step_for_ever(pool)
+        assert pool._counters.committed_through() == 0
