@@ -2,9 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
+
+from envpool_bridge.tree import Tree, is_dict, is_tuple, items, map_leaves, shown_path
 
 Bound = float | tuple[float, ...] | None
 
@@ -67,57 +70,122 @@ class DiscreteSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class MultiDiscreteSpec:
+    """An array of integers, each with its own number of values. Stored zero-based as int32.
+
+    Attributes:
+        shape: without time and row axes.
+        num_values: of each element, flattened.
+        start: the least value of each element, flattened; added on the way to the environment.
+        source_dtype: dtype that the environment itself uses.
+    """
+
+    shape: tuple[int, ...]
+    num_values: tuple[int, ...]
+    start: tuple[int, ...]
+    source_dtype: str = "int64"
+
+    @property
+    def dtype(self) -> str:
+        """Stored dtype."""
+        return "int32"
+
+    @property
+    def starts(self) -> np.ndarray:
+        """`start` in the shape of a value, int64."""
+        return np.asarray(self.start, np.int64).reshape(self.shape)
+
+
+LeafSpec = ArraySpec | DiscreteSpec | MultiDiscreteSpec
+SpecTree = Tree
+"""A LeafSpec, or nested dicts and tuples of them: see `envpool_bridge.tree`."""
+
+
+@dataclasses.dataclass(frozen=True)
 class EnvSpec:
     """What every row of one kind of environment looks like.
 
     Attributes:
         env_id: name for messages and reports.
-        observation: what a row observes. Discrete observations are stored zero-based.
-        action: what a row accepts.
+        observation: what a row observes: one leaf, or a tree of them. Discrete values are stored zero-based.
+        action: what a row accepts, likewise.
         action_repeat: emulator frames per env step (frames = env_steps * action_repeat).
         reward_dtype: stored dtype of rewards.
+        action_mask: keys of the observation's leaf that says which values of a discrete action are legal (1) and which are
+            not (0): [A] of a Discrete action, [sum of num_values] of a MultiDiscrete one; () if every action is always legal.
     """
 
     env_id: str
-    observation: ArraySpec | DiscreteSpec
-    action: ArraySpec | DiscreteSpec
+    observation: SpecTree
+    action: SpecTree
     action_repeat: int = 1
     reward_dtype: str = "float32"
+    action_mask: tuple[str, ...] = ()
+
+
+_KINDS: dict[str, type] = {"array": ArraySpec, "discrete": DiscreteSpec, "multi_discrete": MultiDiscreteSpec}
+_KIND_OF = {kind: name for name, kind in _KINDS.items()}
+
+
+def zeros_of(spec: SpecTree, lead: tuple[int, ...]) -> Tree:
+    """Arrays of zeros, [*lead, *shape] for each leaf, in the stored dtypes."""
+    return map_leaves(partial(_zeros, lead), spec)
+
+
+def _zeros(lead: tuple[int, ...], leaf: LeafSpec) -> np.ndarray:
+    return np.zeros((*lead, *leaf.shape), leaf.dtype)
+
+
+def describe_leaves(field: str, spec: SpecTree) -> str:
+    """Each leaf's name, shape and dtype, for messages."""
+    return ", ".join(f"{shown_path(field, path)} {leaf.shape} {leaf.dtype}" for path, leaf in items(spec))
+
+
+def is_one_leaf(spec: SpecTree) -> bool:
+    """Whether the spec is a single leaf and no structure."""
+    return isinstance(spec, LeafSpec)
 
 
 def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
     """A JSON-ready form of `spec`; `spec_from_dict` is its inverse."""
-
-    def leaf(value: ArraySpec | DiscreteSpec) -> dict[str, Any]:
-        kind = "array" if isinstance(value, ArraySpec) else "discrete"
-        return {"kind": kind, **dataclasses.asdict(value)}
-
     return {
         "env_id": spec.env_id,
-        "observation": leaf(spec.observation),
-        "action": leaf(spec.action),
+        "observation": _tree_to_json(spec.observation),
+        "action": _tree_to_json(spec.action),
         "action_repeat": spec.action_repeat,
         "reward_dtype": spec.reward_dtype,
+        "action_mask": list(spec.action_mask),
     }
 
 
 def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
     """The spec that `spec_to_dict` wrote."""
-
-    def bound(value: Any) -> Bound:
-        return tuple(float(item) for item in value) if isinstance(value, list) else value  # pyright: ignore
-
-    def leaf(value: Mapping[str, Any]) -> ArraySpec | DiscreteSpec:
-        if value["kind"] == "discrete":
-            return DiscreteSpec(value["num_values"], value["start"], value["source_dtype"])
-        return ArraySpec(
-            tuple(value["shape"]),
-            value["dtype"],
-            bound(value["low"]),
-            bound(value["high"]),
-            value["source_dtype"],
-        )
-
     return EnvSpec(
-        data["env_id"], leaf(data["observation"]), leaf(data["action"]), data["action_repeat"], data["reward_dtype"]
+        data["env_id"],
+        _tree_from_json(data["observation"]),
+        _tree_from_json(data["action"]),
+        data["action_repeat"],
+        data["reward_dtype"],
+        tuple(data.get("action_mask", ())),
     )
+
+
+def _tree_to_json(tree: SpecTree) -> dict[str, Any]:
+    if is_dict(tree):
+        return {"kind": "dict", "items": {key: _tree_to_json(tree[key]) for key in sorted(tree)}}
+    if is_tuple(tree):
+        return {"kind": "tuple", "items": [_tree_to_json(child) for child in tree]}
+    return {"kind": _KIND_OF[type(tree)], **dataclasses.asdict(tree)}
+
+
+def _tree_from_json(data: Mapping[str, Any]) -> SpecTree:
+    kind = data["kind"]
+    if kind == "dict":
+        return {key: _tree_from_json(child) for key, child in data["items"].items()}
+    if kind == "tuple":
+        return tuple(_tree_from_json(child) for child in data["items"])
+    fields: dict[str, Any] = {}
+    for name, value in data.items():
+        if name != "kind":
+            fields[name] = tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
+    return _KINDS[kind](**fields)
