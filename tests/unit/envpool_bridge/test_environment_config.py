@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envpool_bridge.adapters.environment import EnvConfig, make_atari, make_gymnasium, make_vector
+from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.probe import PROBES
+from envpool_bridge.adapters.suites.atari import AtariSource, make_atari
+from envpool_bridge.adapters.suites.gymnasium_ids import make_gymnasium, make_vector
 from envpool_bridge.adapters.vector_rows import VectorSource
 from envpool_bridge.errors import UserError
 
@@ -40,7 +42,7 @@ def without(monkeypatch):
     [
         ("gymnasium", GymnasiumSource, 1),
         ("gymnasium_vector", VectorSource, 1),
-        ("atari", GymnasiumSource, 4),
+        ("atari", AtariSource, 4),
         ("probe", GymnasiumSource, 1),
     ],
 )
