@@ -4,7 +4,8 @@ import pickle
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from envpool_bridge.local_policy import ActRows, LocalPolicy, MakeLocalPolicy, act_rows
+from envpool_bridge.local_policy import LocalPolicy, MakeLocalPolicy
+from envpool_bridge.slot_views import ActRows
 from envpool_bridge.worker import Part, Worker, WorkerConfig
 
 
@@ -32,7 +33,7 @@ class ActingWorker(Worker):
         super().__init__(config, connection, descriptors)
         # One entry a step of the whole ring, as in Part.
         self._act_rows: dict[int, list[ActRows]] = {
-            part: [act_rows(slot, t, columns) for slot in self._slots for t in range(shape.rollout_length)]
+            part: [self._access.act_rows(slot, t, columns) for slot in self._slots for t in range(shape.rollout_length)]
             for part, columns in parts.items()
         }
 

@@ -8,15 +8,16 @@ whole slot is one contiguous batch (what the learner reads). `docs/ring_protocol
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, EnvSpec, spec_to_dict
+from envpool_bridge.specs import ArraySpec, EnvSpec, LeafSpec, SpecTree, spec_to_dict
+from envpool_bridge.tree import Path, items, leaves, path_name
 
 ALIGNMENT = 64  # bytes: a cache line, and what jax needs to alias host memory on CPU
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 HEADER_BYTES = 256
 
 
@@ -154,10 +155,10 @@ def make_layout(spec: EnvSpec, shape: PoolShape, extras: Mapping[str, ArraySpec]
         extras: what the agent's `act` adds to each step; `[T, B, ...]` each.
     """
     steps, rows = shape.rollout_length, shape.num_rows
-    wanted: list[tuple[str, tuple[int, ...], str]] = [
-        ("observation", (steps + 1, rows, *spec.observation.shape), spec.observation.dtype),
-        ("is_first", (steps + 1, rows), "bool"),
-        ("action", (steps, rows, *spec.action.shape), spec.action.dtype),
+    wanted = [
+        *_leaf_fields("observation", spec.observation, steps + 1, rows),
+        ("is_first", (steps + num_frames(spec), rows), "bool"),
+        *_leaf_fields("action", spec.action, steps, rows),
         ("reward", (steps, rows), spec.reward_dtype),
         ("terminated", (steps, rows), "bool"),
         ("truncated", (steps, rows), "bool"),
@@ -177,61 +178,23 @@ def make_layout(spec: EnvSpec, shape: PoolShape, extras: Mapping[str, ArraySpec]
     return SlotLayout(spec, shape, tuple(fields), offset, digest)
 
 
-@dataclasses.dataclass(frozen=True)
-class SlotViews:
-    """One slot as numpy arrays; shapes as in `agents.api.Trajectory`, plus `incarnation` [num_parts] int64."""
-
-    observation: np.ndarray
-    is_first: np.ndarray
-    action: np.ndarray
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    valid: np.ndarray
-    policy_version: np.ndarray
-    incarnation: np.ndarray
-    extras: dict[str, np.ndarray]
+def num_frames(spec: EnvSpec) -> int:
+    """The largest number of frames that agents see of any leaf of the observation."""
+    return max((_frames(leaf) for leaf in leaves(spec.observation)), default=1)
 
 
-def join_slots(slots: Sequence[SlotViews]) -> SlotViews:
-    """Slots of several pools as one: rows in order, copied; of the observations only the last one, [1, B, ...]."""
-    if len(slots) == 1:
-        return slots[0]
-
-    def joined(name: str) -> np.ndarray:
-        return np.concatenate([getattr(slot, name) for slot in slots], axis=1)
-
-    return SlotViews(
-        observation=np.concatenate([slot.observation[-1:] for slot in slots], axis=1),
-        is_first=joined("is_first"),
-        action=joined("action"),
-        reward=joined("reward"),
-        terminated=joined("terminated"),
-        truncated=joined("truncated"),
-        valid=joined("valid"),
-        policy_version=joined("policy_version"),
-        incarnation=np.concatenate([slot.incarnation for slot in slots]),
-        extras={},
-    )
+def _frames(leaf: LeafSpec) -> int:
+    return leaf.frames if isinstance(leaf, ArraySpec) else 1
 
 
-def copy_slot(slot: SlotViews) -> SlotViews:
-    """What `join_slots` needs of a slot, in memory of its own."""
-    fields = {
-        field.name: getattr(slot, field.name).copy() for field in dataclasses.fields(slot) if field.name != "extras"
-    }
-    return SlotViews(**{**fields, "observation": slot.observation[-1:].copy()}, extras={})
+def _leaf_fields(name: str, tree: SpecTree, steps: int, rows: int) -> list[tuple[str, tuple[int, ...], str]]:
+    """(name, shape, dtype) of each leaf. A leaf of F frames has F - 1 more steps before the first: its history."""
+    return [
+        (field_name(name, path), (steps + _frames(leaf) - 1, rows, *leaf.stored_shape), leaf.dtype)
+        for path, leaf in items(tree)
+    ]
 
 
-def view_slots(layout: SlotLayout, buffer: memoryview) -> list[SlotViews]:
-    """Numpy views of every slot over `buffer`, the whole segment."""
-    slots: list[SlotViews] = []
-    for index in range(layout.shape.num_slots):
-        start = layout.slots_offset_bytes + index * layout.slot_bytes
-        arrays: dict[str, np.ndarray] = {
-            field.name: np.ndarray(field.shape, field.dtype, buffer, start + field.offset_bytes)
-            for field in layout.fields
-        }
-        extras = {name.removeprefix("extras/"): arrays.pop(name) for name in list(arrays) if name.startswith("extras/")}
-        slots.append(SlotViews(**arrays, extras=extras))
-    return slots
+def field_name(name: str, path: Path) -> str:
+    """Name of a leaf's field in a slot."""
+    return f"{name}/{path_name(path)}" if path else name

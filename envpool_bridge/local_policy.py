@@ -7,40 +7,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, SlotLayout, SlotViews
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ActRows:
-    """What acting for R rows at one step reads and writes: views into a trajectory slot at step t.
-
-    Attributes:
-        observation: [R, ...], to read.
-        is_first: [R] bool, to read.
-        action: [R, ...], to write.
-        extras: [R, ...] each, to write.
-        policy_version: [R] int32, to write.
-    """
-
-    observation: np.ndarray
-    is_first: np.ndarray
-    action: np.ndarray
-    extras: Mapping[str, np.ndarray]
-    policy_version: np.ndarray
-
-
-def act_rows(slot: SlotViews, t: int, columns: slice) -> ActRows:
-    """What acting for some rows at step `t` of a slot reads and writes."""
-    return ActRows(
-        observation=slot.observation[t, columns],
-        is_first=slot.is_first[t, columns],
-        action=slot.action[t, columns],
-        extras={name: values[t, columns] for name, values in slot.extras.items()},
-        policy_version=slot.policy_version[t, columns],
-    )
+from envpool_bridge.layout import PoolShape, SlotLayout
+from envpool_bridge.slot_views import ActRows
 
 
 class LocalPolicy(Protocol):

@@ -10,9 +10,10 @@ from envpool_bridge import segment as shared_segment
 from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset, ResetRequest
 from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.errors import PoolClosedError
-from envpool_bridge.layout import PoolShape, SlotViews, make_layout, view_slots
+from envpool_bridge.layout import PoolShape, make_layout
 from envpool_bridge.local_policy import LocalPolicySpec, check_shape
 from envpool_bridge.ring import Command, Counters
+from envpool_bridge.slot_views import SlotAccess, SlotViews, view_slots
 from envpool_bridge.specs import ArraySpec, EnvSpec
 from envpool_bridge.worker import WorkerConfig
 from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
@@ -53,6 +54,7 @@ class EnvPool:
         spec: what a row looks like.
         shape: how rows are divided.
         views: the slots; sequence `s` lives in `views[s % shape.num_slots]`.
+        access: what acting reads and writes of a slot.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class EnvPool:
         self._counters = Counters(self._layout, self._segment.buffer)
         self._counters.start_at(first_sequence)
         self.views: list[SlotViews] = view_slots(self._layout, self._segment.buffer)
+        self.access = SlotAccess(self._layout)
         self._first_sequence = self._next_lease = first_sequence
         self._inference_bell = Doorbell()
         self._learner_bell = Doorbell()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_bridge.tree import Tree, is_dict, is_tuple, items, map_leaves, shown_path
+from envpool_bridge.tree import Tree, is_dict, is_tuple, items, map_leaves, shown_path, unflatten
 
 Bound = float | tuple[float, ...] | None
 
@@ -17,11 +17,14 @@ class ArraySpec:
     """An array of fixed shape.
 
     Attributes:
-        shape: without time and row axes.
+        shape: without time and row axes, as agents see it.
         dtype: name of the dtype stored in a slot (64-bit sources are stored in 32 bits, as jax wants them).
-        low: lowest legal value: one number for all elements, one per element (flattened), or None for unbounded.
+        low: lowest legal value: one number for all elements of a stored value, one per element (flattened), or None for
+            unbounded.
         high: highest legal value, likewise.
         source_dtype: dtype that the environment itself uses; "" means the same as `dtype`.
+        frames: how many of the newest values agents see at once, the oldest first, along the first axis of `shape`; each is
+            stored once. 1 for values that are not stacked.
     """
 
     shape: tuple[int, ...]
@@ -29,19 +32,27 @@ class ArraySpec:
     low: Bound = None
     high: Bound = None
     source_dtype: str = ""
+    frames: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+        if self.frames > 1 and self.shape[:1] != (self.frames,):
+            raise ValueError(f"{self.frames} frames need a first axis of as many: got shape {self.shape}")
         object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
         object.__setattr__(self, "source_dtype", np.dtype(self.source_dtype or self.dtype).name)
 
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of what an environment returns and a slot stores at each step: one frame."""
+        return self.shape if self.frames == 1 else self.shape[1:]
+
     def bound(self, which: str) -> np.ndarray | None:
-        """The bound `which` ("low" or "high") as an array that broadcasts against `shape`; None if unbounded."""
+        """The bound `which` ("low" or "high") as an array that broadcasts against `stored_shape`; None if unbounded."""
         value: Bound = getattr(self, which)
         if value is None:
             return None
         array = np.asarray(value, dtype=self.dtype)
-        return array.reshape(self.shape) if array.ndim else array
+        return array.reshape(self.stored_shape) if array.ndim else array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +72,11 @@ class DiscreteSpec:
     @property
     def shape(self) -> tuple[int, ...]:
         """A discrete value is a scalar."""
+        return ()
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of what a slot stores at each step."""
         return ()
 
     @property
@@ -84,6 +100,11 @@ class MultiDiscreteSpec:
     num_values: tuple[int, ...]
     start: tuple[int, ...]
     source_dtype: str = "int64"
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of what a slot stores at each step."""
+        return self.shape
 
     @property
     def dtype(self) -> str:
@@ -123,17 +144,30 @@ class EnvSpec:
     action_mask: tuple[str, ...] = ()
 
 
+def with_frames(spec: EnvSpec, frames: int) -> EnvSpec:
+    """The spec of rows whose agents see the newest `frames` values of every array (not of the action mask)."""
+    if frames == 1:
+        return spec
+    stacked = [
+        dataclasses.replace(leaf, shape=(frames, *leaf.shape), frames=frames)
+        if isinstance(leaf, ArraySpec) and path != spec.action_mask
+        else leaf
+        for path, leaf in items(spec.observation)
+    ]
+    return dataclasses.replace(spec, observation=unflatten(spec.observation, stacked))
+
+
 _KINDS: dict[str, type] = {"array": ArraySpec, "discrete": DiscreteSpec, "multi_discrete": MultiDiscreteSpec}
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 
 def zeros_of(spec: SpecTree, lead: tuple[int, ...]) -> Tree:
-    """Arrays of zeros, [*lead, *shape] for each leaf, in the stored dtypes."""
+    """Arrays of zeros, [*lead, *stored_shape] for each leaf, in the stored dtypes."""
     return map_leaves(partial(_zeros, lead), spec)
 
 
 def _zeros(lead: tuple[int, ...], leaf: LeafSpec) -> np.ndarray:
-    return np.zeros((*lead, *leaf.shape), leaf.dtype)
+    return np.zeros((*lead, *leaf.stored_shape), leaf.dtype)
 
 
 def describe_leaves(field: str, spec: SpecTree) -> str:

@@ -81,7 +81,7 @@ def unflatten(like: Tree, values: Sequence[Any]) -> Tree:
     return tree
 
 
-def index(tree: Tree, place: Any) -> Tree:
+def take(tree: Tree, place: Any) -> Tree:
     """`array[place]` of each leaf: views where numpy gives views."""
     return tree[place] if isinstance(tree, np.ndarray) else map_leaves(lambda array: array[place], tree)
 

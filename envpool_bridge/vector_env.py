@@ -14,7 +14,8 @@ from envpool_bridge.adapters.rows import GymnasiumReset
 from envpool_bridge.errors import UserError, WaitTimeoutError
 from envpool_bridge.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
-from envpool_bridge.specs import DiscreteSpec
+from envpool_bridge.stored_form import concatenated, restored, store
+from envpool_bridge.tree import Tree, map_leaves, take
 
 _WINDOW = 16  # steps a slot: only how often an observation is copied from one slot to the next
 _TIMEOUT_SECONDS = 60.0
@@ -86,9 +87,9 @@ class PoolVectorEnv(VectorEnv):
     def step_async(self, actions: Any) -> None:
         """Hands out actions; `step_wait` brings the results."""
         self._require_started()
-        actions = np.asarray(actions)
+        actions = self._as_arrays(actions)
         for lane, rows in zip(self._lanes, self._lane_rows, strict=True):
-            self._send_lane(lane, actions[rows])
+            self._send_lane(lane, take(actions, rows))
         self._stepping = True
 
     def step_wait(self, timeout: float | None = None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -116,7 +117,7 @@ class PoolVectorEnv(VectorEnv):
             env_id: whole lanes, as `recv` gave them in `info["env_id"]`; None means all.
         """
         self._require_started()
-        actions = np.asarray(actions)
+        actions = self._as_arrays(actions)
         env_id = np.arange(self.num_envs) if env_id is None else np.asarray(env_id)
         lanes = {int(row) // self._pool.shape.rows_per_lane for row in env_id}
         if len(env_id) != len(lanes) * self._pool.shape.rows_per_lane:
@@ -124,10 +125,10 @@ class PoolVectorEnv(VectorEnv):
                 f"send needs whole lanes of {self._pool.shape.rows_per_lane} environments, as recv gives them"
             )
         order = np.argsort(env_id)
-        actions, env_id = actions[order], env_id[order]
+        actions, env_id = take(actions, order), env_id[order]
         for lane in sorted(lanes):
             rows = self._lane_rows[lane]
-            self._send_lane(lane, actions[(env_id >= rows.start) & (env_id < rows.stop)])
+            self._send_lane(lane, take(actions, (env_id >= rows.start) & (env_id < rows.stop)))
             self._fresh.add(lane)
 
     def recv(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -145,22 +146,29 @@ class PoolVectorEnv(VectorEnv):
         env_id = np.concatenate([np.arange(self.num_envs)[self._lane_rows[lane]] for lane in lanes])
         infos: dict[str, Any] = {"env_id": env_id}
         rows_infos = [info for lane in lanes for info in self._pool.infos(lane)]
-        for index, info in enumerate(rows_infos):
-            infos = self._add_info(infos, info, index)
+        for place, info in enumerate(rows_infos):
+            infos = self._add_info(infos, info, place)
         return (*self._results(lanes), infos)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stops the workers; called by `close`."""
         self._pool.close()
 
-    def _send_lane(self, lane: int, actions: np.ndarray) -> None:
+    def _as_arrays(self, actions: Any) -> Tree:
+        """Actions with the structure of the space; refused if they have another."""
+        try:
+            return map_leaves(lambda _, values: np.asarray(values), self._pool.spec.action, actions)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"expected actions as action_space.sample() gives them ({self.action_space}), got {type(actions).__name__}"
+            ) from error
+
+    def _send_lane(self, lane: int, actions: Tree) -> None:
         if not self._pool.wait_lane(lane, self._timeout):
             raise WaitTimeoutError(f"lane {lane} was not ready for actions within {self._timeout} s")
         sequence, t = self._pool.position(lane)
-        spec = self._pool.spec.action
-        start = spec.start if isinstance(spec, DiscreteSpec) else 0
         slot = self._pool.views[sequence % self._pool.shape.num_slots]
-        np.subtract(actions, start, out=slot.action[t, self._lane_rows[lane]], casting="unsafe")
+        store(self._pool.spec.action, actions, take(slot.action, (t, self._lane_rows[lane])))
         self._pool.post_actions(lane)
         if t == 0:  # everything before this slot has been handed out
             full = self._pool.acquire(0.0)
@@ -182,18 +190,13 @@ class PoolVectorEnv(VectorEnv):
             np.concatenate(truncations),
         )
 
-    def _observations(self, lanes: Sequence[int] | None = None) -> np.ndarray:
+    def _observations(self, lanes: Sequence[int] | None = None) -> Tree:
         parts = []
         for lane in self._lanes if lanes is None else lanes:
             sequence, t = self._pool.position(lane)
             slot = self._pool.views[sequence % self._pool.shape.num_slots]
-            parts.append(slot.observation[t, self._lane_rows[lane]])
-        stored = np.concatenate(parts)
-        spec = self._pool.spec.observation
-        start = spec.start if isinstance(spec, DiscreteSpec) else 0
-        return stored.astype(self.single_observation_space.dtype) + np.asarray(
-            start, self.single_observation_space.dtype
-        )
+            parts.append(take(slot.observation, (t, self._lane_rows[lane])))
+        return restored(self._pool.spec.observation, concatenated(parts))
 
     def _infos(self) -> dict[str, Any]:
         infos: dict[str, Any] = {}

@@ -14,10 +14,12 @@ import gymnasium  # noqa: F401  imported before the fork, so that a worker start
 import numpy as np
 
 from envpool_bridge import segment
-from envpool_bridge.adapters.rows import EnvRows, EnvSource, FirstRows, ResetRequest, step_rows
+from envpool_bridge.adapters.rows import EnvRows, EnvSource, ResetRequest, first_rows, step_rows
 from envpool_bridge.doorbell import Doorbell, Waiter
-from envpool_bridge.layout import SlotLayout, SlotViews, view_slots
+from envpool_bridge.layout import SlotLayout
 from envpool_bridge.ring import Counters
+from envpool_bridge.slot_views import SlotAccess, SlotViews, view_slots
+from envpool_bridge.tree import Tree, take
 
 NUM_DESCRIPTORS = 5  # that every worker receives: see `main`
 _IDLE_SECONDS = 1.0
@@ -87,20 +89,20 @@ class Part:
         self.rows = rows
         self.step = 0  # of the newest observation
         self.opening: int | None = None  # sequence whose slot is not free yet
-        self.last_observation = [slot.observation[-1, columns] for slot in slots]
-        self.last_is_first = [slot.is_first[-1, columns] for slot in slots]
-        self.first = [FirstRows(slot.observation[0, columns], slot.is_first[0, columns]) for slot in slots]
+        self.columns = columns
+        self.first = [first_rows(slot, columns) for slot in slots]
         self.whole = [step_rows(slot, slice(0, length), columns) for slot in slots]
         # One entry a step of the whole ring: at step k, the views are made already.
         steps = [(slot, t) for slot in slots for t in range(length)]
-        self.action = [slot.action[t, columns] for slot, t in steps]
+        self.action = [take(slot.action, (t, columns)) for slot, t in steps]
         self.out = [step_rows(slot, t, columns) for slot, t in steps]
         # Where a block of steps ends, its observations and rewards.
-        self.block: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(steps)
+        self.block: list[tuple[Tree, np.ndarray] | None] = [None] * len(steps)
         for place, (slot, t) in enumerate(steps):
             if (t + 1) % verify_every == 0 or t + 1 == length:
                 begin = t // verify_every * verify_every
-                self.block[place] = slot.observation[begin + 1 : t + 2, columns], slot.reward[begin : t + 1, columns]
+                observation = take(slot.observation, (slice(begin + 1, t + 2), columns))
+                self.block[place] = observation, slot.reward[begin : t + 1, columns]
 
 
 class Worker:
@@ -114,6 +116,7 @@ class Worker:
         self._segment = segment.attach(segment_descriptor, config.layout, config.run_id)
         self._counters = Counters(config.layout, self._segment.buffer)
         self._slots = view_slots(config.layout, self._segment.buffer)
+        self._access = SlotAccess(config.layout)
         self._inference_bell = Doorbell(inference_bell)
         self._learner_bell = Doorbell(learner_bell)
         self._waiter = Waiter(Doorbell(own_bell), spin_seconds=config.spin_seconds)
@@ -149,6 +152,7 @@ class Worker:
         slot = sequence % self._num_slots
         part.whole[slot].prepare()
         part.rows.reset(request, part.first[slot])
+        part.first[slot].begin_history()
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
         self._publish(part)
 
@@ -199,8 +203,7 @@ class Worker:
         # The observation after the last step belongs to both trajectories: it ends one and begins the next.
         before, slot = (sequence - 1) % self._num_slots, sequence % self._num_slots
         part.whole[slot].prepare()
-        part.first[slot].observation[...] = part.last_observation[before]
-        part.first[slot].is_first[...] = part.last_is_first[before]
+        self._access.carry(self._slots[before], self._slots[slot], part.columns)
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
         part.opening = None
         self._publish(part)

@@ -9,9 +9,13 @@ import numpy as np
 
 from agents.api import Agent, Mode, Params
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset, FirstRows, StepRows
+from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset, StepRows, first_rows, step_rows
 from envpool_bridge.errors import UserError
+from envpool_bridge.layout import PoolShape, make_layout, num_frames
+from envpool_bridge.slot_views import SlotAccess, allocate_slots
 from envpool_bridge.specs import EnvSpec
+from envpool_bridge.tree import take
+from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.inference.act import make_act, row_keys
 
 MakeEnv = EnvSource | Callable[[], gymnasium.Env]
@@ -98,9 +102,10 @@ def evaluate(
     source = as_source(make_env)
     spec = source.spec()
     num_rows = min(episodes, max_rows)
+    wanted = [len(range(row, episodes, num_rows)) for row in range(num_rows)]
     rows = source.make_rows(range(num_rows), _evaluation_seed(seed), False)
     try:
-        finished = _play(agent, params, spec, rows, episodes, seed, mode)
+        finished = _play(_Player(with_stacked_frames(agent, spec), params, spec, seed, mode, num_rows), rows, wanted)
     finally:
         rows.close()
     returns = [finished[episode % num_rows][episode // num_rows] for episode in range(episodes)]
@@ -113,42 +118,57 @@ def evaluate(
     )
 
 
-def _play(
-    agent: Agent, params: Params, spec: EnvSpec, rows: EnvRows, episodes: int, seed: int, mode: Mode
-) -> list[list[tuple[float, int]]]:
-    """(return, length) of each row's finished episodes, enough of each."""
-    num_rows = rows.num_rows
-    wanted = [len(range(row, episodes, num_rows)) for row in range(num_rows)]
-    out = _step_rows(spec, num_rows)
-    none = (None,) * num_rows
-    rows.reset(EpisodeReset((0,) * num_rows, none), FirstRows(out.observation, out.is_first))
-    act = make_act(agent, mode)
-    keys = row_keys(jax.random.key(_evaluation_seed(seed)), range(num_rows))
-    state = agent.initial_agent_state(num_rows)
-    total, length = np.zeros(num_rows), np.zeros(num_rows, int)
-    finished: list[list[tuple[float, int]]] = [[] for _ in range(num_rows)]
-    action = np.zeros((num_rows, *spec.action.shape), spec.action.dtype)
-    step = 0
-    while any(len(done) < count for done, count in zip(finished, wanted, strict=True)):
-        chosen, _, state = act(params, out.observation, state, out.is_first, keys, np.full(num_rows, step, np.uint32))
-        action[...] = jax.device_get(chosen)
+class _Player:
+    """Acts in turn with the environments, in a slot of this process's memory."""
+
+    def __init__(self, agent: Agent, params: Params, spec: EnvSpec, seed: int, mode: Mode, num_rows: int) -> None:
+        # More steps than any stack of frames needs, so that its end can be carried to its beginning.
+        self.length = max(16, num_frames(spec))
+        layout = make_layout(spec, PoolShape(1, 1, 1, num_rows, self.length, 1), agent.extras)
+        self._access, (self.slot,) = SlotAccess(layout), allocate_slots(layout)
+        self._agent_state = agent.initial_agent_state(num_rows)
+        self._act, self._params = make_act(agent, mode), params
+        self._keys = row_keys(jax.random.key(_evaluation_seed(seed)), range(num_rows))
+        self._step = 0
+
+    def begin(self, rows: EnvRows) -> None:
+        """Begins an episode in every row."""
+        first, none = first_rows(self.slot), (None,) * rows.num_rows
+        rows.reset(EpisodeReset((0,) * rows.num_rows, none), first)
+        first.begin_history()
+
+    def step(self, rows: EnvRows) -> StepRows:
+        """One step of every row; what it returns is overwritten by a later one."""
+        t = self._step % self.length
+        if t == 0 and self._step:
+            self._access.carry(self.slot, self.slot, slice(None))
+        acting, out = self._access.act_rows(self.slot, t, slice(None)), step_rows(self.slot, t)
+        steps = np.full(rows.num_rows, self._step, np.uint32)
+        action, extras, self._agent_state = self._act(
+            self._params, acting.observation, self._agent_state, acting.is_first, self._keys, steps
+        )
+        action, extras = jax.device_get((action, extras))
+        acting.write(action, extras, 0)
         out.prepare()
-        rows.step(action, out)
-        rows.verify(out.observation[None], out.reward[None])
+        rows.step(acting.action, out)
+        rows.verify(take(out.observation, None), out.reward[None])
+        self._step += 1
+        return out
+
+
+def _play(player: _Player, rows: EnvRows, wanted: list[int]) -> list[list[tuple[float, int]]]:
+    """(return, length) of each row's finished episodes, at least as many of each as `wanted`."""
+    player.begin(rows)
+    total, length = np.zeros(rows.num_rows), np.zeros(rows.num_rows, int)
+    finished: list[list[tuple[float, int]]] = [[] for _ in wanted]
+    while any(len(done) < count for done, count in zip(finished, wanted, strict=True)):
+        out = player.step(rows)
         total += out.reward
         length += out.valid
         for row in np.flatnonzero(out.terminated | out.truncated):
             finished[row].append((float(total[row]), int(length[row])))
             total[row], length[row] = 0.0, 0
-        step += 1
     return finished
-
-
-def _step_rows(spec: EnvSpec, num_rows: int) -> StepRows:
-    flags = [np.zeros(num_rows, bool) for _ in range(4)]
-    observation = np.zeros((num_rows, *spec.observation.shape), spec.observation.dtype)
-    reward = np.zeros(num_rows, np.float32)
-    return StepRows(observation, flags[0], reward, flags[1], flags[2], flags[3])
 
 
 def _evaluation_seed(seed: int) -> int:

@@ -1,6 +1,7 @@
 """Rows of ordinary Gymnasium environments, one object each, stepped in a loop."""
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import call
@@ -10,12 +11,15 @@ import gymnasium
 import numpy as np
 
 from envpool_bridge.adapters import validation
+from envpool_bridge.adapters.action_reader import ActionReader
 from envpool_bridge.adapters.observation_writer import ObservationWriter
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.adapters.seeding import EpisodeSeeds
 from envpool_bridge.adapters.spaces import env_spec
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
-from envpool_bridge.specs import DiscreteSpec, EnvSpec
+from envpool_bridge.layout import num_frames
+from envpool_bridge.specs import EnvSpec, with_frames
+from envpool_bridge.tree import Tree, leaves, take
 
 # Looked up at every step.
 _NUMBERS = validation.NUMBERS
@@ -37,6 +41,7 @@ class GymnasiumSource:
         check_range: whether observations must lie within the declared bounds.
         clip_actions: whether continuous actions are clipped to the space's bounds, as Gaussian policies expect.
         keep_64_bits: store 64-bit observations, actions and rewards as they are; jax reads 32 bits.
+        frame_stack: how many of the newest values of every Box agents see at once; each is stored once.
     """
 
     make_env: MakeEnv
@@ -45,6 +50,7 @@ class GymnasiumSource:
     check_range: bool = True
     clip_actions: bool = True
     keep_64_bits: bool = False
+    frame_stack: int = 1
 
     def spec(self) -> EnvSpec:
         """What a row looks like; makes one environment and closes it."""
@@ -63,7 +69,7 @@ class GymnasiumSource:
 
     def _spec(self, env: gymnasium.Env) -> EnvSpec:
         name = self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
-        return env_spec(env, name, self.action_repeat, self.keep_64_bits)
+        return with_frames(env_spec(env, name, self.action_repeat, self.keep_64_bits), self.frame_stack)
 
 
 class GymnasiumRows:
@@ -92,47 +98,36 @@ class GymnasiumRows:
         self._keep_infos = keep_infos
         self._writer = ObservationWriter(spec, self._row_ids)
         self._values = validation.ValueCheck(spec, self._row_ids, check_range)
-        self._last_observation: np.ndarray | None = None  # [R, ...], what the policy is acting on
+        self._actions = ActionReader(spec.action, clip_actions)
+        self._num_frames = num_frames(spec)
+        self._last_observation: Tree = None  # [R, ...] a leaf, what the policy is acting on
         self._episodes = [0] * self.num_rows
         self._ended_rows: list[int] = []  # rows that the next step resets
         self._num_steps = 0
-        action = spec.action
         self._strict_every = 1 if keep_infos else _STRICT_EVERY
-        self._action_low = self._action_high = None
-        if isinstance(action, DiscreteSpec):
-            make, start = np.dtype(action.source_dtype).type, action.start
-            self._discrete_actions = {stored: make(start + stored) for stored in range(action.num_values)}
-        if clip_actions and not isinstance(action, DiscreteSpec):
-            self._action_low, self._action_high = action.bound("low"), action.bound("high")
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
         """Begins or replays episodes in all rows; see the protocol."""
         observations: list[Any] = []
         infos: list[dict[str, Any]] = []
-        ended_rows: list[int] = []
+        self._ended_rows = []
+        out.is_first[...] = True
         for row in range(self.num_rows):
             if isinstance(request, GymnasiumReset):
-                result = self._reset_row(row, request.seeds[row], request.options)
-                ended = False
+                observation, info = self._reset_row(row, request.seeds[row], request.options)
             else:
-                result, ended = self._replay(row, request)
-            if ended:
-                ended_rows.append(row)
-            observations.append(result[0])
-            infos.append(result[1])
-        self._ended_rows = ended_rows
+                observation, info = self._replay(row, request, out)
+            observations.append(observation)
+            infos.append(info)
         self._writer.write(observations, out.observation, self._num_steps, strict=True)
-        self._values.verify(out.observation[None], None, self._num_steps)
+        self._values.verify(take(out.observation, None), None, self._num_steps)
         self._last_observation = out.observation
         if isinstance(out, StepRows):
             out.mark_reset()
-        out.is_first[...] = True
-        if isinstance(request, EpisodeReset):
-            out.is_first[...] = [actions is None or len(actions) == 0 for actions in request.actions]
         if self._keep_infos:
             self.infos = list(infos)
 
-    def step(self, action: np.ndarray, out: StepRows) -> None:
+    def step(self, action: Tree, out: StepRows) -> None:
         """Steps every row, resetting those whose episode ended at the step before; see the protocol.
 
         The pool's speed rests on this: the rows are stepped by one loop in C, rows that must reset have their function
@@ -173,7 +168,7 @@ class GymnasiumRows:
         if self._keep_infos:
             self._require_infos(infos)
 
-    def verify(self, observation: np.ndarray, reward: np.ndarray) -> None:
+    def verify(self, observation: Tree, reward: np.ndarray) -> None:
         """Refuses values of the last steps; see the protocol."""
         self._values.verify(observation, reward, self._num_steps)
 
@@ -228,24 +223,18 @@ class GymnasiumRows:
             env.close()
         self._envs = []
 
-    def _env_actions(self, action: np.ndarray) -> list[Any]:
-        """Actions as the space's own `sample` would give them: numpy integers, or arrays in the space's dtype."""
-        spec = self._spec.action
-        if isinstance(spec, DiscreteSpec):
-            return [*map(self._discrete_actions.__getitem__, action.tolist())]
-        if not np.isfinite(action).all():
+    def _env_actions(self, action: Tree) -> Sequence[Any]:
+        """Actions as the space's own `sample` would give them."""
+        found = self._actions.first_not_finite(action)
+        if found is not None:
             if self._last_observation is not None:  # perhaps it is not the policy's fault
-                self._values.verify(self._last_observation[None], None, self._num_steps)
-            row = int(np.argwhere(~np.isfinite(action))[0][0])
+                self._values.verify(take(self._last_observation, None), None, self._num_steps)
+            row, what = found
             raise WorkerError(
                 f"{self._spec.env_id}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not "
-                f"finite: {action[row]}; the parameters have probably diverged (lower the learning rate)"
+                f"finite: {what}; the parameters have probably diverged (lower the learning rate)"
             )
-        # What the space does not allow is clipped to it, as the field's Gaussian policies expect.
-        given = action.astype(spec.source_dtype)
-        if self._action_low is not None or self._action_high is not None:
-            np.clip(given, self._action_low, self._action_high, out=given)
-        return list(given)
+        return self._actions.read(action)
 
     def _require(self, row: int, field: str, problem: str | None) -> None:
         if problem is not None:
@@ -268,20 +257,30 @@ class GymnasiumRows:
             self._require(row, "reset result", f"expected (observation, info), got {validation.describe(result)}")
         return result
 
-    def _replay(self, row: int, request: EpisodeReset) -> tuple[tuple[Any, dict[str, Any]], bool]:
-        """Plays the episode again up to where it was; returns its newest (observation, info) and whether it ended."""
+    def _replay(self, row: int, request: EpisodeReset, out: FirstRows | StepRows) -> tuple[Any, dict[str, Any]]:
+        """Plays the episode again up to where it was, if it had begun; returns its newest (observation, info)."""
         if self._seeds is None:
             raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
         self._episodes[row] = request.episodes[row]
         observation, info = self._reset_row(row, self._seeds[row].seed(self._episodes[row]), None)
         actions = request.actions[row]
+        if actions is None or len(leaves(actions)[0]) == 0:
+            return observation, info
+        seen = deque([observation] * self._num_frames, maxlen=self._num_frames)
         terminated = truncated = False
-        for action in () if actions is None else self._env_actions(actions):
+        for action in self._env_actions(actions):
             try:
                 observation, _, terminated, truncated, info = self._envs[row].step(action)
             except Exception as error:
                 raise self._raised(row, "step (replayed after a resume)", error) from error
-        return (observation, info), bool(terminated or truncated)
+            seen.append(observation)
+        out.is_first[row] = False
+        if terminated or truncated:
+            self._ended_rows.append(row)
+        if isinstance(out, FirstRows) and out.history is not None:
+            for age in range(1, self._num_frames):
+                self._writer.write_history(age, [seen[-1 - age]], [row], out.history)
+        return observation, info
 
     def _raised(self, row: int, what: str, error: Exception) -> WorkerError:
         return WorkerError(

@@ -6,12 +6,14 @@ its action, resets the environment and writes `valid=False`, reward 0 and `is_fi
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from envpool_bridge.layout import SlotViews
+from envpool_bridge.slot_views import SlotViews
 from envpool_bridge.specs import EnvSpec
+from envpool_bridge.tree import Tree, map_leaves, take
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class StepRows:
     The flags arrive as most steps have them (see `prepare`), so that a step writes only those that differ.
 
     Attributes:
-        observation: [R, ...], the slot's `observation[t + 1]`.
+        observation: [R, *stored_shape] a leaf, the slot's `observation[t + 1]`.
         is_first: [R] bool, the slot's `is_first[t + 1]`.
         reward: [R], in the spec's `reward_dtype`.
         terminated: [R] bool.
@@ -29,7 +31,7 @@ class StepRows:
         valid: [R] bool.
     """
 
-    observation: np.ndarray
+    observation: Tree
     is_first: np.ndarray
     reward: np.ndarray
     terminated: np.ndarray
@@ -56,7 +58,7 @@ def step_rows(slot: SlotViews, t: int | slice, columns: slice = slice(None)) -> 
     """Where step `t` of some rows is written in a slot; of several steps if `t` is a slice (with start and stop)."""
     after = slice(t.start + 1, t.stop + 1) if isinstance(t, slice) else t + 1
     return StepRows(
-        observation=slot.observation[after, columns],
+        observation=take(slot.observation, (after, columns)),
         is_first=slot.is_first[after, columns],
         reward=slot.reward[t, columns],
         terminated=slot.terminated[t, columns],
@@ -67,10 +69,37 @@ def step_rows(slot: SlotViews, t: int | slice, columns: slice = slice(None)) -> 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FirstRows:
-    """Where the first observations of R rows are written: `observation` [R, ...] and `is_first` [R]."""
+    """Where the first observations of R rows are written.
 
-    observation: np.ndarray
+    Attributes:
+        observation: [R, *stored_shape] a leaf.
+        is_first: [R] bool.
+        history: [F-1, R, *stored_shape] for a leaf of F frames: what precedes the observation of a row that is replayed. None
+            if no leaf has several frames.
+    """
+
+    observation: Tree
     is_first: np.ndarray
+    history: Tree = None
+
+    def begin_history(self) -> None:
+        """Repeats, as its history, the first observation of every row that begins an episode."""
+        if self.history is not None:
+            map_leaves(partial(_repeat_first, self.is_first), self.history, self.observation)
+
+
+def _repeat_first(is_first: np.ndarray, history: np.ndarray, observation: np.ndarray) -> None:
+    history[:, is_first] = observation[is_first]
+
+
+def first_rows(slot: SlotViews, columns: slice = slice(None)) -> FirstRows:
+    """Where the first observations of some rows are written in a slot."""
+    first = FirstRows(take(slot.observation, (0, columns)), slot.is_first[0, columns])
+    if len(slot.is_first_frames) == len(slot.is_first):
+        return first
+    steps = len(slot.is_first)
+    history = map_leaves(lambda frames: frames[: len(frames) - steps, columns], slot.frames)
+    return dataclasses.replace(first, history=history)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +116,11 @@ class EpisodeReset:
 
     Attributes:
         episodes: index of the episode each row is in.
-        actions: per row, [N, ...] actions to replay since that episode began, or None to begin it.
+        actions: per row, [N, ...] actions a leaf to replay since that episode began, or None to begin it.
     """
 
     episodes: tuple[int, ...]
-    actions: tuple[np.ndarray | None, ...]
+    actions: tuple[Tree | None, ...]
 
 
 ResetRequest = GymnasiumReset | EpisodeReset
@@ -105,21 +134,24 @@ class EnvRows(Protocol):
     """Infos of the last reset or step, one a row; filled only when asked for."""
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
-        """Begins (or replays) episodes in all rows and writes their observations; into StepRows as an invalid step."""
+        """Begins (or replays) episodes in all rows and writes their observations; into StepRows as an invalid step.
+
+        Of FirstRows, the history of replayed rows is written too; that of the others is the caller's (`begin_history`).
+        """
         ...
 
-    def step(self, action: np.ndarray, out: StepRows) -> None:
-        """Steps every row with `action` [R, ...] (stored form: zero-based int32 or float32).
+    def step(self, action: Tree, out: StepRows) -> None:
+        """Steps every row with `action`, [R, ...] a leaf (stored form: zero-based int32 or float32).
 
         Types, shapes and dtypes are checked here; values by `verify`.
         """
         ...
 
-    def verify(self, observation: np.ndarray, reward: np.ndarray) -> None:
+    def verify(self, observation: Tree, reward: np.ndarray) -> None:
         """Refuses values that are not finite or out of range: once for the last N steps, which costs a fraction of N checks.
 
         Args:
-            observation: [N, R, ...] that the last N steps wrote.
+            observation: [N, R, *stored_shape] a leaf, that the last N steps wrote.
             reward: [N, R], likewise.
 
         Raises:

@@ -11,21 +11,22 @@ from typing import Any, NoReturn
 import numpy as np
 
 from envpool_bridge.errors import BadEnvOutputError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, SpecTree
+from envpool_bridge.tree import Tree, items, leaves, shown_path
 
 BOOLS = frozenset({bool, np.bool_})
 NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
 
 
 class ObservationForm:
-    """Checks the form of single observations: type, shape, dtype, and the value of a discrete one."""
+    """Checks the form of single values of one leaf: type, shape, dtype, and the range of a discrete one."""
 
-    def __init__(self, spec: ArraySpec | DiscreteSpec) -> None:
-        """For observations of this spec."""
+    def __init__(self, spec: LeafSpec) -> None:
+        """For a leaf of this spec."""
         self.spec = spec
 
     def problem(self, observation: Any) -> str | None:
-        """What is wrong with one observation; None if nothing."""
+        """What is wrong with one value; None if nothing."""
         spec = self.spec
         if isinstance(spec, DiscreteSpec):
             if type(observation) is bool or not (
@@ -36,54 +37,83 @@ class ObservationForm:
                 return f"expected {spec.start} <= value < {spec.start + spec.num_values}, got {observation}"
             return None
         if not isinstance(observation, np.ndarray):
-            return f"expected a numpy array of shape {spec.shape} and dtype {spec.source_dtype}, got {describe(observation)}"
-        if observation.shape != spec.shape:
-            return f"expected shape {spec.shape}, got {observation.shape}"
+            return f"expected a numpy array of shape {spec.stored_shape} and dtype {spec.source_dtype}, got {describe(observation)}"
+        if observation.shape != spec.stored_shape:
+            return f"expected shape {spec.stored_shape}, got {observation.shape}"
         if observation.dtype != spec.source_dtype:
             return f"expected dtype {spec.source_dtype}, got {observation.dtype}"
+        if isinstance(spec, MultiDiscreteSpec):
+            return _range_problem(spec, observation)
         return None
 
 
+def _range_problem(spec: MultiDiscreteSpec, value: np.ndarray) -> str | None:
+    stored = value.astype(np.int64) - spec.starts
+    bad = np.argwhere((stored < 0) | (stored >= np.asarray(spec.num_values).reshape(spec.shape)))
+    if not len(bad):
+        return None
+    place = tuple(int(number) for number in bad[0])
+    start = int(spec.starts[place])
+    size = int(np.asarray(spec.num_values).reshape(spec.shape)[place])
+    return f"expected {start} <= value < {start + size} at {list(place)}, got {value[place]}"
+
+
 class ValueCheck:
-    """Checks the values of many steps at once: observations finite and in range, rewards finite."""
+    """Checks the values of many steps at once: observations finite and in range, rewards finite, some action legal."""
 
     def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool = True) -> None:
         """For these rows; `check_range=False` accepts values outside the declared bounds."""
-        self._env_id = spec.env_id
-        self._row_ids = row_ids
-        self._low = self._high = None
-        self._bounds: dict[str, np.ndarray | None] = {}
-        observation = spec.observation
-        if isinstance(observation, ArraySpec):  # a discrete value is checked before it is stored
-            low, high = _checked_bounds(observation, check_range)
-            self._bounds = {"low": low, "high": high}
-            self._low, self._high = (
-                _for_rows(low, observation, len(row_ids)),
-                _for_rows(high, observation, len(row_ids)),
-            )
-        self._check_finite = self._low is None and np.dtype(observation.dtype).kind == "f"
+        self._env_id, self._row_ids = spec.env_id, row_ids
+        found = list(items(spec.observation))
+        self._checks = [
+            (place, shown_path("observation", path), _LeafValueCheck(leaf, len(row_ids), check_range))
+            for place, (path, leaf) in enumerate(found)
+            if isinstance(leaf, ArraySpec)  # a discrete value is checked before it is stored
+        ]
+        mask = tuple(spec.action_mask)
+        self._mask = next((place for place, (path, _) in enumerate(found) if mask and path == mask), None)
+        self._mask_field = shown_path("observation", mask)
+        self._mask_groups = mask_groups(spec.action)
 
-    def verify(self, observation: np.ndarray, reward: np.ndarray | None, newest_step: int) -> None:
+    def verify(self, observation: Tree, reward: np.ndarray | None, newest_step: int) -> None:
         """Refuses the first bad value.
 
         Args:
-            observation: [N, R, ...] of the steps `newest_step - N + 1` to `newest_step`.
+            observation: [N, R, *stored_shape] a leaf, of the steps `newest_step - N + 1` to `newest_step`.
             reward: [N, R], or None.
             newest_step: for the message.
 
         Raises:
             BadEnvOutputError: names the row, the step and the field.
         """
-        found, field = self._bad_observation(observation), "observation"
+        arrays = leaves(observation)
+        found, field = None, ""
+        for place, name, check in self._checks:
+            found, field = check.first_bad(arrays[place]), name
+            if found is not None:
+                break
+        if found is None and self._mask is not None:
+            found, field = _illegal_mask(arrays[self._mask], self._mask_groups), self._mask_field
         if found is None and reward is not None:
             good = np.isfinite(reward)
             if not good.all():
                 found, field = _first_bad(good, reward, f"a finite {reward.dtype}"), "reward"
         if found is not None:
-            index, row, problem = found
-            refuse(self._env_id, self._row_ids[row], newest_step - len(observation) + 1 + index, field, problem)
+            place, row, problem = found
+            refuse(self._env_id, self._row_ids[row], newest_step - len(arrays[0]) + 1 + place, field, problem)
 
-    def _bad_observation(self, stored: np.ndarray) -> tuple[int, int, str] | None:
+
+class _LeafValueCheck:
+    """Finiteness and range of one leaf."""
+
+    def __init__(self, spec: ArraySpec, num_rows: int, check_range: bool) -> None:
+        low, high = _checked_bounds(spec, check_range)
+        self._bounds = {"low": low, "high": high}
+        self._low, self._high = _for_rows(low, spec, num_rows), _for_rows(high, spec, num_rows)
+        self._check_finite = low is None and np.dtype(spec.dtype).kind == "f"
+
+    def first_bad(self, stored: np.ndarray) -> tuple[int, int, str] | None:
+        """(step, row, what is wrong) of the first bad value of [N, R, ...]."""
         # Rows and elements as one axis, so that numpy's inner loop is long.
         flat = stored.reshape(len(stored), -1)
         if self._check_finite:
@@ -102,11 +132,28 @@ class ValueCheck:
         return None
 
 
+def mask_groups(action: SpecTree) -> tuple[int, ...]:
+    """How many values each choice of a discrete action has, in the order of its mask; () for other actions."""
+    if isinstance(action, DiscreteSpec):
+        return (action.num_values,)
+    return action.num_values if isinstance(action, MultiDiscreteSpec) else ()
+
+
+def _illegal_mask(mask: np.ndarray, groups: tuple[int, ...]) -> tuple[int, int, str] | None:
+    """(step, row, what is wrong) of the first mask [N, R, sum of groups] that leaves a choice without a legal value."""
+    begins = np.cumsum((0, *groups[:-1]))
+    legal = np.add.reduceat(mask != 0, begins, axis=-1)
+    if legal.all():
+        return None
+    place, row, choice = (int(number) for number in np.argwhere(legal == 0)[0])
+    return place, row, f"expected at least one legal value, got none for choice {choice} ({groups[choice]} values)"
+
+
 def _for_rows(bound: np.ndarray | None, spec: ArraySpec, num_rows: int) -> np.ndarray | None:
     """A bound as it compares with [N, R * elements]."""
     if bound is None or bound.ndim == 0:
         return bound
-    return np.tile(np.broadcast_to(bound, spec.shape).reshape(-1), num_rows)
+    return np.tile(np.broadcast_to(bound, spec.stored_shape).reshape(-1), num_rows)
 
 
 def _checked_bounds(spec: ArraySpec, check_range: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -114,6 +161,8 @@ def _checked_bounds(spec: ArraySpec, check_range: bool) -> tuple[np.ndarray | No
     low, high = (spec.bound("low"), spec.bound("high")) if check_range else (None, None)
     if low is None and high is None:
         return None, None
+    if np.dtype(spec.dtype).kind == "b":
+        return None, None  # every bool is legal
     if np.dtype(spec.dtype).kind != "f":
         limits = np.iinfo(spec.dtype)
         return (

@@ -12,7 +12,7 @@ import numpy as np
 
 from agents.api import Agent, AgentState, Array, Params
 from envpool_bridge.layout import SlotLayout
-from envpool_bridge.local_policy import ActRows
+from envpool_bridge.slot_views import ActRows, blank_window
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.actors.counters import ActorCounters
 from jaxsrl.actors.factory import ActorFactory
@@ -99,8 +99,8 @@ class ActorPolicy:
         """Compiles, with any parameters, so that nothing compiles while others wait. Actions are thrown away."""
         for part in self._parts.values():
             rows = len(part.keys)
-            observation = np.zeros((rows, *spec.observation.shape), spec.observation.dtype)
-            is_first, steps, state = np.ones(rows, bool), np.zeros(rows, np.uint32), part.agent_state
+            observation, is_first = blank_window(spec, rows)
+            steps, state = np.zeros(rows, np.uint32), part.agent_state
             for _ in range(2):  # the state that a call returns may differ in kind from the initial one
                 _, _, state = jax.block_until_ready(self._act(params, observation, state, is_first, part.keys, steps))
 
@@ -116,16 +116,15 @@ class ActorPolicy:
             return False
         version, params = acting
         mine = self._parts[part]
-        num_rows = len(rows.is_first)
+        num_rows = len(rows.policy_version)
         steps = np.full(num_rows, step, np.uint32)
         action, extras, mine.agent_state = self._act(
             params, rows.observation, mine.agent_state, rows.is_first, mine.keys, steps
         )
         # Fetching the results also proves that the observations, which may be aliased, have been read.
-        rows.action[...] = np.asarray(action)
-        for name, values in extras.items():
-            rows.extras[name][...] = np.asarray(values)
-        rows.policy_version[...] = version
+        rows.write(
+            jax.tree.map(np.asarray, action), {name: np.asarray(values) for name, values in extras.items()}, version
+        )
         self._counters.count(self._actor, num_rows, time.perf_counter() - start)
         return True
 

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import numpy as np
@@ -10,6 +11,9 @@ import numpy as np
 from agents.api import Agent, Array, Params
 from envpool_bridge.errors import UserError
 from envpool_bridge.pool import EnvPool
+from envpool_bridge.slot_views import ActRows, blank_window
+from envpool_bridge.specs import LeafSpec
+from envpool_bridge.tree import map_leaves, take
 from jaxsrl.inference.act import make_act, row_keys
 from jaxsrl.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.learner.mesh import Device
@@ -79,11 +83,10 @@ class InferenceServer:
     def warm_up(self, params: Params) -> None:
         """Compiles every call size, so that nothing compiles while environments wait."""
         sizes = compiled_sizes(self._pool.num_lanes) if self._merge else [1]
-        slot = self._pool.views[0]
         for lanes in sizes:
             rows = lanes * self._rows_per_lane
-            observation = np.zeros_like(slot.observation[0, :rows])
-            is_first, steps = np.ones(rows, bool), np.zeros(rows, np.uint32)
+            observation, is_first = blank_window(self._pool.spec, rows)
+            steps = np.zeros(rows, np.uint32)
             keys = self._lane_keys[0] if lanes == 1 else self._all_keys[:rows]
             jax.block_until_ready(self._act(params, observation, self._agent_states[0], is_first, keys, steps))
 
@@ -128,37 +131,40 @@ class InferenceServer:
         rows = slice(self._pool.shape.lane_rows(first.lane).start, self._pool.shape.lane_rows(last.lane).stop)
         keys = self._lane_keys[first.lane] if len(group.requests) == 1 else self._all_keys[rows]
         steps = np.full(rows.stop - rows.start, first.step, np.uint32)
+        acting = self._pool.access.act_rows(slot, t, rows)
         action, extras, agent_state = self._act(
-            params, slot.observation[t, rows], self._agent_states[first.lane], slot.is_first[t, rows], keys, steps
+            params, acting.observation, self._agent_states[first.lane], acting.is_first, keys, steps
         )
         # Fetching the results also proves that the observations, which may be aliased, have been read.
         action, extras = jax.device_get((action, extras))
-        slot.action[t, rows] = action
-        for name, values in extras.items():
-            slot.extras[name][t, rows] = values
-        slot.policy_version[t, rows] = version
+        acting.write(action, extras, version)
         if len(group.requests) == 1:
             self._agent_states[first.lane] = agent_state
 
     def _serve_gathered(self, group: Group, version: int, params: Params) -> None:
         shape, size = self._pool.shape, self._rows_per_lane
         total = group.padded_lanes * size
-        places = [divmod(request.step, shape.rollout_length) for request in group.requests]
-        slots = [self._pool.views[sequence % shape.num_slots] for sequence, _ in places]
-        observation = np.zeros((total, *slots[0].observation.shape[2:]), slots[0].observation.dtype)
-        is_first, steps = np.ones(total, bool), np.zeros(total, np.uint32)
-        ids = np.zeros(total, np.int32)
-        for index, (request, slot, (_, t)) in enumerate(zip(group.requests, slots, places, strict=True)):
-            here, rows = slice(index * size, (index + 1) * size), shape.lane_rows(request.lane)
-            observation[here] = slot.observation[t, rows]
-            is_first[here] = slot.is_first[t, rows]
+        observation, is_first = blank_window(self._pool.spec, total)
+        steps, ids = np.zeros(total, np.uint32), np.zeros(total, np.int32)
+        gathered: list[tuple[slice, ActRows]] = []
+        for number, request in enumerate(group.requests):
+            sequence, t = divmod(request.step, shape.rollout_length)
+            here, rows = slice(number * size, (number + 1) * size), shape.lane_rows(request.lane)
+            acting = self._pool.access.act_rows(self._pool.views[sequence % shape.num_slots], t, rows)
+            map_leaves(partial(_write_rows, here), self._pool.spec.observation, observation, acting.observation)
+            is_first[..., here] = acting.is_first
             steps[here] = request.step
             ids[here] = np.arange(rows.start, rows.stop)
+            gathered.append((here, acting))
         action, extras, _ = self._act(params, observation, self._agent_states[0], is_first, self._all_keys[ids], steps)
         action, extras = jax.device_get((action, extras))
-        for index, (request, slot, (_, t)) in enumerate(zip(group.requests, slots, places, strict=True)):
-            here, rows = slice(index * size, (index + 1) * size), shape.lane_rows(request.lane)
-            slot.action[t, rows] = action[here]
-            for name, values in extras.items():
-                slot.extras[name][t, rows] = values[here]
-            slot.policy_version[t, rows] = version
+        for here, acting in gathered:
+            acting.write(take(action, here), {name: values[here] for name, values in extras.items()}, version)
+
+
+def _write_rows(here: slice, leaf: LeafSpec, target: np.ndarray, values: np.ndarray) -> None:
+    """Rows of [R, ...], or of [F, R, ...] where frames are stacked."""
+    if target.ndim > 1 + len(leaf.stored_shape):
+        target[:, here] = values
+    else:
+        target[here] = values

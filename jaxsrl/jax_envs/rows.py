@@ -14,6 +14,7 @@ from envpool_bridge.adapters import validation
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.specs import DiscreteSpec, EnvSpec
+from envpool_bridge.tree import take, write
 from jaxsrl.jax_envs.autoreset import RowsState, env_run_key, reset_keyed_rows, row_keys_of, step_keyed_rows
 from jaxsrl.jax_envs.protocol import Array, JaxEnv, validate_env
 
@@ -80,8 +81,8 @@ class JaxRows:
         else:
             state = self._begin(self._seeded_episodes(request))
         self._state = state
-        out.observation[...] = state.observation
-        self._verify(out.observation[None], None)
+        write(out.observation, _as_numpy(state.observation))
+        self._verify(take(out.observation, None), None)
         if isinstance(out, StepRows):
             out.mark_reset()
         out.is_first[...] = state.is_first
@@ -99,7 +100,7 @@ class JaxRows:
         except Exception as error:
             raise self._failure("step", error) from error
         for field, values in zip(step._fields, step, strict=True):
-            getattr(out, field)[...] = values
+            write(getattr(out, field), _as_numpy(values))
 
     def verify(self, observation: np.ndarray, reward: np.ndarray) -> None:
         """Refuses values of the last steps; see the protocol."""
@@ -182,6 +183,10 @@ class JaxRows:
     def _failure(self, what: str, error: Exception) -> WorkerError:
         rows = f"rows {self._row_ids[0]} to {self._row_ids[-1]}"
         return WorkerError(f"{self._spec.env_id}, {rows}, {what} {self._num_steps}: {type(error).__name__}: {error}")
+
+
+def _as_numpy(tree: Any) -> Any:
+    return jax.tree.map(np.asarray, tree)
 
 
 @jax.jit

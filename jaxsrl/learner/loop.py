@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from agents.api import LearnerState, Metrics, Params
-from envpool_bridge.layout import SlotViews, join_slots
+from envpool_bridge.slot_views import SlotViews, join_slots
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.runtime.episode_log import EpisodeLog

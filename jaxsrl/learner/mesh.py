@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
-from envpool_bridge.layout import SlotViews
+from envpool_bridge.slot_views import SlotViews
 
 Device = Any  # a jax.Device, which is no type to type checkers
 KeyedUpdate = Callable[[LearnerState, Trajectory], tuple[LearnerState, Metrics]]
@@ -44,7 +44,10 @@ class LearnerMesh:
         return jax.device_put(state, self.replicated)
 
     def place_batch(self, slots: Sequence[SlotViews]) -> Trajectory:
-        """Slots, which share the rows in order, as a trajectory sharded over rows. It may alias them: see `aliases_host`."""
+        """Slots, which share the rows in order, as a trajectory sharded over rows. It may alias them: see `aliases_host`.
+
+        Observations are the slots' single frames (see `jaxsrl.frame_stacking`).
+        """
         parts = [_as_trajectory(slot) for slot in slots]
         if len(parts) == 1:
             return jax.device_put(parts[0], self.rows)
@@ -90,8 +93,8 @@ class LearnerMesh:
 
 def _as_trajectory(slot: SlotViews) -> Trajectory:
     return Trajectory(
-        observation=slot.observation,  # pyright: ignore[reportArgumentType]
-        is_first=slot.is_first,  # pyright: ignore[reportArgumentType]
+        observation=slot.frames,  # pyright: ignore[reportArgumentType]
+        is_first=slot.is_first_frames,  # pyright: ignore[reportArgumentType]
         action=slot.action,  # pyright: ignore[reportArgumentType]
         reward=slot.reward,  # pyright: ignore[reportArgumentType]
         terminated=slot.terminated,  # pyright: ignore[reportArgumentType]

@@ -4,7 +4,7 @@ from collections import deque
 
 import numpy as np
 
-from envpool_bridge.layout import SlotViews
+from envpool_bridge.slot_views import SlotViews
 
 WINDOW = 100  # episodes that a mean is taken over
 

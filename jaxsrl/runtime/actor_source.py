@@ -8,9 +8,10 @@ import numpy as np
 
 from agents.api import Agent, Array, Params
 from envpool_bridge.adapters.rows import EpisodeReset
-from envpool_bridge.layout import SlotViews
 from envpool_bridge.local_policy import LocalPolicySpec, check_shape
 from envpool_bridge.pool import EnvPool, PoolOptions
+from envpool_bridge.slot_views import SlotViews
+from envpool_bridge.tree import Tree, map_leaves
 from jaxsrl.actors.counters import ActorCounters
 from jaxsrl.actors.factory import ActorFactory
 from jaxsrl.dataflow.fragment import Processes
@@ -86,12 +87,12 @@ class ActorSource:
         """Never asked for: a plan that drops trajectories has an inference server."""
         raise RuntimeError("actors learn from every slot")
 
-    def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
+    def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
         """A copy of the first slot's first observation, once every actor has written it."""
         while not self._pool.wait_begun(_WAIT_SECONDS):
             if should_stop():
                 return None
-        return self.slots(self._first)[0].observation[0].copy()
+        return map_leaves(lambda array: array[0].copy(), self.slots(self._first)[0].observation)
 
     def totals(self) -> Mapping[str, float]:
         """Seconds waited and calls made; seconds of actors are means over actors."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, GradientSteps, LearnerState, Metrics, Params
-from envpool_bridge.layout import SlotViews, copy_slot, join_slots
+from envpool_bridge.slot_views import SlotViews, copy_slot, join_slots
 from jaxsrl.learner.asynchronous_replica import AsynchronousReplica
 from jaxsrl.learner.asynchronous_server import ParameterServer
 from jaxsrl.learner.loop import LearnerStats

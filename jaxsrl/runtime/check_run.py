@@ -1,16 +1,20 @@
 """Everything that can be refused before a run starts: a plan, an agent and environments that do not fit each other."""
 
+from typing import Any
+
 import jax
 
 from agents.api import Agent, GradientSteps, Trajectory
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.layout import PoolShape, field_name, make_layout
+from envpool_bridge.specs import EnvSpec, SpecTree
+from envpool_bridge.tree import items, unflatten
 from jaxsrl.dataflow.fragment import Devices
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.dataflow.validate import validate_memory, validate_plan
+from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.jax_envs.protocol import JaxEnv
 from jaxsrl.jax_envs.rows import JaxSource
 
@@ -32,7 +36,7 @@ def check_run(plan: Plan, agent: Agent, source: EnvSource, spec: EnvSpec, resour
     if plan.parameter_server is not None:
         gradient_steps_of(agent, plan)
     validate_memory(plan, make_layout(spec, plan.shape, agent.extras), resources)
-    _check_update(agent, spec, plan)
+    _check_update(with_stacked_frames(agent, spec), spec, plan)
 
 
 def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
@@ -44,10 +48,15 @@ def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
     whole = PoolShape(1, 1, 1, plan.num_rows, plan.shape.rollout_length, 1)
     layout = make_layout(spec, whole, agent.extras)
     arrays = {field.name: jax.ShapeDtypeStruct(field.shape, field.dtype) for field in layout.fields}
+
+    def tree(name: str, leaves_of: SpecTree) -> Any:
+        return unflatten(leaves_of, [arrays.pop(field_name(name, path)) for path, _ in items(leaves_of)])
+
+    observation, action = tree("observation", spec.observation), tree("action", spec.action)
     extras = {name.removeprefix("extras/"): arrays.pop(name) for name in list(arrays) if name.startswith("extras/")}
     arrays.pop("incarnation")
+    trajectory = Trajectory(observation=observation, action=action, extras=extras, **arrays)  # pyright: ignore[reportArgumentType]
     key = jax.random.key(0)
-    trajectory = Trajectory(**arrays, extras=extras)  # pyright: ignore[reportArgumentType]
     jax.eval_shape(agent.update, jax.eval_shape(agent.init, key), trajectory, key)
 
 

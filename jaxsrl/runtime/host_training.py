@@ -3,6 +3,7 @@
 import numpy as np
 
 from agents.api import LearnerState
+from envpool_bridge.tree import Tree, leaves
 from jaxsrl.checkpoint import Arrays
 from jaxsrl.learner.loop import HostLearner, run_learner
 from jaxsrl.metrics.sinks import Sinks
@@ -34,9 +35,11 @@ class HostTraining(Training):
         """Where the run goes on; see `Training`."""
         agent, config = self.setup.agent, self.config
         if arrays is None:
-            self._progress = begin(agent, self.init_key, config.num_envs)
+            self._progress = begin(agent, self.init_key, config.num_envs, self.setup.spec)
         else:
-            self._progress = from_arrays(agent, self.init_key, arrays, config.num_envs, config.rollout_length)
+            self._progress = from_arrays(
+                agent, self.init_key, arrays, config.num_envs, config.rollout_length, self.setup.spec
+            )
         return int(self._progress.state.num_updates)
 
     def finished_state(self) -> LearnerState:
@@ -87,12 +90,14 @@ class HostTraining(Training):
         if self._source is not None:
             self._source.close()
 
-    def _check_replay(self, source: TrajectorySource, expected: np.ndarray) -> None:
+    def _check_replay(self, source: TrajectorySource, expected: Tree) -> None:
         """Warns where replayed environments did not get to where they were; the run goes on from where they are."""
         observed = source.first_observation(self.lifecycle.should_stop)
         if observed is None:
             return
-        same = [np.array_equal(*pair) for pair in zip(observed, expected, strict=True)]
+        same = np.ones(self.config.num_envs, bool)
+        for seen, wanted in zip(leaves(observed), leaves(expected), strict=True):
+            same &= (seen == wanted).reshape(len(same), -1).all(1)
         if not all(same):
             rows = [row for row, equal in enumerate(same) if not equal]
             self.say(

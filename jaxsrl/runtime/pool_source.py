@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
-import numpy as np
 
 from agents.api import Params
 from envpool_bridge.adapters.rows import EpisodeReset
-from envpool_bridge.layout import SlotViews
 from envpool_bridge.pool import EnvPool, PoolOptions
+from envpool_bridge.slot_views import SlotViews
+from envpool_bridge.stored_form import concatenated
+from envpool_bridge.tree import Tree, take
 from jaxsrl.dataflow.fragment import Processes
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.inference.server import InferenceServer
@@ -137,13 +138,13 @@ class PoolSource:
         """Gives the slot of one replica back."""
         self._pools[index].release(sequence)
 
-    def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
+    def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
         """A copy of the first slots' first observations, once every worker has written them."""
         for pool in self._pools:
             while not pool.wait_begun(_WAIT_SECONDS):
                 if should_stop():
                     return None
-        return np.concatenate([slot.observation[0] for slot in self.slots(self._first)])
+        return concatenated([take(slot.observation, 0) for slot in self.slots(self._first)])
 
     def totals(self) -> Mapping[str, float]:
         """Seconds waited and calls made; seconds are means over workers, servers and pools."""

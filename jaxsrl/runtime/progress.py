@@ -7,6 +7,7 @@ import numpy as np
 
 from agents.api import Agent, LearnerState, Params
 from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.specs import EnvSpec
 from jaxsrl.checkpoint import Arrays, flatten, unflatten
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.runtime.episode_log import EpisodeLog
@@ -33,10 +34,10 @@ class Progress:
     reset: EpisodeReset
 
 
-def begin(agent: Agent, key: jax.Array, num_rows: int) -> Progress:
+def begin(agent: Agent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Progress:
     """The beginning of a run; `key` is consumed."""
     reset = EpisodeReset((0,) * num_rows, (None,) * num_rows)
-    return Progress(agent.init(key), None, EpisodeTracker(num_rows), EpisodeLog(num_rows, 0), reset)
+    return Progress(agent.init(key), None, EpisodeTracker(num_rows), EpisodeLog(num_rows, 0, spec), reset)
 
 
 def to_arrays(state: LearnerState, behind: Params | None, episodes: EpisodeTracker, log: EpisodeLog) -> Arrays:
@@ -50,7 +51,9 @@ def to_arrays(state: LearnerState, behind: Params | None, episodes: EpisodeTrack
     return arrays
 
 
-def from_arrays(agent: Agent, key: jax.Array, arrays: Arrays, num_rows: int, rollout_length: int) -> Progress:
+def from_arrays(
+    agent: Agent, key: jax.Array, arrays: Arrays, num_rows: int, rollout_length: int, spec: EnvSpec
+) -> Progress:
     """The run as it was when `arrays` were made; `key` only gives the shapes.
 
     Raises:
@@ -61,7 +64,7 @@ def from_arrays(agent: Agent, key: jax.Array, arrays: Arrays, num_rows: int, rol
     behind = unflatten(state.params, arrays, _BEHIND) if has_behind else None
     episodes = EpisodeTracker(num_rows)
     episodes.restore(named(arrays, EPISODES))
-    log = EpisodeLog(num_rows, int(state.num_updates) * rollout_length)
+    log = EpisodeLog(num_rows, int(state.num_updates) * rollout_length, spec)
     reset = log.restore(named(arrays, _LOG))
     return Progress(state, behind, episodes, log, reset)
 

@@ -10,6 +10,7 @@ from jaxsrl.config import RunConfig, to_json
 from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import MakeEnv, as_source
+from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.run_directory import PLAN, RunDirectory, write_json
 from jaxsrl.runtime.check_run import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.runtime.device_training import DeviceTraining
@@ -57,7 +58,7 @@ def run(
     with RunDirectory(Path(config.directory) / run_name(config, agent, spec)) as directory:
         directory.claim(identity)
         write_json(directory.path / PLAN, plan_to_json(plan))
-        setup = TrainingSetup(plan, agent, source, spec, config, directory, identity, quiet)
+        setup = TrainingSetup(plan, with_stacked_frames(agent, spec), source, spec, config, directory, identity, quiet)
         if runs_on_device(plan):
             return DeviceTraining(setup, jax_env_of_source(source)).train()
         return HostTraining(setup).train()

@@ -6,8 +6,10 @@ import jax
 import numpy as np
 
 from agents.api import Array, Params
-from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, step_rows
-from envpool_bridge.layout import ALIGNMENT, SlotViews, make_layout, view_slots
+from envpool_bridge.adapters.rows import EpisodeReset, first_rows, step_rows
+from envpool_bridge.layout import make_layout
+from envpool_bridge.slot_views import SlotAccess, SlotViews, allocate_slots
+from envpool_bridge.tree import Tree, map_leaves, take
 from jaxsrl.inference.act import make_act, row_keys
 from jaxsrl.learner.mesh import Device
 from jaxsrl.params.store import ParamsStore
@@ -21,9 +23,8 @@ class SerialSource:
         """Makes the environments here; `device` acts."""
         shape, agent = config.plan.shape, config.agent
         layout = make_layout(config.spec, shape, agent.extras)
-        memory = np.zeros(layout.total_bytes + ALIGNMENT, np.uint8)
-        start = -memory.ctypes.data % ALIGNMENT
-        self._slots = view_slots(layout, memory.data[start:])
+        self._slots = allocate_slots(layout)
+        self._access = SlotAccess(layout)
         self._rows = config.env_source.make_rows(range(shape.num_rows), config.seed, False)
         self._shape, self._agent = shape, agent
         self._next = config.first_sequence
@@ -42,7 +43,9 @@ class SerialSource:
     def start(self, reset: EpisodeReset) -> None:
         """Resets the environments."""
         slot = self._slot(self._next)
-        self._rows.reset(reset, FirstRows(slot.observation[0], slot.is_first[0]))
+        first = first_rows(slot)
+        self._rows.reset(reset, first)
+        first.begin_history()
 
     def acquire(self, timeout_seconds: float) -> int | None:
         """Collects the next slot; None if its parameters are not published yet."""
@@ -51,14 +54,13 @@ class SerialSource:
             return None
         slot = self._slot(self._next)
         if not self._first:
-            before = self._slot(self._next - 1)
-            slot.observation[0], slot.is_first[0] = before.observation[-1], before.is_first[-1]
+            self._access.carry(self._slot(self._next - 1), slot, slice(None))
         self._first = False
         whole = slice(0, self._shape.rollout_length)
         step_rows(slot, whole).prepare()
         for t in range(self._shape.rollout_length):
             self._step(slot, t, self._keys, *acting)
-        self._rows.verify(slot.observation[1:], slot.reward)
+        self._rows.verify(take(slot.observation, slice(1, None)), slot.reward)
         self._next += 1
         return self._next - 1
 
@@ -73,9 +75,9 @@ class SerialSource:
         """Never asked for: a slot is collected when the learner wants it."""
         raise RuntimeError("the serial source never has a slot too many")
 
-    def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
+    def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
         """A copy of the first slot's first observation."""
-        return self._slot(self._next).observation[0].copy()
+        return map_leaves(lambda array: array[0].copy(), self._slot(self._next).observation)
 
     def totals(self) -> Mapping[str, float]:
         """Counts; in turn, nobody waits."""
@@ -90,13 +92,11 @@ class SerialSource:
 
     def _step(self, slot: SlotViews, t: int, keys: Array, version: int, params: Params) -> None:
         steps = np.full(self._shape.num_rows, self._next * self._shape.rollout_length + t, np.uint32)
+        rows = self._access.act_rows(slot, t, slice(None))
         action, extras, self._agent_state = self._act(
-            params, slot.observation[t], self._agent_state, slot.is_first[t], keys, steps
+            params, rows.observation, self._agent_state, rows.is_first, keys, steps
         )
         action, extras = jax.device_get((action, extras))
-        slot.action[t] = action
-        for name, values in extras.items():
-            slot.extras[name][t] = values
-        slot.policy_version[t] = version
-        self._rows.step(slot.action[t], step_rows(slot, t))
+        rows.write(action, extras, version)
+        self._rows.step(rows.action, step_rows(slot, t))
         self._steps += 1

@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from agents.api import Agent, Array, Params
 from envpool_bridge.adapters.rows import EnvSource, EpisodeReset
-from envpool_bridge.layout import PoolShape, SlotViews
+from envpool_bridge.layout import PoolShape
+from envpool_bridge.slot_views import SlotViews
 from envpool_bridge.specs import EnvSpec
+from envpool_bridge.tree import Tree
 from jaxsrl.dataflow.plan import Plan
 
 
@@ -63,8 +63,8 @@ class TrajectorySource(Protocol):
         """Gives the slots back without an update of them, where the plan allows that."""
         ...
 
-    def first_observation(self, should_stop: Callable[[], bool]) -> np.ndarray | None:
-        """[B, ...], what the environments show right after `start`; None if the run stops before."""
+    def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
+        """[B, *stored_shape] a leaf, what the environments show right after `start`; None if the run stops before."""
         ...
 
     def totals(self) -> Mapping[str, float]:

@@ -8,7 +8,8 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.layout import PoolShape, make_layout, view_slots
+from envpool_bridge.layout import PoolShape, make_layout
+from envpool_bridge.slot_views import view_slots
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources

@@ -32,12 +32,13 @@ def save_run(path, updates):
     identity = {"agent_name": "ppo", "experiment": to_json(experiment), "env_spec": {}}
     path.mkdir()
     write_json(path / "config.json", identity)
-    agent = make_ppo(PPOConfig(), env.source().spec(), NETWORK)
+    spec = env.source().spec()
+    agent = make_ppo(PPOConfig(), spec, NETWORK)
     store = CheckpointStore(path / "checkpoints", keep=9)
     for update in updates:
-        progress = begin(agent, jax.random.key(update), ROWS)
+        progress = begin(agent, jax.random.key(update), ROWS, spec)
         state = dataclasses.replace(progress.state, num_updates=np.array(update, np.int32))
-        store.save(update, to_arrays(state, None, progress.episodes, EpisodeLog(ROWS, 0)), identity)
+        store.save(update, to_arrays(state, None, progress.episodes, EpisodeLog(ROWS, 0, spec)), identity)
     return path
 
 

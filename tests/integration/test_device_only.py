@@ -12,7 +12,8 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, step_rows
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, make_layout, view_slots
+from envpool_bridge.layout import PoolShape, make_layout
+from envpool_bridge.slot_views import view_slots
 from jaxsrl.bench.device_only import bench_device_only
 from jaxsrl.bench.flat_ppo import Sizes, make_flat_ppo
 from jaxsrl.device_loop.loop import DeviceLearner, run_device_learner

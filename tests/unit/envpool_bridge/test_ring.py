@@ -13,8 +13,9 @@ import pytest
 from envpool_bridge import segment
 from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.errors import LayoutMismatchError, SegmentTooLargeError, UserError
-from envpool_bridge.layout import ALIGNMENT, PoolShape, make_layout, view_slots
+from envpool_bridge.layout import ALIGNMENT, PoolShape, make_layout
 from envpool_bridge.ring import Command, Counters, SlotState
+from envpool_bridge.slot_views import view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, spec_from_dict, spec_to_dict
 
 SPEC = EnvSpec("e", ArraySpec((3,), "float32", (-1.0, -2.0, -3.0), 4.0), DiscreteSpec(2, start=1))

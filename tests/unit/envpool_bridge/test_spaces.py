@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 from envpool_bridge.adapters.spaces import spec_of_spaces
 from envpool_bridge.errors import UnsupportedSpaceError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, MultiDiscreteSpec
 
 INT64, UINT64, INT32 = np.iinfo(np.int64), np.iinfo(np.uint64), np.iinfo(np.int32)
 TWO = spaces.Discrete(2)
@@ -43,42 +43,46 @@ def test_a_space_is_stored_with_its_shape_dtype_and_bounds(space, expected):
     assert observed(space) == expected
 
 
-@pytest.mark.parametrize(
-    ("space", "composite"),
-    [
-        (spaces.Dict({"image": PIXELS, "speed": spaces.Box(-1, 1, (2,))}), "a Dict"),
-        (spaces.Tuple((PIXELS, TWO)), "a Tuple"),
-    ],
-)
-def test_a_composite_of_good_leaves_is_itself_refused_and_its_leaves_are_listed(space, composite):
-    text = refusal(space)
-    assert text.startswith(f"e: observation is {composite} (its leaves: ")
-    paths = {"a Dict": ("['image']", "['speed']"), "a Tuple": ("[0]", "[1]")}[composite]
-    for path, leaf in zip(paths, space.values() if composite == "a Dict" else space, strict=True):
-        assert f"observation{path}: {leaf}" in text
-    assert "is not supported" in text
-    assert "gymnasium.wrappers.FlattenObservation" in text
+def test_composites_keep_their_structure_and_their_names():
+    space = spaces.Dict({"image": PIXELS, "arm": spaces.Tuple((TWO, spaces.MultiBinary(3)))})
+    assert observed(space) == {
+        "image": ArraySpec((4, 4), "uint8"),
+        "arm": (DiscreteSpec(2), ArraySpec((3,), "int8", 0, 1)),
+    }
+    action = spaces.Dict({"aim": spaces.Box(-1.0, 1.0, (2,)), "keys": spaces.MultiBinary(2), "move": TWO})
+    assert spec_of_spaces(TWO, action, "e", 1).action == {
+        "aim": ArraySpec((2,), "float32", -1.0, 1.0),
+        "keys": MultiDiscreteSpec((2,), (2, 2), (0, 0), "int8"),
+        "move": DiscreteSpec(2),
+    }
+    grid = spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[0, -1], [7, 0]]))
+    assert observed(grid) == MultiDiscreteSpec((2, 2), (2, 3, 4, 5), (0, -1, 7, 0))
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        spaces.Text(5),
-        spaces.Sequence(TWO),
-        spaces.MultiBinary(3),
-        spaces.MultiDiscrete([2, 3]),
-        spaces.OneOf((TWO, TWO)),
-    ],
-)
-def test_a_leaf_of_an_unsupported_kind_is_named_before_the_composite(bad):
-    nested = spaces.Dict({"arm": spaces.Tuple((PIXELS, bad)), "image": PIXELS})
-    assert refusal(nested).startswith(f"e: observation['arm'][1] is {bad}, which is not supported")
-    assert refusal(bad).startswith(f"e: observation is {bad}, which is not supported")
-    assert refusal(action=nested).startswith(f"e: action['arm'][1] is {bad}, which is not supported")
+@pytest.mark.parametrize("bad", [spaces.Text(5), spaces.Sequence(TWO), spaces.OneOf((TWO, TWO)), spaces.Dict({})])
+def test_a_leaf_of_an_unsupported_kind_is_named(bad):
+    nested = spaces.Dict({"arm": spaces.Tuple((TWO, bad)), "speed": TWO})
+    assert refusal(nested).startswith(f"e: observation['arm'][1] is {bad}")
+    assert refusal(bad).startswith(f"e: observation is {bad}")
+    assert refusal(action=nested).startswith(f"e: action['arm'][1] is {bad}")
+    assert "which is not supported: expected Box, Discrete" in refusal(bad)
 
 
-def test_an_empty_composite_is_refused():
-    assert refusal(spaces.Dict({})).startswith("e: observation is a Dict (its leaves: none), which is not supported")
+def test_an_item_whose_name_is_no_string_is_refused():
+    assert "with keys [3] that are no strings" in refusal(spaces.Dict({3: TWO}))
+
+
+def test_a_mask_is_found_in_the_observation_and_must_fit_the_action():
+    masked = spaces.Dict({"action_mask": spaces.MultiBinary(3), "observation": PIXELS})
+    assert spec_of_spaces(masked, spaces.Discrete(3), "e", 1).action_mask == ("action_mask",)
+    boxed = spaces.Dict({"action_mask": spaces.Box(0, 1, (5,), np.int8), "observation": PIXELS})
+    assert spec_of_spaces(boxed, spaces.MultiDiscrete([2, 3]), "e", 1).action_mask == ("action_mask",)
+    assert spec_of_spaces(spaces.Dict({"mask": TWO}), TWO, "e", 1).action_mask == ()
+    text = refusal(masked, spaces.Discrete(4))
+    assert "expected observation['action_mask'] to be a MultiBinary(4)" in text
+    assert "needs a Discrete or MultiDiscrete action to mask" in refusal(masked, spaces.Box(-1.0, 1.0, (3,)))
+    wide = spaces.Dict({"action_mask": spaces.Box(0, 2, (3,), np.int8)})
+    assert "expected observation['action_mask'] to be a MultiBinary(3)" in refusal(wide, spaces.Discrete(3))
 
 
 def test_an_integer_box_is_no_action():
@@ -90,7 +94,7 @@ def test_a_refusal_is_one_line_however_long_the_bounds():
     low = np.arange(60, dtype=np.float32)
     long = spaces.Box(low, low + 1)
     assert "\n" in str(long)
-    assert "\n" not in refusal(spaces.Dict({"a": long}))
+    assert "\n" not in refusal(spaces.Dict({"a": spaces.Sequence(long)}))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from agents.api import Agent, OnPolicy
-from envpool_bridge.layout import PoolShape, make_layout, view_slots
-from envpool_bridge.local_policy import act_rows
+from envpool_bridge.layout import PoolShape, make_layout
+from envpool_bridge.slot_views import SlotAccess, view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.actors.counters import ActorCounters
 from jaxsrl.actors.factory import ActorFactory, set_up_jax
@@ -41,6 +41,7 @@ class Actor:
         self.layout = make_layout(SPEC, SHAPE, EXTRAS)
         self.memory = np.zeros(self.layout.total_bytes, np.uint8)
         self.slots = view_slots(self.layout, self.memory.data)
+        self.access = SlotAccess(self.layout)
         self.shared = SharedParams(params_layout([((), "float32")]))
         self.counters = ActorCounters(2)
         self.key = jax.random.key(5)
@@ -52,7 +53,7 @@ class Actor:
 
     def act(self, part: int, step: int) -> bool:
         sequence, t = divmod(step, SHAPE.rollout_length)
-        rows = act_rows(self.slots[sequence % SHAPE.num_slots], t, SHAPE.part_rows(part))
+        rows = self.access.act_rows(self.slots[sequence % SHAPE.num_slots], t, SHAPE.part_rows(part))
         return self.policy.act(part, step, rows)
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.layout import make_layout, view_slots
+from envpool_bridge.layout import make_layout
+from envpool_bridge.slot_views import view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.bytes_per_item import bytes_of_plan, params_bytes_of

@@ -1,17 +1,21 @@
 """Episodes: their returns, and the log from which a run resumes, against models that keep everything."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envpool_bridge.layout import PoolShape, make_layout, view_slots
+from envpool_bridge.layout import PoolShape, make_layout
+from envpool_bridge.slot_views import view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.metrics.episodes import WINDOW, EpisodeTracker
 from jaxsrl.runtime.episode_log import EpisodeLog
 
 FIELDS = ("action", "valid", "reward", "terminated", "truncated")
 CONTINUOUS = ArraySpec((2,), "float32")
+SPEC = EnvSpec("e", ArraySpec((1,), "float32"), DiscreteSpec(9))
 
 
 def legal_run(seed, slots=8, steps=5, rows=4, ends=0.15, action=None):
@@ -134,46 +138,47 @@ def test_a_tracker_goes_on_from_its_arrays_as_if_nothing_had_been(cut):
 @given(st.integers(0, 10_000), st.integers(0, 8), st.sampled_from([0.03, 0.2, 0.95]), st.booleans())
 def test_a_log_holds_what_every_row_did_in_its_episode(seed, cut, ends, continuous):
     slots, _ = legal_run(seed, ends=ends, action=CONTINUOUS if continuous else None)
-    log, model = EpisodeLog(4, 100), LogModel(4)
+    spec = dataclasses.replace(SPEC, action=CONTINUOUS) if continuous else SPEC
+    log, model = EpisodeLog(4, 100, spec), LogModel(4)
     for slot in slots[:cut]:
         log.observe(slot)
         model.observe(slot)
-    restored = EpisodeLog(4, 100 + 5 * cut)
+    restored = EpisodeLog(4, 100 + 5 * cut, spec)
     assert_replays(restored.restore(log.to_arrays()), model)
     # A run that is interrupted again, before or after more slots, must still know the whole episode.
-    assert_replays(EpisodeLog(4, 100 + 5 * cut).restore(restored.to_arrays()), model)
+    assert_replays(EpisodeLog(4, 100 + 5 * cut, spec).restore(restored.to_arrays()), model)
     for slot in slots[cut:]:
         restored.observe(slot)
         model.observe(slot)
-    assert_replays(EpisodeLog(4, 140).restore(restored.to_arrays()), model)
+    assert_replays(EpisodeLog(4, 140, spec).restore(restored.to_arrays()), model)
 
 
 def test_a_log_keeps_the_observation_that_a_resumed_run_must_meet():
     slots, _ = legal_run(0)
-    log = EpisodeLog(4, 0)
+    log = EpisodeLog(4, 0, SPEC)
     assert log.last_observation is None
     assert "observation" not in log.to_arrays()
     log.observe(slots[0])
     expected = slots[0].observation[-1].copy()
     slots[0].observation[...] = np.nan  # the slot is given back and filled again
-    restored = EpisodeLog(4, 5)
+    restored = EpisodeLog(4, 5, SPEC)
     restored.restore(log.to_arrays())
     np.testing.assert_array_equal(restored.last_observation, expected)
 
 
 def test_a_log_does_not_share_memory_with_the_slot():
     slots, _ = legal_run(0, ends=0.0)
-    log = EpisodeLog(4, 0)
+    log = EpisodeLog(4, 0, SPEC)
     log.observe(slots[0])
     expected = slots[0].action.copy()
     slots[0].action[...] = -1
-    reset = EpisodeLog(4, 5).restore(log.to_arrays())
+    reset = EpisodeLog(4, 5, SPEC).restore(log.to_arrays())
     np.testing.assert_array_equal(np.stack(reset.actions, axis=1), expected)
 
 
 def test_a_log_forgets_what_no_episode_needs():
     slots, _ = legal_run(0, slots=60, ends=0.4)
-    log = EpisodeLog(4, 0)
+    log = EpisodeLog(4, 0, SPEC)
     for slot in slots:
         log.observe(slot)
     assert len(log._blocks) < 10
@@ -184,11 +189,11 @@ def test_only_rows_whose_episode_is_too_long_begin_anew():
     for slot in slots:
         slot.valid[...] = True
     slots[-1].valid[1, 2] = False  # row 2 begins an episode in the last slot, the others have never ended
-    log, model = EpisodeLog(4, 0, max_steps=10), LogModel(4)
+    log, model = EpisodeLog(4, 0, SPEC, max_steps=10), LogModel(4)
     for slot in slots:
         log.observe(slot)
         model.observe(slot)
-    reset = EpisodeLog(4, 30).restore(log.to_arrays())
+    reset = EpisodeLog(4, 30, SPEC).restore(log.to_arrays())
     assert reset.episodes == (1, 1, 1, 1)  # row 2 was in its episode 1, the others go to theirs
     np.testing.assert_array_equal(reset.actions[2], np.stack(model.actions[2]))
     assert [reset.actions[row] for row in (0, 1, 3)] == [None, None, None]

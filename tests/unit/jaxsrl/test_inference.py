@@ -10,7 +10,8 @@ import pytest
 
 from agents.api import Agent, OnPolicy
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, make_layout, view_slots
+from envpool_bridge.layout import PoolShape, make_layout
+from envpool_bridge.slot_views import SlotAccess, view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.inference.server import InferenceServer
@@ -105,6 +106,7 @@ class FakePool:
         layout = make_layout(spec, SHAPE, adding_agent().extras)
         self.shape, self.num_lanes, self.num_rows = SHAPE, SHAPE.num_lanes, SHAPE.num_rows
         self.views = view_slots(layout, memoryview(bytearray(layout.total_bytes)))
+        self.spec, self.access = spec, SlotAccess(layout)
         self.positions, self.posted = positions, []
         for number, slot in enumerate(self.views):
             slot.action[...], slot.policy_version[...] = -1, -1

@@ -13,7 +13,8 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, make_layout, view_slots
+from envpool_bridge.layout import PoolShape, make_layout
+from envpool_bridge.slot_views import view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config import RunConfig, differences, from_json, to_json
 from jaxsrl.evaluate import evaluate
@@ -112,10 +113,12 @@ def test_every_ready_lane_is_served_once_in_a_compiled_size(num_lanes, data):
                 ]
 
 
+LOG_SPEC = EnvSpec("e", ArraySpec((1,), "float32"), DiscreteSpec(5))
+
+
 def random_slots(count, steps=6, rows=3, seed=0):
     """Slots of a legal random run, and the same run as one long array a field."""
-    spec = EnvSpec("e", ArraySpec((1,), "float32"), DiscreteSpec(5))
-    layout = make_layout(spec, PoolShape(1, 1, 1, rows, steps, count), {})
+    layout = make_layout(LOG_SPEC, PoolShape(1, 1, 1, rows, steps, count), {})
     slots = view_slots(layout, memoryview(bytearray(layout.total_bytes)))
     rng = np.random.default_rng(seed)
     ended = np.zeros(rows, bool)
@@ -158,10 +161,10 @@ def test_episode_returns_are_sums_over_each_episode_and_survive_saving():
 @pytest.mark.parametrize("cut", [1, 4, 9])
 def test_the_log_holds_each_rows_actions_since_its_episode_began(cut):
     slots, run = random_slots(12, seed=1)
-    log = EpisodeLog(3, 0)
+    log = EpisodeLog(3, 0, LOG_SPEC)
     for slot in slots[:cut]:
         log.observe(slot)
-    restored = EpisodeLog(3, cut * 6)
+    restored = EpisodeLog(3, cut * 6, LOG_SPEC)
     reset = restored.restore(log.to_arrays())
     for once, steps in ((reset, cut * 6),):
         for row in range(3):
@@ -184,10 +187,10 @@ def test_an_episode_that_is_too_long_begins_anew_on_resume():
     slots, _ = random_slots(4, seed=2)
     for slot in slots:
         slot.valid[...] = True
-    log = EpisodeLog(3, 0, max_steps=12)
+    log = EpisodeLog(3, 0, LOG_SPEC, max_steps=12)
     for slot in slots:
         log.observe(slot)
-    reset = EpisodeLog(3, 24).restore(log.to_arrays())
+    reset = EpisodeLog(3, 24, LOG_SPEC).restore(log.to_arrays())
     assert reset.episodes == (1, 1, 1)
     assert reset.actions == (None, None, None)
 

@@ -8,7 +8,8 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, step_rows
-from envpool_bridge.layout import PoolShape, make_layout, view_slots
+from envpool_bridge.layout import PoolShape, make_layout
+from envpool_bridge.slot_views import view_slots
 from jaxsrl.device_loop.collect import collect, first_rows, make_row_keys
 from jaxsrl.inference.act import make_act, row_keys
 from jaxsrl.jax_envs.cartpole import CartPole
