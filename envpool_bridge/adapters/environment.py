@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import gymnasium
 
+from envpool_bridge.adapters.ale_vector_rows import ale_vector_source
+from envpool_bridge.adapters.envpool_rows import native_envpool_source
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.probe import PROBES
 from envpool_bridge.adapters.rows import EnvSource
@@ -19,7 +21,18 @@ from envpool_bridge.adapters.suites.vizdoom import vizdoom_source
 from envpool_bridge.errors import UserError
 
 Suite = Literal[
-    "gymnasium", "gymnasium_vector", "atari", "minigrid", "vizdoom", "probe", "jax", "gymnax", "brax", "jumanji"
+    "gymnasium",
+    "gymnasium_vector",
+    "envpool",
+    "atari_vector",
+    "atari",
+    "minigrid",
+    "vizdoom",
+    "probe",
+    "jax",
+    "gymnax",
+    "brax",
+    "jumanji",
 ]
 JAX_SUITES = frozenset({"jax", "gymnax", "brax", "jumanji"})  # whose sources jaxsrl makes: nothing here may import jax
 
@@ -31,6 +44,7 @@ class EnvConfig:
     Attributes:
         id: a `gymnasium.make` id, the name of a probe, or what the JAX package calls it.
         suite: "gymnasium" (any id, MuJoCo included), "gymnasium_vector" (Gymnasium's own vectorised version of the id),
+            "envpool" (tasks of the EnvPool package), "atari_vector" ("atari" on ALE's own threads),
             "atari" (ALE/* with the field's preprocessing), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*), "probe"
             (tasks with known values, and Sleep), "jax" (our own: CartPole-v1), "gymnax", "brax", "jumanji" (those packages'
             ids).
@@ -56,6 +70,10 @@ class EnvConfig:
                 return gymnasium_source(self.id, arguments, self.check_range)
             case "gymnasium_vector":
                 return gymnasium_vector_source(self.id, arguments, self.check_range)
+            case "envpool":
+                return native_envpool_source(self.id, arguments, self.check_range)
+            case "atari_vector":
+                return ale_vector_source(self.id, arguments, self.check_range)
             case "atari":
                 return atari_source(self.id, arguments, self.check_range)
             case "minigrid":

@@ -1,18 +1,22 @@
-"""Rows of one of Gymnasium's own vector environments, stepped by a single call."""
+"""Rows of a vector environment that steps all of them in one call: Gymnasium's own, ALE's, the EnvPool package's."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from envpool_bridge.adapters import validation
+from envpool_bridge.adapters.action_reader import ActionReader
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.adapters.seeding import episode_seed
 from envpool_bridge.adapters.spaces import spec_of_spaces
+from envpool_bridge.adapters.vector_observation import VectorObservationWriter
 from envpool_bridge.errors import UserError, WorkerError
-from envpool_bridge.specs import DiscreteSpec, EnvSpec
+from envpool_bridge.specs import ArraySpec, EnvSpec, LeafSpec, with_frames
+from envpool_bridge.stored_form import restored
+from envpool_bridge.tree import Tree, map_leaves, take
 
 MakeVectorEnv = Callable[[int], VectorEnv]
 
@@ -23,12 +27,23 @@ class VectorSource:
 
     A native vector environment seeds its own later episodes, so a resumed run begins new episodes instead of continuing
     the old ones to the bit.
+
+    Attributes:
+        make_vector_env: makes a vector of so many; defined at the top level of a module, so that workers can find it.
+        env_id: name for messages; "" takes the environment's own.
+        action_repeat: emulator frames per env step.
+        check_range: whether observations must lie within the declared bounds.
+        frame_stack: how many of the newest values of every array agents see at once; each is stored once.
+        seeds_rows: whether its `reset` takes a list with one seed a row, as Gymnasium's SyncVectorEnv and AsyncVectorEnv
+            do (which are recognised); others get the first row's seed, and make the rest of it themselves.
     """
 
     make_vector_env: MakeVectorEnv
     env_id: str = ""
     action_repeat: int = 1
     check_range: bool = True
+    frame_stack: int = 1
+    seeds_rows: bool = False
 
     def spec(self) -> EnvSpec:
         """What a row looks like; makes a vector of one and closes it."""
@@ -41,7 +56,9 @@ class VectorSource:
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "VectorRows":
         """Rows of these ids."""
         env = self.make_vector_env(len(row_ids))
-        return VectorRows(env, self._spec(env), row_ids, run_seed, keep_infos, self.check_range)
+        rows = VectorRows(env, self._spec(env), row_ids, run_seed, keep_infos, self.check_range)
+        rows.seeds_rows = self.seeds_rows or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        return rows
 
     def _spec(self, env: VectorEnv) -> EnvSpec:
         env_id = self.env_id or (env.spec.id if env.spec is not None else type(env).__name__)
@@ -51,11 +68,16 @@ class VectorSource:
                 f"{env_id}: expected a vector environment with autoreset_mode NEXT_STEP, got {mode}: "
                 f"pass autoreset_mode=AutoresetMode.NEXT_STEP when making it"
             )
-        return spec_of_spaces(env.single_observation_space, env.single_action_space, env_id, self.action_repeat)
+        observation, action = env.single_observation_space, env.single_action_space
+        return with_frames(spec_of_spaces(observation, action, env_id, self.action_repeat), self.frame_stack)
 
 
 class VectorRows:
-    """Keeps the protocol `EnvRows`."""
+    """Keeps the protocol `EnvRows`.
+
+    Attributes:
+        seeds_rows: as in VectorSource.
+    """
 
     def __init__(
         self,
@@ -69,13 +91,16 @@ class VectorRows:
         """Takes over `env`."""
         self.num_rows = env.num_envs
         self.infos: list[dict[str, Any]] = []
+        self.seeds_rows = False
         self._env = env
         self._spec = spec
         self._row_ids = list(row_ids)
         self._run_seed = run_seed
         self._keep_infos = keep_infos
-        self._form = validation.ObservationForm(spec.observation)
+        self._writer = VectorObservationWriter(spec, self._row_ids)
         self._values = validation.ValueCheck(spec, self._row_ids, check_range)
+        self._actions = ActionReader(spec.action, True)
+        self._last_observation: Tree = None  # [R, ...] a leaf, what the policy is acting on
         self._ended = np.zeros(self.num_rows, bool)
         self._num_steps = 0
         self._closed = False
@@ -88,36 +113,28 @@ class VectorRows:
         except Exception as error:
             raise self._failure("reset", error) from error
         self._ended[...] = False
-        self._write_observation(observation, out.observation)
-        self._values.verify(out.observation[None], None, self._num_steps)
+        self._writer.write(observation, out.observation, self._num_steps)
+        self._values.verify(take(out.observation, None), None, self._num_steps)
+        self._last_observation = out.observation
         out.is_first.fill(True)
         if isinstance(out, StepRows):
             out.mark_reset()
         if self._keep_infos:
             self.infos = _rows_of(infos, self.num_rows)
 
-    def step(self, action: np.ndarray, out: StepRows) -> None:
+    def step(self, action: Tree, out: StepRows) -> None:
         """One call of the vector environment, written into the rows."""
-        spec = self._spec.action
-        if isinstance(spec, DiscreteSpec):
-            given = action + np.asarray(spec.start, self._env.single_action_space.dtype)
-        else:
-            given = np.clip(action, spec.bound("low"), spec.bound("high")).astype(spec.source_dtype)
+        given = self._env_actions(action)
         self._num_steps += 1
         try:
             observation, reward, terminated, truncated, infos = self._env.step(given)
         except Exception as error:
             raise self._failure("step", error) from error
-        self._write_observation(observation, out.observation)
-        for field, values, kinds in (
-            ("reward", reward, "fiu"),
-            ("terminated", terminated, "b"),
-            ("truncated", truncated, "b"),
-        ):
-            good = isinstance(values, np.ndarray) and values.shape == (self.num_rows,) and values.dtype.kind in kinds
-            if not good:
-                problem = f"expected an array of shape ({self.num_rows},), got {validation.describe(values)}"
-                validation.refuse(self._spec.env_id, self._row_ids[0], self._num_steps, field, problem)
+        self._writer.write(observation, out.observation, self._num_steps)
+        self._last_observation = out.observation
+        self._require("reward", reward, "fiu")
+        self._require("terminated", terminated, "b")
+        self._require("truncated", truncated, "b")
         out.reward[...] = reward
         out.terminated[...] = terminated
         out.truncated[...] = truncated
@@ -127,7 +144,7 @@ class VectorRows:
         if self._keep_infos:
             self.infos = _rows_of(infos, self.num_rows)
 
-    def verify(self, observation: np.ndarray, reward: np.ndarray) -> None:
+    def verify(self, observation: Tree, reward: np.ndarray) -> None:
         """Refuses values of the last steps; see the protocol."""
         self._values.verify(observation, reward, self._num_steps)
 
@@ -138,39 +155,46 @@ class VectorRows:
             self._env.close()
 
     def _seed(self, request: ResetRequest) -> Any:
-        """One seed for the vector where that says the same: native implementations take no list."""
+        """A seed a row where the environment takes them; otherwise one for the vector."""
         if isinstance(request, EpisodeReset):
             if self._run_seed is None:
                 return None
-            return episode_seed(self._run_seed, self._row_ids[0], request.episodes[0])
+            each = [episode_seed(self._run_seed, *row) for row in zip(self._row_ids, request.episodes, strict=True)]
+            return each if self.seeds_rows else each[0]
         first = request.seeds[0]
         if first is None or request.seeds == tuple(range(first, first + self.num_rows)):
-            return first
+            return first  # says the same, and every implementation takes it
         return list(request.seeds)
 
-    def _write_observation(self, observation: Any, out: np.ndarray) -> None:
-        spec = self._spec.observation
-        shape = (self.num_rows, *spec.shape)
-        if not isinstance(observation, np.ndarray) or observation.shape != shape:
-            problem = f"expected an array of shape {shape}, got {validation.describe(observation)}"
-            validation.refuse(self._spec.env_id, self._row_ids[0], self._num_steps, "observation", problem)
-        if isinstance(spec, DiscreteSpec):
-            for row, value in enumerate(observation):
-                self._require(row, self._form.problem(value))
-            out[...] = observation - spec.start
-            return
-        if observation.dtype != spec.source_dtype:
-            problem = f"expected dtype {spec.source_dtype}, got {observation.dtype}"
-            validation.refuse(self._spec.env_id, self._row_ids[0], self._num_steps, "observation", problem)
-        out[...] = observation
+    def _env_actions(self, action: Tree) -> Tree:
+        """Actions in the source's form and dtypes; what the space does not allow is clipped to it."""
+        found = self._actions.first_not_finite(action)
+        if found is not None:
+            if self._last_observation is not None:  # perhaps it is not the policy's fault
+                self._values.verify(take(self._last_observation, None), None, self._num_steps)
+            row, what = found
+            raise WorkerError(
+                f"{self._spec.env_id}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not "
+                f"finite: {what}; the parameters have probably diverged (lower the learning rate)"
+            )
+        return map_leaves(_clip, self._spec.action, restored(self._spec.action, action))
 
-    def _require(self, row: int, problem: str | None) -> None:
-        if problem is not None:
-            validation.refuse(self._spec.env_id, self._row_ids[row], self._num_steps, "observation", problem)
+    def _require(self, field: str, values: Any, kinds: str) -> None:
+        good = isinstance(values, np.ndarray) and values.shape == (self.num_rows,) and values.dtype.kind in kinds
+        if not good:
+            wanted = "bool" if kinds == "b" else "numbers"
+            problem = f"expected an array of shape ({self.num_rows},) of {wanted}, got {validation.describe(values)}"
+            validation.refuse(self._spec.env_id, self._row_ids[0], self._num_steps, field, problem)
 
     def _failure(self, what: str, error: Exception) -> WorkerError:
         rows = f"rows {self._row_ids[0]} to {self._row_ids[-1]}"
         return WorkerError(f"{self._spec.env_id}, {rows}, {what} {self._num_steps}: {type(error).__name__}: {error}")
+
+
+def _clip(leaf: LeafSpec, values: np.ndarray) -> np.ndarray:
+    if isinstance(leaf, ArraySpec) and (leaf.low is not None or leaf.high is not None):
+        np.clip(values, leaf.bound("low"), leaf.bound("high"), out=values)
+    return values
 
 
 def _rows_of(infos: dict[str, Any], num_rows: int) -> list[dict[str, Any]]:
