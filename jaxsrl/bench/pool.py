@@ -1,69 +1,72 @@
-"""How fast the pool steps environments, against the physical limit and Gymnasium's vector environments, in one run.
+"""How fast the pool steps environments, against the physical limit and other vector environments, in one run.
 
 The limit is the same number of bare processes, each stepping the same number of the same environments with random actions and
-telling nobody. All contenders take turns in short rounds, so that a machine whose speed drifts drifts for all of them.
+telling nobody. Of a native vector environment (suites "envpool", "atari_vector", "gymnasium_vector") it is the same vector
+alone in one process. All contenders take turns in short rounds, so that a machine whose speed drifts drifts for all of them.
 """
 
 import contextlib
+import dataclasses
 import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import GymnasiumReset
+from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset
+from envpool_bridge.adapters.vector_rows import VectorSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
-from envpool_bridge.specs import DiscreteSpec, EnvSpec
+from envpool_bridge.specs import EnvSpec
+from envpool_bridge.tree import take, write
+from jaxsrl.bench.contenders import Stepper, bare_processes, gymnasium_vector, installed_rivals, native_alone
+from jaxsrl.bench.random_actions import random_actions
 
-Stepper = Callable[[float], float]
-"""Steps for so many seconds and returns env steps per second."""
+_ROLLOUT_LENGTH, _NUM_SLOTS = 32, 3
+_Contenders = dict[str, contextlib.AbstractContextManager[Stepper]]
 
-_BARE = """
-import json, random, sys, time
-from envpool_bridge.adapters.environment import EnvConfig
-config, count, worker = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-source = EnvConfig(**config).source()
-envs = [source.make_env() for _ in range(count)]
-for index, env in enumerate(envs):
-    env.reset(seed=worker * count + index)
-space = envs[0].action_space
-actions = [space.sample() for _ in range(997)]
-ended = [False] * count
-steps = [env.step for env in envs]
-print("ready", flush=True)
-for line in sys.stdin:
-    done, place, start = 0, 0, time.perf_counter()
-    end = start + float(line)
-    while time.perf_counter() < end:
-        for index in range(count):
-            if ended[index]:
-                envs[index].reset()
-                ended[index] = False
-            else:
-                place = (place + 1) % 997
-                _, _, terminated, truncated, _ = steps[index](actions[place])
-                ended[index] = terminated or truncated
-        done += count
-    print(done / (time.perf_counter() - start), flush=True)
-"""
+
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    """Of the pool, and of what it is measured against."""
+
+    workers: int
+    envs_per_worker: int
+    lanes_per_worker: int
+
+    def __post_init__(self) -> None:
+        _require_positive(**dataclasses.asdict(self))
+        if self.envs_per_worker % self.lanes_per_worker:
+            raise UserError(
+                f"envs_per_worker must divide by lanes_per_worker: got {self.envs_per_worker} and {self.lanes_per_worker}"
+            )
+
+    @property
+    def total(self) -> int:
+        return self.workers * self.envs_per_worker
+
+    @property
+    def shape(self) -> PoolShape:
+        rows_per_part = self.envs_per_worker // self.lanes_per_worker
+        return PoolShape(self.workers, self.lanes_per_worker, self.workers, rows_per_part, _ROLLOUT_LENGTH, _NUM_SLOTS)
 
 
 def bench_pool(
     env: EnvConfig, workers: int, envs_per_worker: int, seconds: float, lanes_per_worker: int = 1, rounds: int = 5
 ) -> dict[str, Any]:
-    """Env steps per second of the pool, of the limit, and of SyncVectorEnv and AsyncVectorEnv with as many environments.
+    """Env steps per second of the pool, of its limit, and of other vector environments with as many environments.
 
     Args:
-        env: which environment; one `gymnasium.make` or a probe can make.
+        env: which environment. One that is made one by one is measured against bare processes, SyncVectorEnv,
+            AsyncVectorEnv and, where installed, stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing; a native
+            vector environment against itself alone, for which it wants one worker.
         workers: processes of the pool, and of the limit.
         envs_per_worker: environments each of them steps.
         seconds: that each contender steps in all.
@@ -75,69 +78,79 @@ def bench_pool(
         Medians over rounds, and ratios that are medians of the rounds' ratios.
 
     Raises:
-        UserError: a number is not positive, or does not divide.
+        UserError: a number is not positive, or does not divide, or the environment is not stepped by processes.
     """
-    numbers = {"workers": workers, "envs_per_worker": envs_per_worker, "lanes_per_worker": lanes_per_worker}
-    for name, value in {**numbers, "rounds": rounds, "seconds": seconds}.items():
-        if value <= 0:
-            raise UserError(f"{name} must be positive: got {value}")
+    sizes = _Sizes(workers, envs_per_worker, lanes_per_worker)
+    _require_positive(rounds=rounds, seconds=seconds)
     source = env.source()
-    if not isinstance(source, GymnasiumSource):
-        raise UserError(f"bench pool needs an environment made one by one: suite {env.suite!r} makes whole vectors")
-    if envs_per_worker % lanes_per_worker:
-        raise UserError(
-            f"envs_per_worker must divide by lanes_per_worker: got {envs_per_worker} and {lanes_per_worker}"
-        )
-    spec, total = source.spec(), workers * envs_per_worker
-    shape = PoolShape(workers, lanes_per_worker, workers, envs_per_worker // lanes_per_worker, 32, 3)
-    names = ("pool", "limit", "sync_vector_env", "async_vector_env")
-    results: dict[str, list[float]] = {name: [] for name in names}
+    spec = source.spec()
+    results: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
-        vector_of = [source.make_env] * total
-        contenders: dict[str, Stepper] = {
-            "pool": stack.enter_context(_pool(source, spec, shape)),
-            "limit": stack.enter_context(_bare_processes(env, workers, envs_per_worker)),
-            "sync_vector_env": stack.enter_context(_vector(SyncVectorEnv(vector_of))),
-            "async_vector_env": stack.enter_context(_vector(AsyncVectorEnv(vector_of))),
+        steppers = {
+            name: stack.enter_context(contender) for name, contender in _contenders(env, source, spec, sizes).items()
         }
-        for stepper in contenders.values():
+        for stepper in steppers.values():
             stepper(min(0.3, seconds / rounds))  # caches, clocks
         for _ in range(rounds):
-            for name, stepper in contenders.items():
-                results[name].append(stepper(seconds / rounds))
-    return _report(env, spec, results, workers, envs_per_worker, lanes_per_worker)
+            for name, stepper in steppers.items():
+                results.setdefault(name, []).append(stepper(seconds / rounds))
+    return _report(env, spec, results, sizes)
 
 
-def _report(
-    env: EnvConfig, spec: EnvSpec, results: dict[str, list[float]], workers: int, envs_per_worker: int, lanes: int
-) -> dict[str, Any]:
-    def ratio(below: str) -> float:
-        return statistics.median(a / b for a, b in zip(results["pool"], results[below], strict=True))
+def _require_positive(**values: float) -> None:
+    for name, value in values.items():
+        if value <= 0:
+            raise UserError(f"{name} must be positive: got {value}")
 
+
+def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, sizes: _Sizes) -> _Contenders:
+    pool: _Contenders = {"pool": _pool(source, spec, sizes.shape)}
+    if isinstance(source, VectorSource):
+        return {**pool, "native": native_alone(env, sizes.total)}
+    if not isinstance(source, GymnasiumSource):
+        raise UserError(f"bench pool needs an environment that processes step: got suite {env.suite!r}")
+    vector_of = [source.make_env] * sizes.total
+    return {
+        **pool,
+        "limit": bare_processes(env, sizes.workers, sizes.envs_per_worker),
+        "sync_vector_env": gymnasium_vector(partial(SyncVectorEnv, vector_of)),
+        "async_vector_env": gymnasium_vector(partial(AsyncVectorEnv, vector_of)),
+        **installed_rivals(source.make_env, sizes.workers, sizes.total),
+    }
+
+
+def _report(env: EnvConfig, spec: EnvSpec, results: dict[str, list[float]], sizes: _Sizes) -> dict[str, Any]:
     speed = {name: statistics.median(values) for name, values in results.items()}
+    rivals = [name for name in results if name != "pool"]
+    ratios = {
+        f"ratio_to_{name}": statistics.median(a / b for a, b in zip(results["pool"], results[name], strict=True))
+        for name in rivals
+    }
+    # The limit's and the native's are env steps too; these are the names that exist.
+    speeds = {
+        f"{name}_env_steps_per_second" if name in ("limit", "native") else f"{name}_steps_per_second": speed[name]
+        for name in rivals
+    }
     return {
         "env_id": env.id,
-        "workers": workers,
-        "envs_per_worker": envs_per_worker,
-        "lanes_per_worker": lanes,
+        "suite": env.suite,
+        **dataclasses.asdict(sizes),
         "env_steps_per_second": speed["pool"],
         "frames_per_second": speed["pool"] * spec.action_repeat,
-        "limit_env_steps_per_second": speed["limit"],
-        "sync_vector_env_steps_per_second": speed["sync_vector_env"],
-        "async_vector_env_steps_per_second": speed["async_vector_env"],
-        "ratio_to_limit": ratio("limit"),
-        "ratio_to_sync_vector_env": ratio("sync_vector_env"),
-        "ratio_to_async_vector_env": ratio("async_vector_env"),
+        **speeds,
+        **ratios,
         "rounds": results,
     }
 
 
 @contextlib.contextmanager
-def _pool(source: GymnasiumSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Stepper]:
+def _pool(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Stepper]:
     rng = np.random.default_rng(0)
-    actions = _random_actions(spec, rng, (97, shape.rows_per_lane))
+    drawn = random_actions(spec, rng, (97, shape.rows_per_lane))
+    actions = [take(drawn, turn) for turn in range(97)]
     # One core a worker where there are as many: a process that spins on the other core would else keep two workers on one.
-    cores = tuple(range(shape.num_workers)) if shape.num_workers == len(os.sched_getaffinity(0)) else ()
+    pinned = isinstance(source, GymnasiumSource) and shape.num_workers == len(os.sched_getaffinity(0))
+    cores = tuple(range(shape.num_workers)) if pinned else ()
     with EnvPool(source, shape, PoolOptions(cores=cores), spec=spec) as pool:
         rows = [range(part.start, part.stop) for part in map(shape.part_rows, range(shape.num_parts))]
         pool.start([GymnasiumReset(tuple(part)) for part in rows])
@@ -149,7 +162,8 @@ def _pool(source: GymnasiumSource, spec: EnvSpec, shape: PoolShape) -> Iterator[
                 for lane in pool.wait_ready(1.0):
                     sequence, t = pool.position(lane)
                     turn = (turn + 1) % 97
-                    pool.views[sequence % shape.num_slots].action[t, shape.lane_rows(lane)] = actions[turn]
+                    slot = pool.views[sequence % shape.num_slots]
+                    write(take(slot.action, (t, shape.lane_rows(lane))), actions[turn])
                     pool.post_actions(lane)
                     done += shape.rows_per_lane
                     if t == 0:  # now and then: whatever is full is done with
@@ -159,64 +173,3 @@ def _pool(source: GymnasiumSource, spec: EnvSpec, shape: PoolShape) -> Iterator[
             return done / (time.perf_counter() - start)
 
         yield step
-
-
-@contextlib.contextmanager
-def _bare_processes(env: EnvConfig, workers: int, envs_per_worker: int) -> Iterator[Stepper]:
-    import dataclasses
-    import json
-
-    config = json.dumps(dataclasses.asdict(env))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _BARE, config, str(envs_per_worker), str(worker)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for worker in range(workers)
-    ]
-
-    def ask(line: str | None) -> list[str]:
-        for process in processes:
-            if line is not None and process.stdin is not None:
-                process.stdin.write(line)
-                process.stdin.flush()
-        return [process.stdout.readline() if process.stdout is not None else "" for process in processes]
-
-    try:
-        ask(None)
-        yield lambda seconds: sum(float(line) for line in ask(f"{seconds}\n"))
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-
-
-@contextlib.contextmanager
-def _vector(env: VectorEnv) -> Iterator[Stepper]:
-    env.reset(seed=0)
-    env.action_space.seed(0)
-    actions = [env.action_space.sample() for _ in range(97)]
-
-    def step(seconds: float) -> float:
-        done, start = 0, time.perf_counter()
-        while time.perf_counter() < start + seconds:
-            env.step(actions[done % 97])
-            done += 1
-        return done * env.num_envs / (time.perf_counter() - start)
-
-    try:
-        yield step
-    finally:
-        env.close()
-
-
-def _random_actions(spec: EnvSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    if isinstance(spec.action, DiscreteSpec):
-        return rng.integers(0, spec.action.num_values, shape).astype(np.int32)
-    low, high = spec.action.bound("low"), spec.action.bound("high")
-    full = (*shape, *spec.action.shape)
-    if low is None or high is None:
-        return rng.standard_normal(full).astype(np.float32)
-    return rng.uniform(low, high, full).astype(np.float32)
