@@ -123,6 +123,23 @@ SpecTree = Tree
 
 
 @dataclasses.dataclass(frozen=True)
+class AgentSpec:
+    """What one agent of a multi-agent environment observes and does, before it is padded to what all rows have.
+
+    Attributes:
+        name: as the environment calls it.
+        observation: one leaf, or a tree of them.
+        action: likewise.
+        action_mask: as in EnvSpec.
+    """
+
+    name: str
+    observation: SpecTree
+    action: SpecTree
+    action_mask: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class EnvSpec:
     """What every row of one kind of environment looks like.
 
@@ -134,6 +151,9 @@ class EnvSpec:
         reward_dtype: stored dtype of rewards.
         action_mask: keys of the observation's leaf that says which values of a discrete action are legal (1) and which are
             not (0): [A] of a Discrete action, [sum of num_values] of a MultiDiscrete one; () if every action is always legal.
+        agents: of a multi-agent environment, of which every row is one: row r is agent `r % len(agents)` of environment
+            `r // len(agents)`. () where a row is an environment. A row whose agent is not there has `valid=False`.
+        critic_only: keys of the observation's leaves that only a value may see: the global state.
     """
 
     env_id: str
@@ -142,6 +162,13 @@ class EnvSpec:
     action_repeat: int = 1
     reward_dtype: str = "float32"
     action_mask: tuple[str, ...] = ()
+    agents: tuple[AgentSpec, ...] = ()
+    critic_only: tuple[str, ...] = ()
+
+    @property
+    def rows_per_env(self) -> int:
+        """Rows that step as one environment."""
+        return max(1, len(self.agents))
 
 
 def with_frames(spec: EnvSpec, frames: int) -> EnvSpec:
@@ -189,6 +216,8 @@ def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
         "action_repeat": spec.action_repeat,
         "reward_dtype": spec.reward_dtype,
         "action_mask": list(spec.action_mask),
+        "agents": [_agent_to_json(agent) for agent in spec.agents],
+        "critic_only": list(spec.critic_only),
     }
 
 
@@ -201,7 +230,19 @@ def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
         data["action_repeat"],
         data["reward_dtype"],
         tuple(data.get("action_mask", ())),
+        tuple(_agent_from_json(agent) for agent in data.get("agents", ())),
+        tuple(data.get("critic_only", ())),
     )
+
+
+def _agent_to_json(agent: AgentSpec) -> dict[str, Any]:
+    trees = {"observation": _tree_to_json(agent.observation), "action": _tree_to_json(agent.action)}
+    return {"name": agent.name, **trees, "action_mask": list(agent.action_mask)}
+
+
+def _agent_from_json(data: Mapping[str, Any]) -> AgentSpec:
+    observation, action = _tree_from_json(data["observation"]), _tree_from_json(data["action"])
+    return AgentSpec(data["name"], observation, action, tuple(data["action_mask"]))
 
 
 def _tree_to_json(tree: SpecTree) -> dict[str, Any]:

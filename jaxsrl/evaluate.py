@@ -1,7 +1,7 @@
 """Evaluation: exactly N whole episodes of fixed parameters, in this process, the same for the same seed."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import gymnasium
 import jax
@@ -31,6 +31,8 @@ class EvaluationReport:
         lengths: of every episode, in env steps.
         seed: that reproduces it.
         greedy: whether the most likely action was taken.
+        agent_returns: mean return of each agent, by name; {} where a row is an environment. `returns` are then means over
+            the agents of an episode.
     """
 
     env_id: str
@@ -38,6 +40,7 @@ class EvaluationReport:
     lengths: tuple[int, ...]
     seed: int
     greedy: bool
+    agent_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
 
     @property
     def mean_return(self) -> float:
@@ -62,6 +65,7 @@ class EvaluationReport:
             "mean_length": float(np.mean(self.lengths)),
             "seed": self.seed,
             "greedy": self.greedy,
+            **({"agent_returns": dict(self.agent_returns)} if self.agent_returns else {}),
         }
 
 
@@ -99,23 +103,43 @@ def evaluate(
     for name, value, least in (("episodes", episodes, 1), ("max_rows", max_rows, 1), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"{name} must be at least {least}: got {value}")
-    source = as_source(make_env)
+    source = _for_evaluation(as_source(make_env))
     spec = source.spec()
-    num_rows = min(episodes, max_rows)
-    wanted = [len(range(row, episodes, num_rows)) for row in range(num_rows)]
+    num_envs = min(episodes, max(1, max_rows // spec.rows_per_env))
+    num_rows = num_envs * spec.rows_per_env
+    wanted = [len(range(env, episodes, num_envs)) for env in range(num_envs)]
     rows = source.make_rows(range(num_rows), _evaluation_seed(seed), False)
     try:
         finished = _play(_Player(with_stacked_frames(agent, spec), params, spec, seed, mode, num_rows), rows, wanted)
     finally:
         rows.close()
-    returns = [finished[episode % num_rows][episode // num_rows] for episode in range(episodes)]
-    return EvaluationReport(
-        spec.env_id,
-        tuple(value for value, _ in returns),
-        tuple(length for _, length in returns),
-        seed,
-        mode is Mode.GREEDY,
-    )
+    return _report(spec, finished, episodes, seed, mode)
+
+
+def _for_evaluation(source: EnvSource) -> EnvSource:
+    """Whole games that count the score, where the source's episodes or rewards are changed for learning."""
+    make = getattr(source, "for_evaluation", None)
+    return make() if make is not None else source
+
+
+def _report(
+    spec: EnvSpec, finished: list[list[tuple[float, int]]], episodes: int, seed: int, mode: Mode
+) -> EvaluationReport:
+    agents = spec.rows_per_env
+    num_envs = len(finished) // agents
+    returns: list[float] = []
+    lengths: list[int] = []
+    by_agent: dict[str, list[float]] = {agent.name: [] for agent in spec.agents}
+    for episode in range(episodes):
+        number, env = divmod(episode, num_envs)
+        played = {place: finished[env * agents + place][number : number + 1] for place in range(agents)}
+        found = [result for results in played.values() for result in results]
+        returns.append(float(np.mean([value for value, _ in found])))
+        lengths.append(max(length for _, length in found))
+        for place, agent in enumerate(spec.agents):
+            by_agent[agent.name] += [value for value, _ in played[place]]
+    means = {name: float(np.mean(values)) for name, values in by_agent.items() if values}
+    return EvaluationReport(spec.env_id, tuple(returns), tuple(lengths), seed, mode is Mode.GREEDY, means)
 
 
 class _Player:
@@ -157,14 +181,22 @@ class _Player:
 
 
 def _play(player: _Player, rows: EnvRows, wanted: list[int]) -> list[list[tuple[float, int]]]:
-    """(return, length) of each row's finished episodes, at least as many of each as `wanted`."""
+    """(return, length) of each row's finished episodes; of each environment at least as many as `wanted`."""
     player.begin(rows)
     total, length = np.zeros(rows.num_rows), np.zeros(rows.num_rows, int)
-    finished: list[list[tuple[float, int]]] = [[] for _ in wanted]
-    while any(len(done) < count for done, count in zip(finished, wanted, strict=True)):
+    finished: list[list[tuple[float, int]]] = [[] for _ in range(rows.num_rows)]
+    agents = rows.num_rows // len(wanted)
+    resets = np.zeros(len(wanted), int)  # of whole environments: some of whose agents may never have been there
+
+    def done(env: int) -> bool:
+        ended = min(len(episodes) for episodes in finished[env * agents : (env + 1) * agents])
+        return max(ended, resets[env]) >= wanted[env]
+
+    while not all(done(env) for env in range(len(wanted))):
         out = player.step(rows)
         total += out.reward
         length += out.valid
+        resets += (out.is_first & ~out.valid).reshape(len(wanted), agents).all(1)
         for row in np.flatnonzero(out.terminated | out.truncated):
             finished[row].append((float(total[row]), int(length[row])))
             total[row], length[row] = 0.0, 0

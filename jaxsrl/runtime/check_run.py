@@ -1,5 +1,6 @@
 """Everything that can be refused before a run starts: a plan, an agent and environments that do not fit each other."""
 
+import math
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from envpool_bridge.tree import items, unflatten
 from jaxsrl.dataflow.fragment import Devices
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Resources
-from jaxsrl.dataflow.validate import validate_memory, validate_plan
+from jaxsrl.dataflow.validate import nearest_multiple, validate_memory, validate_plan
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.jax_envs.protocol import JaxEnv
 from jaxsrl.jax_envs.rows import JaxSource
@@ -35,8 +36,27 @@ def check_run(plan: Plan, agent: Agent, source: EnvSource, spec: EnvSpec, resour
         jax_env_of_source(source)
     if plan.parameter_server is not None:
         gradient_steps_of(agent, plan)
+    _check_whole_environments(plan, spec)
     validate_memory(plan, make_layout(spec, plan.shape, agent.extras), resources)
     _check_update(with_stacked_frames(agent, spec), spec, plan)
+
+
+def _check_whole_environments(plan: Plan, spec: EnvSpec) -> None:
+    """Refuses a plan that cuts a multi-agent environment in two.
+
+    Raises:
+        UserError: names the number of rows that would do.
+    """
+    agents, placement = spec.rows_per_env, plan.learner.placement
+    devices = len(placement.indices) if isinstance(placement, Devices) else 1
+    parts = plan.shape.num_parts * plan.environments.replicas
+    if plan.shape.rows_per_part % agents or plan.num_rows % (agents * devices):
+        whole = nearest_multiple(plan.num_rows, math.lcm(parts, devices) * agents)
+        raise UserError(
+            f"plan {plan.policy}: fragment {plan.environments.name}: {spec.env_id} has {agents} agents, each a row, but "
+            f"{plan.num_rows} rows over {parts} parts and {devices} devices cut an environment in two: "
+            f"use --run.num-envs {whole}"
+        )
 
 
 def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:

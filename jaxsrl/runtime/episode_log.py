@@ -40,7 +40,7 @@ class EpisodeLog:
         """Takes in a full slot: copies its actions."""
         length = len(slot.valid)
         self._blocks.append((self._end, map_leaves(np.copy, slot.action)))
-        resets = ~slot.valid  # [T, B]
+        resets = slot.is_first[1:]  # [T, B]; not ~valid: the steps of an agent that is not there are not valid either
         any_reset = resets.any(0)
         last = length - 1 - np.argmax(resets[::-1], axis=0)
         self._begins = np.where(any_reset, self._end + last + 1, self._begins)

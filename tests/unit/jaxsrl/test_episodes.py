@@ -29,7 +29,7 @@ def legal_run(seed, slots=8, steps=5, rows=4, ends=0.15, action=None):
         slot.observation[...] = rng.normal(size=slot.observation.shape)
         for t in range(steps):
             slot.action[t] = rng.integers(0, 9, slot.action[t].shape)
-            slot.valid[t] = ~ended
+            slot.valid[t], slot.is_first[t + 1] = ~ended, ended
             slot.reward[t] = np.where(ended, 0.0, rng.integers(-3, 4, rows))  # whole numbers: sums are exact
             end = (rng.random(rows) < ends) & ~ended
             kind = rng.random(rows) < 0.5
@@ -187,8 +187,8 @@ def test_a_log_forgets_what_no_episode_needs():
 def test_only_rows_whose_episode_is_too_long_begin_anew():
     slots, _ = legal_run(0, slots=6, ends=0.0)
     for slot in slots:
-        slot.valid[...] = True
-    slots[-1].valid[1, 2] = False  # row 2 begins an episode in the last slot, the others have never ended
+        slot.valid[...], slot.is_first[...] = True, False
+    slots[-1].valid[1, 2], slots[-1].is_first[2, 2] = False, True  # row 2 begins an episode in the last slot, the others have never ended
     log, model = EpisodeLog(4, 0, SPEC, max_steps=10), LogModel(4)
     for slot in slots:
         log.observe(slot)

@@ -125,6 +125,7 @@ def random_slots(count, steps=6, rows=3, seed=0):
     for slot in slots:
         for t in range(steps):
             slot.action[t], slot.valid[t] = rng.integers(0, 5, rows), ~ended
+            slot.is_first[t + 1] = ended
             slot.reward[t] = rng.normal(size=rows) * ~ended
             slot.terminated[t] = (rng.random(rows) < 0.1) & ~ended
             slot.truncated[t] = (rng.random(rows) < 0.1) & ~ended
@@ -186,7 +187,7 @@ def test_the_log_holds_each_rows_actions_since_its_episode_began(cut):
 def test_an_episode_that_is_too_long_begins_anew_on_resume():
     slots, _ = random_slots(4, seed=2)
     for slot in slots:
-        slot.valid[...] = True
+        slot.valid[...], slot.is_first[...] = True, False
     log = EpisodeLog(3, 0, LOG_SPEC, max_steps=12)
     for slot in slots:
         log.observe(slot)
