@@ -1,0 +1,233 @@
+"""Atari: the field's preprocessing, each option of it, and episodes that are lives."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.suites.atari import EpisodeIsALife, make_atari
+from envpool_bridge.errors import UserError
+
+pytest.importorskip("ale_py")
+pytest.importorskip("cv2")
+
+NOOP, FIRE = 0, 1
+
+
+class Scripted(gymnasium.Env):
+    """A game whose steps are given as (lives left, terminated, truncated); it observes how many steps it has made."""
+
+    observation_space = spaces.Discrete(100)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, *script):
+        self.script, self.step_number, self.resets, self.actions = script, 0, [], []
+
+    def reset(self, *, seed=None, options=None):
+        self.step_number = 0
+        self.actions = []
+        self.resets.append(seed)
+        return 0, {"lives": 3}
+
+    def step(self, action):
+        lives, terminated, truncated = self.script[self.step_number]
+        self.step_number += 1
+        self.actions.append(action)
+        return self.step_number, 1.0, terminated, truncated, {"lives": lives}
+
+
+def played(env, action=2):
+    observation, _, terminated, truncated, _ = env.step(action)
+    return observation, terminated, truncated
+
+
+def emulator(env):
+    return env.unwrapped.ale
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "shape"),
+    [
+        ({}, (4, 84, 84)),
+        ({"frame_stack": 1}, (84, 84)),
+        ({"frame_stack": 2, "screen_size": 42}, (2, 42, 42)),
+        ({"frame_stack": 1, "grayscale": False}, (84, 84, 3)),
+    ],
+)
+def test_options_shape_the_observation(kwargs, shape):
+    env = make_atari("ALE/Pong-v5", kwargs)
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space == spaces.Box(0, 255, shape, "uint8")
+    assert observation.shape == shape
+    env.close()
+
+
+@pytest.mark.parametrize("frame_skip", [1, 2, 5])
+def test_a_step_is_as_many_frames_as_asked_for_and_declared(frame_skip):
+    kwargs = {"frame_skip": frame_skip}
+    env = make_atari("ALE/Pong-v5", kwargs)
+    env.reset(seed=0)
+    before = emulator(env).getFrameNumber()
+    for _ in range(3):
+        env.step(NOOP)
+    assert emulator(env).getFrameNumber() - before == 3 * frame_skip
+    env.close()
+    source = EnvConfig("ALE/Pong-v5", "atari", json.dumps(kwargs)).source()
+    assert source.spec().action_repeat == frame_skip
+
+
+def frames_before_the_first_step(noop_max):
+    env = make_atari("ALE/Pong-v5", {"noop_max": noop_max})
+    frames = []
+    for seed in range(12):
+        env.reset(seed=seed)
+        frames.append(emulator(env).getEpisodeFrameNumber())
+    env.close()
+    return frames
+
+
+def test_an_episode_begins_with_a_random_number_of_noops():
+    none = frames_before_the_first_step(0)
+    assert len(set(none)) == 1
+    some = [frames - none[0] for frames in frames_before_the_first_step(3)]
+    assert set(some) == {1, 2, 3}
+
+
+def test_actions_stick_and_are_all_eighteen_only_when_asked():
+    plain = make_atari("ALE/Pong-v5", {})
+    asked = make_atari("ALE/Pong-v5", {"repeat_action_probability": 0.25, "full_action_space": True})
+    assert (emulator(plain).getFloat("repeat_action_probability"), plain.action_space.n) == (0.0, 6)
+    assert (emulator(asked).getFloat("repeat_action_probability"), asked.action_space.n) == (0.25, 18)
+    plain.close()
+    asked.close()
+
+
+def test_a_game_is_cut_off_after_so_many_frames():
+    env = make_atari("ALE/Pong-v5", {"max_frames": 200, "noop_max": 0})
+    env.reset(seed=0)
+    ends = []
+    while not (ends and any(ends[-1])):
+        ends.append(env.step(NOOP)[2:4])
+    assert ends[-1] == (False, True)
+    assert emulator(env).getEpisodeFrameNumber() == pytest.approx(200, abs=4)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "problem"),
+    [
+        ({"noops": 3}, "unknown option 'noops'; did you mean noop_max?"),
+        ({"frame_skip": 0}, "option frame_skip must be at least 1"),
+        ({"noop_max": -1}, "option noop_max must be at least 0"),
+        ({"repeat_action_probability": 1.5}, r"repeat_action_probability must lie in \[0, 1\], got 1.5"),
+        ({"grayscale": False}, "frame_stack 4 stacks grey frames"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_made(kwargs, problem):
+    with pytest.raises(UserError, match=problem):
+        EnvConfig("ALE/Pong-v5", "atari", json.dumps(kwargs)).source()
+
+
+def test_a_lost_life_ends_the_episode_and_the_next_goes_on_after_a_noop():
+    game = Scripted((3, False, False), (2, False, False), (2, False, False), (1, False, False), (1, False, False))
+    env = EpisodeIsALife(game)
+    assert env.reset(seed=7)[0] == 0
+    assert played(env) == (1, False, False)
+    assert played(env) == (2, True, False)
+    assert env.reset(seed=8)[0] == 3
+    assert played(env) == (4, True, False)
+    assert env.reset()[0] == 5
+    assert game.resets == [7]
+    assert game.actions == [2, 2, NOOP, 2, NOOP]
+
+
+def test_the_last_life_ends_with_the_game_and_a_new_one_begins():
+    game = Scripted((1, False, False), (0, False, False), (0, True, False), (0, True, False))
+    env = EpisodeIsALife(game)
+    env.reset(seed=1)
+    assert played(env) == (1, True, False)
+    env.reset(seed=2)  # its no-op is the script's second step: no lives are left, yet the game is not over
+    assert played(env) == (3, True, False)
+    assert env.reset(seed=3)[0] == 0
+    assert game.resets == [1, 3]
+
+
+def test_a_life_lost_as_the_game_ends_begins_a_new_game():
+    for terminated, truncated in ((True, False), (False, True)):
+        game = Scripted((2, terminated, truncated))
+        env = EpisodeIsALife(game)
+        env.reset()
+        assert played(env) == (1, True, truncated)
+        assert env.reset(seed=9)[0] == 0
+        assert game.resets == [None, 9]
+
+
+def test_a_noop_that_ends_the_game_begins_a_new_one():
+    env = EpisodeIsALife(game := Scripted((2, False, False), (0, True, False)))
+    env.reset(seed=1)
+    assert played(env) == (1, True, False)
+    assert env.reset(seed=2)[0] == 0
+    assert game.resets == [1, 2]
+
+
+def test_a_reset_within_a_life_begins_a_new_game():
+    env = EpisodeIsALife(game := Scripted((3, False, False), (3, False, False)))
+    env.reset(seed=1)
+    played(env)
+    assert env.reset(seed=2)[0] == 0
+    assert game.resets == [1, 2]
+
+
+def test_lives_of_a_real_game_are_the_game_itself_with_a_noop_between_them():
+    kwargs = {"frame_stack": 1}
+    game, lives = (
+        make_atari("ALE/Breakout-v5", kwargs),
+        make_atari("ALE/Breakout-v5", {**kwargs, "terminal_on_life_loss": True}),
+    )
+    np.testing.assert_array_equal(game.reset(seed=3)[0], lives.reset(seed=3)[0])
+    over, left, ended, step = False, 5, 0, 0
+    while not over:
+        action = FIRE if step % 3 == 0 else 2
+        expected, reward, over, _, info = game.step(action)
+        observation, got, terminated, _, _ = lives.step(action)
+        np.testing.assert_array_equal(observation, expected)
+        assert got == reward
+        assert terminated == (over or info["lives"] < left)
+        ended += terminated
+        if terminated and not over:
+            np.testing.assert_array_equal(lives.reset(seed=100 + ended)[0], game.step(NOOP)[0])
+        left = info["lives"]
+        step += 1
+    assert ended == 5
+    game.close()
+    lives.close()
+
+
+def test_evaluation_plays_whole_games_and_counts_the_score():
+    kwargs = {"terminal_on_life_loss": True, "clip_rewards": True, "frame_skip": 3}
+    source = EnvConfig("ALE/Breakout-v5", "atari", json.dumps(kwargs)).source()
+    assert source.options.only_for_learning
+    evaluated = source.for_evaluation()
+    assert evaluated.spec() == source.spec()
+    assert not evaluated.options.only_for_learning
+    env = evaluated.make_env()
+    _, info = env.reset(seed=0)
+    terminated = False
+    while not terminated:
+        terminated, info = (step := env.step(FIRE))[2], step[4]
+    assert info["lives"] == 0
+    env.close()
+
+
+def test_rewards_are_clipped_to_their_sign_only_when_asked():
+    games = [make_atari("ALE/MsPacman-v5", {"clip_rewards": clip}) for clip in (False, True)]
+    for game in games:
+        game.reset(seed=1)
+    rewards = np.array([[game.step(3)[1] for game in games] for _ in range(120)])
+    assert rewards[:, 0].max() >= 10.0
+    np.testing.assert_array_equal(rewards[:, 1], np.sign(rewards[:, 0]))
+    for game in games:
+        game.close()
