@@ -165,6 +165,8 @@ def make_layout(spec: EnvSpec, shape: PoolShape, extras: Mapping[str, ArraySpec]
         ("valid", (steps, rows), "bool"),
         ("policy_version", (steps, rows), "int32"),
         ("incarnation", (shape.num_parts,), "int64"),
+        ("stepped_at", (steps, shape.num_parts), "float64"),
+        *[(f"infos/{name}", (steps, rows), "float32") for name in spec.info_fields],
     ]
     wanted += [(f"extras/{name}", (steps, rows, *extra.shape), extra.dtype) for name, extra in sorted(extras.items())]
     fields: list[Field] = []

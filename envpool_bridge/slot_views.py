@@ -13,9 +13,12 @@ from envpool_bridge.tree import Tree, items, leaves, map_leaves, take, unflatten
 
 @dataclasses.dataclass(frozen=True)
 class SlotViews:
-    """One slot; shapes as in `agents.api.Trajectory`, plus `incarnation` [num_parts] int64.
+    """One slot; shapes as in `agents.api.Trajectory`.
 
     Attributes:
+        incarnation: [num_parts] int64, how often the worker that filled a part had been started.
+        stepped_at: [T, num_parts] float64, when a part was done with a step, in seconds of the monotonic clock.
+        infos: [T, B] float32 each, by name: the spec's `info_fields`, NaN where the environment told nothing.
         observation: [T+1, B, *stored_shape] a leaf.
         action: [T, B, ...] a leaf.
         frames: `observation` with what precedes it, [F-1 + T+1, B, *stored_shape] for a leaf of F frames. The history is as
@@ -32,7 +35,9 @@ class SlotViews:
     valid: np.ndarray
     policy_version: np.ndarray
     incarnation: np.ndarray
+    stepped_at: np.ndarray
     extras: dict[str, np.ndarray]
+    infos: dict[str, np.ndarray]
     frames: Tree
     is_first_frames: np.ndarray
 
@@ -54,7 +59,7 @@ def _view_slot(layout: SlotLayout, buffer: memoryview, start: int) -> SlotViews:
         field.name: np.ndarray(field.shape, field.dtype, buffer, start + field.offset_bytes) for field in layout.fields
     }
     spec, steps = layout.spec, layout.shape.rollout_length + 1
-    extras = {name.removeprefix("extras/"): arrays.pop(name) for name in list(arrays) if name.startswith("extras/")}
+    extras, infos = _take_named(arrays, "extras/"), _take_named(arrays, "infos/")
     frames = _take_tree(arrays, "observation", spec.observation)
     action = _take_tree(arrays, "action", spec.action)
     is_first = arrays.pop("is_first")
@@ -64,10 +69,15 @@ def _view_slot(layout: SlotLayout, buffer: memoryview, start: int) -> SlotViews:
         is_first=newest(is_first),
         action=action,
         extras=extras,
+        infos=infos,
         frames=frames,
         is_first_frames=is_first,
         **arrays,
     )
+
+
+def _take_named(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): arrays.pop(name) for name in list(arrays) if name.startswith(prefix)}
 
 
 def _take_tree(arrays: dict[str, np.ndarray], name: str, spec: SpecTree) -> Tree:
@@ -189,7 +199,9 @@ def join_slots(slots: Sequence[SlotViews]) -> SlotViews:
         valid=joined("valid"),
         policy_version=joined("policy_version"),
         incarnation=np.concatenate([slot.incarnation for slot in slots]),
+        stepped_at=joined("stepped_at"),
         extras={},
+        infos={name: np.concatenate([slot.infos[name] for slot in slots], axis=1) for name in slots[0].infos},
         frames=last,
         is_first_frames=is_first,
     )
@@ -201,10 +213,17 @@ def _joined_trees(trees: Sequence[Tree]) -> Tree:
 
 def copy_slot(slot: SlotViews) -> SlotViews:
     """What `join_slots` needs of a slot, in memory of its own."""
-    names = ("reward", "terminated", "truncated", "valid", "policy_version", "incarnation", "is_first")
+    names = ("reward", "terminated", "truncated", "valid", "policy_version", "incarnation", "stepped_at", "is_first")
     copies = {name: getattr(slot, name).copy() for name in names}
     last = map_leaves(lambda array: array[-1:].copy(), slot.observation)
     action = map_leaves(np.copy, slot.action)
+    infos = {name: values.copy() for name, values in slot.infos.items()}
     return SlotViews(
-        observation=last, action=action, extras={}, frames=last, is_first_frames=copies["is_first"], **copies
+        observation=last,
+        action=action,
+        extras={},
+        infos=infos,
+        frames=last,
+        is_first_frames=copies["is_first"],
+        **copies,
     )

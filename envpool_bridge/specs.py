@@ -154,6 +154,7 @@ class EnvSpec:
         agents: of a multi-agent environment, of which every row is one: row r is agent `r % len(agents)` of environment
             `r // len(agents)`. () where a row is an environment. A row whose agent is not there has `valid=False`.
         critic_only: keys of the observation's leaves that only a value may see: the global state.
+        info_fields: numbers of the environment's infos that are recorded with every step, for statistics of episodes.
     """
 
     env_id: str
@@ -164,6 +165,7 @@ class EnvSpec:
     action_mask: tuple[str, ...] = ()
     agents: tuple[AgentSpec, ...] = ()
     critic_only: tuple[str, ...] = ()
+    info_fields: tuple[str, ...] = ()
 
     @property
     def rows_per_env(self) -> int:
@@ -218,6 +220,7 @@ def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
         "action_mask": list(spec.action_mask),
         "agents": [_agent_to_json(agent) for agent in spec.agents],
         "critic_only": list(spec.critic_only),
+        "info_fields": list(spec.info_fields),
     }
 
 
@@ -232,6 +235,7 @@ def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
         tuple(data.get("action_mask", ())),
         tuple(_agent_from_json(agent) for agent in data.get("agents", ())),
         tuple(data.get("critic_only", ())),
+        tuple(data.get("info_fields", ())),
     )
 
 

@@ -5,6 +5,7 @@ import faulthandler
 import os
 import pickle
 import signal
+import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -96,6 +97,7 @@ class Part:
         steps = [(slot, t) for slot in slots for t in range(length)]
         self.action = [take(slot.action, (t, columns)) for slot, t in steps]
         self.out = [step_rows(slot, t, columns) for slot, t in steps]
+        self.stepped_at = [slot.stepped_at[t, part : part + 1] for slot, t in steps]
         # Where a block of steps ends, its observations and rewards.
         self.block: list[tuple[Tree, np.ndarray] | None] = [None] * len(steps)
         for place, (slot, t) in enumerate(steps):
@@ -186,6 +188,7 @@ class Worker:
             block = part.block[place]
             if block is not None:
                 part.rows.verify(*block)
+        part.stepped_at[place][0] = time.monotonic()
         part.step = step = step + 1
         if step % self._rollout_length:
             self._publish(part)

@@ -12,6 +12,7 @@ import numpy as np
 
 from envpool_bridge.adapters import validation
 from envpool_bridge.adapters.action_reader import ActionReader
+from envpool_bridge.adapters.info_fields import write_infos
 from envpool_bridge.adapters.observation_writer import ObservationWriter
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.adapters.seeding import EpisodeSeeds
@@ -42,6 +43,7 @@ class GymnasiumSource:
         clip_actions: whether continuous actions are clipped to the space's bounds, as Gaussian policies expect.
         keep_64_bits: store 64-bit observations, actions and rewards as they are; jax reads 32 bits.
         frame_stack: how many of the newest values of every Box agents see at once; each is stored once.
+        info_fields: numbers in the infos to record; see EnvSpec.
     """
 
     make_env: MakeEnv
@@ -51,6 +53,7 @@ class GymnasiumSource:
     clip_actions: bool = True
     keep_64_bits: bool = False
     frame_stack: int = 1
+    info_fields: tuple[str, ...] = ()
 
     def spec(self) -> EnvSpec:
         """What a row looks like; makes one environment and closes it."""
@@ -69,7 +72,8 @@ class GymnasiumSource:
 
     def _spec(self, env: gymnasium.Env) -> EnvSpec:
         name = self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
-        return with_frames(env_spec(env, name, self.action_repeat, self.keep_64_bits), self.frame_stack)
+        spec = with_frames(env_spec(env, name, self.action_repeat, self.keep_64_bits), self.frame_stack)
+        return dataclasses.replace(spec, info_fields=tuple(self.info_fields))
 
 
 class GymnasiumRows:
@@ -165,8 +169,9 @@ class GymnasiumRows:
         self._ended_rows = []
         self._write_ends("terminated", terminated, out.terminated)
         self._write_ends("truncated", truncated, out.truncated)
-        if self._keep_infos:
+        if self._keep_infos or out.infos:
             self._require_infos(infos)
+            write_infos(self._spec.env_id, self._row_ids, self._num_steps, infos, out)
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
         """Refuses values of the last steps; see the protocol."""

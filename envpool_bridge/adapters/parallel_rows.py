@@ -8,6 +8,7 @@ import numpy as np
 
 from envpool_bridge.adapters import validation
 from envpool_bridge.adapters.agent_columns import AgentColumns
+from envpool_bridge.adapters.info_fields import write_infos
 from envpool_bridge.adapters.parallel_env import ParallelEnv
 from envpool_bridge.adapters.parallel_spec import parallel_spec, with_state
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
@@ -30,6 +31,7 @@ class ParallelSource:
         global_state: whether the environment's `state()` is recorded for centralised critics, as the leaf "state".
         check_range: whether observations must lie within the declared bounds.
         clip_actions: whether continuous actions are clipped to the space's bounds.
+        info_fields: numbers in the agents' infos to record; see EnvSpec.
     """
 
     make_env: Callable[[], ParallelEnv]
@@ -38,6 +40,7 @@ class ParallelSource:
     global_state: bool = False
     check_range: bool = True
     clip_actions: bool = True
+    info_fields: tuple[str, ...] = ()
 
     def spec(self) -> EnvSpec:
         """What a row looks like; makes one environment and closes it."""
@@ -65,7 +68,8 @@ class ParallelSource:
         return ParallelRows(envs, spec, row_ids, run_seed, keep_infos, self)
 
     def _spec(self, env: ParallelEnv) -> EnvSpec:
-        return parallel_spec(env, self.env_id or type(env).__name__, self.global_state)
+        spec = parallel_spec(env, self.env_id or type(env).__name__, self.global_state)
+        return dataclasses.replace(spec, info_fields=tuple(self.info_fields))
 
 
 class ParallelRows:
@@ -137,6 +141,8 @@ class ParallelRows:
         self._write(shown, out.observation, strict=self._num_steps % 16 == 1)
         if self._keep_infos:
             self.infos = infos
+        if out.infos:
+            write_infos(self._spec.env_id, self._row_ids, self._num_steps, infos, out)
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
         """Refuses values of the last steps; see the protocol."""

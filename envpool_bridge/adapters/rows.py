@@ -5,7 +5,7 @@ its action, resets the environment and writes `valid=False`, reward 0 and `is_fi
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ class StepRows:
         terminated: [R] bool.
         truncated: [R] bool.
         valid: [R] bool.
+        infos: [R] float32 each, by name: the spec's `info_fields`.
     """
 
     observation: Tree
@@ -37,6 +38,7 @@ class StepRows:
     terminated: np.ndarray
     truncated: np.ndarray
     valid: np.ndarray
+    infos: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict[str, np.ndarray])
 
     def prepare(self) -> None:
         """Sets the flags of an ordinary step; for all steps of a slot at once where the arrays are [T, R]."""
@@ -44,6 +46,8 @@ class StepRows:
         self.is_first.fill(False)
         self.terminated.fill(False)
         self.truncated.fill(False)
+        for values in self.infos.values():
+            values.fill(np.nan)
 
     def mark_reset(self) -> None:
         """Sets flags and reward of a step that only resets, in every row."""
@@ -64,6 +68,7 @@ def step_rows(slot: SlotViews, t: int | slice, columns: slice = slice(None)) -> 
         terminated=slot.terminated[t, columns],
         truncated=slot.truncated[t, columns],
         valid=slot.valid[t, columns],
+        infos={name: values[t, columns] for name, values in slot.infos.items()},
     )
 
 

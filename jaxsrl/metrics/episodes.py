@@ -1,6 +1,7 @@
 """Episode returns and lengths from trajectories. Numpy only."""
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,41 +17,66 @@ class EpisodeTracker:
         num_episodes: finished so far.
     """
 
-    def __init__(self, num_rows: int) -> None:
-        """No episode yet."""
+    def __init__(self, num_rows: int, info_fields: Sequence[str] = ()) -> None:
+        """No episode yet; `info_fields` are the spec's."""
         self.num_episodes = 0
+        self._fields = tuple(info_fields)
         self._return = np.zeros(num_rows, np.float64)
         self._length = np.zeros(num_rows, np.int64)
-        self._recent: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self._began_at = np.full(num_rows, np.nan)  # monotonic seconds; unknown until this process has seen it
+        self._recent: deque[tuple[float, ...]] = deque(maxlen=WINDOW)  # return, length, infos
+        self._seconds: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, slot: SlotViews) -> None:
         """Takes in a full slot."""
         ended = slot.terminated | slot.truncated
+        part_of_row = np.arange(len(self._return)) * slot.stepped_at.shape[1] // len(self._return)
         for t in range(slot.reward.shape[0]):
             self._return += slot.reward[t]
             self._length += slot.valid[t]
             if ended[t].any():
-                rows = np.flatnonzero(ended[t])
-                self._recent.extend(zip(self._return[rows].tolist(), self._length[rows].tolist(), strict=True))
-                self.num_episodes += len(rows)
-                self._return[rows] = 0.0
-                self._length[rows] = 0
+                self._finish(np.flatnonzero(ended[t]), slot, t, slot.stepped_at[t, part_of_row])
+            began = slot.is_first[t + 1]
+            if began.any():
+                self._began_at[began] = slot.stepped_at[t, part_of_row[began]]
+
+    def _finish(self, rows: np.ndarray, slot: SlotViews, t: int, now: np.ndarray) -> None:
+        self._seconds.extend((now[rows] - self._began_at[rows]).tolist())
+        columns = [self._return[rows], self._length[rows]]
+        columns += [slot.infos[name][t, rows] for name in self._fields]
+        self._recent.extend(tuple(row) for row in np.stack(columns, axis=1).tolist())
+        self.num_episodes += len(rows)
+        self._return[rows] = 0.0
+        self._length[rows] = 0
 
     def metrics(self) -> dict[str, float]:
-        """Means over the last 100 finished episodes, in environment reward units and env steps; empty before the first."""
+        """Means over the last 100 finished episodes; empty before the first.
+
+        Returns in environment reward units, lengths in env steps. Info fields are those told with an episode's last step, in the
+        environment's own units.
+        """
         if not self._recent:
             return {}
-        returns, lengths = zip(*self._recent, strict=True)
-        return {
+        returns, lengths, *infos = zip(*self._recent, strict=True)
+        found = {
             "episode/return_mean": float(np.mean(returns)),
             "episode/return_max": float(np.max(returns)),
             "episode/length_mean": float(np.mean(lengths)),
             "episode/count": float(self.num_episodes),
         }
+        for name, values in zip(self._fields, infos, strict=True):
+            if not np.isnan(values).all():
+                found[f"episode/info/{name}_mean"] = float(np.nanmean(values))
+        return found
+
+    def timings(self) -> dict[str, float]:
+        """Seconds on the wall that the last 100 finished episodes took, without those that began before this process did."""
+        known = [seconds for seconds in self._seconds if not np.isnan(seconds)]
+        return {"episode/seconds_mean": float(np.mean(known))} if known else {}
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """All state, for a checkpoint."""
-        recent = np.array([list(pair) for pair in self._recent], np.float64).reshape(-1, 2)
+        """All state, for a checkpoint; no times, which no two runs share."""
+        recent = np.array([list(episode) for episode in self._recent], np.float64).reshape(-1, 2 + len(self._fields))
         return {
             "return": self._return.copy(),
             "length": self._length.copy(),
@@ -61,7 +87,7 @@ class EpisodeTracker:
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Continues from `to_arrays`."""
         self._return, self._length = arrays["return"].copy(), arrays["length"].copy()
-        self._recent.extend((float(value), int(length)) for value, length in arrays["recent"])
+        self._recent.extend(tuple(row) for row in arrays["recent"].tolist())
         self.num_episodes = int(arrays["count"])
 
 

@@ -74,7 +74,8 @@ def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
 
     observation, action = tree("observation", spec.observation), tree("action", spec.action)
     extras = {name.removeprefix("extras/"): arrays.pop(name) for name in list(arrays) if name.startswith("extras/")}
-    arrays.pop("incarnation")
+    for name in ("incarnation", "stepped_at", *(f"infos/{field}" for field in spec.info_fields)):
+        arrays.pop(name)
     trajectory = Trajectory(observation=observation, action=action, extras=extras, **arrays)  # pyright: ignore[reportArgumentType]
     key = jax.random.key(0)
     jax.eval_shape(agent.update, jax.eval_shape(agent.init, key), trajectory, key)

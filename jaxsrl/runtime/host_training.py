@@ -85,6 +85,10 @@ class HostTraining(Training):
         """See `Training`."""
         return self.progress.episodes.metrics()
 
+    def episode_timings(self) -> dict[str, float]:
+        """See `Training`."""
+        return self.progress.episodes.timings()
+
     def close(self) -> None:
         """Stops the environments."""
         if self._source is not None:

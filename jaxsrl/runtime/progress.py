@@ -37,7 +37,9 @@ class Progress:
 def begin(agent: Agent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Progress:
     """The beginning of a run; `key` is consumed."""
     reset = EpisodeReset((0,) * num_rows, (None,) * num_rows)
-    return Progress(agent.init(key), None, EpisodeTracker(num_rows), EpisodeLog(num_rows, 0, spec), reset)
+    return Progress(
+        agent.init(key), None, EpisodeTracker(num_rows, spec.info_fields), EpisodeLog(num_rows, 0, spec), reset
+    )
 
 
 def to_arrays(state: LearnerState, behind: Params | None, episodes: EpisodeTracker, log: EpisodeLog) -> Arrays:
@@ -62,7 +64,7 @@ def from_arrays(
     state = restore_state(agent, key, arrays)
     has_behind = any(name.startswith(_BEHIND) for name in arrays)
     behind = unflatten(state.params, arrays, _BEHIND) if has_behind else None
-    episodes = EpisodeTracker(num_rows)
+    episodes = EpisodeTracker(num_rows, spec.info_fields)
     episodes.restore(named(arrays, EPISODES))
     log = EpisodeLog(num_rows, int(state.num_updates) * rollout_length, spec)
     reset = log.restore(named(arrays, _LOG))

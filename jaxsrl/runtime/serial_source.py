@@ -1,5 +1,6 @@
 """Trajectories from a loop in this process: every row in turn, acted for at once. The reference for all other sources."""
 
+import time
 from collections.abc import Callable, Mapping
 
 import jax
@@ -99,4 +100,5 @@ class SerialSource:
         action, extras = jax.device_get((action, extras))
         rows.write(action, extras, version)
         self._rows.step(rows.action, step_rows(slot, t))
+        slot.stepped_at[t] = time.monotonic()
         self._steps += 1

@@ -94,6 +94,10 @@ class Training(abc.ABC):
     def learn(self, sinks: Sinks) -> AnyLearner:
         """Trains until the budget is spent or the lifecycle stops."""
 
+    def episode_timings(self) -> dict[str, float]:
+        """Wall-clock seconds of the last episodes, which no two runs share; empty where they are not known."""
+        return {}
+
     @abc.abstractmethod
     def arrays(self, learner: AnyLearner) -> Arrays:
         """All that a checkpoint holds."""
@@ -144,7 +148,7 @@ class Training(abc.ABC):
     def write_record(self) -> None:
         """Writes a record now."""
         if self._reporter is not None:
-            self._reporter.write(self.episode_metrics())
+            self._reporter.write({**self.episode_metrics(), **self.episode_timings()})
 
     def save(self, learner: AnyLearner) -> None:
         """Writes a checkpoint of this moment."""

@@ -188,7 +188,10 @@ def test_only_rows_whose_episode_is_too_long_begin_anew():
     slots, _ = legal_run(0, slots=6, ends=0.0)
     for slot in slots:
         slot.valid[...], slot.is_first[...] = True, False
-    slots[-1].valid[1, 2], slots[-1].is_first[2, 2] = False, True  # row 2 begins an episode in the last slot, the others have never ended
+    slots[-1].valid[1, 2], slots[-1].is_first[2, 2] = (
+        False,
+        True,
+    )  # row 2 begins an episode in the last slot, the others have never ended
     log, model = EpisodeLog(4, 0, SPEC, max_steps=10), LogModel(4)
     for slot in slots:
         log.observe(slot)
@@ -197,3 +200,26 @@ def test_only_rows_whose_episode_is_too_long_begin_anew():
     assert reset.episodes == (1, 1, 1, 1)  # row 2 was in its episode 1, the others go to theirs
     np.testing.assert_array_equal(reset.actions[2], np.stack(model.actions[2]))
     assert [reset.actions[row] for row in (0, 1, 3)] == [None, None, None]
+
+
+def test_infos_and_seconds_of_episodes_are_those_told_at_their_ends():
+    spec = dataclasses.replace(SPEC, info_fields=("score", "won"))
+    layout = make_layout(spec, PoolShape(2, 1, 2, 1, 4, 1), {})
+    slot = view_slots(layout, memoryview(bytearray(layout.total_bytes)))[0]
+    slot.valid[...] = True
+    slot.stepped_at[...] = [[10.0, 20.0], [11.0, 22.0], [13.0, 24.0], [16.0, 26.0]]
+    slot.infos["score"][...] = np.arange(8).reshape(4, 2)
+    slot.infos["won"][...] = np.nan
+    slot.terminated[1] = True  # of both rows, whose beginnings nobody saw
+    slot.is_first[3], slot.valid[2] = True, False
+    slot.truncated[3, 0] = True
+    slot.infos["won"][3, 0] = 1.0
+    tracker = EpisodeTracker(2, spec.info_fields)
+    tracker.observe(slot)
+    assert tracker.metrics()["episode/info/score_mean"] == pytest.approx((2 + 3 + 6) / 3)
+    assert tracker.metrics()["episode/info/won_mean"] == 1.0
+    assert tracker.timings() == {"episode/seconds_mean": 16.0 - 13.0}
+    again = EpisodeTracker(2, spec.info_fields)
+    again.restore(tracker.to_arrays())
+    assert again.metrics() == tracker.metrics()
+    assert again.timings() == {}
