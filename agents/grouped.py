@@ -77,7 +77,7 @@ def spec_of_policy(spec: EnvSpec, places: Sequence[int]) -> EnvSpec:
     """What the rows of these agents look like without the padding that only other agents need.
 
     Raises:
-        UnsupportedSpaceError: their actions or masks differ, so that one policy cannot choose for them.
+        UserError: their actions or masks differ, so that one policy cannot choose for them.
     """
     members = tuple(spec.agents[place] for place in places)
     names = [agent.name for agent in members]

@@ -85,6 +85,7 @@ def _bytes_of_channel(plan: Plan, channel: Channel, layout: SlotLayout, params_b
 
 
 def _bytes_of_step(layout: SlotLayout, name: str) -> int:
-    """One lane's rows of a field at one step."""
-    field = next(field for field in layout.fields if field.name == name)
-    return layout.shape.rows_per_lane * math.prod(field.shape[2:]) * np.dtype(field.dtype).itemsize
+    """One lane's rows of a field, or of all leaves of a structured one, at one step."""
+    found = [field for field in layout.fields if field.name == name or field.name.startswith(f"{name}/")]
+    sizes = [math.prod(field.shape[2:]) * np.dtype(field.dtype).itemsize for field in found]
+    return layout.shape.rows_per_lane * sum(sizes)

@@ -1,5 +1,7 @@
 """Bytes of a plan against arrays that are really allocated, and the words for them."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -95,3 +97,13 @@ def test_bytes_have_a_unit_that_fits(number, words):
 @pytest.mark.parametrize(("numbers", "words"), [((), ""), ((4,), "4"), ((0, 1, 2, 3, 6), "0-3, 6"), ((2, 1), "2, 1")])
 def test_indices_are_said_in_ranges(numbers, words):
     assert ranges(numbers) == words
+
+
+def test_every_leaf_of_a_structured_observation_counts_and_stacked_frames_count_once():
+    picture = ArraySpec((4, 84, 84), "uint8", frames=4)
+    spec = dataclasses.replace(SPEC, observation={"picture": picture, "speed": ArraySpec((3,), "float32")})
+    plan = POLICIES["single_learner_fine"](RUN, FOUR_GPUS)
+    sizes = bytes_of_plan(plan, make_layout(spec, plan.shape, {}), 0)
+    items = {channel.carries: size.item for channel, size in zip(plan.channels, sizes.channels, strict=True)}
+    rows = plan.shape.rows_per_lane
+    assert items[Carries.OBSERVATIONS] == rows * (84 * 84 + 3 * 4 + 1)
