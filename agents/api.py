@@ -13,10 +13,16 @@ import jax
 from envpool_bridge.specs import ArraySpec
 
 Array = jax.Array
+Observation = Any
+"""An array, or nested dicts and tuples of arrays, with the structure of `EnvSpec.observation`."""
+Action = Any
+"""Likewise, with the structure of `EnvSpec.action`."""
 Params = Any
 OptState = Any
 AgentState = Any
 Metrics = dict[str, Array]
+Summary = dict[str, Any]
+"""Metrics, and under other names what an agent's own `finish` takes out of them."""
 
 
 class Mode(enum.Enum):
@@ -35,9 +41,9 @@ class Trajectory:
     observation is `observation[t + 1]`; the following step only resets, ignores its action and has `valid=False`.
 
     Attributes:
-        observation: [T+1, B, ...]; the last one is what the next trajectory starts with.
+        observation: [T+1, B, ...] each leaf; the last one is what the next trajectory starts with.
         is_first: [T+1, B] bool, `observation[t]` begins an episode.
-        action: [T, B, ...].
+        action: [T, B, ...] each leaf.
         reward: [T, B] float32, environment reward units.
         terminated: [T, B] bool, the episode ended by the task's own rules: no value beyond.
         truncated: [T, B] bool, the episode was cut: bootstrap from `observation[t + 1]`.
@@ -46,9 +52,9 @@ class Trajectory:
         extras: what the agent's `act` added to each step, [T, B, ...] each.
     """
 
-    observation: Array
+    observation: Observation
     is_first: Array
-    action: Array
+    action: Action
     reward: Array
     terminated: Array
     truncated: Array
@@ -95,13 +101,19 @@ class InitialAgentStateFn(Protocol):
 class ActFn(Protocol):
     """Chooses actions for rows.
 
-    Args: params; observation [B, ...]; agent_state; is_first [B] bool; keys [B] typed PRNG keys, one a row, consumed;
-    mode (static). Returns: action [B, ...], extras ([B, ...] each), next agent_state.
+    Args: params; observation [B, ...] each leaf; agent_state; is_first [B] bool; keys [B] typed PRNG keys, one a row,
+    consumed; mode (static). Returns: action [B, ...] each leaf, extras ([B, ...] each), next agent_state.
     """
 
     def __call__(
-        self, params: Params, observation: Array, agent_state: AgentState, is_first: Array, keys: Array, mode: Mode
-    ) -> tuple[Array, dict[str, Array], AgentState]: ...
+        self,
+        params: Params,
+        observation: Observation,
+        agent_state: AgentState,
+        is_first: Array,
+        keys: Array,
+        mode: Mode,
+    ) -> tuple[Action, dict[str, Array], AgentState]: ...
 
 
 class UpdateFn(Protocol):
@@ -131,10 +143,11 @@ class PrepareFn(Protocol):
     """Everything of an update that precedes its gradients (advantages, targets, the order of all minibatches).
 
     Args: params: newest; extra: `LearnerState.extra`; batch; key: consumed. Returns: prepared, any pytree whose arrays keep
-    B where it is, and metrics (float32 scalars) for `finish`.
+    B where it is, and for `finish` a summary of the batch: metrics (float32 scalars), and whatever else `finish` is to learn
+    from the batch (any pytree without B, by name), which it takes out of the metrics.
     """
 
-    def __call__(self, params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Metrics]: ...
+    def __call__(self, params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Summary]: ...
 
 
 class GradientFn(Protocol):
@@ -152,12 +165,13 @@ class ApplyFn(Protocol):
 class FinishFn(Protocol):
     """The learner state after the update's last gradient step; `num_updates` grows by one.
 
-    Args: state: as the update began; progress: after its last step; prepared_metrics: of `prepare`; step_metrics: those of
-    the gradients, [num_steps] each.
+    Args: state: as the update began; progress: after its last step; summary: of `prepare`; step_metrics: those of the
+    gradients, [num_steps] each. Where replicas push at their own pace, `state` and `progress` are the newest, and others'
+    updates may have been finished since this one began: what an update adds to the state is to be merged, not put in place.
     """
 
     def __call__(
-        self, state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Metrics
+        self, state: LearnerState, progress: Progress, summary: Summary, step_metrics: Metrics
     ) -> tuple[LearnerState, Metrics]: ...
 
 

@@ -13,7 +13,7 @@ def make_update(steps: GradientSteps) -> UpdateFn:
     """The update whose gradients are computed and applied in one place, one after another."""
 
     def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
-        prepared, prepared_metrics = steps.prepare(state.params, state.extra, batch, key)
+        prepared, summary = steps.prepare(state.params, state.extra, batch, key)
 
         def step(progress: Progress, index: Array) -> tuple[Progress, Metrics]:
             grads, metrics = steps.gradient(progress.params, prepared, index)
@@ -21,7 +21,7 @@ def make_update(steps: GradientSteps) -> UpdateFn:
 
         indices = jnp.arange(steps.num_steps, dtype=jnp.int32)
         progress, step_metrics = jax.lax.scan(step, first_progress(state), indices)
-        return steps.finish(state, progress, prepared_metrics, step_metrics)
+        return steps.finish(state, progress, summary, step_metrics)
 
     return update
 

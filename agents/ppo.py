@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import optax
 
 from agents import returns, schedules
 from agents.api import (
+    Action,
     Agent,
     AgentState,
     Array,
@@ -21,14 +22,17 @@ from agents.api import (
     LearnerState,
     Metrics,
     Mode,
+    Observation,
     OnPolicy,
     Params,
     Progress,
+    Summary,
     Trajectory,
 )
 from agents.gradient_steps import make_apply, make_update
 from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
+from agents.normalisation import NormalisationConfig, with_normalisation
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import ArraySpec, EnvSpec
 
@@ -55,6 +59,7 @@ class PPOConfig:
         normalise_advantage: standardise advantages in each minibatch.
         target_kl: once a minibatch's approximate KL (nats) exceeds it, the update's remaining steps do nothing; None: off.
         adam_epsilon: 1e-5 as in the authors' code.
+        normalisation: of observations and rewards by running statistics; off by default.
     """
 
     learning_rate: float = 3e-4
@@ -72,8 +77,11 @@ class PPOConfig:
     normalise_advantage: bool = True
     target_kl: float | None = None
     adam_epsilon: float = 1e-5
+    normalisation: NormalisationConfig = dataclasses.field(default_factory=NormalisationConfig)
 
     def __post_init__(self) -> None:
+        if isinstance(self.normalisation, Mapping):  # as a checkpoint's JSON has it
+            object.__setattr__(self, "normalisation", NormalisationConfig(**self.normalisation))
         for name in ("num_epochs", "num_minibatches"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1: got {getattr(self, name)}")
@@ -93,10 +101,10 @@ class PPOConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What the loss needs of each step; [T, B, ...] each, `weight` 0 where the step only reset."""
+    """What the loss needs of each step; [T, B, ...] each leaf, `weight` 0 where the step only reset."""
 
-    observation: Array
-    action: Array
+    observation: Observation
+    action: Action
     behaviour_log_prob: Array
     old_value: Array
     advantage: Array
@@ -134,7 +142,7 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
         apply=make_apply(optimizer, _kl_stop(config)),
         finish=partial(finish, config, schedule),
     )
-    return Agent(
+    agent = Agent(
         name="ppo",
         init=partial(init, net, optimizer),
         initial_agent_state=lambda num_rows: (),
@@ -144,6 +152,7 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
         data=OnPolicy(),
         gradient_steps=steps,
     )
+    return with_normalisation(agent, config.normalisation, spec, config.discount)
 
 
 def init(net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) -> LearnerState:
@@ -155,12 +164,12 @@ def init(net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) 
 def act(
     net: ActorCritic,
     params: Params,
-    observation: Array,
+    observation: Observation,
     agent_state: AgentState,
     is_first: Array,
     keys: Array,
     mode: Mode,
-) -> tuple[Array, dict[str, Array], AgentState]:
+) -> tuple[Action, dict[str, Array], AgentState]:
     """Actions of [B, ...] observations with their [B] log-probabilities; values are left to the update."""
     del is_first  # memoryless
     parameters = net.policy(params, observation)
@@ -182,7 +191,7 @@ def make_batch(config: PPOConfig, net: ActorCritic, params: Params, trajectory: 
         lambda_=config.gae_lambda,
     )
     return Batch(
-        observation=trajectory.observation[:-1],
+        observation=jax.tree.map(lambda leaf: leaf[:-1], trajectory.observation),
         action=trajectory.action,
         behaviour_log_prob=trajectory.extras["behaviour_log_prob"],
         old_value=value[:-1],
@@ -220,7 +229,7 @@ def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> t
 
 def prepare(
     config: PPOConfig, net: ActorCritic, params: Params, extra: Any, batch: Trajectory, key: Array
-) -> tuple[Prepared, Metrics]:
+) -> tuple[Prepared, Summary]:
     """Advantages, targets and the minibatches of all epochs. `key` is consumed.
 
     Raises:
@@ -264,11 +273,11 @@ def finish(
     schedule: optax.Schedule,
     state: LearnerState,
     progress: Progress,
-    prepared_metrics: Metrics,
+    summary: Summary,
     step_metrics: Metrics,
 ) -> tuple[LearnerState, Metrics]:
     """The next learner state, and metrics averaged over the gradient steps."""
-    result = prepared_metrics | {name: jnp.mean(values) for name, values in step_metrics.items()}
+    result = summary | {name: jnp.mean(values) for name, values in step_metrics.items()}
     result["update/skipped_minibatches"] = progress.num_skipped.astype(jnp.float32)
     result["learning_rate"] = jnp.asarray(schedule(state.num_updates * config.num_gradient_steps), jnp.float32)
     return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), result

@@ -4,28 +4,28 @@ from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
-from agents.api import Array, Params
-from agents.distributions import Distribution, distribution_for
+from agents.api import Array, Observation, Params
+from agents.distributions import Distribution
 from agents.networks.config import NetworkConfig
-from agents.networks.impala_resnet import ImpalaResNet
-from agents.networks.mlp import MLP
-from agents.networks.nature_cnn import NatureCNN
+from agents.networks.observation_inputs import ObservationInputs, inputs_of, require_fit
+from agents.networks.policy_head import make_policy_head
+from agents.networks.torso import apply_torso
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.specs import EnvSpec
+from envpool_bridge.tree import shown_path
 
 
 class ApplyFn(Protocol):
     """Something of [..., *observation] observations under `params`."""
 
-    def __call__(self, params: Params, observation: Array) -> Array: ...
+    def __call__(self, params: Params, observation: Observation) -> Array: ...
 
 
 class BothFn(Protocol):
     """Policy parameters [..., P] and values [...] of [..., *observation] observations."""
 
-    def __call__(self, params: Params, observation: Array) -> tuple[Array, Array]: ...
+    def __call__(self, params: Params, observation: Observation) -> tuple[Array, Array]: ...
 
 
 class NetworkInitFn(Protocol):
@@ -58,10 +58,12 @@ class _Head(nn.Module):
     config: NetworkConfig
     num_outputs: int
     gain: float
+    images: tuple[str, ...]
 
     @nn.compact
-    def __call__(self, observation: Array) -> Array:
-        return _Linear(self.num_outputs, self.gain, name="head")(_torso(self.config, observation))
+    def __call__(self, inputs: Any) -> Array:
+        features = apply_torso(self.config, self.images, inputs)
+        return _Linear(self.num_outputs, self.gain, name="head")(features)
 
 
 class _Linear(nn.Module):
@@ -78,113 +80,85 @@ class _Shared(nn.Module):
 
     config: NetworkConfig
     num_outputs: int
+    images: tuple[str, ...]
 
     @nn.compact
-    def __call__(self, observation: Array) -> tuple[Array, Array]:
-        features = _torso(self.config, observation)
+    def __call__(self, inputs: Any) -> tuple[Array, Array]:
+        features = apply_torso(self.config, self.images, inputs)
         return _Linear(self.num_outputs, 0.01, name="policy")(features), _Linear(1, 1.0, name="value")(features)
 
 
 def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     """A network for this environment. Heads start small (gain 0.01) for the policy, 1 for the value.
 
+    An observation with structure keeps it: weights that a leaf meets first are stored under the leaf's name. The action mask
+    is no input, and what is `critic_only` none of the policy's.
+
     Source of the initialisation: Andrychowicz et al. 2021 (arXiv:2006.05990), section 3.2.
 
     Raises:
-        UserError: the torso does not fit the observations, or squashing does not fit the actions.
+        UserError: the torso does not fit the observations, squashing or the mask does not fit the actions, or one torso is
+            shared by a policy and a value that see different leaves.
     """
-    _require_fit(config, spec)
-    distribution = distribution_for(spec, config.squash)
-    continuous = not isinstance(spec.action, DiscreteSpec)
-    outputs = distribution.num_parameters // 2 if continuous else distribution.num_parameters
-    extra = {"log_std": jnp.full((outputs,), config.initial_log_std)} if continuous else {}
-
-    def with_std(params: Params, mean: Array) -> Array:
-        # The standard deviation is a parameter of its own, the same in every state (Schulman et al. 2017).
-        return jnp.concatenate([mean, jnp.broadcast_to(params["log_std"], mean.shape)], -1) if continuous else mean
-
+    critic_inputs = inputs_of(spec, config.torso)
+    actor_inputs = inputs_of(spec, config.torso, without=spec.critic_only)
+    require_fit(spec, critic_inputs)
+    if config.shares_torso and actor_inputs != critic_inputs:
+        name = shown_path("observation", spec.critic_only)
+        raise UserError(f"{spec.env_id}: only the value may see {name}: give it its own torso (shared_torso=False)")
+    head = make_policy_head(config, spec)
     build = _shared_torso if config.shares_torso else _torsos_apart
-    init, policy_mean, value = build(config, spec, outputs)
+    init, policy_outputs, value = build(config, actor_inputs, critic_inputs, head.num_outputs)
 
-    def policy(params: Params, observation: Array) -> Array:
-        return with_std(params, policy_mean(params, observation))
+    def policy(params: Params, observation: Observation) -> Array:
+        return head.parameters(params, policy_outputs(params, observation), observation)
 
-    def both(params: Params, observation: Array) -> tuple[Array, Array]:
+    def both(params: Params, observation: Observation) -> tuple[Array, Array]:
         # A shared torso stands in both calls; the compiler computes it once.
         return policy(params, observation), value(params, observation)
 
-    return ActorCritic(lambda key: {**init(key), **extra}, policy, value, both, distribution)
+    return ActorCritic(lambda key: {**init(key), **head.params}, policy, value, both, head.distribution)
 
 
-def _torsos_apart(config: NetworkConfig, spec: EnvSpec, outputs: int) -> tuple[NetworkInitFn, ApplyFn, ApplyFn]:
-    actor, critic = _Head(config, outputs, 0.01), _Head(config, 1, 1.0)
+def _torsos_apart(
+    config: NetworkConfig, actor_inputs: ObservationInputs, critic_inputs: ObservationInputs, num_outputs: int
+) -> tuple[NetworkInitFn, ApplyFn, ApplyFn]:
+    actor = _Head(config, num_outputs, 0.01, actor_inputs.images)
+    critic = _Head(config, 1, 1.0, critic_inputs.images)
 
     def init(key: Array) -> Params:
         actor_key, critic_key = jax.random.split(key)
-        dummy = _encode(config, spec, jnp.zeros((1, *spec.observation.shape), spec.observation.dtype))
-        return {"actor": actor.init(actor_key, dummy), "critic": critic.init(critic_key, dummy)}
+        return {
+            "actor": actor.init(actor_key, actor_inputs.zeros()),
+            "critic": critic.init(critic_key, critic_inputs.zeros()),
+        }
 
-    def policy(params: Params, observation: Array) -> Array:
-        return _apply(actor, config, spec, params["actor"], observation)
+    def policy(params: Params, observation: Observation) -> Array:
+        return _apply(actor, actor_inputs, params["actor"], observation)
 
-    def value(params: Params, observation: Array) -> Array:
-        return _apply(critic, config, spec, params["critic"], observation)[..., 0]
+    def value(params: Params, observation: Observation) -> Array:
+        return _apply(critic, critic_inputs, params["critic"], observation)[..., 0]
 
     return init, policy, value
 
 
-def _shared_torso(config: NetworkConfig, spec: EnvSpec, outputs: int) -> tuple[NetworkInitFn, ApplyFn, ApplyFn]:
-    shared = _Shared(config, outputs)
+def _shared_torso(
+    config: NetworkConfig, inputs: ObservationInputs, _: ObservationInputs, num_outputs: int
+) -> tuple[NetworkInitFn, ApplyFn, ApplyFn]:
+    shared = _Shared(config, num_outputs, inputs.images)
 
     def init(key: Array) -> Params:
-        dummy = _encode(config, spec, jnp.zeros((1, *spec.observation.shape), spec.observation.dtype))
-        return {"shared": shared.init(key, dummy)}
+        return {"shared": shared.init(key, inputs.zeros())}
 
-    def policy(params: Params, observation: Array) -> Array:
-        return _apply(shared, config, spec, params["shared"], observation)[0]
+    def policy(params: Params, observation: Observation) -> Array:
+        return _apply(shared, inputs, params["shared"], observation)[0]
 
-    def value(params: Params, observation: Array) -> Array:
-        return _apply(shared, config, spec, params["shared"], observation)[1][..., 0]
+    def value(params: Params, observation: Observation) -> Array:
+        return _apply(shared, inputs, params["shared"], observation)[1][..., 0]
 
     return init, policy, value
 
 
-def _encode(config: NetworkConfig, spec: EnvSpec, observation: Array) -> Array:
-    """Observations [..., *observation] as the torso wants them."""
-    if isinstance(spec.observation, DiscreteSpec):
-        return jax.nn.one_hot(observation, spec.observation.num_values)
-    if config.torso == "mlp":
-        lead = observation.shape[: observation.ndim - len(spec.observation.shape)]
-        return observation.reshape((*lead, -1)).astype(jnp.float32)
-    return observation
-
-
-def _apply(module: nn.Module, config: NetworkConfig, spec: EnvSpec, params: Params, observation: Array) -> Any:
-    """Applies a module to [B, ...] or [T, B, ...]; image torsos want one batch axis."""
-    if config.torso == "mlp" or observation.ndim == len(spec.observation.shape) + 1:
-        return module.apply(params, _encode(config, spec, observation))
-    # Rows first: merging axes whose *major* one is sharded keeps the shards, the other order would gather.
-    steps, rows = observation.shape[:2]
-    flat = jnp.swapaxes(observation, 0, 1).reshape((rows * steps, *observation.shape[2:]))
-    outputs = module.apply(params, _encode(config, spec, flat))
-    return jax.tree.map(lambda y: jnp.swapaxes(y.reshape((rows, steps, y.shape[-1])), 0, 1), outputs)
-
-
-def _torso(config: NetworkConfig, x: Array) -> Array:
-    modules = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet}
-    return modules[config.torso](config.hidden_sizes, config.activation, name="torso")(x)
-
-
-def _require_fit(config: NetworkConfig, spec: EnvSpec) -> None:
-    observation = spec.observation
-    is_image = isinstance(observation, ArraySpec) and len(observation.shape) == 3
-    if config.torso != "mlp" and not is_image:
-        raise UserError(
-            f"{spec.env_id}: the {config.torso} torso needs images of rank 3, got observations of shape "
-            f"{observation.shape}; use torso 'mlp'"
-        )
-    if config.torso == "nature_cnn" and sorted(observation.shape)[1] < 36:
-        raise UserError(
-            f"{spec.env_id}: the nature_cnn torso needs images of at least 36 x 36 pixels, got {observation.shape}; "
-            f"use torso 'impala_resnet'"
-        )
+def _apply(module: nn.Module, inputs: ObservationInputs, params: Params, observation: Observation) -> Any:
+    """Applies a module to observations [B, ...] or [T, B, ...]."""
+    return inputs.restore(observation, module.apply(params, inputs.encode(observation)))

@@ -1,0 +1,25 @@
+"""Action distributions over network outputs. Rows sample with one key each, so a row's action never depends on its batch.
+
+Each distribution is a bundle of pure functions of `parameters` (what the network's policy head gives).
+"""
+
+from agents.distributions.categorical import categorical, multi_categorical
+from agents.distributions.distribution import Distribution
+from agents.distributions.for_spec import distribution_for, leaf_distributions
+from agents.distributions.joint import joint
+from agents.distributions.masking import ILLEGAL, find_mask, mask_logits
+from agents.distributions.normal import diagonal_normal, tanh_normal
+
+__all__ = [
+    "ILLEGAL",
+    "Distribution",
+    "categorical",
+    "diagonal_normal",
+    "distribution_for",
+    "find_mask",
+    "joint",
+    "leaf_distributions",
+    "mask_logits",
+    "multi_categorical",
+    "tanh_normal",
+]

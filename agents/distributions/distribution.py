@@ -1,0 +1,47 @@
+"""What a distribution over actions is."""
+
+from typing import NamedTuple, Protocol
+
+from agents.api import Action, Array
+
+
+class SampleFn(Protocol):
+    """Actions [B, ...] from parameters [B, P] and typed keys [B] (consumed)."""
+
+    def __call__(self, parameters: Array, keys: Array) -> Action: ...
+
+
+class LogProbFn(Protocol):
+    """Log-probabilities [...] in nats of actions [..., *action shape] under parameters [..., P]."""
+
+    def __call__(self, parameters: Array, action: Action) -> Array: ...
+
+
+class ModeFn(Protocol):
+    """The most likely actions [..., *action shape] under parameters [..., P]."""
+
+    def __call__(self, parameters: Array) -> Action: ...
+
+
+class EntropyFn(Protocol):
+    """Entropies [...] in nats under parameters [..., P]."""
+
+    def __call__(self, parameters: Array) -> Array: ...
+
+
+class Distribution(NamedTuple):
+    """Pure functions of the policy head's output. Actions are arrays, or trees of them with the structure of the action spec.
+
+    Attributes:
+        num_parameters: P, size of the policy head.
+        sample: draws an action a row.
+        mode: the most likely action.
+        log_prob: density in nats; for continuous actions with respect to the stored action.
+        entropy: in nats; for TanhNormal that of the Gaussian before squashing (there is no closed form after).
+    """
+
+    num_parameters: int
+    sample: SampleFn
+    mode: ModeFn
+    log_prob: LogProbFn
+    entropy: EntropyFn

@@ -1,0 +1,48 @@
+"""The distribution that fits an action spec."""
+
+import math
+
+import jax.numpy as jnp
+
+from agents.distributions.categorical import categorical, multi_categorical
+from agents.distributions.distribution import Distribution
+from agents.distributions.joint import joint
+from agents.distributions.normal import diagonal_normal, tanh_normal
+from envpool_bridge.errors import UserError
+from envpool_bridge.specs import DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, is_one_leaf
+from envpool_bridge.tree import Path, items, shown_path
+
+
+def distribution_for(spec: EnvSpec, squash: bool = False) -> Distribution:
+    """The distribution over the actions of this environment: of its one leaf, or the joint one of all leaves.
+
+    Args:
+        spec: of the environment.
+        squash: TanhNormal instead of DiagonalNormal for continuous actions; needs finite bounds.
+
+    Raises:
+        UserError: squashing was asked for unbounded actions.
+    """
+    parts = leaf_distributions(spec, squash)
+    return parts[0] if is_one_leaf(spec.action) else joint(spec.action, parts)
+
+
+def leaf_distributions(spec: EnvSpec, squash: bool = False) -> list[Distribution]:
+    """The distribution of each leaf of the action, in order; arguments and errors as those of `distribution_for`."""
+    return [_of_leaf(spec.env_id, path, leaf, squash) for path, leaf in items(spec.action)]
+
+
+def _of_leaf(env_id: str, path: Path, leaf: LeafSpec, squash: bool) -> Distribution:
+    if isinstance(leaf, DiscreteSpec):
+        return categorical(leaf.num_values)
+    if isinstance(leaf, MultiDiscreteSpec):
+        return multi_categorical(leaf.num_values, leaf.shape)
+    size = math.prod(leaf.shape)
+    if not squash:
+        return diagonal_normal(size, leaf.shape)
+    low, high = leaf.bound("low"), leaf.bound("high")
+    if low is None or high is None:
+        raise UserError(
+            f"{env_id}: squashed actions need finite bounds, got {shown_path('action', path)} without; use squash=False"
+        )
+    return tanh_normal(size, leaf.shape, jnp.ravel(low), jnp.ravel(high))

@@ -1,0 +1,68 @@
+"""Action masks: the logits of illegal values, so that they are never taken and have no part in any number."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from agents.api import Array
+from envpool_bridge.errors import UserError
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
+from envpool_bridge.tree import items, shown_path
+
+ILLEGAL = -1e9
+"""Logit of an illegal value: its probability is exactly 0 in float32. Finite, so that no gradient is 0 times infinity."""
+
+
+class MaskedLeaf(NamedTuple):
+    """Which leaf of the action is masked, and by what.
+
+    Attributes:
+        action: place of the masked leaf among the leaves of the action spec.
+        mask: keys of the mask in the observation.
+    """
+
+    action: int
+    mask: tuple[str, ...]
+
+
+def mask_logits(logits: Array, mask: Array) -> Array:
+    """Logits [..., A] with those of illegal values, where `mask` [..., A] is 0, at `ILLEGAL`.
+
+    The others are then normalised among themselves. Where a choice has no legal value (which only happens to rows that are
+    about to reset), all have the same probability.
+    """
+    return jnp.where(mask != 0, logits, ILLEGAL)
+
+
+def find_mask(spec: EnvSpec) -> MaskedLeaf | None:
+    """What is masked by what; None if every action is always legal.
+
+    The mask has one element for each value of a Discrete leaf, or for each value of each element of a MultiDiscrete one, in
+    order. Of several action leaves it masks the only discrete one.
+
+    Raises:
+        UserError: there is no such leaf in the observation, or not exactly one discrete leaf in the action, or their sizes
+            differ.
+    """
+    if not spec.action_mask:
+        return None
+    shown = shown_path("observation", spec.action_mask)
+    mask = dict(items(spec.observation)).get(spec.action_mask)
+    if mask is None:
+        raise UserError(f"{spec.env_id}: expected the action mask at {shown}, which the observation does not have")
+    actions = list(items(spec.action))
+    discrete = [place for place, (_, leaf) in enumerate(actions) if isinstance(leaf, DiscreteSpec | MultiDiscreteSpec)]
+    if len(discrete) != 1:
+        names = ", ".join(shown_path("action", actions[place][0]) for place in discrete) or "none"
+        raise UserError(
+            f"{spec.env_id}: the action mask {shown} needs exactly one discrete leaf of the action to mask, got {names}; make "
+            f"them one MultiDiscrete leaf, or leave the mask out of the spec"
+        )
+    path, leaf = actions[discrete[0]]
+    size = leaf.num_values if isinstance(leaf, DiscreteSpec) else sum(leaf.num_values)
+    if not isinstance(mask, ArraySpec) or mask.shape != (size,):
+        raise UserError(
+            f"{spec.env_id}: expected the action mask {shown} to have shape ({size},), one element for each value of "
+            f"{shown_path('action', path)}, got {mask}"
+        )
+    return MaskedLeaf(discrete[0], spec.action_mask)

@@ -1,0 +1,71 @@
+"""Continuous actions: Gaussians, plain or squashed into bounds."""
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array
+from agents.distributions.distribution import Distribution
+
+_LOG_2PI = 1.8378770664093453
+
+
+def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution:
+    """Independent Gaussians; parameters are means then log standard deviations. The environment clips to its bounds."""
+
+    def sample(parameters: Array, keys: Array) -> Array:
+        mean, log_std = jnp.split(parameters, 2, axis=-1)
+        noise = jax.vmap(lambda key: jax.random.normal(key, (num_dimensions,)))(keys)
+        return (mean + jnp.exp(log_std) * noise).reshape(mean.shape[:-1] + shape)
+
+    def mode(parameters: Array) -> Array:
+        mean, _ = jnp.split(parameters, 2, axis=-1)
+        return mean.reshape(mean.shape[:-1] + shape)
+
+    def log_prob(parameters: Array, action: Array) -> Array:
+        mean, log_std = jnp.split(parameters, 2, axis=-1)
+        return _normal_log_prob(mean, log_std, action.reshape(mean.shape)).sum(-1)
+
+    def entropy(parameters: Array) -> Array:
+        _, log_std = jnp.split(parameters, 2, axis=-1)
+        return jnp.sum(log_std + 0.5 * (1.0 + _LOG_2PI), axis=-1)
+
+    return Distribution(2 * num_dimensions, sample, mode, log_prob, entropy)
+
+
+def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: Array, high: Array) -> Distribution:
+    """Gaussians squashed by tanh and scaled to the finite bounds [low, high] (each broadcasting against [D]).
+
+    Source: Haarnoja et al. 2018 (arXiv:1801.01290), appendix C.
+    """
+    centre, half = (high + low) / 2.0, (high - low) / 2.0
+
+    def squash(raw: Array) -> Array:
+        return (centre + half * jnp.tanh(raw)).reshape(raw.shape[:-1] + shape)
+
+    def sample(parameters: Array, keys: Array) -> Array:
+        mean, log_std = jnp.split(parameters, 2, axis=-1)
+        noise = jax.vmap(lambda key: jax.random.normal(key, (num_dimensions,)))(keys)
+        return squash(mean + jnp.exp(log_std) * noise)
+
+    def mode(parameters: Array) -> Array:
+        mean, _ = jnp.split(parameters, 2, axis=-1)
+        return squash(mean)
+
+    def log_prob(parameters: Array, action: Array) -> Array:
+        mean, log_std = jnp.split(parameters, 2, axis=-1)
+        unit = (action.reshape(mean.shape) - centre) / half
+        # Actions are stored after squashing, in float32: at the very bounds arctanh would be infinite.
+        raw = jnp.arctanh(jnp.clip(unit, -1.0 + 1e-6, 1.0 - 1e-6))
+        # log(1 - tanh(x)^2) without cancellation.
+        log_slope = 2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw)) + jnp.log(half)
+        return (_normal_log_prob(mean, log_std, raw) - log_slope).sum(-1)
+
+    def entropy(parameters: Array) -> Array:
+        _, log_std = jnp.split(parameters, 2, axis=-1)
+        return jnp.sum(log_std + 0.5 * (1.0 + _LOG_2PI), axis=-1)
+
+    return Distribution(2 * num_dimensions, sample, mode, log_prob, entropy)
+
+
+def _normal_log_prob(mean: Array, log_std: Array, x: Array) -> Array:
+    return -0.5 * jnp.square((x - mean) * jnp.exp(-log_std)) - log_std - 0.5 * _LOG_2PI

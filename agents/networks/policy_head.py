@@ -1,0 +1,71 @@
+"""From a network's outputs to the parameters of the action distribution: deviations are added, illegal actions masked."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from agents.api import Array, Observation, Params
+from agents.distributions import Distribution, distribution_for, find_mask, leaf_distributions, mask_logits
+from agents.networks.config import NetworkConfig
+from envpool_bridge.specs import ArraySpec, EnvSpec, is_one_leaf
+from envpool_bridge.tree import items, lookup, path_name
+
+
+class PolicyHead(NamedTuple):
+    """What stands between a network and its action distribution.
+
+    Attributes:
+        num_outputs: of the network: logits of discrete leaves, means of continuous ones, in order.
+        params: first values of its own parameters: {} or {"log_std": [D]}, by name for an action with structure.
+        parameters: (params, outputs [..., num_outputs], observation) to the distribution's parameters [..., P].
+        distribution: over actions.
+    """
+
+    num_outputs: int
+    params: dict[str, Params]
+    parameters: Callable[[Params, Array, Observation], Array]
+    distribution: Distribution
+
+
+def make_policy_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
+    """The head for this environment's actions.
+
+    The standard deviation is a parameter of its own, the same in every state (Schulman et al. 2017).
+
+    Raises:
+        UserError: squashing does not fit the actions, or the action mask does not.
+    """
+    found = list(items(spec.action))
+    names = [path_name(path) for path, _ in found]
+    continuous = [isinstance(leaf, ArraySpec) for _, leaf in found]
+    sizes = [
+        part.num_parameters // 2 if has_std else part.num_parameters
+        for part, has_std in zip(leaf_distributions(spec, config.squash), continuous, strict=True)
+    ]
+    masked, one_leaf = find_mask(spec), is_one_leaf(spec.action)
+    log_stds = {
+        name: jnp.full((size,), config.initial_log_std)
+        for name, size, has_std in zip(names, sizes, continuous, strict=True)
+        if has_std
+    }
+    params = {"log_std": log_stds[""] if one_leaf else log_stds} if log_stds else {}
+
+    def parameters(params: Params, outputs: Array, observation: Observation) -> Array:
+        pieces: list[Array] = []
+        for place, (name, output) in enumerate(zip(names, _split(outputs, sizes), strict=True)):
+            if continuous[place]:
+                log_std = params["log_std"] if one_leaf else params["log_std"][name]
+                pieces += [output, jnp.broadcast_to(log_std, output.shape)]
+            elif masked is not None and masked.action == place:
+                pieces.append(mask_logits(output, lookup(observation, masked.mask)))
+            else:
+                pieces.append(output)
+        return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, -1)
+
+    return PolicyHead(sum(sizes), params, parameters, distribution_for(spec, config.squash))
+
+
+def _split(outputs: Array, sizes: Sequence[int]) -> list[Array]:
+    return [outputs[..., end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]

@@ -1,0 +1,104 @@
+"""Mean and variance of a stream, batch by batch, that still move after 1e9 steps.
+
+Every number is a pair of float32 whose sum counts, because jax has no float64 here: alone, a float32 would leave out whatever is
+smaller than its last bit (a count would stop at 2^24 times the batch, a mean far from 0 much sooner).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """Of one batch.
+
+    Attributes:
+        count: float32 scalar, how many values.
+        origin: [...] float32, the mean of each element, nearly.
+        mean: [...] float32, of each element's difference from `origin`: what the last bit of `origin` leaves out.
+        variance: [...] float32, of each element.
+    """
+
+    count: Array
+    origin: Array
+    mean: Array
+    variance: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RunningMoments:
+    """Of all batches so far; each array is [2, ...] float32: a number and what is left of it.
+
+    Attributes:
+        count: [2], how many values.
+        mean: [2, ...], of each element.
+        variance: [2, ...], of each element.
+    """
+
+    count: Array
+    mean: Array
+    variance: Array
+
+
+def no_moments(shape: tuple[int, ...]) -> RunningMoments:
+    """Before the first batch, of values of this shape."""
+    # An array each: the program that updates them is given their memory, which no two of them may share.
+    return RunningMoments(*(jnp.zeros((2, *rest), jnp.float32) for rest in ((), shape, shape)))
+
+
+def batch_moments(x: Array, valid: Array) -> Moments:
+    """Moments over T and B.
+
+    Args:
+        x: [T, B, ...].
+        valid: [T, B] bool, which of them count.
+
+    Source: Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance", eq. 1.7 (corrected two-pass).
+    """
+    weight = valid.astype(jnp.float32)
+    count = jnp.sum(weight)
+    divisor = jnp.maximum(count, 1.0)
+    where = valid.reshape(valid.shape + (1,) * (x.ndim - 2))
+    origin = jnp.sum(jnp.where(where, x.astype(jnp.float32), 0.0), axis=(0, 1)) / divisor
+    difference = jnp.where(where, x.astype(jnp.float32) - origin, 0.0)
+    mean = jnp.sum(difference, axis=(0, 1)) / divisor
+    variance = jnp.sum(jnp.square(difference), axis=(0, 1)) / divisor - jnp.square(mean)
+    return Moments(count, origin, mean, jnp.maximum(variance, 0.0))
+
+
+def merge(running: RunningMoments, batch: Moments) -> RunningMoments:
+    """The moments of all values so far and those of the batch; an empty batch changes nothing.
+
+    Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances", eq. 2.1.
+    """
+    count = _add(running.count, batch.count)
+    share = batch.count / jnp.maximum(count[0], 1.0)
+    # Each part by itself: their sum would lose what the parts are there for.
+    coarse, fine = batch.origin - running.mean[0], batch.mean - running.mean[1]
+    spread = (batch.variance - running.variance[0]) - running.variance[1]
+    return RunningMoments(
+        count,
+        _add(_add(running.mean, share * coarse), share * fine),
+        _add(running.variance, share * (spread + (1.0 - share) * jnp.square(coarse + fine))),
+    )
+
+
+def deviation(running: RunningMoments, epsilon: float) -> Array:
+    """[...] float32: the square root of the variance plus `epsilon` (squared units of the values); 1 before the first batch."""
+    return jnp.where(running.count[0] > 0, jnp.sqrt(jnp.maximum(running.variance[0], 0.0) + epsilon), 1.0)
+
+
+def _add(pair: Array, x: Array) -> Array:
+    """The pair [2, ...] whose sum is that of `pair` and `x`, nearly exactly. Source: Knuth, TAOCP 2, 4.2.2, theorem B."""
+    total = pair[0] + x
+    part = total - pair[0]
+    error = (pair[0] - (total - part)) + (x - part)
+    rest = pair[1] + error
+    renewed = total + rest
+    return jnp.stack([renewed, rest - (renewed - total)])
