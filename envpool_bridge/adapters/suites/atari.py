@@ -14,6 +14,7 @@ from envpool_bridge.adapters.suites.registered import register_atari, registered
 from envpool_bridge.errors import UserError
 
 _NOOP = 0
+_FRAMES_PER_SECOND = 60  # of the console; ALE declares half of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +116,7 @@ def make_atari(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
     return _make(env_id, options_of(AtariOptions, "atari", env_id, kwargs))
 
 
-def _make(env_id: str, options: AtariOptions) -> gymnasium.Env:
+def _make(env_id: str, options: AtariOptions, render_mode: str | None = None) -> gymnasium.Env:
     from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
     register_atari()
@@ -128,7 +129,9 @@ def _make(env_id: str, options: AtariOptions) -> gymnasium.Env:
         max_num_frames_per_episode=options.max_frames,
         mode=options.mode,
         difficulty=options.difficulty,
+        render_mode=render_mode,
     )
+    env.metadata = {**env.metadata, "render_fps": _FRAMES_PER_SECOND}
     env = AtariPreprocessing(
         env, options.noop_max, options.frame_skip, options.screen_size, grayscale_obs=options.grayscale
     )

@@ -6,13 +6,16 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration
 
+from envpool_bridge.adapters.action_mask import MaskFromInfo
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.suites.registered import registration
 from envpool_bridge.adapters.vector_rows import VectorSource
 from envpool_bridge.errors import UserError
 
 
-def gymnasium_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:
+def gymnasium_source(
+    env_id: str, kwargs: dict[str, Any], check_range: bool, mask_from_info: bool = False
+) -> GymnasiumSource:
     """Rows of one environment object each.
 
     What the id means is looked up here and sent along, so that an id which only the user's script registers works in
@@ -21,7 +24,8 @@ def gymnasium_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> 
     Raises:
         UserError: unknown id, or a package that it needs is missing.
     """
-    return GymnasiumSource(partial(make_gymnasium, registration(env_id), kwargs), env_id, check_range=check_range)
+    make = partial(make_gymnasium, registration(env_id), kwargs, mask_from_info)
+    return GymnasiumSource(make, env_id, check_range=check_range)
 
 
 def gymnasium_vector_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> VectorSource:
@@ -29,25 +33,32 @@ def gymnasium_vector_source(env_id: str, kwargs: dict[str, Any], check_range: bo
     return VectorSource(partial(make_vector, registration(env_id), kwargs), env_id, check_range=check_range)
 
 
-def make_gymnasium(env_id: str | Registration, kwargs: dict[str, Any]) -> gymnasium.Env:
+def make_gymnasium(
+    env_id: str | Registration, kwargs: dict[str, Any], mask_from_info: bool = False, render_mode: str | None = None
+) -> gymnasium.Env:
     """`gymnasium.make` without its passive checker: what it would warn of, we refuse.
 
     Args:
         env_id: the id, or what is registered under it.
         kwargs: further arguments of `gymnasium.make`.
+        mask_from_info: whether the legal actions that infos tell become part of the observation: see `MaskFromInfo`.
+        render_mode: as of `gymnasium.make`; None takes what `kwargs` say.
 
     Raises:
-        UserError: the environment does not take these arguments, or needs a package that is not installed.
+        UserError: the environment does not take these arguments, needs a package that is not installed, or has actions that
+            cannot be masked.
     """
     found = registration(env_id) if isinstance(env_id, str) else env_id
+    given = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
     try:
-        return gymnasium.make(found, disable_env_checker=True, **kwargs)
+        env = gymnasium.make(found, disable_env_checker=True, **given)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"{found.id}: {error}") from error
     except TypeError as error:
         if not kwargs or "unexpected keyword" not in str(error):
             raise
         raise UserError(f"{found.id}: bad kwargs {kwargs}: {error}") from error
+    return MaskFromInfo(env) if mask_from_info else env
 
 
 def make_vector(env_id: str | Registration, kwargs: dict[str, Any], num_envs: int) -> gymnasium.vector.VectorEnv:

@@ -75,12 +75,12 @@ def _registration(env_id: str) -> Registration:
     return registered_with_prefix(env_id, "minigrid", _PREFIXES)
 
 
-def _make(found: Registration, options: MinigridOptions) -> gymnasium.Env:
+def _make(found: Registration, options: MinigridOptions, render_mode: str | None = None) -> gymnasium.Env:
     from minigrid.wrappers import FullyObsWrapper, RGBImgObsWrapper, RGBImgPartialObsWrapper
 
     given = {} if options.max_steps is None else {"max_steps": options.max_steps}
     try:
-        env = gymnasium.make(found, disable_env_checker=True, **given)
+        env = gymnasium.make(found, disable_env_checker=True, render_mode=render_mode, **given)
     except gymnasium.error.DependencyNotInstalled as error:  # the WFC tasks
         raise UserError(f"{found.id}: {error}") from error
     if options.image == "pixels":

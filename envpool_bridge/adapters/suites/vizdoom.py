@@ -100,7 +100,7 @@ def _nearest_free(env_id: str) -> str:
     return difflib.get_close_matches(env_id, known, n=1, cutoff=0.0)[0]
 
 
-def _make(found: Registration, options: VizdoomOptions) -> gymnasium.Env:
+def _make(found: Registration, options: VizdoomOptions, render_mode: str | None = None) -> gymnasium.Env:
     from gymnasium.wrappers import FrameStackObservation
 
     given: dict[str, Any] = {"screen_format": "GRAY8" if options.grayscale else "RGB24"}
@@ -112,6 +112,7 @@ def _make(found: Registration, options: VizdoomOptions) -> gymnasium.Env:
         frame_skip=options.frame_skip,
         screen_resolution="RES_160X120",
         use_multi_binary_action_space=False,
+        render_mode=render_mode,
         **given,
     )
     env = VizdoomPreprocessing(env, options)
@@ -132,6 +133,7 @@ class VizdoomPreprocessing(gymnasium.Wrapper):
         super().__init__(env)
         self._options = options
         self._last: dict[str, np.ndarray] = {}
+        self._drawn: Any = None
         inner = env.observation_space
         assert isinstance(inner, spaces.Dict)
         shape = options.screen_size if options.grayscale else (*options.screen_size, 3)
@@ -162,6 +164,12 @@ class VizdoomPreprocessing(gymnasium.Wrapper):
             self._last = self._seen(observation)
         truncated = bool(timed_out and not self._game.is_player_dead())
         return self._last, reward, bool(ended and not truncated), truncated, info
+
+    def render(self) -> Any:
+        """The game's screen as it is drawn, [120, 160, 3] uint8; once an episode is over, the last one there was."""
+        if not self._game.is_episode_finished():
+            self._drawn = self.env.render()
+        return self._drawn
 
     def close(self) -> None:
         """Ends the game and removes its directory; idempotent."""
