@@ -22,6 +22,8 @@ class Evaluate:
         stochastic: sample actions instead of taking the most likely one.
         seed: of environments and actions.
         max_rows: environments side by side.
+        video: also record episodes into this file, *.mp4.
+        video_episodes: how many; those that `--max-rows 1` plays first.
     """
 
     path: tyro.conf.Positional[Path]
@@ -30,6 +32,8 @@ class Evaluate:
     stochastic: bool = False
     seed: int = 0
     max_rows: int = 32
+    video: Path | None = None
+    video_episodes: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,6 +253,7 @@ def _evaluate(command: Evaluate) -> None:
     from jaxsrl.evaluate import evaluate
     from jaxsrl.load import load_agent
     from jaxsrl.run_directory import write_json
+    from jaxsrl.video import Video
 
     try:
         loaded = load_agent(command.path)
@@ -257,16 +262,21 @@ def _evaluate(command: Evaluate) -> None:
         sys.exit(1)
     for problem in loaded.problems:
         print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
+    mode = Mode.SAMPLE if command.stochastic else Mode.GREEDY
+    video = None if command.video is None else Video(loaded.source, command.video, command.video_episodes)
     report = evaluate(
         loaded.agent,
         loaded.params,
         loaded.source,
         episodes=command.episodes,
         seed=command.seed,
-        mode=Mode.SAMPLE if command.stochastic else Mode.GREEDY,
+        mode=mode,
         max_rows=command.max_rows,
     )
     result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}
+    if video is not None:
+        video.record(loaded.agent, loaded.params, seed=command.seed, mode=mode)
+        result["video"] = str(command.video)
     if loaded.run_directory is not None:
         write_json(loaded.run_directory / "eval.json", result)
     _show(result, command.json, f"evaluation of {command.path}")

@@ -97,6 +97,48 @@ def test_flags_reach_the_evaluation(capsys, run):
     assert evaluated(capsys, run, "--max-rows", "1")[0]["env_steps"] != greedy["env_steps"]
 
 
+def read_video(path):
+    """Frames, [N, H, W, 3], as imageio reads them: in a process of its own, because it forks and leaves its ffmpeg behind."""
+    # Not list(reader), which asks for its length: infinity.
+    code = (
+        "import sys, numpy, imageio.v2\nreader = imageio.v2.get_reader(sys.argv[1])\n"
+        "numpy.save(sys.argv[1] + '.npy', numpy.stack([frame for frame in reader]))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60)
+    return np.load(f"{path}.npy")
+
+
+def test_a_video_shows_the_first_episodes(capsys, run, tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    pytest.importorskip("pygame")
+    path = tmp_path / "out.mp4"
+    plain, _ = evaluated(capsys, run, "--max-rows", "1", "--episodes", "2")
+    result, _ = evaluated(
+        capsys, run, "--max-rows", "1", "--episodes", "2", "--video", str(path), "--video-episodes", "2"
+    )
+    assert result == {**plain, "video": str(path)}
+    frames = read_video(path)
+    # The first frame of each episode, one after each step, and half a second at 50 frames a second between them.
+    assert len(frames) == 2 + plain["env_steps"] + 25
+    assert frames.shape[1:] == (400, 600, 3)
+    assert len({frame.tobytes() for frame in frames}) > plain["env_steps"] // 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--video", "out.gif"], "expected the video to be a file *.mp4"),
+        (["--video", "out.mp4", "--video-episodes", "0"], "video_episodes must be at least 1"),
+    ],
+)
+def test_a_video_that_cannot_be_is_refused_before_anything_is_played(capsys, run, flags, message):
+    code, printed = stopped(capsys, "evaluate", run, *flags)
+    assert code == 2
+    assert message in printed
+    assert printed.count("\n") == 1
+    assert not (run / "eval.json").exists()
+
+
 def test_without_json_a_table_is_printed(capsys, run):
     jaxsrl.cli.main(["evaluate", str(run), "--episodes", "1"])
     printed = capsys.readouterr().out
