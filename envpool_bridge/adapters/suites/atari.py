@@ -5,15 +5,14 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.adapters.suites.atari_wrappers import EpisodeIsALife, SavedStart, SignReward, StickyActions
 from envpool_bridge.adapters.suites.options import options_of, require_at_least
 from envpool_bridge.adapters.suites.packages import require_package
 from envpool_bridge.adapters.suites.registered import register_atari, registered_with_prefix
 from envpool_bridge.errors import UserError
 
-_NOOP = 0
 _FRAMES_PER_SECOND = 60  # of the console; ALE declares half of them
 
 
@@ -89,7 +88,7 @@ class AtariSource(GymnasiumSource):
 
 
 def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> AtariSource:
-    """Rows of an Atari game.
+    """Rows of an Atari game; agents see [frame_stack, 84, 84] uint8, of which each frame is stored once.
 
     Raises:
         UserError: no such game, unknown or bad options, or a package is missing.
@@ -99,7 +98,10 @@ def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Atar
     register_atari()
     registered_with_prefix(env_id, "atari", ("ALE/",))
     options = options_of(AtariOptions, "atari", env_id, kwargs)
-    return AtariSource(partial(_make, env_id, options), env_id, options.frame_skip, check_range, options=options)
+    make_env = partial(_make, env_id, options)
+    return AtariSource(
+        make_env, env_id, options.frame_skip, check_range, frame_stack=options.frame_stack, options=options
+    )
 
 
 def make_atari(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
@@ -112,19 +114,24 @@ def make_atari(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
     Raises:
         UserError: unknown or bad options.
     """
+    from gymnasium.wrappers import FrameStackObservation
+
     register_atari()
-    return _make(env_id, options_of(AtariOptions, "atari", env_id, kwargs))
+    options = options_of(AtariOptions, "atari", env_id, kwargs)
+    env = _make(env_id, options)
+    return FrameStackObservation(env, options.frame_stack) if options.frame_stack > 1 else env
 
 
 def _make(env_id: str, options: AtariOptions, render_mode: str | None = None) -> gymnasium.Env:
-    from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+    """The game, one frame an observation: sources stack them."""
+    from gymnasium.wrappers import AtariPreprocessing
 
     register_atari()
     env = gymnasium.make(
         env_id,
         disable_env_checker=True,
         frameskip=1,
-        repeat_action_probability=options.repeat_action_probability,
+        repeat_action_probability=0.0,
         full_action_space=options.full_action_space,
         max_num_frames_per_episode=options.max_frames,
         mode=options.mode,
@@ -132,58 +139,24 @@ def _make(env_id: str, options: AtariOptions, render_mode: str | None = None) ->
         render_mode=render_mode,
     )
     env.metadata = {**env.metadata, "render_fps": _FRAMES_PER_SECOND}
+    _require_noop(env, env_id, options)
+    if options.noop_max > 0:
+        env = SavedStart(env)
+    if options.repeat_action_probability > 0.0:
+        env = StickyActions(env, options.repeat_action_probability)
     env = AtariPreprocessing(
         env, options.noop_max, options.frame_skip, options.screen_size, grayscale_obs=options.grayscale
     )
     if options.terminal_on_life_loss:
         env = EpisodeIsALife(env)
-    if options.clip_rewards:
-        env = SignReward(env)
-    # Outermost, so that the frames before it can be taken one by one.
-    return FrameStackObservation(env, options.frame_stack) if options.frame_stack > 1 else env
+    return SignReward(env) if options.clip_rewards else env
 
 
-class EpisodeIsALife(gymnasium.Wrapper):
-    """Ends an episode with each life that is lost; the next one goes on in the same game.
-
-    The reset after a lost life plays one no-op, as in the field's implementations of Mnih et al. 2015 ("EpisodicLife"): its
-    reward is nobody's. A reset in the middle of a life, or after the game is over, begins a new game. Since an episode now
-    depends on the lives before it, its seed and its actions do not determine it.
-    """
-
-    def __init__(self, env: gymnasium.Env) -> None:
-        """Of a game whose infos have "lives"."""
-        super().__init__(env)
-        self._lives = 0
-        self._in_game = False  # an episode has ended by a lost life, and the game goes on
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """First observation of the next life, or of a new game."""
-        goes_on = self._in_game
-        self._in_game = False
-        observation, info = None, {}
-        if goes_on:
-            observation, _, terminated, truncated, info = self.env.step(_NOOP)
-            goes_on = not (terminated or truncated)
-        if not goes_on:
-            observation, info = self.env.reset(seed=seed, options=options)
-        self._lives = info["lives"]
-        return observation, info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """A step that also terminates when a life is lost."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        lives = info["lives"]
-        # Some games show no lives for some frames before they are over: those frames belong to the last life.
-        lost = 0 < lives < self._lives
-        self._lives = lives
-        self._in_game = lost and not (terminated or truncated)
-        return observation, reward, bool(terminated or lost), truncated, info
-
-
-class SignReward(gymnasium.RewardWrapper):
-    """Rewards reduced to -1, 0 or 1. Source: Mnih et al. 2015, "Training details"."""
-
-    def reward(self, reward: Any) -> float:
-        """The sign."""
-        return float(np.sign(reward))
+def _require_noop(env: gymnasium.Env, env_id: str, options: AtariOptions) -> None:
+    meanings: list[str] = env.unwrapped.get_action_meanings()  # pyright: ignore[reportAttributeAccessIssue]
+    if meanings[0] != "NOOP" and (options.noop_max > 0 or options.terminal_on_life_loss):
+        env.close()
+        raise UserError(
+            f"{env_id}: its smallest set of actions has no no-op, with which an episode should begin: set full_action_space "
+            f"true, or noop_max 0 and terminal_on_life_loss false"
+        )

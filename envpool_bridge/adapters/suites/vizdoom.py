@@ -60,7 +60,8 @@ def vizdoom_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Gy
     """
     found = _registration(env_id)
     options = options_of(VizdoomOptions, "vizdoom", env_id, kwargs)
-    return GymnasiumSource(partial(_make, found, options), env_id, options.frame_skip, check_range)
+    make_env = partial(_make, found, options)
+    return GymnasiumSource(make_env, env_id, options.frame_skip, check_range, frame_stack=options.frame_stack)
 
 
 def make_vizdoom(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
@@ -73,7 +74,11 @@ def make_vizdoom(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
     Raises:
         UserError: no such scenario, unknown or bad options, or a package or the game's own files are missing.
     """
-    return _make(_registration(env_id), options_of(VizdoomOptions, "vizdoom", env_id, kwargs))
+    from gymnasium.wrappers import FrameStackObservation
+
+    options = options_of(VizdoomOptions, "vizdoom", env_id, kwargs)
+    env = _make(_registration(env_id), options)
+    return FrameStackObservation(env, options.frame_stack) if options.frame_stack > 1 else env
 
 
 def _registration(env_id: str) -> Registration:
@@ -101,8 +106,7 @@ def _nearest_free(env_id: str) -> str:
 
 
 def _make(found: Registration, options: VizdoomOptions, render_mode: str | None = None) -> gymnasium.Env:
-    from gymnasium.wrappers import FrameStackObservation
-
+    """The scenario, one screen an observation: sources stack them."""
     given: dict[str, Any] = {"screen_format": "GRAY8" if options.grayscale else "RGB24"}
     if options.max_buttons_pressed is not None:
         given["max_buttons_pressed"] = options.max_buttons_pressed
@@ -115,8 +119,7 @@ def _make(found: Registration, options: VizdoomOptions, render_mode: str | None 
         render_mode=render_mode,
         **given,
     )
-    env = VizdoomPreprocessing(env, options)
-    return FrameStackObservation(env, options.frame_stack) if options.frame_stack > 1 else env
+    return VizdoomPreprocessing(env, options)
 
 
 class VizdoomPreprocessing(gymnasium.Wrapper):

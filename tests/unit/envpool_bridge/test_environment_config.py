@@ -80,13 +80,6 @@ def test_an_atari_step_is_as_many_frames_as_declared():
     env.close()
 
 
-@pytest.mark.parametrize(("kwargs", "probability"), [({}, 0.0), ({"repeat_action_probability": 0.25}, 0.25)])
-def test_atari_actions_are_sticky_only_when_asked(kwargs, probability):
-    env = make_atari("ALE/Pong-v5", kwargs)
-    assert env.unwrapped.ale.getFloat("repeat_action_probability") == probability
-    env.close()
-
-
 def test_further_arguments_reach_the_environment():
     lake = EnvConfig("FrozenLake-v1", kwargs='{"map_name": "8x8"}')
     assert lake.source().spec().observation.num_values == 64

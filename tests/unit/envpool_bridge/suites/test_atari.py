@@ -8,7 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.suites.atari import EpisodeIsALife, make_atari
+from envpool_bridge.adapters.suites.atari import make_atari
+from envpool_bridge.adapters.suites.atari_wrappers import EpisodeIsALife, StickyActions
 from envpool_bridge.errors import UserError
 
 pytest.importorskip("ale_py")
@@ -79,40 +80,123 @@ def test_a_step_is_as_many_frames_as_asked_for_and_declared(frame_skip):
     assert source.spec().action_repeat == frame_skip
 
 
-def frames_before_the_first_step(noop_max):
-    env = make_atari("ALE/Pong-v5", {"noop_max": noop_max})
-    frames = []
+def test_an_episode_begins_with_a_random_number_of_noops():
+    env = make_atari("ALE/Pong-v5", {"noop_max": 3})
+    frames = set()
     for seed in range(12):
         env.reset(seed=seed)
-        frames.append(emulator(env).getEpisodeFrameNumber())
+        frames.add(emulator(env).getEpisodeFrameNumber())
     env.close()
-    return frames
+    none = make_atari("ALE/Pong-v5", {"noop_max": 0})
+    none.reset(seed=0)
+    start = emulator(none).getEpisodeFrameNumber()
+    none.close()
+    assert {frame - start for frame in frames} == {1, 2, 3}
 
 
-def test_an_episode_begins_with_a_random_number_of_noops():
-    none = frames_before_the_first_step(0)
-    assert len(set(none)) == 1
-    some = [frames - none[0] for frames in frames_before_the_first_step(3)]
-    assert set(some) == {1, 2, 3}
+@pytest.mark.parametrize(
+    "game", ["ALE/Qbert-v5", "ALE/BeamRider-v5"]
+)  # two whose emulators keep what was played before
+def test_an_episode_follows_from_its_seed_whatever_was_played_before(game):
+    def episode(env, seed):
+        first, _ = env.reset(seed=seed)
+        steps = [env.step(step % 4) for step in range(20)]
+        return [first.tobytes()] + [(step[0].tobytes(), step[1]) for step in steps]
+
+    kwargs = {"repeat_action_probability": 0.25, "frame_stack": 1}
+    fresh, played_before = make_atari(game, kwargs), make_atari(game, kwargs)
+    expected = episode(fresh, 5)
+    assert episode(played_before, 1) != expected
+    assert episode(played_before, 5) == expected
+    assert episode(fresh, 5) == expected
+    fresh.close()
+    played_before.close()
+
+
+def test_a_games_first_frame_is_the_emulators_own():
+    import gymnasium.wrappers
+
+    kwargs = {"noop_max": 1, "frame_stack": 1}
+    env, theirs = (
+        make_atari("ALE/Seaquest-v5", kwargs),
+        gymnasium.make("ALE/Seaquest-v5", frameskip=1, repeat_action_probability=0.0, disable_env_checker=True),
+    )
+    theirs = gymnasium.wrappers.AtariPreprocessing(theirs, noop_max=1)
+    for _ in range(2):
+        np.testing.assert_array_equal(env.reset(seed=8)[0], theirs.reset(seed=0)[0])
+        for step in range(30):
+            np.testing.assert_array_equal(env.step(step % 18)[0], theirs.step(step % 18)[0])
+    env.close()
+    theirs.close()
+
+
+class Recorder(gymnasium.Env):
+    """Records the actions it is given."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(100_000)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.actions = []
+        return 0, {}
+
+    def step(self, action):
+        self.actions.append(action)
+        return 0, 0.0, False, False, {}
+
+
+def test_a_sticky_action_is_the_one_that_was_played_before():
+    recorder = Recorder()
+    env = StickyActions(recorder, 0.25)
+    env.reset(seed=0)
+    count = 4000
+    for action in range(1, count + 1):
+        env.step(action)
+    repeats = 0
+    for given, before, done in zip(range(1, count + 1), [NOOP, *recorder.actions], recorder.actions, strict=False):
+        assert done in (given, before)
+        repeats += done == before
+    assert repeats / count == pytest.approx(0.25, abs=0.03)
+    env.reset(seed=1)
+    env.step(7)
+    assert recorder.actions[0] in (NOOP, 7)
 
 
 def test_actions_stick_and_are_all_eighteen_only_when_asked():
     plain = make_atari("ALE/Pong-v5", {})
     asked = make_atari("ALE/Pong-v5", {"repeat_action_probability": 0.25, "full_action_space": True})
-    assert (emulator(plain).getFloat("repeat_action_probability"), plain.action_space.n) == (0.0, 6)
-    assert (emulator(asked).getFloat("repeat_action_probability"), asked.action_space.n) == (0.25, 18)
+    assert (is_sticky(plain), plain.action_space.n) == (False, 6)
+    assert (is_sticky(asked), asked.action_space.n) == (True, 18)
+    assert emulator(asked).getFloat("repeat_action_probability") == 0.0  # not twice
     plain.close()
     asked.close()
 
 
+def is_sticky(env):
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, StickyActions):
+            return True
+        env = env.env
+    return False
+
+
+def test_a_game_without_a_noop_is_refused_with_what_has_one():
+    with pytest.raises(UserError, match="has no no-op, .* set full_action_space true"):
+        make_atari("ALE/Backgammon-v5", {})
+    make_atari("ALE/Backgammon-v5", {"full_action_space": True}).close()
+
+
 def test_a_game_is_cut_off_after_so_many_frames():
-    env = make_atari("ALE/Pong-v5", {"max_frames": 200, "noop_max": 0})
-    env.reset(seed=0)
-    ends = []
-    while not (ends and any(ends[-1])):
-        ends.append(env.step(NOOP)[2:4])
-    assert ends[-1] == (False, True)
-    assert emulator(env).getEpisodeFrameNumber() == pytest.approx(200, abs=4)
+    env = make_atari("ALE/Pong-v5", {"max_frames": 200})
+    for seed in (0, 1):
+        env.reset(seed=seed)
+        ends = []
+        while not (ends and any(ends[-1])):
+            ends.append(env.step(NOOP)[2:4])
+        assert ends[-1] == (False, True)
+        assert emulator(env).getEpisodeFrameNumber() == pytest.approx(200, abs=4)
+        assert len(ends) > 35
     env.close()
 
 
