@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -21,6 +22,7 @@ from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
 # The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/ring_protocol.md).
 _SPIN_SECONDS = 500e-6
 _INFOS_SECONDS = 10.0
+_BEGIN_SECONDS = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +224,12 @@ class EnvPool:
         def begun() -> bool:
             return all(self._counters.observations_posted(lane) > first for lane in lanes)
 
-        return self._learning.wait(begun, timeout_seconds, self._workers.check)
+        # Observations ring the acting thread's doorbell, not ours: we look now and then.
+        deadline = time.monotonic() + timeout_seconds
+        while not self._learning.wait(begun, _BEGIN_SECONDS, self._workers.check):
+            if time.monotonic() >= deadline:
+                return False
+        return True
 
     def wait_lane(self, lane: int, timeout_seconds: float) -> bool:
         """Waits until this lane awaits actions; raises as `wait_ready`."""

@@ -153,7 +153,7 @@ class EnvSpec:
             not (0): [A] of a Discrete action, [sum of num_values] of a MultiDiscrete one; () if every action is always legal.
         agents: of a multi-agent environment, of which every row is one: row r is agent `r % len(agents)` of environment
             `r // len(agents)`. () where a row is an environment. A row whose agent is not there has `valid=False`.
-        critic_only: keys of the observation's leaves that only a value may see: the global state.
+        critic_only: keys of the observation's leaf that only a value may see, the global state; () if there is none.
         info_fields: numbers of the environment's infos that are recorded with every step, for statistics of episodes.
     """
 

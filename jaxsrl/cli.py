@@ -132,6 +132,25 @@ class BenchSleep:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchStepTimes:
+    """Step environments whose steps take different times: asynchronous lanes against lockstep.
+
+    Attributes:
+        rows: environments, one worker process each.
+        least: milliseconds a step at least.
+        most: milliseconds a step at most; each is drawn uniformly.
+        seconds: that each contender steps.
+        json: print one JSON object instead of a table.
+    """
+
+    rows: int = 16
+    least: float = 1.0
+    most: float = 50.0
+    seconds: float = 20.0
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchDevice:
     """Train PPO with environments on the device, against PureJaxRL's published shape (and rejax, where it is installed).
 
@@ -156,6 +175,7 @@ Bench = Annotated[
     | Annotated[BenchTrain, tyro.conf.subcommand("train")]
     | Annotated[BenchPlans, tyro.conf.subcommand("plans")]
     | Annotated[BenchSleep, tyro.conf.subcommand("sleep")]
+    | Annotated[BenchStepTimes, tyro.conf.subcommand("step-times")]
     | Annotated[BenchDevice, tyro.conf.subcommand("device")]
     | Annotated[BenchGpu, tyro.conf.subcommand("gpu")],
     tyro.conf.arg(name=""),
@@ -209,6 +229,10 @@ def main(arguments: list[str] | None = None) -> None:
         from jaxsrl.bench.sleep import SleepBench, bench_sleep
 
         _show_rows(bench_sleep(SleepBench(bench.milliseconds, bench.rows)), bench.json)
+    elif isinstance(bench, BenchStepTimes):
+        from jaxsrl.bench.step_times import bench_step_times
+
+        _show(bench_step_times(bench.rows, bench.least, bench.most, bench.seconds), bench.json, "step times")
     elif isinstance(bench, BenchDevice):
         from jaxsrl.bench.device_only import bench_device_only
 

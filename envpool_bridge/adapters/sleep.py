@@ -18,23 +18,29 @@ class Sleep(gymnasium.Env):
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, milliseconds: float = 5.0, episode_steps: int = 100) -> None:
+    def __init__(
+        self, milliseconds: float = 5.0, episode_steps: int = 100, max_milliseconds: float | None = None
+    ) -> None:
         """An environment that has not been reset.
 
         Args:
             milliseconds: of sleep a step; a reset does not sleep.
             episode_steps: steps of every episode.
+            max_milliseconds: of sleep a step, each drawn uniformly between the two; None sleeps the same at every step.
 
         Raises:
             UserError: a number that makes no sense.
         """
         if milliseconds < 0:
             raise UserError(f"milliseconds of Sleep must not be negative: got {milliseconds}")
+        if max_milliseconds is not None and max_milliseconds < milliseconds:
+            raise UserError(f"max_milliseconds of Sleep must be at least {milliseconds}: got {max_milliseconds}")
         if episode_steps < 1:
             raise UserError(f"episode_steps of Sleep must be at least 1: got {episode_steps}")
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._seconds, self._episode_steps = milliseconds / 1000, episode_steps
+        self._most_seconds = None if max_milliseconds is None else max_milliseconds / 1000
         self._steps = 0
 
     def reset(
@@ -47,7 +53,8 @@ class Sleep(gymnasium.Env):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Sleeps; reward 1."""
-        time.sleep(self._seconds)
+        most = self._most_seconds
+        time.sleep(self._seconds if most is None else self.np_random.uniform(self._seconds, most))
         self._steps += 1
         return self._observed(), 1.0, False, self._steps >= self._episode_steps, {}
 

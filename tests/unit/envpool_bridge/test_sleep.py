@@ -25,6 +25,18 @@ def test_a_step_takes_the_time_that_the_configuration_says():
     assert time.process_time() - processor < 0.5 * 5 * 0.020
 
 
+def test_steps_may_take_times_drawn_between_two_bounds(monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    env = Sleep(milliseconds=1, max_milliseconds=50)
+    env.reset(seed=0)
+    for _ in range(400):
+        env.step(0)
+    assert 0.001 <= min(slept) < 0.003
+    assert 0.048 < max(slept) <= 0.050
+    assert np.mean(slept) == pytest.approx(0.0255, abs=0.002)
+
+
 def test_episodes_are_cut_after_their_steps_and_begin_anew():
     env = Sleep(milliseconds=0, episode_steps=3)
     for _ in range(2):
@@ -49,6 +61,7 @@ def test_rows_of_it_have_a_specification():
         ("Sleep", '{"hours": 1}', "Sleep of suite 'probe': bad kwargs"),
         ("Sleep", '{"milliseconds": -1}', "must not be negative: got -1"),
         ("Sleep", '{"episode_steps": 0}', "must be at least 1: got 0"),
+        ("Sleep", '{"max_milliseconds": 4}', "max_milliseconds of Sleep must be at least 5.0: got 4"),
         ("ConstantReward", '{"milliseconds": 1}', "ConstantReward of suite 'probe': bad kwargs"),
         ("Sleepy", "{}", "unknown probe environment 'Sleepy'"),
     ],

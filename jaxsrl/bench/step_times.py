@@ -1,0 +1,88 @@
+"""Environments whose steps take different times: asynchronous lanes against lanes that wait for their slowest row.
+
+The limit is what the rows do by themselves: as many bare processes, each stepping one environment and telling nobody.
+Contenders take turns in short rounds, so that a machine whose speed drifts drifts for all of them.
+"""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.errors import UserError
+from envpool_bridge.layout import PoolShape
+from envpool_bridge.pool import EnvPool, PoolOptions
+from jaxsrl.bench.contenders import bare_processes
+
+Stepper = Callable[[float], float]
+"""Steps for so many seconds and returns env steps per second."""
+
+_LENGTH, _SLOTS = 64, 4  # steps a slot; a row may be ahead of the slowest by the steps of all slots
+
+
+def bench_step_times(
+    rows: int = 16, least: float = 1.0, most: float = 50.0, seconds: float = 20.0, rounds: int = 4
+) -> dict[str, Any]:
+    """Env steps per second of rows that each sleep a time drawn anew at every step.
+
+    Args:
+        rows: environments, one worker process each.
+        least: milliseconds a step at least.
+        most: milliseconds a step at most.
+        seconds: that each contender steps in all.
+        rounds: turns that `seconds` are divided into.
+
+    Returns:
+        Medians over rounds, and the medians of the rounds' ratios to the limit: `asynchronous_ratio` with one lane a row,
+        `lockstep_ratio` with one lane of all rows.
+
+    Raises:
+        UserError: a number is not positive, or `most` is less than `least`.
+    """
+    for name, value in {"rows": rows, "seconds": seconds, "rounds": rounds, "least": least}.items():
+        if value <= 0:
+            raise UserError(f"{name} must be positive: got {value}")
+    env = EnvConfig("Sleep", "probe", f'{{"milliseconds": {least}, "max_milliseconds": {most}}}')
+    env.source()
+    results: dict[str, list[float]] = {"limit": [], "asynchronous": [], "lockstep": []}
+    with contextlib.ExitStack() as stack:
+        contenders = {
+            "limit": stack.enter_context(bare_processes(env, rows, 1)),
+            "asynchronous": stack.enter_context(_pool(env, PoolShape(rows, 1, 1, 1, _LENGTH, _SLOTS))),
+            "lockstep": stack.enter_context(_pool(env, PoolShape(rows, 1, rows, 1, _LENGTH, _SLOTS))),
+        }
+        for stepper in contenders.values():
+            stepper(0.2)
+        for _ in range(rounds):
+            for name, stepper in contenders.items():
+                results[name].append(stepper(seconds / rounds))
+    speeds = {f"{name}_env_steps_per_second": statistics.median(values) for name, values in results.items()}
+    ratios = {
+        f"{name}_ratio": statistics.median(a / b for a, b in zip(results[name], results["limit"], strict=True))
+        for name in ("asynchronous", "lockstep")
+    }
+    return {"rows": rows, "least_milliseconds": least, "most_milliseconds": most, **speeds, **ratios, "rounds": results}
+
+
+@contextlib.contextmanager
+def _pool(env: EnvConfig, shape: PoolShape) -> Iterator[Stepper]:
+    with EnvPool(env.source(), shape, PoolOptions(run_seed=0)) as pool:
+        none = (None,) * shape.rows_per_part
+        pool.start([EpisodeReset((0,) * shape.rows_per_part, none)] * shape.num_parts)
+        pool.wait_begun(60.0)
+
+        def step(seconds: float) -> float:
+            done, start = 0, time.perf_counter()
+            while time.perf_counter() < start + seconds:
+                for lane in pool.wait_ready(1.0):
+                    pool.post_actions(lane)  # whatever the slot holds: the environment does not look at it
+                    done += shape.rows_per_lane
+                full = pool.acquire(0.0)
+                if full is not None:
+                    pool.release(full)
+            return done / (time.perf_counter() - start)
+
+        yield step

@@ -1,0 +1,27 @@
+"""The benchmark of environments whose steps take different times, kept short: it is not held to a figure here."""
+
+import json
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from jaxsrl.bench.step_times import bench_step_times
+from jaxsrl.cli import main
+
+
+def test_every_contender_steps_and_is_compared_with_the_limit(capsys):
+    main(["bench", "step-times", "--rows", "3", "--least", "1", "--most", "5", "--seconds", "0.8", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    names = ("limit", "asynchronous", "lockstep")
+    assert all(found[f"{name}_env_steps_per_second"] > 0 for name in names)
+    assert found["lockstep_ratio"] > 0
+    assert found["asynchronous_ratio"] > 0
+    assert len(found["rounds"]["limit"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"), [({"rows": 0}, "rows must be positive"), ({"most": 0.5}, "at least 1.0: got 0.5")]
+)
+def test_sizes_that_make_no_sense_are_refused(sizes, says):
+    with pytest.raises(UserError, match=says):
+        bench_step_times(**sizes)
