@@ -9,6 +9,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from envpool_bridge.adapters import validation
 from envpool_bridge.adapters.action_reader import ActionReader
+from envpool_bridge.adapters.info_fields import write_infos
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.adapters.seeding import episode_seed
 from envpool_bridge.adapters.spaces import spec_of_spaces
@@ -36,6 +37,7 @@ class VectorSource:
         frame_stack: how many of the newest values of every array agents see at once; each is stored once.
         seeds_rows: whether its `reset` takes a list with one seed a row, as Gymnasium's SyncVectorEnv and AsyncVectorEnv
             do (which are recognised); others get the first row's seed, and make the rest of it themselves.
+        info_fields: numbers in the infos to record; see EnvSpec.
     """
 
     make_vector_env: MakeVectorEnv
@@ -44,6 +46,7 @@ class VectorSource:
     check_range: bool = True
     frame_stack: int = 1
     seeds_rows: bool = False
+    info_fields: tuple[str, ...] = ()
 
     def spec(self) -> EnvSpec:
         """What a row looks like; makes a vector of one and closes it."""
@@ -69,7 +72,8 @@ class VectorSource:
                 f"pass autoreset_mode=AutoresetMode.NEXT_STEP when making it"
             )
         observation, action = env.single_observation_space, env.single_action_space
-        return with_frames(spec_of_spaces(observation, action, env_id, self.action_repeat), self.frame_stack)
+        spec = with_frames(spec_of_spaces(observation, action, env_id, self.action_repeat), self.frame_stack)
+        return dataclasses.replace(spec, info_fields=tuple(self.info_fields))
 
 
 class VectorRows:
@@ -141,8 +145,9 @@ class VectorRows:
         np.logical_not(self._ended, out=out.valid)
         out.is_first[...] = self._ended
         np.logical_or(terminated, truncated, out=self._ended)
-        if self._keep_infos:
+        if self._keep_infos or out.infos:
             self.infos = _rows_of(infos, self.num_rows)
+            write_infos(self._spec.env_id, self._row_ids, self._num_steps, self.infos, out)
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
         """Refuses values of the last steps; see the protocol."""

@@ -27,6 +27,7 @@ from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.specs import EnvSpec
 from envpool_bridge.tree import take, write
 from jaxsrl.bench.contenders import Stepper, bare_processes, gymnasium_vector, installed_rivals, native_alone
+from jaxsrl.bench.in_process import in_this_process
 from jaxsrl.bench.random_actions import random_actions
 
 _ROLLOUT_LENGTH, _NUM_SLOTS = 32, 3
@@ -65,8 +66,9 @@ def bench_pool(
 
     Args:
         env: which environment. One that is made one by one is measured against bare processes, SyncVectorEnv,
-            AsyncVectorEnv and, where installed, stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing; a native
-            vector environment against itself alone, for which it wants one worker.
+            AsyncVectorEnv and, where installed, stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. A native
+            vector environment (best with one worker) is measured against itself alone, and so is "in_process": without
+            any worker, as the plan "serial" steps it.
         workers: processes of the pool, and of the limit.
         envs_per_worker: environments each of them steps.
         seconds: that each contender steps in all.
@@ -106,7 +108,8 @@ def _require_positive(**values: float) -> None:
 def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, sizes: _Sizes) -> _Contenders:
     pool: _Contenders = {"pool": _pool(source, spec, sizes.shape)}
     if isinstance(source, VectorSource):
-        return {**pool, "native": native_alone(env, sizes.total)}
+        in_process = in_this_process(source, spec, PoolShape(1, 1, 1, sizes.total, _ROLLOUT_LENGTH, _NUM_SLOTS))
+        return {**pool, "in_process": in_process, "native": native_alone(env, sizes.total)}
     if not isinstance(source, GymnasiumSource):
         raise UserError(f"bench pool needs an environment that processes step: got suite {env.suite!r}")
     vector_of = [source.make_env] * sizes.total
@@ -122,13 +125,15 @@ def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, sizes: _Sizes)
 def _report(env: EnvConfig, spec: EnvSpec, results: dict[str, list[float]], sizes: _Sizes) -> dict[str, Any]:
     speed = {name: statistics.median(values) for name, values in results.items()}
     rivals = [name for name in results if name != "pool"]
-    ratios = {
-        f"ratio_to_{name}": statistics.median(a / b for a, b in zip(results["pool"], results[name], strict=True))
-        for name in rivals
-    }
-    # The limit's and the native's are env steps too; these are the names that exist.
+
+    def ratio(above: str, below: str) -> float:
+        return statistics.median(a / b for a, b in zip(results[above], results[below], strict=True))
+
+    ratios = {f"ratio_to_{name}": ratio("pool", name) for name in rivals}
+    if "in_process" in results:
+        ratios["in_process_ratio_to_native"] = ratio("in_process", "native")
     speeds = {
-        f"{name}_env_steps_per_second" if name in ("limit", "native") else f"{name}_steps_per_second": speed[name]
+        f"{name}_steps_per_second" if name.endswith("vector_env") else f"{name}_env_steps_per_second": speed[name]
         for name in rivals
     }
     return {

@@ -15,7 +15,8 @@ from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset
 from envpool_bridge.adapters.seeding import EpisodeSeeds, episode_seed
 from envpool_bridge.adapters.vector_rows import VectorSource
 from envpool_bridge.errors import UserError, WorkerError
-from envpool_bridge.specs import DiscreteSpec
+from envpool_bridge.specs import DiscreteSpec, zeros_of
+from envpool_bridge.tree import items, leaves, map_leaves, shown_path, take
 
 
 class Noisy(gymnasium.Env):
@@ -33,6 +34,35 @@ class Noisy(gymnasium.Env):
         return observation, float(self.np_random.normal()), bool(self.np_random.random() < 0.1), False, {}
 
 
+class Structured(Noisy):
+    """A tree of every kind of leaf, observed and acted."""
+
+    observation_space = spaces.Dict(
+        image=spaces.Box(0, 255, (3, 2), np.uint8),
+        place=spaces.Tuple((spaces.Discrete(3, start=1), spaces.MultiDiscrete([2, 4], start=[0, -2]))),
+        speed=spaces.Box(-1.0, 1.0, (), np.float64),
+    )
+    action_space = spaces.Dict(
+        gear=spaces.Discrete(3, start=-1), steer=spaces.Tuple((spaces.Box(-1.0, 1.0, (2,), np.float64),))
+    )
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.drawn(0.0), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        speed = float(action["steer"][0].mean() * action["gear"])
+        return self.drawn(speed), speed, bool(self.np_random.random() < 0.1), False, {}
+
+    def drawn(self, speed):
+        return {
+            "image": self.np_random.integers(0, 256, (3, 2), np.uint8),
+            "place": (self.np_random.integers(1, 4), self.np_random.integers([0, -2], [2, 2])),
+            "speed": np.asarray(speed),
+        }
+
+
 SOURCES = {
     "CartPole": EnvConfig("CartPole-v1").source(),
     "Pendulum": EnvConfig("Pendulum-v1", kwargs='{"max_episode_steps": 15}').source(),
@@ -41,24 +71,52 @@ SOURCES = {
     "noise": GymnasiumSource(Noisy),
     "vector CartPole": EnvConfig("CartPole-v1", suite="gymnasium_vector").source(),
     "vector of wrapped": VectorSource(lambda n: SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * n)),
+    "structured": GymnasiumSource(Structured),
+    "vector of structured": VectorSource(lambda n: SyncVectorEnv([Structured] * n)),
 }
+NATIVE = {
+    "envpool CartPole": ("envpool", EnvConfig("CartPole-v1", suite="envpool", kwargs='{"num_threads": 1}')),
+    "envpool MiniGrid": (
+        "envpool",
+        EnvConfig("MiniGrid-Empty-5x5-v0", suite="envpool", kwargs='{"num_threads": 1, "max_episode_steps": 12}'),
+    ),
+    "atari_vector Pong": (
+        "ale_py",
+        EnvConfig("ALE/Pong-v5", suite="atari_vector", kwargs='{"num_threads": 1, "max_frames": 120}'),
+    ),
+}
+
+
+def source_of(name):
+    if name not in NATIVE:
+        return SOURCES[name]
+    package, config = NATIVE[name]
+    pytest.importorskip(package)
+    return config.source()
 
 
 def step_rows(spec, num_rows) -> StepRows:
     flags = [np.ones(num_rows, bool) for _ in range(4)]  # stale: `prepare` must overwrite it
-    observation = np.full((num_rows, *spec.observation.shape), 77, spec.observation.dtype)
+    observation = zeros_of(spec.observation, (num_rows,))
+    for leaf in leaves(observation):
+        leaf[...] = 77
     return StepRows(observation, flags[0], np.full(num_rows, 77, np.float32), flags[1], flags[2], flags[3])
 
 
 def actions(spec, rng, num_rows):
-    if isinstance(spec.action, DiscreteSpec):
-        return rng.integers(0, spec.action.num_values, num_rows).astype(np.int32)
-    return rng.uniform(-3, 3, (num_rows, *spec.action.shape)).astype(np.float32)
+    return map_leaves(partial(leaf_actions, rng, num_rows), spec.action)
+
+
+def leaf_actions(rng, num_rows, leaf):
+    if isinstance(leaf, DiscreteSpec):
+        return rng.integers(0, leaf.num_values, num_rows).astype(np.int32)
+    return rng.uniform(-3, 3, (num_rows, *leaf.shape)).astype(np.float32)
 
 
 def record(out: StepRows):
-    names = ("observation", "is_first", "reward", "terminated", "truncated", "valid")
-    return {name: getattr(out, name).copy() for name in names}
+    names = ("is_first", "reward", "terminated", "truncated", "valid")
+    observation = {shown_path("observation", path): leaf.copy() for path, leaf in items(out.observation)}
+    return {**observation, **{name: getattr(out, name).copy() for name in names}}
 
 
 def play(rows, spec, num_steps, rng, out):
@@ -67,14 +125,14 @@ def play(rows, spec, num_steps, rng, out):
         action = actions(spec, rng, rows.num_rows)
         out.prepare()
         rows.step(action, out)
-        rows.verify(out.observation[None], out.reward[None])
+        rows.verify(take(out.observation, None), out.reward[None])
         steps.append((action, record(out)))
     return steps
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", [*SOURCES, *NATIVE])
 def test_an_episodes_end_is_followed_by_one_step_that_only_resets(name):
-    source = SOURCES[name]
+    source = source_of(name)
     spec = source.spec()
     rows = source.make_rows(range(4), 3, False)
     out = step_rows(spec, 4)
@@ -94,9 +152,9 @@ def test_an_episodes_end_is_followed_by_one_step_that_only_resets(name):
     rows.close()
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", [*SOURCES, *NATIVE])
 def test_the_same_run_seed_gives_the_same_steps(name):
-    source = SOURCES[name]
+    source = source_of(name)
     spec, played = source.spec(), []
     for _ in range(2):
         rows, out = source.make_rows(range(3), 11, False), step_rows(source.spec(), 3)
@@ -156,6 +214,29 @@ def test_a_vector_environment_that_resets_otherwise_is_refused():
 
     with pytest.raises(UserError, match="autoreset_mode NEXT_STEP"):
         VectorSource(same_step).spec()
+
+
+@pytest.mark.parametrize("name", ["CartPole", "Pendulum", "structured"])
+def test_a_vector_of_an_environment_does_what_its_rows_do_one_by_one(name):
+    one_by_one = SOURCES[name]
+    vector = VectorSource(lambda n: SyncVectorEnv([one_by_one.make_env] * n), one_by_one.spec().env_id)
+    assert vector.spec() == one_by_one.spec()
+    played = []
+    for source in (one_by_one, vector):
+        spec = source.spec()
+        rows, out = source.make_rows(range(3), 7, False), step_rows(spec, 3)
+        rows.reset(EpisodeReset((0, 1, 5), (None,) * 3), FirstRows(out.observation, out.is_first))
+        begun = record(out)
+        steps = play(rows, spec, 40, np.random.default_rng(4), out)
+        played.append([begun, *[step for _, step in steps]])
+        rows.close()
+    # Later episodes have seeds of their own one by one; a vector goes on with the generators it has.
+    same = ~np.cumsum([step["is_first"] for step in played[0][1:]], axis=0).astype(bool)
+    assert same.sum() > 10
+    for t, (one, other) in enumerate(zip(*played, strict=True)):
+        good = np.ones(3, bool) if t == 0 else same[t - 1]
+        for field in one if t else [field for field in one if field.startswith("observation")]:
+            np.testing.assert_array_equal(one[field][good], other[field][good])
 
 
 def test_episode_seeds_differ_by_run_row_and_episode():

@@ -1,0 +1,60 @@
+"""Rows stepped by this process into slots of ordinary memory, as the plan "serial" steps them."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset, first_rows, step_rows
+from envpool_bridge.layout import PoolShape, make_layout
+from envpool_bridge.slot_views import SlotAccess, allocate_slots
+from envpool_bridge.specs import EnvSpec
+from envpool_bridge.tree import take, write
+from jaxsrl.bench.contenders import Stepper
+from jaxsrl.bench.random_actions import random_actions
+
+
+@contextlib.contextmanager
+def in_this_process(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Stepper]:
+    """All rows as one lane, with random actions; nothing acts and nobody waits.
+
+    Args:
+        source: of the rows.
+        spec: of the source.
+        shape: one worker and one lane of all rows.
+    """
+    layout = make_layout(spec, shape, {})
+    slots = allocate_slots(layout)
+    access, length, everything = SlotAccess(layout), shape.rollout_length, slice(None)
+    drawn = random_actions(spec, np.random.default_rng(0), (97, shape.num_rows))
+    actions = [take(drawn, turn) for turn in range(97)]
+    rows = source.make_rows(range(shape.num_rows), None, False)
+    first = first_rows(slots[0])
+    rows.reset(GymnasiumReset(tuple(range(shape.num_rows))), first)
+    first.begin_history()
+    steps_done = 0
+
+    def step(seconds: float) -> float:
+        nonlocal steps_done
+        before, start = steps_done, time.perf_counter()
+        end = start + seconds
+        while time.perf_counter() < end:
+            sequence, t = divmod(steps_done, length)
+            slot = slots[sequence % len(slots)]
+            if t == 0:
+                if sequence > 0:
+                    access.carry(slots[(sequence - 1) % len(slots)], slot, everything)
+                step_rows(slot, slice(0, length)).prepare()
+            action = take(slot.action, t)
+            write(action, actions[steps_done % 97])
+            rows.step(action, step_rows(slot, t))
+            if t + 1 == length:
+                rows.verify(take(slot.observation, slice(1, None)), slot.reward)
+            steps_done += 1
+        return (steps_done - before) * shape.num_rows / (time.perf_counter() - start)
+
+    try:
+        yield step
+    finally:
+        rows.close()
