@@ -1,5 +1,6 @@
 """Every environment that a configuration can name, those written in JAX included."""
 
+import dataclasses
 import difflib
 from functools import partial
 from typing import Any
@@ -20,6 +21,11 @@ def source_of(config: EnvConfig) -> EnvSource:
     Raises:
         UserError: unknown id, bad kwargs, or a package that is not installed.
     """
+    if config.suite == "smax":
+        from jaxsrl.jax_envs.smax_parallel import smax_source
+
+        source = smax_source(config.id, config.arguments(), config.check_range)
+        return dataclasses.replace(source, info_fields=config.info_fields)
     if config.suite not in JAX_SUITES:
         return config.source()
     jax_env_of(config)  # tells here, and not in a worker, what is wrong

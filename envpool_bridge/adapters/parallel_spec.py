@@ -74,5 +74,8 @@ def _state_space(env: ParallelEnv, env_id: str) -> gymnasium.Space:
     if not callable(getattr(env, "state", None)):
         raise UserError(f"{env_id} offers no global state (a method state()): use global_state false")
     env.reset(seed=0)
-    state = np.asarray(env.state())  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+    try:
+        state = np.asarray(env.state())  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+    except NotImplementedError as error:  # as PettingZoo's base class has it
+        raise UserError(f"{env_id} offers no global state ({error}): use global_state false") from error
     return spaces.Box(-np.inf, np.inf, state.shape, state.dtype.type)
