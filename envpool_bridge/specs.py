@@ -179,7 +179,7 @@ def with_frames(spec: EnvSpec, frames: int) -> EnvSpec:
         return spec
     stacked = [
         dataclasses.replace(leaf, shape=(frames, *leaf.shape), frames=frames)
-        if isinstance(leaf, ArraySpec) and path != spec.action_mask
+        if isinstance(leaf, ArraySpec) and not (spec.action_mask and path == spec.action_mask)
         else leaf
         for path, leaf in items(spec.observation)
     ]

@@ -16,7 +16,10 @@ from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.adapters.sleep import Sleep
 from envpool_bridge.adapters.suites.atari import atari_source
 from envpool_bridge.adapters.suites.gymnasium_ids import gymnasium_source, gymnasium_vector_source
+from envpool_bridge.adapters.suites.hanabi import hanabi_source
 from envpool_bridge.adapters.suites.minigrid import minigrid_source
+from envpool_bridge.adapters.suites.overcooked import overcooked_source
+from envpool_bridge.adapters.suites.pettingzoo import mpe_source, pettingzoo_source
 from envpool_bridge.adapters.suites.vizdoom import vizdoom_source
 from envpool_bridge.errors import UserError
 
@@ -28,6 +31,11 @@ Suite = Literal[
     "atari",
     "minigrid",
     "vizdoom",
+    "pettingzoo",
+    "mpe",
+    "hanabi",
+    "overcooked",
+    "smax",
     "probe",
     "jax",
     "gymnax",
@@ -35,6 +43,19 @@ Suite = Literal[
     "jumanji",
 ]
 JAX_SUITES = frozenset({"jax", "gymnax", "brax", "jumanji"})  # whose sources jaxsrl makes: nothing here may import jax
+
+_SOURCES: dict[str, Callable[[str, dict[str, Any], bool], EnvSource]] = {
+    "gymnasium_vector": gymnasium_vector_source,
+    "envpool": native_envpool_source,
+    "atari_vector": ale_vector_source,
+    "atari": atari_source,
+    "minigrid": minigrid_source,
+    "vizdoom": vizdoom_source,
+    "pettingzoo": pettingzoo_source,
+    "mpe": mpe_source,
+    "hanabi": hanabi_source,
+    "overcooked": overcooked_source,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,41 +68,62 @@ class EnvConfig:
             "envpool" (tasks of the EnvPool package), "atari_vector" ("atari" on ALE's own threads),
             "atari" (ALE/* with the field's preprocessing), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*), "probe"
             (tasks with known values, and Sleep), "jax" (our own: CartPole-v1), "gymnax", "brax", "jumanji" (those packages'
-            ids).
+            ids); of several agents: "pettingzoo" (paths of modules), "mpe" (simple_*), "hanabi" (Hanabi-*), "overcooked"
+            (layouts), "smax" (scenarios).
         kwargs: JSON object of further arguments: the suite's options (docs/environments.md), or those of `gymnasium.make`,
             the probe or the JAX environment.
         check_range: whether observations must lie within the declared bounds.
+        mask_from_info: whether `info["action_mask"]`, which says what actions are legal, becomes part of the observation, where
+            agents look for it; of suite "gymnasium".
+        frame_stack: how many of the newest values of every Box agents see at once, each stored once; of suites "gymnasium" and
+            "probe" ("atari" has an option of that name).
+        info_fields: numbers in the environment's infos to record and average over episodes' ends.
     """
 
     id: str = "CartPole-v1"
     suite: Suite = "gymnasium"
     kwargs: str = "{}"
     check_range: bool = True
+    mask_from_info: bool = False
+    frame_stack: int = 1
+    info_fields: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "info_fields", tuple(self.info_fields))
+        if self.frame_stack < 1:
+            raise UserError(f"frame_stack must be at least 1: got {self.frame_stack}")
 
     def source(self) -> EnvSource:
         """The source of its rows; nothing is made yet except what tells whether the id exists.
 
         Raises:
-            UserError: unknown id, bad kwargs, or a package that is not installed.
+            UserError: unknown id, bad kwargs, a package that is not installed, or a setting that the suite does not have.
         """
+        source: Any = self._source()
+        wanted: dict[str, Any] = {}
+        if self.info_fields:
+            wanted["info_fields"] = self.info_fields
+        if self.frame_stack > 1:
+            if self.suite not in ("gymnasium", "probe"):
+                raise UserError(f"frame_stack is for suites 'gymnasium' and 'probe', got {self.suite!r}: use 1")
+            wanted["frame_stack"] = self.frame_stack
+        for name in wanted:
+            if not hasattr(source, name):
+                raise UserError(f"{name} is not for suite {self.suite!r}, whose environments are stepped all at once")
+        return dataclasses.replace(source, **wanted) if wanted else source
+
+    def _source(self) -> EnvSource:
         arguments = self.arguments()
-        match self.suite:
-            case "gymnasium":
-                return gymnasium_source(self.id, arguments, self.check_range)
-            case "gymnasium_vector":
-                return gymnasium_vector_source(self.id, arguments, self.check_range)
-            case "envpool":
-                return native_envpool_source(self.id, arguments, self.check_range)
-            case "atari_vector":
-                return ale_vector_source(self.id, arguments, self.check_range)
-            case "atari":
-                return atari_source(self.id, arguments, self.check_range)
-            case "minigrid":
-                return minigrid_source(self.id, arguments, self.check_range)
-            case "vizdoom":
-                return vizdoom_source(self.id, arguments, self.check_range)
-            case "probe":
-                return GymnasiumSource(_probe(self.id, arguments), self.id, check_range=self.check_range)
+        if self.mask_from_info and self.suite != "gymnasium":
+            raise UserError(
+                f"mask_from_info is for suite 'gymnasium', got {self.suite!r}: set it false, and give masks in the observation"
+            )
+        if self.suite in _SOURCES:
+            return _SOURCES[self.suite](self.id, arguments, self.check_range)
+        if self.suite == "gymnasium":
+            return gymnasium_source(self.id, arguments, self.check_range, self.mask_from_info)
+        if self.suite == "probe":
+            return GymnasiumSource(_probe(self.id, arguments), self.id, check_range=self.check_range)
         raise UserError(f"environments of suite {self.suite!r} are made by jaxsrl.environments.source_of(config)")
 
     def arguments(self) -> dict[str, Any]:

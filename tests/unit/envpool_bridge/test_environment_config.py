@@ -146,3 +146,23 @@ def test_a_package_that_no_row_needs_is_not_asked_for(without):
     without("ale_py")
     assert EnvConfig("CartPole-v1").source()
     assert EnvConfig("MatchObservation", "probe").source()
+
+
+def test_any_id_can_be_stacked_lazily_and_its_infos_recorded():
+    config = EnvConfig("CartPole-v1", frame_stack=4, info_fields=["score"])
+    spec = config.source().spec()
+    assert (spec.observation.shape, spec.observation.stored_shape) == ((4, 4), (4,))
+    assert spec.info_fields == ("score",)
+    assert hash(config) == hash(EnvConfig("CartPole-v1", frame_stack=4, info_fields=("score",)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"frame_stack": 0}, "frame_stack must be at least 1: got 0"),
+        ({"frame_stack": 2, "suite": "gymnasium_vector"}, "frame_stack is for suites 'gymnasium' and 'probe'"),
+    ],
+)
+def test_settings_that_a_suite_does_not_have_are_refused(settings, says):
+    with pytest.raises(UserError, match=says):
+        EnvConfig("CartPole-v1", **settings).source()
