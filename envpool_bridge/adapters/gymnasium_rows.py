@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import call
 from typing import Any
@@ -14,6 +14,7 @@ from envpool_bridge.adapters import validation
 from envpool_bridge.adapters.action_reader import ActionReader
 from envpool_bridge.adapters.info_fields import write_infos
 from envpool_bridge.adapters.observation_writer import ObservationWriter
+from envpool_bridge.adapters.overlapped_steps import OverlappedSteps
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.adapters.seeding import EpisodeSeeds
 from envpool_bridge.adapters.spaces import env_spec
@@ -44,6 +45,7 @@ class GymnasiumSource:
         keep_64_bits: store 64-bit observations, actions and rewards as they are; jax reads 32 bits.
         frame_stack: how many of the newest values of every Box agents see at once; each is stored once.
         info_fields: numbers in the infos to record; see EnvSpec.
+        overlap_rows: step rows side by side in threads: for environments that wait rather than compute; see OverlappedSteps.
     """
 
     make_env: MakeEnv
@@ -54,6 +56,7 @@ class GymnasiumSource:
     keep_64_bits: bool = False
     frame_stack: int = 1
     info_fields: tuple[str, ...] = ()
+    overlap_rows: bool = False
 
     def spec(self) -> EnvSpec:
         """What a row looks like; makes one environment and closes it."""
@@ -66,9 +69,8 @@ class GymnasiumSource:
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "GymnasiumRows":
         """Rows of these ids."""
         envs = [self.make_env() for _ in row_ids]
-        return GymnasiumRows(
-            envs, self._spec(envs[0]), row_ids, run_seed, keep_infos, self.check_range, self.clip_actions
-        )
+        spec, settings = self._spec(envs[0]), (self.check_range, self.clip_actions, self.overlap_rows)
+        return GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, *settings)
 
     def _spec(self, env: gymnasium.Env) -> EnvSpec:
         name = self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
@@ -88,6 +90,7 @@ class GymnasiumRows:
         keep_infos: bool,
         check_range: bool,
         clip_actions: bool = True,
+        overlap_rows: bool = False,
     ) -> None:
         """Takes over `envs`, one a row."""
         self.num_rows = len(envs)
@@ -99,6 +102,10 @@ class GymnasiumRows:
         self._spec = spec
         self._row_ids = list(row_ids)
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
+        self._overlapped = (
+            OverlappedSteps(len(envs), row_ids[0] // len(envs)) if overlap_rows and len(envs) > 1 else None
+        )
+        self._call_all: Callable[..., Iterable[Any]] = self._overlapped or partial(map, _call)
         self._keep_infos = keep_infos
         self._writer = ObservationWriter(spec, self._row_ids)
         self._values = validation.ValueCheck(spec, self._row_ids, check_range)
@@ -145,7 +152,7 @@ class GymnasiumRows:
         self._num_steps += 1
         try:
             results.extend(
-                map(_call, functions, actions)
+                self._call_all(functions, actions)
             )  # keeps what came before an exception: so many rows were fine
         except (WorkerError, BadEnvOutputError):
             raise
@@ -224,6 +231,8 @@ class GymnasiumRows:
 
     def close(self) -> None:
         """Closes the environments; idempotent."""
+        if self._overlapped is not None:
+            self._overlapped.close()
         for env in self._envs:
             env.close()
         self._envs = []
