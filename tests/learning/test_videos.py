@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-from functools import partial
 
 import jax
 import numpy as np
@@ -13,7 +12,6 @@ from agents.api import Mode
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.parallel_rows import ParallelSource
 from envpool_bridge.errors import UserError
 from jaxsrl.environments import source_of
 from jaxsrl.video import Video
@@ -83,13 +81,22 @@ def test_atari_shows_whole_games_and_their_score(tmp_path):
 
 
 def test_agents_of_a_pettingzoo_environment_are_drawn(tmp_path):
-    simple_spread = pytest.importorskip("mpe2.simple_spread_v3")
-    source = ParallelSource(partial(simple_spread.parallel_env, max_cycles=10), "simple_spread_v3")
+    pytest.importorskip("mpe2")
+    source = source_of(EnvConfig("simple_spread_v3", "mpe", '{"max_cycles": 10}'))
     report = recorded(tmp_path / "out.mp4", source, NETWORK, episodes=2)
     speed, frames = read(tmp_path / "out.mp4")
     assert (report.lengths, speed) == ((10, 10), 10.0)
     assert frames.shape == (11 + 5 + 11, 700, 700, 3)
     assert len(report.agent_returns) == 3
+
+
+def test_a_game_in_turns_is_drawn(tmp_path):
+    pytest.importorskip("pettingzoo.classic")
+    source = source_of(EnvConfig("pettingzoo/classic/connect_four_v3", "pettingzoo"))
+    report = recorded(tmp_path / "out.mp4", source, NETWORK)
+    _, frames = read(tmp_path / "out.mp4")
+    assert len(frames) == 1 + report.lengths[0]
+    assert len({frame.tobytes() for frame in frames}) == len(frames)  # every move puts a piece
 
 
 def test_the_last_screen_of_a_vizdoom_episode_is_not_black(tmp_path):

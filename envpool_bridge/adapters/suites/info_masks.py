@@ -23,6 +23,7 @@ class InfoMasks:
     Attributes:
         possible_agents: the environment's.
         agents: those that are there now.
+        metadata: the environment's.
     """
 
     def __init__(self, env: ParallelEnv) -> None:
@@ -30,6 +31,7 @@ class InfoMasks:
         self._env = env
         self.possible_agents = env.possible_agents
         self.agents: list[str] = []
+        self.metadata: dict[str, Any] = getattr(env, "metadata", {})
 
     def observation_space(self, agent: str) -> spaces.Space:
         """The environment's own items (or "observation", if it is one array) and "action_mask"."""
@@ -60,6 +62,10 @@ class InfoMasks:
     def state(self) -> np.ndarray:
         """The environment's global state."""
         return self._env.state()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def render(self) -> Any:
+        """What the environment draws."""
+        return self._env.render()  # pyright: ignore[reportAttributeAccessIssue]
 
     def close(self) -> None:
         """Closes the environment."""

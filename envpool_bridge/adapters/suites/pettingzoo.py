@@ -45,7 +45,7 @@ def pettingzoo_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
     return team_source(partial(make_pettingzoo, env_id, others), env_id, options, check_range)
 
 
-def make_pettingzoo(env_id: str, kwargs: dict[str, Any]) -> ParallelEnv:
+def make_pettingzoo(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None) -> ParallelEnv:
     """One environment.
 
     An AEC environment whose agents act in a cycle becomes a parallel one by PettingZoo's own conversion; one in turns by
@@ -54,14 +54,16 @@ def make_pettingzoo(env_id: str, kwargs: dict[str, Any]) -> ParallelEnv:
     Args:
         env_id: as `pettingzoo_source` takes it.
         kwargs: the environment's own.
+        render_mode: as of PettingZoo's environments; None takes what `kwargs` say.
 
     Raises:
         UserError: no such module, it has no environment, or does not take these arguments.
     """
     module = _module(env_id)
     make = getattr(module, "parallel_env", None) or module.env
+    given = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
     try:
-        env = make(**kwargs)
+        env = make(**given)
     except TypeError as error:
         if not kwargs or "unexpected keyword" not in str(error):
             raise

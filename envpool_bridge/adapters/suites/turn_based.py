@@ -18,6 +18,7 @@ class TurnBased:
     Attributes:
         possible_agents: the game's.
         agents: those still in the game.
+        metadata: the game's.
     """
 
     def __init__(self, env: Any, env_id: str = "") -> None:
@@ -29,6 +30,7 @@ class TurnBased:
         self._env = env
         self.possible_agents: list[str] = list(env.possible_agents)
         self.agents: list[str] = []
+        self.metadata: dict[str, Any] = env.metadata
         for name in self.possible_agents:
             if not isinstance(env.action_space(name), spaces.Discrete):
                 raise UserError(
@@ -74,6 +76,10 @@ class TurnBased:
     def state(self) -> np.ndarray:
         """The game's global state. Raises NotImplementedError if it has none."""
         return self._env.state()
+
+    def render(self) -> Any:
+        """What the game draws."""
+        return self._env.render()
 
     def close(self) -> None:
         """Closes the game."""
