@@ -30,7 +30,7 @@ class TurnBased:
         self._env = env
         self.possible_agents: list[str] = list(env.possible_agents)
         self.agents: list[str] = []
-        self.metadata: dict[str, Any] = env.metadata
+        self.metadata: dict[str, Any] = getattr(env, "metadata", {})
         for name in self.possible_agents:
             if not isinstance(env.action_space(name), spaces.Discrete):
                 raise UserError(
