@@ -78,6 +78,7 @@ class EnvConfig:
         frame_stack: how many of the newest values of every Box agents see at once, each stored once; of suites "gymnasium" and
             "probe" ("atari" has an option of that name).
         info_fields: numbers in the environment's infos to record and average over episodes' ends.
+        overlap_rows: step a worker's rows side by side in threads: for environments that wait rather than compute.
     """
 
     id: str = "CartPole-v1"
@@ -87,11 +88,14 @@ class EnvConfig:
     mask_from_info: bool = False
     frame_stack: int = 1
     info_fields: tuple[str, ...] = ()
+    overlap_rows: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "info_fields", tuple(self.info_fields))
         if self.frame_stack < 1:
             raise UserError(f"frame_stack must be at least 1: got {self.frame_stack}")
+        if self.overlap_rows and self.suite in JAX_SUITES:
+            raise UserError(f"overlap_rows is not for suite {self.suite!r}, whose environments are stepped all at once")
 
     def source(self) -> EnvSource:
         """The source of its rows; nothing is made yet except what tells whether the id exists.
@@ -107,6 +111,8 @@ class EnvConfig:
             if self.suite not in ("gymnasium", "probe"):
                 raise UserError(f"frame_stack is for suites 'gymnasium' and 'probe', got {self.suite!r}: use 1")
             wanted["frame_stack"] = self.frame_stack
+        if self.overlap_rows:
+            wanted["overlap_rows"] = True
         for name in wanted:
             if not hasattr(source, name):
                 raise UserError(f"{name} is not for suite {self.suite!r}, whose environments are stepped all at once")

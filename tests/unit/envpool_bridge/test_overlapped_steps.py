@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.overlapped_steps import OverlappedSteps
 from envpool_bridge.adapters.rows import FirstRows, GymnasiumReset, StepRows
@@ -150,11 +151,12 @@ def test_too_few_threads_are_refused_with_what_to_do_and_none_is_left(monkeypatc
 
 
 class Walk(gymnasium.Env):
-    """A random walk of its own generator, of random length; `raises` maps rows made so far to exceptions."""
+    """A random walk of its own generator, of random length; `raises` maps rows to exceptions, `meeting` holds up steps."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = spaces.Discrete(3)
     raises: ClassVar[dict] = {}
+    meeting: ClassVar[threading.Barrier | None] = None
     made = 0
 
     def __init__(self):
@@ -167,6 +169,8 @@ class Walk(gymnasium.Env):
         return self._seen(), {}
 
     def step(self, action):
+        if self.meeting is not None:
+            self.meeting.wait(SECONDS)
         if self.number in self.raises:
             raise self.raises[self.number]
         self.position += float(action) + self.np_random.normal()
@@ -205,6 +209,14 @@ def test_overlapped_rows_record_what_rows_one_after_another_do_through_every_res
     assert sum(not valid for step in apart for valid in step[5]) > 10
 
 
+def test_rows_of_an_overlapping_source_meet_inside_their_steps(monkeypatch):
+    rows, out = rows_of(True, 3, monkeypatch)
+    monkeypatch.setattr(Walk, "meeting", threading.Barrier(3))
+    rows.step(np.zeros(3, np.int32), out)  # one after another, the first would wait for the others in vain
+    assert rows.infos == [{"row": 0}, {"row": 1}, {"row": 2}]
+    rows.close()
+
+
 def test_the_row_that_raised_is_named_when_rows_overlap(monkeypatch):
     rows, out = rows_of(True, 4, monkeypatch)
     monkeypatch.setattr(Walk, "raises", {2: ValueError("torn"), 3: OSError("late")})
@@ -212,6 +224,17 @@ def test_the_row_that_raised_is_named_when_rows_overlap(monkeypatch):
         rows.step(np.zeros(4, np.int32), out)
     rows.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("row ")]
+
+
+def test_a_configuration_overlaps_rows_or_says_that_its_suite_cannot():
+    source = EnvConfig("Sleep", "probe", overlap_rows=True).source()
+    assert isinstance(source, GymnasiumSource)
+    assert source.overlap_rows
+    assert not EnvConfig("Sleep", "probe").source().overlap_rows  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(UserError, match="overlap_rows is not for suite 'gymnasium_vector'"):
+        EnvConfig("CartPole-v1", "gymnasium_vector", overlap_rows=True).source()
+    with pytest.raises(UserError, match="overlap_rows is not for suite 'jax'"):
+        EnvConfig("CartPole-v1", "jax", overlap_rows=True)
 
 
 def test_one_row_needs_no_thread(monkeypatch):
