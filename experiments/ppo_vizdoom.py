@@ -1,0 +1,34 @@
+"""PPO on a ViZDoom scenario. Run: python experiments/ppo_vizdoom.py --env.id VizdoomHealthGathering-v1"""
+
+import dataclasses
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.config import RunConfig
+from jaxsrl.environments import source_of
+from jaxsrl.experiment import train_and_evaluate
+from jaxsrl.runtime.launch import launch
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Everything that changes the run; saved beside every checkpoint."""
+
+    env: EnvConfig = EnvConfig("VizdoomBasic-v1", suite="vizdoom")
+    network: NetworkConfig = NetworkConfig("nature_cnn", hidden_sizes=(512,), activation="relu")
+    agent: PPOConfig = PPOConfig(learning_rate=2.5e-4, learning_rate_schedule="linear", entropy_coef=0.01)
+    run: RunConfig = RunConfig(num_envs=16, rollout_length=128, env_steps=2_000_000, evaluation_episodes=10)
+
+
+def main(experiment: Experiment) -> None:
+    """Composes and trains."""
+    source = source_of(experiment.env)
+    spec = source.spec()
+    config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_optimizer_updates)
+    agent = make_ppo(config, spec, experiment.network)
+    train_and_evaluate(experiment, agent, source, spec, experiment.run)
+
+
+if __name__ == "__main__":
+    launch(main, Experiment, __doc__)
