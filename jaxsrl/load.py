@@ -12,10 +12,11 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoint import MANIFEST, CheckpointStore, load_checkpoint
 from jaxsrl.config import RunConfig, from_json
 from jaxsrl.environments import source_of
+from jaxsrl.policies_config import PoliciesConfig, remade_agent
 from jaxsrl.runtime.progress import restore_state
+from jaxsrl.saved_run import read_saved_run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,33 +49,18 @@ def load_agent(path: Path) -> Loaded:
         UserError: the path is neither, or was saved by something that is not in the catalogue.
         DamagedCheckpointError: the one checkpoint asked for is damaged.
     """
-    problems: list[str] = []
-    if (path / MANIFEST).is_file():
-        arrays, metadata = load_checkpoint(path)
-        checkpoint = path
-        above = path.resolve().parent.parent
-        run_directory = above if (above / "config.json").is_file() else None
-    else:
-        # The run may be going on: only its own process may move damaged checkpoints out of the way.
-        found = CheckpointStore(path / "checkpoints").restore_newest(set_aside=False) if path.is_dir() else None
-        if found is None:
-            raise UserError(
-                f"{path} is no checkpoint and no run directory: expected a directory with {MANIFEST}, or one with "
-                f"checkpoints/ in it (runs/<name>)"
-            )
-        update, arrays, metadata, problems = found
-        checkpoint, run_directory = path / "checkpoints" / str(update), path
-    agent, source = rebuild(metadata)
-    state = restore_state(agent, jax.random.key(0), arrays)
+    saved = read_saved_run(path)
+    agent, source = rebuild(saved.metadata)
+    state = restore_state(agent, jax.random.key(0), saved.arrays)
     update = int(state.num_updates)
-    return Loaded(agent, state.params, source, checkpoint, update, run_directory, tuple(problems))
+    return Loaded(agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems)
 
 
 def rebuild(metadata: dict[str, Any]) -> tuple[Agent, EnvSource]:
-    """The agent and the environments that a checkpoint's metadata describe.
+    """The agent and the environments that a checkpoint's metadata describe; of several policies, if it has them.
 
     Raises:
-        UserError: the agent is not in the catalogue, or the experiment had other parts than the usual four.
+        UserError: the agent is not in the catalogue, or the experiment had other parts than the usual ones.
     """
     name, saved = metadata.get("agent_name"), metadata.get("experiment", {})
     if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved):
@@ -85,4 +71,6 @@ def rebuild(metadata: dict[str, Any]) -> tuple[Agent, EnvSource]:
     source = source_of(from_json(EnvConfig, saved["env"]))
     config = from_json(AGENT_CONFIGS[name], saved["agent"])
     config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_optimizer_updates)
-    return AGENTS[name](config, source.spec(), from_json(NetworkConfig, saved["network"])), source
+    network = from_json(NetworkConfig, saved["network"])
+    policies = from_json(PoliciesConfig, saved.get("policies", {}))
+    return remade_agent(source.spec(), policies, lambda spec: AGENTS[name](config, spec, network)), source
