@@ -89,8 +89,7 @@ def _returns_inside(batch: Trajectory, discount: float) -> tuple[Array, Array]:
         carry = (reward + kept * carry[0], kept * carry[1])
         return carry, carry
 
-    # A step that only resets belongs to no episode; the one after it begins one.
-    kept = discount * (batch.valid & ~batch.is_first[:-1]).astype(jnp.float32)
+    kept = discount * (~batch.is_first[:-1]).astype(jnp.float32)
     start = (jnp.zeros_like(batch.reward[0]), jnp.ones_like(batch.reward[0]))
     return jax.lax.scan(step, start, (batch.reward, kept), unroll=8)[1]
 

@@ -58,8 +58,6 @@ def batch_moments(x: Array, valid: Array) -> Moments:
     Args:
         x: [T, B, ...].
         valid: [T, B] bool, which of them count.
-
-    Source: Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance", eq. 1.7 (corrected two-pass).
     """
     weight = valid.astype(jnp.float32)
     count = jnp.sum(weight)
@@ -68,8 +66,7 @@ def batch_moments(x: Array, valid: Array) -> Moments:
     origin = jnp.sum(jnp.where(where, x.astype(jnp.float32), 0.0), axis=(0, 1)) / divisor
     difference = jnp.where(where, x.astype(jnp.float32) - origin, 0.0)
     mean = jnp.sum(difference, axis=(0, 1)) / divisor
-    variance = jnp.sum(jnp.square(difference), axis=(0, 1)) / divisor - jnp.square(mean)
-    return Moments(count, origin, mean, jnp.maximum(variance, 0.0))
+    return Moments(count, origin, mean, jnp.sum(jnp.square(difference), axis=(0, 1)) / divisor)
 
 
 def merge(running: RunningMoments, batch: Moments) -> RunningMoments:

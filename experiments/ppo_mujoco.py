@@ -3,6 +3,7 @@
 import dataclasses
 
 from agents.networks.config import NetworkConfig
+from agents.normalisation import NormalisationConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from jaxsrl.config import RunConfig
@@ -18,7 +19,12 @@ class Experiment:
     env: EnvConfig = EnvConfig("HalfCheetah-v5")
     network: NetworkConfig = NetworkConfig(hidden_sizes=(64, 64))
     agent: PPOConfig = PPOConfig(
-        learning_rate=3e-4, learning_rate_schedule="linear", entropy_coef=0.0, num_epochs=10, num_minibatches=8
+        learning_rate=3e-4,
+        learning_rate_schedule="linear",
+        entropy_coef=0.0,
+        num_epochs=10,
+        num_minibatches=8,
+        normalisation=NormalisationConfig(observations=True, rewards=True),
     )
     run: RunConfig = RunConfig(num_envs=32, rollout_length=64, env_steps=1_000_000, evaluation_episodes=10)
 

@@ -82,6 +82,21 @@ def test_total_is_surrogate_plus_value_error_minus_entropy():
     assert float(total) == pytest.approx(-1.0 + 0.7 * 4.5 - 0.3 * np.log(2.0), rel=1e-5)
 
 
+def test_each_action_is_kept_with_the_observation_it_was_chosen_for():
+    leaf = ArraySpec((3,), "float32")
+    spec = EnvSpec("test", {"a": leaf, "b": (leaf,)}, {"left": DiscreteSpec(2), "right": DiscreteSpec(2)})
+    net, data = make_actor_critic(NETWORK, spec), trajectory()
+    structured = dataclasses.replace(
+        data,
+        observation={"a": data.observation, "b": (-data.observation,)},
+        action={"left": data.action, "right": 1 - data.action},
+    )
+    batch = ppo.make_batch(ppo.PPOConfig(), net, net.init(jax.random.key(0)), structured)
+    np.testing.assert_array_equal(batch.observation["a"], data.observation[:STEPS])
+    np.testing.assert_array_equal(batch.observation["b"][0], -data.observation[:STEPS])
+    np.testing.assert_array_equal(batch.action["right"], 1 - data.action)
+
+
 def test_value_clipping_takes_the_larger_error():
     config = ppo.PPOConfig(value_clip_epsilon=0.5)
     _, metrics = one_step_loss(config, 0.0, 1.0, value=3.0, old_value=0.0, target=3.0)

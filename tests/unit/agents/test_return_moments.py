@@ -100,12 +100,22 @@ def test_the_worst_case_is_as_documented():
     assert float(kept.mean) == pytest.approx(np.mean(rows / (1 - discount)), rel=1e-3)
 
 
+def test_only_rows_that_go_on_are_carried():
+    case = run_of_rows(np.random.default_rng(4), 10, 6, p_end=0.0)
+    case[2][-1, :2], case[3][-1, 2:4] = True, False  # two that end with the batch, two that only reset there
+    reward = np.where(case[3], case[0], 0.0)
+    kept = in_batches((reward, *case[1:]), 10)
+    last = [sum(DISCOUNT ** (9 - t) * reward[t, row] for t in range(10)) for row in (4, 5)]
+    assert float(kept.mean) == pytest.approx(np.mean(last), rel=1e-5)
+    assert float(kept.variance) == pytest.approx(np.var(last), rel=1e-4)
+
+
 def test_where_every_row_has_ended_the_older_carry_stays():
     case = run_of_rows(np.random.default_rng(3), 10, 4, p_end=0.0)
     kept = in_batches(case, 10)
     reward, is_first, ended, valid = (array.copy() for array in case)
     ended[-1] = True
-    batch = trajectory(reward, is_first, ended, valid)
+    batch = trajectory(reward + 1.0, is_first, ended, valid)
     after = merge_returns(kept, return_batch(kept, batch, DISCOUNT))
     assert float(after.mean) == float(kept.mean) != 0.0
     assert float(after.variance) == float(kept.variance) != 0.0
