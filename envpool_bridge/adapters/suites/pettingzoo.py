@@ -57,13 +57,15 @@ def make_pettingzoo(env_id: str, kwargs: dict[str, Any], render_mode: str | None
         render_mode: as of PettingZoo's environments; None takes what `kwargs` say.
 
     Raises:
-        UserError: no such module, it has no environment, or does not take these arguments.
+        UserError: no such module, it has no environment, does not take these arguments, or needs a package.
     """
     module = _module(env_id)
     make = getattr(module, "parallel_env", None) or module.env
     given = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
     try:
         env = make(**given)
+    except ImportError as error:
+        raise UserError(f"environment {env_id!r} of suite 'pettingzoo' needs a package: {error}") from error
     except TypeError as error:
         if not kwargs or "unexpected keyword" not in str(error):
             raise

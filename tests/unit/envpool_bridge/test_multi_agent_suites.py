@@ -400,6 +400,13 @@ def test_what_cannot_be_made_is_refused():
     )
 
 
+def test_an_environment_that_needs_a_package_is_refused(monkeypatch, tmp_path):
+    pytest.importorskip("pettingzoo")
+    (tmp_path / "needs_much.py").write_text("def parallel_env():\n    import a_package_that_is_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "needs a package: No module named 'a_package" in refusal("needs_much", "pettingzoo")
+
+
 def test_a_game_without_a_global_state_is_refused_when_one_is_asked_for():
     pytest.importorskip("pettingzoo")
     assert "offers no global state" in refusal("pettingzoo/classic/tictactoe_v3", "pettingzoo", global_state=True)
