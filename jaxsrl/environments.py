@@ -19,17 +19,28 @@ def source_of(config: EnvConfig) -> EnvSource:
     """The source of the environment's rows, for plans that step environments on the CPU.
 
     Raises:
-        UserError: unknown id, bad kwargs, or a package that is not installed.
+        UserError: unknown id, bad kwargs, a package that is not installed, or a setting that the suite does not have.
     """
     if config.suite == "smax":
         from jaxsrl.jax_envs.smax_parallel import smax_source
 
+        _refuse_settings(config, "frame_stack", "mask_from_info", "overlap_rows")
         source = smax_source(config.id, config.arguments(), config.check_range)
         return dataclasses.replace(source, info_fields=config.info_fields)
     if config.suite not in JAX_SUITES:
         return config.source()
+    _refuse_settings(config, "frame_stack", "mask_from_info", "overlap_rows", "info_fields")
     jax_env_of(config)  # tells here, and not in a worker, what is wrong
     return JaxSource(partial(jax_env_of, config), check_range=config.check_range)
+
+
+def _refuse_settings(config: EnvConfig, *names: str) -> None:
+    usual = EnvConfig(config.id, config.suite)
+    for name in names:
+        if getattr(config, name) != getattr(usual, name):
+            raise UserError(
+                f"{name} is not for suite {config.suite!r}: expected {getattr(usual, name)!r}, got {getattr(config, name)!r}"
+            )
 
 
 def jax_env_of(config: EnvConfig) -> JaxEnv:

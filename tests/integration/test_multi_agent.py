@@ -154,3 +154,11 @@ def test_smax_refuses_what_it_has_not():
         source_of(EnvConfig("2s3y", "smax"))
     with pytest.raises(UserError, match="option observation must be one of 'units', 'sectors', got 'all'"):
         source_of(EnvConfig("3m", "smax", '{"observation": "all"}'))
+
+
+@pytest.mark.parametrize(("suite", "env_id"), [("smax", "3m"), ("jax", "CartPole-v1")])
+def test_settings_that_environments_in_jax_do_not_have_are_refused(suite, env_id):
+    with pytest.raises(UserError, match=f"frame_stack is not for suite '{suite}': expected 1, got 4"):
+        source_of(EnvConfig(env_id, suite, frame_stack=4))
+    with pytest.raises(UserError, match=f"mask_from_info is not for suite '{suite}'"):
+        source_of(EnvConfig(env_id, suite, mask_from_info=True))
