@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -171,9 +173,23 @@ def _pufferlib(make_env: Callable[[], gymnasium.Env], workers: int, total: int) 
         env.reset()
         env.action_space.seed(0)
         actions = [env.action_space.sample() for _ in range(97)]
-        yield partial(_step_for, env.step, actions, total)
+
+        def step(seconds: float) -> float:
+            _signal(env.processes, signal.SIGCONT)
+            speed = _step_for(env.step, actions, total, seconds)
+            # Its workers spin for half a second when nobody asks: in the next contender's turn.
+            _signal(env.processes, signal.SIGSTOP)
+            return speed
+
+        yield step
     finally:
+        _signal(env.processes, signal.SIGCONT)
         env.close()
+
+
+def _signal(processes: list[Any], number: signal.Signals) -> None:
+    for process in processes:
+        os.kill(process.pid, number)
 
 
 def _step_for(step: Callable[[Any], Any], actions: list[Any], num_envs: int, seconds: float) -> float:
