@@ -153,7 +153,7 @@ class Overcooked:
         names, weight = self.possible_agents, self._options.shaped_reward
         served, shaped = events["sparse_reward_by_agent"], events["shaped_reward_by_agent"]
         rewards = {name: float(served[k] + weight * shaped[k]) for k, name in enumerate(names)}
-        over = self._now.timestep >= self._options.horizon
+        over = bool(self._now.timestep >= self._options.horizon)
         if over:
             self.agents = []
         infos = {name: {"soups": float(served[k])} for k, name in enumerate(names)}
