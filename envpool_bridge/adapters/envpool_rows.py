@@ -42,7 +42,7 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
         UserError: no such task, arguments that it does not take, or the package is missing.
     """
     require_package("envpool", "envpool")
-    import envpool
+    import envpool  # pyright: ignore[reportMissingImports]  optional
 
     known = envpool.list_all_envs()
     if env_id not in known:
@@ -67,7 +67,7 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
 
 
 def _config(env_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    import envpool
+    import envpool  # pyright: ignore[reportMissingImports]  optional
 
     try:
         spec = envpool.make_spec(env_id, **arguments)
@@ -91,7 +91,7 @@ class _Pool(VectorEnv):
             squeezes: whether to leave out the axis of a stack of one.
             num_envs: rows.
         """
-        import envpool
+        import envpool  # pyright: ignore[reportMissingImports]  optional
 
         self._make = partial(envpool.make, env_id, "gymnasium", num_envs=num_envs, **arguments)
         self._pool: Any = None

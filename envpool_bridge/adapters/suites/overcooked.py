@@ -69,7 +69,7 @@ def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
         UserError: no such layout, unknown or bad options, or the package is missing.
     """
     require_package("overcooked", "overcooked")
-    from overcooked.static import LAYOUTS_DIR
+    from overcooked.static import LAYOUTS_DIR  # pyright: ignore[reportMissingImports]  optional
 
     known = sorted(path.stem for path in Path(LAYOUTS_DIR).glob("*.layout"))
     if env_id not in known:
@@ -100,8 +100,8 @@ class Overcooked:
 
     def __init__(self, layout: str, options: OvercookedOptions) -> None:
         """A kitchen of this layout. Raises UserError unless it is for two cooks."""
-        from overcooked.mdp.actions import Action
-        from overcooked.mdp.overcooked_mdp import OvercookedGridworld, OvercookedState, Recipe
+        from overcooked.mdp.actions import Action  # pyright: ignore[reportMissingImports]
+        from overcooked.mdp.overcooked_mdp import OvercookedGridworld, OvercookedState, Recipe  # pyright: ignore[reportMissingImports]
 
         self._recipe, self._make_state = Recipe, OvercookedState.from_player_positions
         self._moves = list(Action.INDEX_TO_ACTION)
