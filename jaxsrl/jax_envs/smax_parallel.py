@@ -4,11 +4,11 @@ Source: Rutherford et al. 2024 (arXiv:2311.10090); the tasks are those of Samvel
 (SMACv2), played by the engine's own rules.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import io
 import json
+import sys
 from functools import lru_cache, partial
 from typing import Any, Literal
 
@@ -164,8 +164,13 @@ class SmaxBattle:
 
 
 def _package() -> Any:
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it imports
+    # It prints what it imports, to where the process began with: one of its modules undoes any redirection.
+    kept = sys.stdout, sys.stderr, sys.__stdout__
+    sys.stdout = sys.__stdout__ = io.StringIO()  # pyright: ignore[reportAttributeAccessIssue]
+    try:
         return import_package("jaxmarl.environments.smax", SUITE)
+    finally:
+        sys.stdout, sys.stderr, sys.__stdout__ = kept  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @lru_cache(maxsize=8)

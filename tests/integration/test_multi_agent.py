@@ -1,6 +1,8 @@
 """Several policies in one environment train alike under every plan, resume, and are evaluated from what the run left."""
 
+import importlib.util
 import json
+import sys
 
 import jax
 import numpy as np
@@ -99,10 +101,16 @@ def test_a_frozen_policy_stays_as_it_was_and_the_run_is_evaluated_without_the_on
     assert sorted(report["agent_returns"]) == ["adversary_0", "adversary_1", "adversary_2", "agent_0"]
 
 
+def skip_without_jaxmarl():
+    if importlib.util.find_spec("jaxmarl") is None:  # importing it would replace sys.stdout
+        pytest.skip("jaxmarl is not installed")
+
+
 @pytest.mark.slow  # seconds to compile
 @pytest.mark.parametrize("scenario", ["3m", "5m_vs_6m"])
 def test_smax_does_what_its_package_does(scenario):
-    pytest.importorskip("jaxmarl")
+    skip_without_jaxmarl()
+    source_of(EnvConfig(scenario, "smax"))  # imports the package without what it prints
     from jaxmarl.environments.smax import HeuristicEnemySMAX, map_name_to_scenario
 
     steps = 60
@@ -148,8 +156,12 @@ def test_smax_does_what_its_package_does(scenario):
     assert (slot.observation["action_mask"].sum(2) == 1).any()  # somebody fell
 
 
-def test_smax_refuses_what_it_has_not():
-    pytest.importorskip("jaxmarl")
+def test_smax_refuses_what_it_has_not(capfd):
+    skip_without_jaxmarl()
+    streams = sys.stdout, sys.stderr, sys.__stdout__
+    source_of(EnvConfig("3m", "smax"))
+    assert (sys.stdout, sys.stderr, sys.__stdout__) == streams
+    assert capfd.readouterr().out == ""
     with pytest.raises(UserError, match=r"unknown scenario '2s3y' of suite 'smax': did you mean 2s3z"):
         source_of(EnvConfig("2s3y", "smax"))
     with pytest.raises(UserError, match="option observation must be one of 'units', 'sectors', got 'all'"):
