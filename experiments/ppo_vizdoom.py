@@ -3,6 +3,7 @@
 import dataclasses
 
 from agents.networks.config import NetworkConfig
+from agents.normalisation import NormalisationConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from jaxsrl.config import RunConfig
@@ -17,7 +18,13 @@ class Experiment:
 
     env: EnvConfig = EnvConfig("VizdoomBasic-v1", suite="vizdoom")
     network: NetworkConfig = NetworkConfig("nature_cnn", hidden_sizes=(512,), activation="relu")
-    agent: PPOConfig = PPOConfig(learning_rate=2.5e-4, learning_rate_schedule="linear", entropy_coef=0.01)
+    agent: PPOConfig = PPOConfig(
+        learning_rate=2.5e-4,
+        learning_rate_schedule="linear",
+        entropy_coef=0.01,
+        # Rewards differ by a factor of 100 between scenarios; variables are health and ammunition as they are counted.
+        normalisation=NormalisationConfig(observations=True, rewards=True),
+    )
     run: RunConfig = RunConfig(num_envs=16, rollout_length=128, env_steps=2_000_000, evaluation_episodes=10)
 
 
