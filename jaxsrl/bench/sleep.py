@@ -1,15 +1,18 @@
 """Environments that sleep: whether the parts around them keep up, so that a step costs the sleep and nothing more.
 
-The limit is rows / sleep: every row sleeping all the time. A worker's rows sleep one after another, so only as many rows as there
-are workers can sleep at once; what is missing then is work for the server and the processor.
+The goal is rows / sleep: every row sleeping all the time. Rows of a worker sleep side by side (`EnvConfig.overlap_rows`). Beside
+each size stands what the same machine allows rows that only sleep, which is less than rows / sleep: it wakes late, and every
+wake-up costs processor time.
 """
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.bench.bare_sleep import bare_rows
 from jaxsrl.bench.one_run import run_apart
 
 _KEEPS_UP = 0.9
@@ -22,82 +25,89 @@ class SleepBench:
 
     Attributes:
         milliseconds: of sleep a step.
-        rows: environments in all, for growing numbers of workers.
-        workers: numbers of worker processes to try.
-        lanes: numbers of lanes that the workers are divided into; those that divide them.
-        growing_rows: numbers of rows, with as many workers each: where the server becomes the bottleneck.
+        rows: environments of the largest run.
+        fewer_rows: further numbers of rows: where the server becomes the bottleneck.
+        divisions: (workers, lanes) that rows are divided into; all are tried, where they divide.
         seconds: of each run, if nothing but sleep took time.
+        limit_seconds: of each measurement of rows that only sleep.
     """
 
     milliseconds: float = 5.0
     rows: int = 256
-    workers: Sequence[int] = (16, 64, 128, 256)
-    lanes: Sequence[int] = (1, 4)
-    growing_rows: Sequence[int] = (16, 32, 64, 128, 256)
+    fewer_rows: Sequence[int] = (16, 32, 64, 128)
+    divisions: Sequence[tuple[int, int]] = ((1, 1), (2, 2), (4, 4), (8, 4))
     seconds: float = 8.0
+    limit_seconds: float = 3.0
 
     def __post_init__(self) -> None:
         if self.milliseconds <= 0:
             raise UserError(f"milliseconds must be positive: got {self.milliseconds}")
-        for workers in self.workers:
-            if workers < 1 or self.rows % workers:
-                raise UserError(f"workers must divide the {self.rows} rows: got {workers}")
+        for workers, lanes in self.divisions:
+            if workers < 1 or lanes < 1 or workers % lanes:
+                raise UserError(f"lanes must divide workers: got {lanes} and {workers}")
+        for rows in (*self.fewer_rows, self.rows):
+            if rows < 1 or not self.divisions_of(rows):
+                raise UserError(f"rows must be positive and divide by one of the workers {self._workers}: got {rows}")
+
+    @property
+    def _workers(self) -> str:
+        return ", ".join(str(workers) for workers, _ in self.divisions)
+
+    def divisions_of(self, rows: int) -> list[tuple[int, int]]:
+        """(workers, lanes) that divide so many rows."""
+        return [(workers, lanes) for workers, lanes in self.divisions if rows % workers == 0]
 
 
 def bench_sleep(what: SleepBench) -> dict[str, Any]:
     """Throughput of single_learner_fine as a ratio of rows / sleep.
 
     Returns:
-        by_workers: rows fixed, one entry a number of workers and lanes. by_rows: as many workers as rows, the best number of
-        lanes. bottleneck_rows: the first number of rows whose ratio is below 0.9; None if there is none.
+        runs: one entry a number of rows and division. by_rows: the fastest of each number of rows, with the limits, ratios of
+        rows / sleep too. `limit_apart`: rows that go on at once, the best of a process a row and of threads in as many
+        processes as cores. `limit_together`: in the run's workers, whose rows wait for each other after every step.
+        bottleneck_rows: the first number of rows whose ratio is below 0.9; None if there is none.
     """
-    by_workers = [
-        _measure(what, what.rows, workers, lanes)
-        for workers in what.workers
-        for lanes in what.lanes
-        if workers % lanes == 0
-    ]
-    known = {entry["workers"]: entry for entry in _best(by_workers)}
+    runs: list[dict[str, Any]] = []
     by_rows: list[dict[str, Any]] = []
-    for rows in what.growing_rows:
-        if rows == what.rows and rows in known:
-            by_rows.append(known[rows])
-            continue
-        tried = [_measure(what, rows, rows, lanes) for lanes in what.lanes if rows % lanes == 0]
-        by_rows += _best(tried)
-    behind = [entry["rows"] for entry in by_rows if entry["ratio"] < _KEEPS_UP]
+    for rows in sorted({*what.fewer_rows, what.rows}):
+        tried = [_measure(what, rows, workers, lanes) for workers, lanes in what.divisions_of(rows)]
+        best = max(tried, key=lambda entry: entry["ratio"])
+        runs += tried
+        by_rows.append({**best, **_limits(what, rows, best["workers"])})
     return {
         "milliseconds": what.milliseconds,
-        "by_workers": by_workers,
+        "runs": runs,
         "by_rows": by_rows,
-        "bottleneck_rows": min(behind, default=None),
+        "bottleneck_rows": min((entry["rows"] for entry in by_rows if entry["ratio"] < _KEEPS_UP), default=None),
     }
 
 
-def _best(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The entry of the best number of lanes for each number of workers, in order."""
-    best: dict[int, dict[str, Any]] = {}
-    for entry in entries:
-        held = best.get(entry["workers"])
-        if held is None or entry["ratio"] > held["ratio"]:
-            best[entry["workers"]] = entry
-    return list(best.values())
+def _limits(what: SleepBench, rows: int, workers: int) -> dict[str, float]:
+    goal = rows / (what.milliseconds / 1000)
+    cores = len(os.sched_getaffinity(0))
+    apart = [
+        bare_rows(rows, processes, what.milliseconds, what.limit_seconds)
+        for processes in (rows, cores)
+        if rows % processes == 0
+    ]
+    together = bare_rows(rows, workers, what.milliseconds, what.limit_seconds, "together")
+    return {"limit_apart": max(apart) / goal, "limit_together": together / goal}
 
 
 def _measure(what: SleepBench, rows: int, workers: int, lanes: int) -> dict[str, Any]:
-    limit = rows / (what.milliseconds / 1000)
-    reachable = min(workers, rows) / (what.milliseconds / 1000)
+    goal = rows / (what.milliseconds / 1000)
     # Slots that fill while the first update compiles are learned from in no time: enough updates that these do not tell.
     # PPO's four minibatches cut the trajectory along time.
-    steps_of_a_row = what.seconds * reachable / rows
+    steps_of_a_row = what.seconds * goal / rows
     rollout_length = next((steps for steps in (32, 16, 8) if steps_of_a_row >= _MIN_UPDATES * steps), 4)
     updates = max(_MIN_UPDATES, round(steps_of_a_row / rollout_length))
+    env = {"id": "Sleep", "suite": "probe", "kwargs": json.dumps({"milliseconds": what.milliseconds})}
     result = run_apart(
         {
             "workers": workers,
             "num_envs": rows,
             "env_steps": updates * rows * rollout_length,
-            "env": {"id": "Sleep", "suite": "probe", "kwargs": json.dumps({"milliseconds": what.milliseconds})},
+            "env": {**env, "overlap_rows": True},
             "changes": {"lanes_per_worker": 1, "workers_per_lane": workers // lanes, "rollout_length": rollout_length},
         }
     )
@@ -107,8 +117,7 @@ def _measure(what: SleepBench, rows: int, workers: int, lanes: int) -> dict[str,
         "workers": workers,
         "lanes": lanes,
         "env_steps_per_second": speed,
-        "ratio": speed / limit,
-        "ratio_to_workers": speed / reachable,
+        "ratio": speed / goal,
         "inference_latency_ms": result["inference_latency_ms"],
         "learner_idle_share": result["learner_idle_share"],
     }

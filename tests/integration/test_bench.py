@@ -82,16 +82,23 @@ def test_an_unknown_policy_is_refused_before_any_is_measured():
         bench_plans(["central", "seriall"])
 
 
-def test_sleeping_environments_are_measured_against_rows_by_sleep():
-    result = bench_sleep(
-        SleepBench(milliseconds=20.0, rows=4, workers=(2, 4), lanes=(1,), growing_rows=(4,), seconds=1.0)
-    )
-    two, four = result["by_workers"]
-    # An update takes 0.6 s of sleeping: records of one second can say no more than the order of magnitude.
-    assert 0.1 < two["ratio"] < 1.0
-    assert two["ratio_to_workers"] == pytest.approx(2 * two["ratio"])
-    assert 0.1 < four["ratio"] < 2.0
-    assert result["by_rows"] == [four]
-    assert result["bottleneck_rows"] == (4 if four["ratio"] < 0.9 else None)
-    with pytest.raises(UserError, match="workers must divide the 256 rows: got 3"):
-        SleepBench(workers=(3,))
+def test_sleeping_environments_are_measured_against_rows_by_sleep_and_what_the_machine_allows():
+    what = SleepBench(20.0, rows=4, fewer_rows=(), divisions=((1, 1), (2, 2), (3, 1)), seconds=1.0, limit_seconds=0.5)
+    result = bench_sleep(what)
+    assert [(run["workers"], run["lanes"]) for run in result["runs"]] == [(1, 1), (2, 2)]
+    # An update takes 0.6 s of sleeping: records of one second can say no more than the order of magnitude. But four rows that
+    # slept one after another could not come above 0.25 (one worker).
+    assert all(0.3 < run["ratio"] < 2.0 for run in result["runs"])
+    [best] = result["by_rows"]
+    assert best["ratio"] == max(run["ratio"] for run in result["runs"])
+    # So many steps end within half a second, give or take one a row.
+    assert 0.5 < best["limit_apart"] < 1.1
+    assert 0.5 < best["limit_together"] < 1.1
+    assert result["bottleneck_rows"] == (4 if best["ratio"] < 0.9 else None)
+
+
+def test_a_sleeping_benchmark_that_does_not_divide_is_refused():
+    with pytest.raises(UserError, match="rows must be positive and divide by one of the workers 3: got 16"):
+        SleepBench(divisions=((3, 1),))
+    with pytest.raises(UserError, match="lanes must divide workers: got 2 and 3"):
+        SleepBench(divisions=((3, 2),))

@@ -1,0 +1,100 @@
+"""Rows that sleep and tell nobody: what the machine itself allows of rows / sleep.
+
+Run, in a process without threads, which forks: python -m jaxsrl.bench.bare_sleep '{"rows": 256, "processes": 4, ...}'
+"""
+
+import json
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from envpool_bridge.adapters.overlapped_steps import OverlappedSteps
+
+Waiting = Literal["apart", "together"]
+_SECONDS_TO_START = 1.0
+_LIMIT_SECONDS = 60.0
+
+
+def bare_rows(rows: int, processes: int, milliseconds: float, seconds: float, waiting: Waiting = "apart") -> float:
+    """Steps per second of all rows, each of which only sleeps.
+
+    Args:
+        rows: in all, that divide by `processes`; one thread each.
+        processes: that the threads are divided into.
+        milliseconds: of sleep a step.
+        seconds: of measuring.
+        waiting: "apart": every row goes on at once; "together": the rows of a process wait for each other after every step, as
+            they must where one call acts for all of them.
+
+    Raises:
+        RuntimeError: it failed, or took too long.
+    """
+    settings = {
+        "rows": rows,
+        "processes": processes,
+        "milliseconds": milliseconds,
+        "seconds": seconds,
+        "waiting": waiting,
+    }
+    command = [sys.executable, "-m", "jaxsrl.bench.bare_sleep", json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS + seconds, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"bare rows {settings} ended with status {done.returncode}:\n{done.stderr}")
+    return float(done.stdout)
+
+
+def _measure(rows: int, processes: int, milliseconds: float, seconds: float, waiting: Waiting) -> float:
+    context = multiprocessing.get_context("fork")
+    counted = context.SimpleQueue()
+    start = time.monotonic() + _SECONDS_TO_START + 0.005 * processes
+    window = start, start + seconds
+    step = _step_together if waiting == "together" else _step_apart
+    arguments = rows // processes, milliseconds / 1000, window
+    started = [
+        context.Process(target=_process, args=(counted, step, index, *arguments), daemon=True)
+        for index in range(processes)
+    ]
+    for process in started:
+        process.start()
+    steps = sum(counted.get() for _ in started)
+    for process in started:
+        process.join()
+    return steps / seconds
+
+
+def _process(counted: Any, step: Any, index: int, rows: int, sleep: float, window: tuple[float, float]) -> None:
+    counted.put(step(index, rows, sleep, window))
+
+
+def _step_apart(index: int, rows: int, sleep: float, window: tuple[float, float]) -> int:
+    counts = [0] * rows
+
+    def run(row: int) -> None:
+        while (now := time.monotonic()) < window[1]:
+            counts[row] += now >= window[0]
+            time.sleep(sleep)
+
+    threads = [threading.Thread(target=run, args=(row,)) for row in range(rows)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts)
+
+
+def _step_together(index: int, rows: int, sleep: float, window: tuple[float, float]) -> int:
+    steps, count = OverlappedSteps(rows, index), 0
+    functions: Sequence[Any] = [time.sleep] * rows
+    while (now := time.monotonic()) < window[1]:
+        count += now >= window[0]
+        steps(functions, [sleep] * rows)
+    steps.close()
+    return count * rows
+
+
+if __name__ == "__main__":
+    print(_measure(**json.loads(sys.argv[1])))  # noqa: T201
