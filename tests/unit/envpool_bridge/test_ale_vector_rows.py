@@ -69,6 +69,7 @@ def test_its_spec_is_that_of_suite_atari():
     vector_spec = EnvConfig("ALE/Pong-v5", suite="atari_vector", kwargs='{"frame_skip": 2}').source().spec()
     spec = EnvConfig("ALE/Pong-v5", suite="atari", kwargs='{"frame_skip": 2}').source().spec()
     assert vector_spec == spec
+    assert (spec.observation.shape, spec.observation.stored_shape) == ((4, 84, 84), (84, 84))
     assert vector_spec.action_repeat == 2
 
 
