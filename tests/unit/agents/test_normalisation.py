@@ -29,7 +29,7 @@ OBSERVATION = {
 SPEC = EnvSpec("test", OBSERVATION, DiscreteSpec(3), action_mask=("legal",))
 NETWORK = NetworkConfig(hidden_sizes=(8,))
 PLAIN = ppo.PPOConfig(learning_rate=1e-2, num_epochs=2, num_minibatches=2)
-BOTH = dataclasses.replace(PLAIN, normalisation=NormalisationConfig(observations=True, rewards=True))
+BOTH = dataclasses.replace(PLAIN, normalisation=NormalisationConfig(observations=True, rewards=True, clip_reward=0.3))
 KEY = jax.random.key(5)
 STEPS, ROWS, UPDATES = 8, 8, 4
 PLACE = "observation['place'][0]"
@@ -128,10 +128,11 @@ def test_an_update_sees_observations_by_the_older_statistics_and_rewards_by_thos
     mean, variance = moments(before)
     running = after.params["statistics"]["return"].running
     scale = np.sqrt(np.asarray(running.variance, np.float64).sum() + 1e-8)
+    assert 0.1 < np.mean(np.abs(data.reward / scale) > 0.3) < 0.9
     by_hand = dataclasses.replace(
         data,
         observation={**data.observation, "place": (normalised(data.observation["place"][0], mean, variance),)},
-        reward=np.clip(data.reward / scale, -10.0, 10.0).astype(np.float32),
+        reward=np.clip(data.reward / scale, -0.3, 0.3).astype(np.float32),
     )
     inner = ppo.make_ppo(PLAIN, SPEC, NETWORK)
     state = dataclasses.replace(before, params=before.params["agent"])
@@ -141,9 +142,7 @@ def test_an_update_sees_observations_by_the_older_statistics_and_rewards_by_thos
 
 
 def test_far_values_are_clipped():
-    config = dataclasses.replace(
-        PLAIN, normalisation=NormalisationConfig(True, True, clip_observation=0.5, clip_reward=0.25)
-    )
+    config = dataclasses.replace(PLAIN, normalisation=NormalisationConfig(True, clip_observation=0.5))
     agent, seen = ppo.make_ppo(config, SPEC, NETWORK), {}
 
     def spy(params, observation, agent_state, is_first, keys, mode):
