@@ -228,7 +228,7 @@ def test_numbers_that_mean_nothing_are_refused(capsys, run, arguments, message):
         (["pool", "--envs-per-worker", "0"], "envs_per_worker must be positive: got 0"),
         (["pool", "--lanes-per-worker", "0"], "lanes_per_worker must be positive: got 0"),
         (["pool", "--seconds", "0"], "seconds must be positive: got 0.0"),
-        (["pool", "--suite", "gymnasium_vector"], "needs an environment made one by one"),
+        (["pool", "--suite", "jax"], "environments of suite 'jax' are made by jaxsrl.environments"),
         (["train", "--num-envs", "129"], "129 rows do not divide over 2 workers x 2 lanes"),
         (["train", "--workers", "0"], "run.num_env_workers must be at least 1"),
         (["train", "--max-policy-lag", "-1"], "run.max_policy_lag must not be negative"),

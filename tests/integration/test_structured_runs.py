@@ -104,8 +104,19 @@ def serial(tmp_path_factory):
     return {kind: train(tmp_path_factory.mktemp(kind), kind, "serial")[1] for kind in SOURCES}
 
 
-@pytest.mark.parametrize("kind", SOURCES)
-@pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse", "multiple_learners", "central"])
+CASES = [
+    ("hybrid", "single_learner_fine"),
+    ("hybrid", "single_learner_coarse"),
+    ("hybrid", "central"),
+    ("masked", "single_learner_fine"),
+    pytest.param("hybrid", "multiple_learners", marks=pytest.mark.slow),
+    pytest.param("masked", "single_learner_coarse", marks=pytest.mark.slow),
+    pytest.param("masked", "multiple_learners", marks=pytest.mark.slow),
+    pytest.param("masked", "central", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("kind", "policy"), CASES)
 def test_every_placement_learns_the_same_from_structured_environments(tmp_path, serial, kind, policy):
     _, report = train(tmp_path, kind, policy)
     for one, other in zip(
@@ -116,8 +127,14 @@ def test_every_placement_learns_the_same_from_structured_environments(tmp_path, 
     assert ("episode/info/moved_mean" in report.metrics) == (kind == "hybrid")
 
 
-@pytest.mark.parametrize("kind", SOURCES)
-@pytest.mark.parametrize(("policy", "lag"), [("single_learner_fine", 1), ("serial", 0)])
+RESUMES = [
+    ("hybrid", "single_learner_fine", 1),
+    pytest.param("hybrid", "serial", 0, marks=pytest.mark.slow),
+    pytest.param("masked", "single_learner_fine", 1, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("kind", "policy", "lag"), RESUMES)
 def test_a_structured_run_resumes_to_the_bit(tmp_path, kind, policy, lag):
     _, whole = train(tmp_path / "whole", kind, policy, max_policy_lag=lag)
     train(tmp_path / "cut", kind, policy, updates=4, max_policy_lag=lag)
