@@ -158,9 +158,12 @@ def test_a_sticky_action_is_the_one_that_was_played_before():
         assert done in (given, before)
         repeats += done == before
     assert repeats / count == pytest.approx(0.25, abs=0.03)
-    env.reset(seed=1)
-    env.step(7)
-    assert recorder.actions[0] in (NOOP, 7)
+    for seed in range(40):  # one in four of which repeats what there was before the first
+        env.reset(seed=seed)
+        env.step(7)
+        assert recorder.actions[0] in (NOOP, 7)
+        env.step(8)
+        env.step(8)
 
 
 def test_actions_stick_and_are_all_eighteen_only_when_asked():
@@ -239,6 +242,17 @@ def test_the_last_life_ends_with_the_game_and_a_new_one_begins():
     assert game.resets == [1, 3]
 
 
+def test_frames_without_lives_before_the_end_belong_to_the_last_life():
+    game = Scripted((1, False, False), (1, False, False), (0, False, False), (0, True, False))
+    env = EpisodeIsALife(game)
+    env.reset(seed=1)
+    assert played(env) == (1, True, False)
+    assert env.reset(seed=2)[0] == 2
+    assert played(env) == (3, False, False)
+    assert played(env) == (4, True, False)
+    assert env.reset(seed=3)[0] == 0
+
+
 def test_a_life_lost_as_the_game_ends_begins_a_new_game():
     for terminated, truncated in ((True, False), (False, True)):
         game = Scripted((2, terminated, truncated))
@@ -288,6 +302,14 @@ def test_lives_of_a_real_game_are_the_game_itself_with_a_noop_between_them():
     assert ended == 5
     game.close()
     lives.close()
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_agents_see_stacked_frames_of_which_one_is_stored(frames):
+    source = EnvConfig("ALE/Pong-v5", "atari", json.dumps({"frame_stack": frames})).source()
+    seen = source.spec().observation
+    assert (seen.frames, seen.stored_shape) == (frames, (84, 84))
+    assert source.for_evaluation().spec().observation == seen
 
 
 def test_evaluation_plays_whole_games_and_counts_the_score():

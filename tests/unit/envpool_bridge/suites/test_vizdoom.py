@@ -115,6 +115,27 @@ def test_an_episode_that_runs_out_of_time_is_truncated_and_keeps_its_last_screen
     np.testing.assert_array_equal(observation["gamevariables"], before["gamevariables"])
 
 
+def test_a_player_who_dies_as_the_time_runs_out_is_dead(make):
+    class Dead:
+        def is_player_dead(self):
+            return True
+
+    env = make(frame_skip=50)
+    env.reset(seed=0)
+    env._game = Dead()
+    ends = [(False, False)]
+    while not any(ends[-1]):
+        ends.append(env.step(0)[2:4])
+    assert env.unwrapped.game.is_episode_timeout_reached()
+    assert ends[-1] == (True, False)
+
+
+def test_stacked_screens_are_stored_once():
+    kwargs = json.dumps({"grayscale": True, "frame_stack": 3})
+    screen = EnvConfig(BASIC, "vizdoom", kwargs).source().spec().observation["screen"]
+    assert (screen.frames, screen.shape, screen.stored_shape) == (3, (3, 72, 128), (72, 128))
+
+
 def test_an_episode_that_the_player_does_not_survive_is_terminated(make):
     env = make("VizdoomPredictPosition-v1", frame_skip=8)
     env.reset(seed=0)
