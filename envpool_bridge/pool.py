@@ -149,8 +149,11 @@ class EnvPool:
         if local_policy is not None:
             check_shape(self.shape)
         options = self._options
-        # More workers than cores, of environments that sleep say, would only yield to each other.
-        spin_seconds = _SPIN_SECONDS if self.shape.num_workers <= len(os.sched_getaffinity(0)) else 0.0
+        # More workers than cores, of environments that sleep say, would only yield to each other; and who acts must not spin on
+        # a core that a worker steps on (docs/benchmarks.md).
+        cores = len(os.sched_getaffinity(0))
+        spin_seconds = _SPIN_SECONDS if self.shape.num_workers <= cores else 0.0
+        acting_spin_seconds = _SPIN_SECONDS if self.shape.num_workers < cores else 0.0
         config = WorkerConfig(
             layout=self._layout,
             run_id=self._segment.run_id,
@@ -173,7 +176,7 @@ class EnvPool:
         extra = local_policy.descriptors if local_policy is not None else ()
         self._workers.start(config, by_worker, self._segment.descriptor, bells, extra)
         watched = self._workers.watched()
-        self._acting = Waiter(self._inference_bell, watched, spin_seconds)
+        self._acting = Waiter(self._inference_bell, watched, acting_spin_seconds)
         self._learning = Waiter(self._learner_bell, watched, 0.0)
 
     def position(self, lane: int) -> tuple[int, int]:
