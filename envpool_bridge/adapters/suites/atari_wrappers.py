@@ -12,9 +12,9 @@ _FRAMES_TO_SETTLE = 4
 class SavedStart(gymnasium.Wrapper):
     """Begins every episode with the state that the emulator was in when the game was first switched on.
 
-    An emulator that is given a seed loads its game anew, which takes as long as 200 env steps; restoring takes less than one.
-    The seed then only decides what is drawn in the episode: the no-ops at its start, and sticky actions. The screen is that
-    of the frame before until a frame has been played, so an episode must begin with at least one no-op.
+    An emulator that is given a seed loads its game anew, which takes as long as 200 env steps; restoring takes about one.
+    The seed then only decides what is drawn in the episode: the no-ops at its start, and sticky actions. The screen is none of
+    the start's until a frame has been played, so an episode must begin with at least one no-op.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -29,10 +29,8 @@ class SavedStart(gymnasium.Wrapper):
         if self._start is None:
             self._observation, _ = self.env.reset(seed=0, options=options)
             self._start = self._ale.cloneState(include_rng=True)
-            # Two games (Qbert, Tetris) keep what a state does not hold, and differ once they have been played.
-            for _ in range(_FRAMES_TO_SETTLE):
-                self._ale.act(NOOP)
-        self._ale.restoreState(self._start)
+            self._overwrite()
+        self._overwrite()
         if seed is not None:
             self.unwrapped.np_random = np.random.default_rng(seed)
         return self._observation, {
@@ -40,6 +38,16 @@ class SavedStart(gymnasium.Wrapper):
             "episode_frame_number": self._ale.getEpisodeFrameNumber(),
             "frame_number": self._ale.getFrameNumber(),
         }
+
+    def _overwrite(self) -> None:
+        """Restores the start.
+
+        Some games keep what a state does not hold, pixels above all: playing the same frames overwrites what was there before.
+        """
+        self._ale.restoreState(self._start)
+        for _ in range(_FRAMES_TO_SETTLE):
+            self._ale.act(NOOP)
+        self._ale.restoreState(self._start)
 
 
 class StickyActions(gymnasium.Wrapper):
