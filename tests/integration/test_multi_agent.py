@@ -50,7 +50,7 @@ def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_two_policies_learn_the_same_under_environment_processes_as_serially(tmp_path, workers):
     serial = train(tmp_path / "serial", policy="serial")
     fine = train(tmp_path / "fine", num_env_workers=workers)
