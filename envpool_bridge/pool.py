@@ -16,6 +16,7 @@ from envpool_bridge.local_policy import LocalPolicySpec, check_shape
 from envpool_bridge.ring import Command, Counters
 from envpool_bridge.slot_views import SlotAccess, SlotViews, view_slots
 from envpool_bridge.specs import ArraySpec, EnvSpec
+from envpool_bridge.tree import Tree, take
 from envpool_bridge.worker import WorkerConfig
 from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
 
@@ -96,9 +97,14 @@ class EnvPool:
         self._inference_bell = Doorbell()
         self._learner_bell = Doorbell()
         self._workers = WorkerProcesses(shape.num_workers, shape.num_parts, self.spec.env_id)
-        self._bells_of_lane = [
-            [self._workers.doorbells[shape.worker_of_part(part)] for part in shape.parts_of_lane(lane)]
+        self._ring_workers = [
+            [self._workers.doorbells[shape.worker_of_part(part)].ring for part in shape.parts_of_lane(lane)]
             for lane in range(shape.num_lanes)
+        ]
+        # One entry a step of the whole ring: who acts at step k finds where its actions go.
+        steps = [(slot, t) for slot in self.views for t in range(shape.rollout_length)]
+        self._actions = [
+            [take(slot.action, (t, shape.lane_rows(lane))) for slot, t in steps] for lane in range(shape.num_lanes)
         ]
         self._acting = self._learning = Waiter(self._inference_bell)
         self._closed = False
@@ -182,6 +188,11 @@ class EnvPool:
     def position(self, lane: int) -> tuple[int, int]:
         """(sequence, t) of the observation that the lane's next action answers."""
         return divmod(self._counters.actions_posted(lane), self.shape.rollout_length)
+
+    def next_action(self, lane: int) -> Tree:
+        """Where the lane's next action goes: [R, ...] a leaf, of the lane's R rows."""
+        places = self._actions[lane]
+        return places[self._counters.actions_posted(lane) % len(places)]
 
     def ready_lanes(self) -> list[int]:
         """Lanes whose newest observation awaits an action."""
@@ -285,7 +296,7 @@ class EnvPool:
         self._counters.request_stop()
         self._workers.stop()
         self._counters.close()
-        self.views = []
+        self.views, self._actions = [], []
         self._segment.close()
         self._inference_bell.close()
         self._learner_bell.close()
@@ -300,8 +311,8 @@ class EnvPool:
 
     def _post(self, lane: int, command: Command) -> None:
         self._counters.post_actions(lane, self._counters.actions_posted(lane), command)
-        for bell in self._bells_of_lane[lane]:
-            bell.ring()
+        for ring in self._ring_workers[lane]:
+            ring()
 
     def _slot_is_full(self) -> bool:
         return self._counters.committed_through() > self._next_lease

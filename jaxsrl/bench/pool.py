@@ -165,13 +165,11 @@ def _pool(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Steppe
             end = start + seconds
             while time.perf_counter() < end:
                 for lane in pool.wait_ready(1.0):
-                    sequence, t = pool.position(lane)
                     turn = (turn + 1) % 97
-                    slot = pool.views[sequence % shape.num_slots]
-                    write(take(slot.action, (t, shape.lane_rows(lane))), actions[turn])
+                    write(pool.next_action(lane), actions[turn])
                     pool.post_actions(lane)
                     done += shape.rows_per_lane
-                    if t == 0:  # now and then: whatever is full is done with
+                    if turn % _ROLLOUT_LENGTH == 0:  # now and then: whatever is full is done with
                         full = pool.acquire(0.0)
                         if full is not None:
                             pool.release(full)
