@@ -50,6 +50,8 @@ class Trajectory:
         valid: [T, B] bool, False where the step only reset: it must not count in any loss.
         policy_version: [T, B] int32, the parameters (number of updates) that acted.
         extras: what the agent's `act` added to each step, [T, B, ...] each.
+        agent_state: [B, ...] each, what `act` was given at step 0: the recurrent state before it is reset where `is_first[0]`;
+            () for a memoryless policy.
     """
 
     observation: Observation
@@ -61,6 +63,7 @@ class Trajectory:
     valid: Array
     policy_version: Array
     extras: dict[str, Array]
+    agent_state: AgentState = ()
 
 
 @jax.tree_util.register_dataclass
@@ -93,7 +96,10 @@ class InitFn(Protocol):
 
 
 class InitialAgentStateFn(Protocol):
-    """Recurrent state of `num_rows` rows at the start of a run; () for a memoryless policy."""
+    """Recurrent state of `num_rows` rows at the start of a run; () for a memoryless policy.
+
+    Nested dicts or tuples of [num_rows, ...] arrays. `act` itself takes rows back to it where `is_first`.
+    """
 
     def __call__(self, num_rows: int) -> AgentState: ...
 

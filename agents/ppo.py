@@ -13,15 +13,14 @@ import jax.numpy as jnp
 import optax
 
 from agents import returns, schedules
+from agents.acting import EXTRAS, act
 from agents.api import (
     Action,
     Agent,
-    AgentState,
     Array,
     GradientSteps,
     LearnerState,
     Metrics,
-    Mode,
     Observation,
     OnPolicy,
     Params,
@@ -34,9 +33,7 @@ from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.normalisation import NormalisationConfig, with_normalisation
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, EnvSpec
-
-EXTRAS = {"behaviour_log_prob": ArraySpec((), "float32")}
+from envpool_bridge.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +142,7 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     agent = Agent(
         name="ppo",
         init=partial(init, net, optimizer),
-        initial_agent_state=lambda num_rows: (),
+        initial_agent_state=net.initial_state,
         act=partial(act, net),
         update=make_update(steps),
         extras=EXTRAS,
@@ -159,23 +156,6 @@ def init(net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) 
     """First learner state. `key` is consumed."""
     params = net.init(key)
     return LearnerState(params, optimizer.init(params), num_updates=jnp.zeros((), jnp.int32))
-
-
-def act(
-    net: ActorCritic,
-    params: Params,
-    observation: Observation,
-    agent_state: AgentState,
-    is_first: Array,
-    keys: Array,
-    mode: Mode,
-) -> tuple[Action, dict[str, Array], AgentState]:
-    """Actions of [B, ...] observations with their [B] log-probabilities; values are left to the update."""
-    del is_first  # memoryless
-    parameters = net.policy(params, observation)
-    distribution = net.distribution
-    action = distribution.sample(parameters, keys) if mode is Mode.SAMPLE else distribution.mode(parameters)
-    return action, {"behaviour_log_prob": distribution.log_prob(parameters, action)}, agent_state
 
 
 def make_batch(config: PPOConfig, net: ActorCritic, params: Params, trajectory: Trajectory) -> Batch:

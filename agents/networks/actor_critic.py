@@ -1,16 +1,15 @@
-"""Policy and value heads on torsos, as pure functions of parameters."""
+"""Policy and value heads on torsos, with or without memory, as pure functions of parameters."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
-import flax.linen as nn
 import jax
 
-from agents.api import Array, Observation, Params
+from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.distributions import Distribution
+from agents.networks.branch import Branch, HeadSize, Outputs, make_branch
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import ObservationInputs, inputs_of, require_fit
 from agents.networks.policy_head import make_policy_head
-from agents.networks.torso import apply_torso
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
 from envpool_bridge.tree import shown_path
@@ -28,6 +27,28 @@ class BothFn(Protocol):
     def __call__(self, params: Params, observation: Observation) -> tuple[Array, Array]: ...
 
 
+class StepFn(Protocol):
+    """Policy parameters [B, P] of one step of B rows, and the state after it.
+
+    Args: params; observation [B, ...]; state [B, ...] each, () without memory; is_first [B] bool.
+    """
+
+    def __call__(
+        self, params: Params, observation: Observation, state: AgentState, is_first: Array
+    ) -> tuple[Array, AgentState]: ...
+
+
+class UnrollFn(Protocol):
+    """Policy parameters [T, B, P] and values [T, B] of T steps, and the state after them: what T calls of `step` see.
+
+    Args: params; observation [T, B, ...]; state [B, ...] each, before the first step; is_first [T, B] bool.
+    """
+
+    def __call__(
+        self, params: Params, observation: Observation, state: AgentState, is_first: Array
+    ) -> tuple[Array, Array, AgentState]: ...
+
+
 class NetworkInitFn(Protocol):
     """Parameters; `key` is consumed."""
 
@@ -35,14 +56,18 @@ class NetworkInitFn(Protocol):
 
 
 class ActorCritic(NamedTuple):
-    """A network bound to an environment's spec.
+    """A network bound to an environment's spec. `step` and `unroll` serve networks of every kind.
 
     Attributes:
         init: makes parameters.
         policy: the action distribution's parameters [..., P], without computing values where torsos are apart.
         value: [...], without computing the policy where torsos are apart.
-        both: (policy, value) together.
+        both: (policy, value) together; like `policy` and `value` only of a network without memory.
         distribution: over actions, of the policy's parameters.
+        initial_state: what a network with memory begins with.
+        step: what acting needs.
+        unroll: what learning needs.
+        remembers: whether there is a state.
     """
 
     init: NetworkInitFn
@@ -50,49 +75,27 @@ class ActorCritic(NamedTuple):
     value: ApplyFn
     both: BothFn
     distribution: Distribution
+    initial_state: InitialAgentStateFn
+    step: StepFn
+    unroll: UnrollFn
+    remembers: bool
 
 
-class _Head(nn.Module):
-    """Torso and one linear layer of `num_outputs`; `gain` scales its orthogonal weights."""
+class _Trunk(NamedTuple):
+    """Policy outputs and values before the policy head, however torsos are divided."""
 
-    config: NetworkConfig
-    num_outputs: int
-    gain: float
-    images: tuple[str, ...]
-
-    @nn.compact
-    def __call__(self, inputs: Any) -> Array:
-        features = apply_torso(self.config, self.images, inputs)
-        return _Linear(self.num_outputs, self.gain, name="head")(features)
-
-
-class _Linear(nn.Module):
-    num_outputs: int
-    gain: float
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        return nn.Dense(self.num_outputs, kernel_init=nn.initializers.orthogonal(self.gain))(x)
-
-
-class _Shared(nn.Module):
-    """One torso with a policy head and a value head."""
-
-    config: NetworkConfig
-    num_outputs: int
-    images: tuple[str, ...]
-
-    @nn.compact
-    def __call__(self, inputs: Any) -> tuple[Array, Array]:
-        features = apply_torso(self.config, self.images, inputs)
-        return _Linear(self.num_outputs, 0.01, name="policy")(features), _Linear(1, 1.0, name="value")(features)
+    init: NetworkInitFn
+    policy: ApplyFn
+    value: ApplyFn
+    unroll: UnrollFn
+    initial_state: InitialAgentStateFn
 
 
 def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     """A network for this environment. Heads start small (gain 0.01) for the policy, 1 for the value.
 
     An observation with structure keeps it: weights that a leaf meets first are stored under the leaf's name. The action mask
-    is no input, and what is `critic_only` none of the policy's.
+    is no input, and what is `critic_only` none of the policy's. Where torsos are apart, so are cores.
 
     Source of the initialisation: Andrychowicz et al. 2021 (arXiv:2006.05990), section 3.2.
 
@@ -108,57 +111,100 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
         raise UserError(f"{spec.env_id}: only the value may see {name}: give it its own torso (shared_torso=False)")
     head = make_policy_head(config, spec)
     build = _shared_torso if config.shares_torso else _torsos_apart
-    init, policy_outputs, value = build(config, actor_inputs, critic_inputs, head.num_outputs)
+    trunk = build(config, actor_inputs, critic_inputs, head.num_outputs)
 
     def policy(params: Params, observation: Observation) -> Array:
-        return head.parameters(params, policy_outputs(params, observation), observation)
+        return head.parameters(params, trunk.policy(params, observation), observation)
 
     def both(params: Params, observation: Observation) -> tuple[Array, Array]:
         # A shared torso stands in both calls; the compiler computes it once.
-        return policy(params, observation), value(params, observation)
+        return policy(params, observation), trunk.value(params, observation)
 
-    return ActorCritic(lambda key: {**init(key), **head.params}, policy, value, both, head.distribution)
+    def step(params: Params, observation: Observation, state: AgentState, is_first: Array) -> tuple[Array, AgentState]:
+        if config.core == "none":
+            return policy(params, observation), state
+        one_step = jax.tree.map(lambda leaf: leaf[None], (observation, is_first))
+        outputs, _, state = unroll(params, one_step[0], state, one_step[1])
+        return outputs[0], state
+
+    def unroll(
+        params: Params, observation: Observation, state: AgentState, is_first: Array
+    ) -> tuple[Array, Array, AgentState]:
+        outputs, value, state = trunk.unroll(params, observation, state, is_first)
+        return head.parameters(params, outputs, observation), value, state
+
+    return ActorCritic(
+        init=lambda key: {**trunk.init(key), **head.params},
+        policy=policy,
+        value=trunk.value,
+        both=both,
+        distribution=head.distribution,
+        initial_state=trunk.initial_state,
+        step=step,
+        unroll=unroll,
+        remembers=config.core != "none",
+    )
 
 
 def _torsos_apart(
     config: NetworkConfig, actor_inputs: ObservationInputs, critic_inputs: ObservationInputs, num_outputs: int
-) -> tuple[NetworkInitFn, ApplyFn, ApplyFn]:
-    actor = _Head(config, num_outputs, 0.01, actor_inputs.images)
-    critic = _Head(config, 1, 1.0, critic_inputs.images)
+) -> _Trunk:
+    actor = make_branch(config, actor_inputs, {"head": HeadSize(num_outputs, 0.01)})
+    critic = make_branch(config, critic_inputs, {"head": HeadSize(1, 1.0)})
 
     def init(key: Array) -> Params:
         actor_key, critic_key = jax.random.split(key)
-        return {
-            "actor": actor.init(actor_key, actor_inputs.zeros()),
-            "critic": critic.init(critic_key, critic_inputs.zeros()),
-        }
+        return {"actor": actor.init(actor_key), "critic": critic.init(critic_key)}
 
     def policy(params: Params, observation: Observation) -> Array:
-        return _apply(actor, actor_inputs, params["actor"], observation)
+        return _outputs(actor, params["actor"], observation)["head"]
 
     def value(params: Params, observation: Observation) -> Array:
-        return _apply(critic, critic_inputs, params["critic"], observation)[..., 0]
+        return _outputs(critic, params["critic"], observation)["head"][..., 0]
 
-    return init, policy, value
+    def initial_state(num_rows: int) -> AgentState:
+        states = {"actor": actor.initial_state(num_rows), "critic": critic.initial_state(num_rows)}
+        return states if config.core != "none" else ()
+
+    def unroll(
+        params: Params, observation: Observation, state: AgentState, is_first: Array
+    ) -> tuple[Array, Array, AgentState]:
+        if config.core == "none":
+            return policy(params, observation), value(params, observation), state
+        acted, actor_state = actor.unroll(params["actor"], observation, state["actor"], is_first)
+        judged, critic_state = critic.unroll(params["critic"], observation, state["critic"], is_first)
+        return acted["head"], judged["head"][..., 0], {"actor": actor_state, "critic": critic_state}
+
+    return _Trunk(init, policy, value, unroll, initial_state)
 
 
-def _shared_torso(
-    config: NetworkConfig, inputs: ObservationInputs, _: ObservationInputs, num_outputs: int
-) -> tuple[NetworkInitFn, ApplyFn, ApplyFn]:
-    shared = _Shared(config, num_outputs, inputs.images)
+def _shared_torso(config: NetworkConfig, inputs: ObservationInputs, _: ObservationInputs, num_outputs: int) -> _Trunk:
+    heads = {"policy": HeadSize(num_outputs, 0.01), "value": HeadSize(1, 1.0)}
+    shared = make_branch(config, inputs, heads)
 
     def init(key: Array) -> Params:
-        return {"shared": shared.init(key, inputs.zeros())}
+        return {"shared": shared.init(key)}
 
     def policy(params: Params, observation: Observation) -> Array:
-        return _apply(shared, inputs, params["shared"], observation)[0]
+        return _outputs(shared, params["shared"], observation)["policy"]
 
     def value(params: Params, observation: Observation) -> Array:
-        return _apply(shared, inputs, params["shared"], observation)[1][..., 0]
+        return _outputs(shared, params["shared"], observation)["value"][..., 0]
 
-    return init, policy, value
+    def unroll(
+        params: Params, observation: Observation, state: AgentState, is_first: Array
+    ) -> tuple[Array, Array, AgentState]:
+        outputs, state = shared.unroll(params["shared"], observation, state, is_first)
+        return outputs["policy"], outputs["value"][..., 0], state
+
+    return _Trunk(init, policy, value, unroll, shared.initial_state)
 
 
-def _apply(module: nn.Module, inputs: ObservationInputs, params: Params, observation: Observation) -> Any:
-    """Applies a module to observations [B, ...] or [T, B, ...]."""
-    return inputs.restore(observation, module.apply(params, inputs.encode(observation)))
+def _outputs(branch: Branch, params: Params, observation: Observation) -> Outputs:
+    if branch.outputs is None:
+        _refuse_without_state()
+    return branch.outputs(params, observation)
+
+
+def _refuse_without_state() -> NoReturn:
+    raise TypeError("a network with memory says nothing of an observation alone: use `step` or `unroll`")

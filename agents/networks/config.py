@@ -7,6 +7,7 @@ from envpool_bridge.errors import UserError
 
 Torso = Literal["mlp", "nature_cnn", "impala_resnet"]
 Activation = Literal["tanh", "relu", "silu"]
+CoreName = Literal["none", "lstm", "gru"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,8 @@ class NetworkConfig:
         shared_torso: one torso for policy and value; None shares it for images only.
         squash: squash continuous actions into their bounds (TanhNormal) instead of clipping in the environment.
         initial_log_std: of continuous actions, in nats of the standard deviation in action units.
+        core: what remembers between torso and heads: "none", "lstm" or "gru".
+        core_size: outputs of the core.
     """
 
     torso: Torso = "mlp"
@@ -28,11 +31,15 @@ class NetworkConfig:
     shared_torso: bool | None = None
     squash: bool = False
     initial_log_std: float = 0.0
+    core: CoreName = "none"
+    core_size: int = 128
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise UserError(f"hidden_sizes must be positive and at least one: got {self.hidden_sizes}")
+        if self.core_size < 1:
+            raise UserError(f"core_size must be positive: got {self.core_size}")
 
     @property
     def shares_torso(self) -> bool:

@@ -50,7 +50,13 @@ def updated(config, data, key=0):
 
 def fixed_network(logits, value) -> ActorCritic:
     """Outputs that are the parameters themselves."""
-    return ActorCritic(None, None, None, lambda params, _: (params["logits"], params["value"]), categorical(2))
+    def both(params, _):
+        return params["logits"], params["value"]
+
+    def unroll(params, _, state, __):
+        return params["logits"], params["value"], state
+
+    return ActorCritic(None, None, None, both, categorical(2), lambda num_rows: (), None, unroll, False)
 
 
 def one_step_loss(config, log_ratio, advantage, value=0.0, old_value=0.0, target=0.0):

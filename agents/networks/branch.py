@@ -1,0 +1,122 @@
+"""One path from observations to outputs: torso, core if the network remembers, and linear heads."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
+from agents.networks.config import NetworkConfig
+from agents.networks.cores import Core, make_core
+from agents.networks.observation_inputs import ObservationInputs
+from agents.networks.torso import apply_torso
+
+
+class HeadSize(NamedTuple):
+    """A linear layer: its outputs, and the gain of its orthogonal weights."""
+
+    num_outputs: int
+    gain: float
+
+
+Outputs = dict[str, Array]
+
+
+class Branch(NamedTuple):
+    """Bound to an environment's spec.
+
+    Attributes:
+        init: parameters; the key is consumed.
+        outputs: (params, observation [..., *leaf]) to each head's [..., num_outputs], without memory. A branch that remembers
+            has none.
+        unroll: (params, observation [T, B, ...], state [B, ...], is_first [T, B]) to outputs and the state after.
+        initial_state: of so many rows; () without memory.
+    """
+
+    init: Callable[[Array], Params]
+    outputs: Callable[[Params, Observation], Outputs] | None
+    unroll: Callable[[Params, Observation, AgentState, Array], tuple[Outputs, AgentState]]
+    initial_state: InitialAgentStateFn
+
+
+class _Features(nn.Module):
+    config: NetworkConfig
+    images: tuple[str, ...]
+
+    @nn.compact
+    def __call__(self, inputs: Any) -> Array:
+        return apply_torso(self.config, self.images, inputs)
+
+
+class _Heads(nn.Module):
+    heads: Mapping[str, HeadSize]
+
+    @nn.compact
+    def __call__(self, features: Array) -> Outputs:
+        return {name: _Linear(*head, name=name)(features) for name, head in self.heads.items()}
+
+
+class _Linear(nn.Module):
+    num_outputs: int
+    gain: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        return nn.Dense(self.num_outputs, kernel_init=nn.initializers.orthogonal(self.gain))(x)
+
+
+class _Memoryless(nn.Module):
+    config: NetworkConfig
+    images: tuple[str, ...]
+    heads: Mapping[str, HeadSize]
+
+    @nn.compact
+    def __call__(self, inputs: Any) -> Outputs:
+        features = apply_torso(self.config, self.images, inputs)
+        return {name: _Linear(*head, name=name)(features) for name, head in self.heads.items()}
+
+
+def make_branch(config: NetworkConfig, inputs: ObservationInputs, heads: Mapping[str, HeadSize]) -> Branch:
+    """Torso, core and heads by name."""
+    if config.core == "none":
+        return _memoryless(config, inputs, heads)
+    return _recurrent(config, inputs, heads, make_core(config))
+
+
+def _memoryless(config: NetworkConfig, inputs: ObservationInputs, heads: Mapping[str, HeadSize]) -> Branch:
+    module = _Memoryless(config, inputs.images, heads)
+
+    def outputs(params: Params, observation: Observation) -> Outputs:
+        return _apply(module, inputs, params, observation)
+
+    def unroll(params: Params, observation: Observation, state: AgentState, _: Array) -> tuple[Outputs, AgentState]:
+        return outputs(params, observation), state
+
+    return Branch(lambda key: module.init(key, inputs.zeros()), outputs, unroll, lambda num_rows: ())
+
+
+def _recurrent(config: NetworkConfig, inputs: ObservationInputs, heads: Mapping[str, HeadSize], core: Core) -> Branch:
+    torso, linear = _Features(config, inputs.images), _Heads(heads)
+
+    def init(key: Array) -> Params:
+        torso_key, core_key, head_key = jax.random.split(key, 3)
+        params = torso.init(torso_key, inputs.zeros())
+        num_features = jax.eval_shape(torso.apply, params, inputs.zeros()).shape[-1]  # pyright: ignore
+        zeros = jnp.zeros((1, core.num_outputs))
+        return {"torso": params, "core": core.init(core_key, num_features), "head": linear.init(head_key, zeros)}
+
+    def unroll(
+        params: Params, observation: Observation, state: AgentState, is_first: Array
+    ) -> tuple[Outputs, AgentState]:
+        features = _apply(torso, inputs, params["torso"], observation)
+        remembered, state = core.apply(params["core"], features, state, is_first)
+        return linear.apply(params["head"], remembered), state  # pyright: ignore[reportReturnType]
+
+    return Branch(init, None, unroll, core.initial_state)
+
+
+def _apply(module: nn.Module, inputs: ObservationInputs, params: Params, observation: Observation) -> Any:
+    """Applies a module to observations [B, ...] or [T, B, ...]."""
+    return inputs.restore(observation, module.apply(params, inputs.encode(observation)))
