@@ -106,7 +106,7 @@ def make_grouped(spec: EnvSpec, groups: Sequence[PolicyGroup]) -> Agent:
     return Agent(
         name="+".join(dict.fromkeys(group.agent.name for group in groups)),
         init=partial(_init, groups),
-        initial_agent_state=partial(_initial_agent_state, spec, groups),
+        initial_agent_state=partial(_initial_agent_state, groups),
         act=partial(_act, _Together(spec, tuple(groups), extras)),
         update=partial(_update, spec, groups),
         extras=extras,
@@ -126,9 +126,9 @@ def _init(groups: Sequence[PolicyGroup], key: Array) -> LearnerState:
     )
 
 
-def _initial_agent_state(spec: EnvSpec, groups: Sequence[PolicyGroup], num_rows: int) -> AgentState:
-    num_envs = num_rows // spec.rows_per_env
-    return tuple(group.agent.initial_agent_state(num_envs * len(group.places)) for group in groups)
+def _initial_agent_state(groups: Sequence[PolicyGroup], num_rows: int) -> AgentState:
+    # Of all rows for each policy, as everything that a slot keeps has all rows; zeros stand where others act.
+    return tuple(group.agent.initial_agent_state(num_rows) for group in groups)
 
 
 def _act(
@@ -149,14 +149,15 @@ def _act(
     for group, state in zip(groups, agent_state, strict=True):
         seen = cut(group.spec.observation, jax.tree.map(partial(rows, group.places), observation), 1)
         own_keys = rows(group.places, keys)
-        action, added, state = group.agent.act(
-            params[group.name], seen, state, rows(group.places, is_first), own_keys, mode
+        own_state = jax.tree.map(partial(rows, group.places), state)
+        action, added, own_state = group.agent.act(
+            params[group.name], seen, own_state, rows(group.places, is_first), own_keys, mode
         )
         actions.append(map_leaves(_padded, spec.action, action))
         count = own_keys.shape[0]
         blank = {name: jnp.zeros((count, *extra.shape), extra.dtype) for name, extra in together.extras.items()}
         recorded.append(blank | added)
-        states.append(state)
+        states.append(jax.tree.map(partial(_spread_rows, spec.rows_per_env, group.places), own_state))
     join = partial(_join_rows, spec.rows_per_env, [group.places for group in groups])
     return jax.tree.map(join, *actions), jax.tree.map(join, *recorded), tuple(states)
 
@@ -171,20 +172,24 @@ def _update(
         if group.frozen:
             continue
         own = LearnerState(params[group.name], opt_state[group.name], state.num_updates, extra[group.name])
-        learnt, found = group.agent.update(own, _batch_of(spec, group, batch), jax.random.fold_in(key, number))
+        learnt, found = group.agent.update(own, _batch_of(spec, number, group, batch), jax.random.fold_in(key, number))
         params[group.name], opt_state[group.name], extra[group.name] = learnt.params, learnt.opt_state, learnt.extra
         metrics |= {f"{group.name}/{name}": value for name, value in found.items()}
     return LearnerState(params, opt_state, state.num_updates + 1, extra), metrics
 
 
-def _batch_of(spec: EnvSpec, group: PolicyGroup, batch: Trajectory) -> Trajectory:
-    own = jax.tree.map(partial(_rows_of, spec.rows_per_env, 1, group.places), batch)
+def _batch_of(spec: EnvSpec, number: int, group: PolicyGroup, batch: Trajectory) -> Trajectory:
+    """What policy `number` sees of a batch."""
+    steps = dataclasses.replace(batch, agent_state=())
+    state = batch.agent_state[number] if batch.agent_state else ()
+    own = jax.tree.map(partial(_rows_of, spec.rows_per_env, 1, group.places), steps)
     extras = {name: own.extras[name] for name in group.agent.extras}
     return dataclasses.replace(
         own,
         observation=cut(group.spec.observation, own.observation, 2),
         action=cut(group.spec.action, own.action, 2),
         extras=extras,
+        agent_state=jax.tree.map(partial(_rows_of, spec.rows_per_env, 0, group.places), state),
     )
 
 
@@ -207,6 +212,14 @@ def _join_rows(rows_per_env: int, places: Sequence[tuple[int, ...]], *parts: Arr
         columns |= {place: by_env[:, index] for index, place in enumerate(members)}
     joined = jnp.stack([columns[place] for place in range(rows_per_env)], axis=1)
     return joined.reshape((-1, *joined.shape[2:]))
+
+
+def _spread_rows(rows_per_env: int, places: tuple[int, ...], part: Array) -> Array:
+    """[E * rows_per_env, ...] of one policy's [E * len(places), ...]; zeros in the rows of others."""
+    by_env = part.reshape((-1, len(places), *part.shape[1:]))
+    blank = jnp.zeros_like(by_env[:, 0])
+    columns = [by_env[:, places.index(place)] if place in places else blank for place in range(rows_per_env)]
+    return jnp.stack(columns, axis=1).reshape((-1, *part.shape[1:]))
 
 
 def _padded(leaf: Any, values: Array) -> Array:

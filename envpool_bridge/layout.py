@@ -120,6 +120,7 @@ class SlotLayout:
         spec: what a row looks like.
         shape: how rows are divided.
         fields: arrays of a slot; agent extras are named "extras/<name>".
+        agent_state: what a row's policy remembers, a tree of ArraySpec; () for nothing.
         slot_bytes: size of one slot, a multiple of 64.
         layout_hash: 32 bytes that differ whenever any of the above differs.
     """
@@ -129,6 +130,7 @@ class SlotLayout:
     fields: tuple[Field, ...]
     slot_bytes: int
     layout_hash: bytes
+    agent_state: SpecTree = ()
 
     @property
     def counters_bytes(self) -> int:
@@ -146,13 +148,17 @@ class SlotLayout:
         return self.slots_offset_bytes + self.slot_bytes * self.shape.num_slots
 
 
-def make_layout(spec: EnvSpec, shape: PoolShape, extras: Mapping[str, ArraySpec]) -> SlotLayout:
+def make_layout(
+    spec: EnvSpec, shape: PoolShape, extras: Mapping[str, ArraySpec], agent_state: SpecTree = ()
+) -> SlotLayout:
     """The layout for these sizes.
 
     Args:
         spec: what a row looks like.
         shape: how rows are divided.
         extras: what the agent's `act` adds to each step; `[T, B, ...]` each.
+        agent_state: what a row's policy remembers, a tree of ArraySpec: `[2, B, ...]` a leaf, before the slot's first step and
+            after its last.
     """
     steps, rows = shape.rollout_length, shape.num_rows
     wanted = [
@@ -169,6 +175,9 @@ def make_layout(spec: EnvSpec, shape: PoolShape, extras: Mapping[str, ArraySpec]
         *[(f"infos/{name}", (steps, rows), "float32") for name in spec.info_fields],
     ]
     wanted += [(f"extras/{name}", (steps, rows, *extra.shape), extra.dtype) for name, extra in sorted(extras.items())]
+    wanted += [
+        (field_name("agent_state", path), (2, rows, *leaf.shape), leaf.dtype) for path, leaf in items(agent_state)
+    ]
     fields: list[Field] = []
     offset = 0
     for name, field_shape, dtype in wanted:
@@ -177,7 +186,7 @@ def make_layout(spec: EnvSpec, shape: PoolShape, extras: Mapping[str, ArraySpec]
         offset += -(-size // ALIGNMENT) * ALIGNMENT
     description = [spec_to_dict(spec), dataclasses.astuple(shape), [dataclasses.astuple(field) for field in fields]]
     digest = hashlib.sha256(json.dumps(description).encode()).digest()
-    return SlotLayout(spec, shape, tuple(fields), offset, digest)
+    return SlotLayout(spec, shape, tuple(fields), offset, digest, agent_state)
 
 
 def num_frames(spec: EnvSpec) -> int:

@@ -15,7 +15,7 @@ from envpool_bridge.layout import PoolShape, make_layout
 from envpool_bridge.local_policy import LocalPolicySpec, check_shape
 from envpool_bridge.ring import Command, Counters
 from envpool_bridge.slot_views import SlotAccess, SlotViews, view_slots
-from envpool_bridge.specs import ArraySpec, EnvSpec
+from envpool_bridge.specs import ArraySpec, EnvSpec, SpecTree
 from envpool_bridge.tree import Tree, take
 from envpool_bridge.worker import WorkerConfig
 from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
@@ -67,6 +67,7 @@ class EnvPool:
         options: PoolOptions | None = None,
         *,
         extras: Mapping[str, ArraySpec] | None = None,
+        agent_state: SpecTree = (),
         spec: EnvSpec | None = None,
     ) -> None:
         """Reserves the shared memory and begins to start the workers.
@@ -76,6 +77,7 @@ class EnvPool:
             shape: how rows are divided.
             options: where the rows belong and what is done with them; the defaults if None.
             extras: what the agent's `act` adds to each step.
+            agent_state: what a row's policy remembers; see `make_layout`.
             spec: of the source, if it is already known.
 
         Raises:
@@ -85,7 +87,7 @@ class EnvPool:
         self._source, self._main_path = pickle_source(source)
         self.spec = spec or source.spec()
         self.shape = shape
-        self._layout = make_layout(self.spec, shape, extras or {})
+        self._layout = make_layout(self.spec, shape, extras or {}, agent_state)
         self._options = options or PoolOptions()
         first_sequence = self._options.first_sequence
         self._segment = shared_segment.create(self._layout)

@@ -24,6 +24,7 @@ class SlotViews:
         frames: `observation` with what precedes it, [F-1 + T+1, B, *stored_shape] for a leaf of F frames. The history is as
             agents see it: where an episode began less than F steps ago, its first frame is repeated.
         is_first_frames: [W-1 + T+1, B] bool, W the largest F: `is_first` after a history of False.
+        agent_state: [2, B, ...] a leaf: what the policy remembered before the first step, and after the last.
     """
 
     observation: Tree
@@ -40,6 +41,7 @@ class SlotViews:
     infos: dict[str, np.ndarray]
     frames: Tree
     is_first_frames: np.ndarray
+    agent_state: Tree = ()
 
 
 def view_slots(layout: SlotLayout, buffer: memoryview) -> list[SlotViews]:
@@ -62,6 +64,7 @@ def _view_slot(layout: SlotLayout, buffer: memoryview, start: int) -> SlotViews:
     extras, infos = _take_named(arrays, "extras/"), _take_named(arrays, "infos/")
     frames = _take_tree(arrays, "observation", spec.observation)
     action = _take_tree(arrays, "action", spec.action)
+    agent_state = _take_tree(arrays, "agent_state", layout.agent_state)
     is_first = arrays.pop("is_first")
     newest = partial(_last_steps, steps)
     return SlotViews(
@@ -72,6 +75,7 @@ def _view_slot(layout: SlotLayout, buffer: memoryview, start: int) -> SlotViews:
         infos=infos,
         frames=frames,
         is_first_frames=is_first,
+        agent_state=agent_state,
         **arrays,
     )
 
@@ -98,6 +102,8 @@ class ActRows:
         action: [R, ...] a leaf, to write.
         extras: [R, ...] each, to write.
         policy_version: [R] int32, to write.
+        state_before: [R, ...] a leaf, to write: what the policy remembers before this step; None where no slot begins.
+        state_after: likewise after this step; None where no slot ends.
     """
 
     observation: Tree
@@ -105,6 +111,8 @@ class ActRows:
     action: Tree
     extras: Mapping[str, np.ndarray]
     policy_version: np.ndarray
+    state_before: Tree | None = None
+    state_after: Tree | None = None
 
     def write(self, action: Tree, extras: Mapping[str, np.ndarray], version: int) -> None:
         """Writes what a policy of this version chose."""
@@ -121,6 +129,8 @@ class SlotAccess:
         """For slots of this layout."""
         self._observation = layout.spec.observation
         self._width = num_frames(layout.spec)
+        self._last = layout.shape.rollout_length - 1
+        self._remembers = bool(leaves(layout.agent_state))
 
     def act_rows(self, slot: SlotViews, t: int, rows: slice) -> ActRows:
         """What acting for some rows at step `t` reads and writes."""
@@ -130,7 +140,12 @@ class SlotAccess:
             observation = map_leaves(partial(_window, t, rows), self._observation, slot.frames)
             is_first = slot.is_first_frames[t : t + self._width, rows]
         extras = {name: values[t, rows] for name, values in slot.extras.items()}
-        return ActRows(observation, is_first, take(slot.action, (t, rows)), extras, slot.policy_version[t, rows])
+        acting = ActRows(observation, is_first, take(slot.action, (t, rows)), extras, slot.policy_version[t, rows])
+        if not self._remembers or 0 < t < self._last:
+            return acting
+        before = take(slot.agent_state, (0, rows)) if t == 0 else None
+        after = take(slot.agent_state, (1, rows)) if t == self._last else None
+        return dataclasses.replace(acting, state_before=before, state_after=after)
 
     def carry(self, before: SlotViews, after: SlotViews, columns: slice) -> None:
         """Begins the slot `after` with what ended `before`: the newest observation, its frames and `is_first`."""
@@ -204,6 +219,7 @@ def join_slots(slots: Sequence[SlotViews]) -> SlotViews:
         infos={name: np.concatenate([slot.infos[name] for slot in slots], axis=1) for name in slots[0].infos},
         frames=last,
         is_first_frames=is_first,
+        agent_state=_joined_trees([slot.agent_state for slot in slots]),
     )
 
 
@@ -225,5 +241,6 @@ def copy_slot(slot: SlotViews) -> SlotViews:
         infos=infos,
         frames=last,
         is_first_frames=copies["is_first"],
+        agent_state=map_leaves(np.copy, slot.agent_state),
         **copies,
     )

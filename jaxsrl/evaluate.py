@@ -11,12 +11,13 @@ from agents.api import Agent, Mode, Params
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset, StepRows, first_rows, step_rows
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, make_layout, num_frames
+from envpool_bridge.layout import PoolShape, num_frames
 from envpool_bridge.slot_views import SlotAccess, allocate_slots
 from envpool_bridge.specs import EnvSpec
 from envpool_bridge.tree import take
+from jaxsrl.agent_layout import agent_layout
 from jaxsrl.frame_stacking import with_stacked_frames
-from jaxsrl.inference.act import make_act, row_keys
+from jaxsrl.inference.act import act_in_slot, make_act, row_keys
 
 MakeEnv = EnvSource | Callable[[], gymnasium.Env]
 
@@ -148,7 +149,7 @@ class _Player:
     def __init__(self, agent: Agent, params: Params, spec: EnvSpec, seed: int, mode: Mode, num_rows: int) -> None:
         # More steps than any stack of frames needs, so that its end can be carried to its beginning.
         self.length = max(16, num_frames(spec))
-        layout = make_layout(spec, PoolShape(1, 1, 1, num_rows, self.length, 1), agent.extras)
+        layout = agent_layout(spec, PoolShape(1, 1, 1, num_rows, self.length, 1), agent)
         self._access, (self.slot,) = SlotAccess(layout), allocate_slots(layout)
         self._agent_state = agent.initial_agent_state(num_rows)
         self._act, self._params = make_act(agent, mode), params
@@ -168,11 +169,7 @@ class _Player:
             self._access.carry(self.slot, self.slot, slice(None))
         acting, out = self._access.act_rows(self.slot, t, slice(None)), step_rows(self.slot, t)
         steps = np.full(rows.num_rows, self._step, np.uint32)
-        action, extras, self._agent_state = self._act(
-            self._params, acting.observation, self._agent_state, acting.is_first, self._keys, steps
-        )
-        action, extras = jax.device_get((action, extras))
-        acting.write(action, extras, 0)
+        self._agent_state = act_in_slot(self._act, self._params, acting, self._agent_state, self._keys, steps, 0)
         out.prepare()
         rows.step(acting.action, out)
         rows.verify(take(out.observation, None), out.reward[None])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import make_layout
+from jaxsrl.agent_layout import agent_layout
 from jaxsrl.dataflow.bytes_per_item import PlanBytes, bytes_of_plan, params_bytes_of
 from jaxsrl.dataflow.load_policy import load_policy
 from jaxsrl.dataflow.plan import Plan, plan_to_json
@@ -56,7 +56,7 @@ def plan_experiment(path: Path, flags: Sequence[str], cores: int = 0, gpus: int 
     resources = _resources(cores, gpus)
     plan = load_policy(composed.config.policy)(composed.config, resources)
     check_run(plan, composed.agent, composed.source, composed.spec, resources)
-    layout = make_layout(composed.spec, plan.shape, composed.agent.extras)
+    layout = agent_layout(composed.spec, plan.shape, composed.agent)
     return PlannedExperiment(plan, resources, bytes_of_plan(plan, layout, params_bytes_of(composed.agent)))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from envpool_bridge.layout import SlotLayout
+from envpool_bridge.tree import Tree
 from jaxsrl.params.shared import ParamsLayout
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class ActorFactory:
         max_policy_lag: decides which version acts.
         key_data: of the run's action key, uint32.
         key_impl: name of the key's implementation.
+        agent_state: [B, ...] a leaf, numpy, of all rows of the run as it is resumed; None at the beginning.
         jax_settings: of the learner's process, by name, that change what is computed.
     """
 
@@ -34,6 +36,7 @@ class ActorFactory:
     max_policy_lag: int
     key_data: np.ndarray
     key_impl: str
+    agent_state: Tree
     jax_settings: Mapping[str, object]
 
     def __call__(

@@ -16,7 +16,7 @@ from envpool_bridge.slot_views import ActRows, blank_window
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.actors.counters import ActorCounters
 from jaxsrl.actors.factory import ActorFactory
-from jaxsrl.inference.act import make_act, row_keys
+from jaxsrl.inference.act import act_in_slot, make_act, row_keys, take_rows
 from jaxsrl.params.shared import SharedParams
 
 _HELD_VERSIONS = 2  # parts of one actor may be in slots of two sequences
@@ -75,6 +75,7 @@ class ActorPolicy:
         rollout_length: int,
         counters: ActorCounters,
         actor: int,
+        agent_state: AgentState | None = None,
     ) -> None:
         """Prepares to act.
 
@@ -86,12 +87,18 @@ class ActorPolicy:
             rollout_length: T, steps a slot holds.
             counters: told of every call.
             actor: index in `counters`.
+            agent_state: [B, ...] a leaf, of all rows of the run as it is resumed; None for the agent's initial one.
         """
         self._act = make_act(agent)
         self._params, self._rollout_length = params, rollout_length
         self._counters, self._actor = counters, actor
         self._parts = {
-            part: _ActorPart(row_keys(run_key, rows), agent.initial_agent_state(len(rows)))
+            part: _ActorPart(
+                row_keys(run_key, rows),
+                agent.initial_agent_state(len(rows))
+                if agent_state is None
+                else jax.device_put(take_rows(agent_state, slice(rows.start, rows.stop))),
+            )
             for part, rows in parts.items()
         }
 
@@ -118,13 +125,7 @@ class ActorPolicy:
         mine = self._parts[part]
         num_rows = len(rows.policy_version)
         steps = np.full(num_rows, step, np.uint32)
-        action, extras, mine.agent_state = self._act(
-            params, rows.observation, mine.agent_state, rows.is_first, mine.keys, steps
-        )
-        # Fetching the results also proves that the observations, which may be aliased, have been read.
-        rows.write(
-            jax.tree.map(np.asarray, action), {name: np.asarray(values) for name, values in extras.items()}, version
-        )
+        mine.agent_state = act_in_slot(self._act, params, rows, mine.agent_state, mine.keys, steps, version)
         self._counters.count(self._actor, num_rows, time.perf_counter() - start)
         return True
 
@@ -157,7 +158,9 @@ def make_policy(
     params = ActorParams(SharedParams(factory.params_layout, params_descriptor), structure, factory.max_policy_lag)
     counters = ActorCounters(layout.shape.num_workers, counters_descriptor)
     run_key = jax.random.wrap_key_data(jax.numpy.asarray(factory.key_data), impl=factory.key_impl)
-    policy = ActorPolicy(agent, params, run_key, parts, layout.shape.rollout_length, counters, worker)
+    policy = ActorPolicy(
+        agent, params, run_key, parts, layout.shape.rollout_length, counters, worker, factory.agent_state
+    )
     zeros = [np.zeros(leaf.shape, np.dtype(leaf.dtype)) for leaf in factory.params_layout.leaves]
     policy.warm_up(jax.device_put(jax.tree.unflatten(structure, zeros)), layout.spec)
     return policy

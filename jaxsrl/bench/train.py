@@ -12,8 +12,8 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.rows import EnvSource
-from envpool_bridge.layout import make_layout
 from envpool_bridge.specs import EnvSpec
+from jaxsrl.agent_layout import agent_layout
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.bytes_per_item import bytes_of_plan
 from jaxsrl.dataflow.load_policy import load_policy
@@ -69,7 +69,7 @@ def bench_train(
     plan = load_policy(config.policy)(config, Resources.detect())
     built = make_ppo(agent, spec, network)
     measured = _records(config, plan, built, source, spec)
-    layout = make_layout(spec, plan.shape, built.extras)
+    layout = agent_layout(spec, plan.shape, built)
 
     return {
         "env_id": env.id,

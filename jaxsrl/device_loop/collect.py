@@ -109,6 +109,7 @@ def collect(
         valid=steps.output.valid,
         policy_version=jnp.full(steps.output.valid.shape, version, jnp.int32),
         extras=steps.extras,
+        agent_state=rows.agent_state,
     )
     return trajectory, after
 

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Agent, AgentState, Array, Mode, Params
+from envpool_bridge.slot_views import ActRows
+from envpool_bridge.tree import write
 
 
 class ActOnRows(Protocol):
@@ -44,6 +46,39 @@ def make_act(agent: Agent, mode: Mode = Mode.SAMPLE) -> ActOnRows:
     return jax.jit(act_on_rows)
 
 
+def act_in_slot(
+    act: ActOnRows, params: Params, rows: ActRows, agent_state: AgentState, keys: Array, steps: np.ndarray, version: int
+) -> AgentState:
+    """Acts for rows of a slot at one step, and writes what the slot keeps of it.
+
+    Args:
+        act: of `make_act`.
+        params: to act with.
+        rows: of the slot, at that step.
+        agent_state: before the step.
+        keys: [R] typed, of the rows; not consumed.
+        steps: [R] uint32, of the run.
+        version: of the parameters.
+
+    Returns:
+        The state after the step.
+    """
+    action, extras, after = act(params, rows.observation, agent_state, rows.is_first, keys, steps)
+    # Fetching the results also proves that the observations, which may be aliased, have been read.
+    action, extras = jax.device_get((action, extras))
+    rows.write(action, extras, version)
+    if rows.state_before is not None:
+        write(rows.state_before, jax.device_get(agent_state))
+    if rows.state_after is not None:
+        write(rows.state_after, jax.device_get(after))
+    return after
+
+
 def row_keys(run_key: Array, rows: range) -> Array:
     """[R] typed keys: the run's key folded with each row's id. `run_key` may be used again for other rows only."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(run_key, jnp.arange(rows.start, rows.stop, dtype=jnp.uint32))
+
+
+def take_rows(agent_state: AgentState, rows: slice) -> AgentState:
+    """The state of some rows, of [B, ...] a leaf."""
+    return jax.tree.map(lambda leaf: leaf[rows], agent_state)

@@ -8,13 +8,13 @@ from functools import partial
 import jax
 import numpy as np
 
-from agents.api import Agent, Array, Params
+from agents.api import Agent, AgentState, Array, Params
 from envpool_bridge.errors import UserError
 from envpool_bridge.pool import EnvPool
 from envpool_bridge.slot_views import ActRows, blank_window
 from envpool_bridge.specs import LeafSpec
 from envpool_bridge.tree import map_leaves, take
-from jaxsrl.inference.act import make_act, row_keys
+from jaxsrl.inference.act import act_in_slot, make_act, row_keys, take_rows
 from jaxsrl.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.learner.mesh import Device
 from jaxsrl.params.store import ParamsStore
@@ -49,6 +49,7 @@ class InferenceServer:
         device: Device,
         merge: bool,
         first_row: int = 0,
+        agent_state: AgentState | None = None,
     ) -> None:
         """Prepares to serve.
 
@@ -60,6 +61,7 @@ class InferenceServer:
             device: where to compute.
             merge: whether lanes that are ready together share a call.
             first_row: of the run, that the pool's rows begin with.
+            agent_state: [R, ...] a leaf, of the pool's rows as a resumed run goes on; None for the agent's initial one.
 
         Raises:
             UserError: merging was asked for an agent that carries state from step to step.
@@ -73,7 +75,10 @@ class InferenceServer:
         self._rows_per_lane = pool.shape.rows_per_lane
         lanes = range(pool.num_lanes)
         with jax.default_device(device):
-            self._agent_states = [agent.initial_agent_state(self._rows_per_lane) for _ in lanes]
+            state = agent.initial_agent_state(pool.num_rows) if agent_state is None else agent_state
+            self._agent_states = [
+                jax.device_put(take_rows(state, pool.shape.lane_rows(lane)), device) for lane in lanes
+            ]
             keys = row_keys(run_key, range(first_row, first_row + pool.num_rows))
             self._lane_keys = [keys[pool.shape.lane_rows(lane)] for lane in lanes]
             self._all_keys = keys
@@ -132,12 +137,7 @@ class InferenceServer:
         keys = self._lane_keys[first.lane] if len(group.requests) == 1 else self._all_keys[rows]
         steps = np.full(rows.stop - rows.start, first.step, np.uint32)
         acting = self._pool.access.act_rows(slot, t, rows)
-        action, extras, agent_state = self._act(
-            params, acting.observation, self._agent_states[first.lane], acting.is_first, keys, steps
-        )
-        # Fetching the results also proves that the observations, which may be aliased, have been read.
-        action, extras = jax.device_get((action, extras))
-        acting.write(action, extras, version)
+        agent_state = act_in_slot(self._act, params, acting, self._agent_states[first.lane], keys, steps, version)
         if len(group.requests) == 1:
             self._agent_states[first.lane] = agent_state
 

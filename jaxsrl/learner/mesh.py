@@ -4,6 +4,7 @@ Rows (B) are sharded over the axis `data`, everything else is replicated. This i
 the agent's update contains no axis name, the compiler inserts the all-reduces.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
 from envpool_bridge.slot_views import SlotViews
+from envpool_bridge.tree import map_leaves
 
 Device = Any  # a jax.Device, which is no type to type checkers
 KeyedUpdate = Callable[[LearnerState, Trajectory], tuple[LearnerState, Metrics]]
@@ -49,9 +51,13 @@ class LearnerMesh:
         Observations are the slots' single frames (see `jaxsrl.frame_stacking`).
         """
         parts = [_as_trajectory(slot) for slot in slots]
+        # Two steps as far as sharding goes, of which only the first is wanted.
+        states = [map_leaves(lambda array: array[:1], slot.agent_state) for slot in slots]
         if len(parts) == 1:
-            return jax.device_put(parts[0], self.rows)
-        return jax.tree.map(lambda *leaves: self._join_rows(leaves), *parts)
+            placed, state = jax.device_put((parts[0], states[0]), self.rows)
+        else:
+            placed, state = jax.tree.map(lambda *leaves: self._join_rows(leaves), *zip(parts, states, strict=True))
+        return dataclasses.replace(placed, agent_state=jax.tree.map(lambda leaf: leaf[0], state))
 
     def _join_rows(self, leaves: Sequence[np.ndarray]) -> Array:
         """[T, b, ...] of several pools as one array; rows that lie in one pool are not copied on the host."""

@@ -6,7 +6,7 @@ import cloudpickle
 import jax
 import numpy as np
 
-from agents.api import Agent, Array, Params
+from agents.api import Params
 from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.local_policy import LocalPolicySpec, check_shape
 from envpool_bridge.pool import EnvPool, PoolOptions
@@ -14,6 +14,7 @@ from envpool_bridge.slot_views import SlotViews
 from envpool_bridge.tree import Tree, map_leaves
 from jaxsrl.actors.counters import ActorCounters
 from jaxsrl.actors.factory import ActorFactory
+from jaxsrl.agent_layout import agent_state_spec
 from jaxsrl.dataflow.fragment import Processes
 from jaxsrl.params.shared import ParamsLayout, SharedParams, params_layout
 from jaxsrl.runtime.lifecycle import Lifecycle
@@ -44,7 +45,7 @@ class ActorSource:
         # Only the shapes are needed before the first parameters come, so the key may be any.
         template = jax.eval_shape(agent.init, jax.random.key(0)).params
         layout = params_layout([(leaf.shape, np.dtype(leaf.dtype).name) for leaf in jax.tree.leaves(template)])
-        self._factory = cloudpickle.dumps(_factory(agent, template, layout, plan.max_policy_lag, config.act_key))
+        self._factory = cloudpickle.dumps(_factory(config, template, layout))
         placement = plan.environments.placement
         self._params = SharedParams(layout)
         self._counters = ActorCounters(plan.shape.num_workers)
@@ -55,7 +56,14 @@ class ActorSource:
                 first_sequence=config.first_sequence,
                 cores=placement.cores if isinstance(placement, Processes) else (),
             )
-            self._pool = EnvPool(config.env_source, plan.shape, options, extras=agent.extras, spec=config.spec)
+            self._pool = EnvPool(
+                config.env_source,
+                plan.shape,
+                options,
+                extras=agent.extras,
+                agent_state=agent_state_spec(agent),
+                spec=config.spec,
+            )
         except BaseException:
             self._params.close()
             self._counters.close()
@@ -115,13 +123,15 @@ class ActorSource:
         self._counters.close()
 
 
-def _factory(agent: Agent, template: Params, layout: ParamsLayout, max_policy_lag: int, key: Array) -> ActorFactory:
+def _factory(config: SourceConfig, template: Params, layout: ParamsLayout) -> ActorFactory:
+    key = config.act_key
     structure = jax.tree.map(lambda leaf: 0, template)
     return ActorFactory(
-        agent=cloudpickle.dumps((agent, structure)),
+        agent=cloudpickle.dumps((config.agent, structure)),
         params_layout=layout,
-        max_policy_lag=max_policy_lag,
+        max_policy_lag=config.plan.max_policy_lag,
         key_data=np.asarray(jax.random.key_data(key)),
         key_impl=str(jax.random.key_impl(key)),
+        agent_state=config.agent_state,
         jax_settings={name: getattr(jax.config, name) for name in _JAX_SETTINGS},
     )

@@ -8,9 +8,10 @@ import jax
 from agents.api import Agent, GradientSteps, Trajectory
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, field_name, make_layout
+from envpool_bridge.layout import PoolShape, field_name
 from envpool_bridge.specs import EnvSpec, SpecTree
 from envpool_bridge.tree import items, unflatten
+from jaxsrl.agent_layout import agent_layout
 from jaxsrl.dataflow.fragment import Devices
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Resources
@@ -37,7 +38,7 @@ def check_run(plan: Plan, agent: Agent, source: EnvSource, spec: EnvSpec, resour
     if plan.parameter_server is not None:
         gradient_steps_of(agent, plan)
     _check_whole_environments(plan, spec)
-    validate_memory(plan, make_layout(spec, plan.shape, agent.extras), resources)
+    validate_memory(plan, agent_layout(spec, plan.shape, agent), resources)
     _check_update(with_stacked_frames(agent, spec), spec, plan)
 
 
@@ -66,17 +67,25 @@ def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
         UserError: from the agent: minibatches that do not divide, say.
     """
     whole = PoolShape(1, 1, 1, plan.num_rows, plan.shape.rollout_length, 1)
-    layout = make_layout(spec, whole, agent.extras)
+    layout = agent_layout(spec, whole, agent)
     arrays = {field.name: jax.ShapeDtypeStruct(field.shape, field.dtype) for field in layout.fields}
 
     def tree(name: str, leaves_of: SpecTree) -> Any:
         return unflatten(leaves_of, [arrays.pop(field_name(name, path)) for path, _ in items(leaves_of)])
 
     observation, action = tree("observation", spec.observation), tree("action", spec.action)
+    of_slot = tree("agent_state", layout.agent_state)
+    agent_state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), of_slot)
     extras = {name.removeprefix("extras/"): arrays.pop(name) for name in list(arrays) if name.startswith("extras/")}
     for name in ("incarnation", "stepped_at", *(f"infos/{field}" for field in spec.info_fields)):
         arrays.pop(name)
-    trajectory = Trajectory(observation=observation, action=action, extras=extras, **arrays)  # pyright: ignore[reportArgumentType]
+    trajectory = Trajectory(
+        observation=observation,
+        action=action,
+        extras=extras,  # pyright: ignore[reportArgumentType]
+        agent_state=agent_state,
+        **arrays,  # pyright: ignore[reportArgumentType]
+    )
     key = jax.random.key(0)
     jax.eval_shape(agent.update, jax.eval_shape(agent.init, key), trajectory, key)
 

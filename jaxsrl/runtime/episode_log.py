@@ -19,7 +19,14 @@ from envpool_bridge.tree import Tree, items, leaves, map_leaves, take, unflatten
 class EpisodeLog:
     """Episodes and actions of B rows. Fed with every slot, in order."""
 
-    def __init__(self, num_rows: int, first_step: int, spec: EnvSpec, max_steps: int = 200_000) -> None:
+    def __init__(
+        self,
+        num_rows: int,
+        first_step: int,
+        spec: EnvSpec,
+        max_steps: int = 200_000,
+        agent_state: SpecTree = (),
+    ) -> None:
         """Every row at the beginning of its episode 0.
 
         Args:
@@ -27,6 +34,7 @@ class EpisodeLog:
             first_step: of the run, that the next slot begins with.
             spec: of a row.
             max_steps: actions kept a row; a longer episode is not played again, its row begins a new one.
+            agent_state: what a row's policy remembers, a tree of ArraySpec.
         """
         self.episodes = np.zeros(num_rows, np.int64)
         self._begins = np.full(num_rows, first_step, np.int64)  # step whose observation began the episode
@@ -35,6 +43,8 @@ class EpisodeLog:
         self._max_steps = max_steps
         self._blocks: deque[tuple[int, Tree]] = deque()  # (first step, actions [N, B, ...] a leaf)
         self.last_observation: Tree | None = None
+        self.agent_state: Tree | None = None  # [B, ...] a leaf, after the last step; None before any
+        self._agent_state_spec = agent_state
 
     def observe(self, slot: SlotViews) -> None:
         """Takes in a full slot: copies its actions."""
@@ -47,6 +57,7 @@ class EpisodeLog:
         self.episodes += resets.sum(0)
         self._end += length
         self.last_observation = map_leaves(lambda array: array[-1].copy(), slot.observation)
+        self.agent_state = map_leaves(lambda array: array[1].copy(), slot.agent_state)
         oldest = max(int(self._begins.min()), self._end - self._max_steps)
         while self._blocks and self._blocks[0][0] + _length(self._blocks[0][1]) <= oldest:
             self._blocks.popleft()
@@ -54,8 +65,8 @@ class EpisodeLog:
     def to_arrays(self) -> dict[str, np.ndarray]:
         """The log as arrays.
 
-        `episodes` [B], `lengths` [B] (-1: too long to play again); `actions` [sum of lengths, ...] and `observation` [B, ...],
-        leaf by leaf.
+        `episodes` [B], `lengths` [B] (-1: too long to play again); `actions` [sum of lengths, ...], `observation` and
+        `agent_state` [B, ...], leaf by leaf.
         """
         kept = self._blocks[0][0] if self._blocks else self._end
         lengths = np.where(self._begins >= kept, self._end - self._begins, -1)
@@ -66,7 +77,7 @@ class EpisodeLog:
             played = concatenated([take(actions, (slice(begin, None), row)) for row, begin in begins.items()])
             arrays |= _named("actions", played)
         if self.last_observation is not None:
-            arrays |= _named("observation", self.last_observation)
+            arrays |= _named("observation", self.last_observation) | _named("agent_state", self.agent_state)
         return arrays
 
     def restore(self, arrays: dict[str, np.ndarray]) -> EpisodeReset:
@@ -76,6 +87,7 @@ class EpisodeLog:
         lengths = np.maximum(lengths, 0)
         self._begins = self._end - lengths
         self.last_observation = _tree_of("observation", self._spec.observation, arrays)
+        self.agent_state = _tree_of("agent_state", self._agent_state_spec, arrays)
         actions: list[Tree | None] = [None] * len(lengths)
         longest = int(lengths.max(initial=0))
         if longest:
@@ -101,4 +113,4 @@ def _named(name: str, tree: Tree) -> dict[str, np.ndarray]:
 def _tree_of(name: str, spec: SpecTree, arrays: dict[str, np.ndarray]) -> Tree | None:
     """The tree that `_named` took apart; None if it is not there."""
     names = [field_name(name, path) for path, _ in items(spec)]
-    return unflatten(spec, [arrays[leaf] for leaf in names]) if names[0] in arrays else None
+    return unflatten(spec, [arrays[leaf] for leaf in names]) if names and names[0] in arrays else None

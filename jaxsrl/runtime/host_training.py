@@ -51,7 +51,14 @@ class HostTraining(Training):
         setup, progress = self.setup, self.progress
         first = int(progress.state.num_updates)
         source_config = SourceConfig(
-            setup.source, setup.spec, setup.plan, setup.agent, self.config.seed, first, self.act_key
+            setup.source,
+            setup.spec,
+            setup.plan,
+            setup.agent,
+            self.config.seed,
+            first,
+            self.act_key,
+            progress.log.agent_state,
         )
         self._source = source = make_source(source_config, self.lifecycle)
         if progress.behind is not None:

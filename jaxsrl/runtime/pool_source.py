@@ -11,8 +11,10 @@ from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.slot_views import SlotViews
 from envpool_bridge.stored_form import concatenated
 from envpool_bridge.tree import Tree, take
+from jaxsrl.agent_layout import agent_state_spec
 from jaxsrl.dataflow.fragment import Processes
 from jaxsrl.dataflow.plan import Plan
+from jaxsrl.inference.act import take_rows
 from jaxsrl.inference.server import InferenceServer
 from jaxsrl.learner.mesh import Device
 from jaxsrl.params.store import ParamsStore
@@ -67,11 +69,26 @@ class PoolSource:
             first_row=first_row,
             cores=_cores_of(self._plan, replica),
         )
-        pool = EnvPool(config.env_source, shape, options, extras=config.agent.extras, spec=config.spec)
+        agent, saved = config.agent, config.agent_state
+        pool = EnvPool(
+            config.env_source,
+            shape,
+            options,
+            extras=agent.extras,
+            agent_state=agent_state_spec(agent),
+            spec=config.spec,
+        )
         self._pools.append(pool)
         self._servers.append(
             InferenceServer(
-                pool, config.agent, self._stores[device], config.act_key, device, self._plan.merge_lanes, first_row
+                pool,
+                agent,
+                self._stores[device],
+                config.act_key,
+                device,
+                self._plan.merge_lanes,
+                first_row,
+                None if saved is None else take_rows(saved, slice(first_row, first_row + shape.num_rows)),
             )
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 from agents.api import Agent, LearnerState, Params
 from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.specs import EnvSpec
+from jaxsrl.agent_layout import agent_state_spec
 from jaxsrl.checkpoint import Arrays, flatten, unflatten
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.runtime.episode_log import EpisodeLog
@@ -37,9 +38,8 @@ class Progress:
 def begin(agent: Agent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Progress:
     """The beginning of a run; `key` is consumed."""
     reset = EpisodeReset((0,) * num_rows, (None,) * num_rows)
-    return Progress(
-        agent.init(key), None, EpisodeTracker(num_rows, spec.info_fields), EpisodeLog(num_rows, 0, spec), reset
-    )
+    log = EpisodeLog(num_rows, 0, spec, agent_state=agent_state_spec(agent))
+    return Progress(agent.init(key), None, EpisodeTracker(num_rows, spec.info_fields), log, reset)
 
 
 def to_arrays(state: LearnerState, behind: Params | None, episodes: EpisodeTracker, log: EpisodeLog) -> Arrays:
@@ -66,7 +66,8 @@ def from_arrays(
     behind = unflatten(state.params, arrays, _BEHIND) if has_behind else None
     episodes = EpisodeTracker(num_rows, spec.info_fields)
     episodes.restore(named(arrays, EPISODES))
-    log = EpisodeLog(num_rows, int(state.num_updates) * rollout_length, spec)
+    first_step = int(state.num_updates) * rollout_length
+    log = EpisodeLog(num_rows, first_step, spec, agent_state=agent_state_spec(agent))
     reset = log.restore(named(arrays, _LOG))
     return Progress(state, behind, episodes, log, reset)
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from agents.api import Array, Params
 from envpool_bridge.adapters.rows import EpisodeReset, first_rows, step_rows
-from envpool_bridge.layout import make_layout
 from envpool_bridge.slot_views import SlotAccess, SlotViews, allocate_slots
 from envpool_bridge.tree import Tree, map_leaves, take
-from jaxsrl.inference.act import make_act, row_keys
+from jaxsrl.agent_layout import agent_layout
+from jaxsrl.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.learner.mesh import Device
 from jaxsrl.params.store import ParamsStore
 from jaxsrl.runtime.source import SourceConfig
@@ -23,7 +23,7 @@ class SerialSource:
     def __init__(self, config: SourceConfig, device: Device) -> None:
         """Makes the environments here; `device` acts."""
         shape, agent = config.plan.shape, config.agent
-        layout = make_layout(config.spec, shape, agent.extras)
+        layout = agent_layout(config.spec, shape, agent)
         self._slots = allocate_slots(layout)
         self._access = SlotAccess(layout)
         self._rows = config.env_source.make_rows(range(shape.num_rows), config.seed, False)
@@ -31,7 +31,10 @@ class SerialSource:
         self._next = config.first_sequence
         self._first = True
         self._act = make_act(agent)
-        self._agent_state = agent.initial_agent_state(shape.num_rows)
+        saved = config.agent_state
+        self._agent_state = (
+            agent.initial_agent_state(shape.num_rows) if saved is None else jax.device_put(saved, device)
+        )
         self._store = ParamsStore(config.plan.max_policy_lag)
         self._device = device
         self._keys = jax.device_put(row_keys(config.act_key, range(shape.num_rows)), device)
@@ -94,11 +97,7 @@ class SerialSource:
     def _step(self, slot: SlotViews, t: int, keys: Array, version: int, params: Params) -> None:
         steps = np.full(self._shape.num_rows, self._next * self._shape.rollout_length + t, np.uint32)
         rows = self._access.act_rows(slot, t, slice(None))
-        action, extras, self._agent_state = self._act(
-            params, rows.observation, self._agent_state, rows.is_first, keys, steps
-        )
-        action, extras = jax.device_get((action, extras))
-        rows.write(action, extras, version)
+        self._agent_state = act_in_slot(self._act, params, rows, self._agent_state, keys, steps, version)
         self._rows.step(rows.action, step_rows(slot, t))
         slot.stepped_at[t] = time.monotonic()
         self._steps += 1

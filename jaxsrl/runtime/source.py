@@ -25,6 +25,7 @@ class SourceConfig:
         seed: of the environments.
         first_sequence: where a resumed run goes on.
         act_key: the run's key of actions, which every row and step is folded into.
+        agent_state: [B, ...] a leaf, what the policy of every row remembers as a resumed run goes on; None at the beginning.
     """
 
     env_source: EnvSource
@@ -34,6 +35,7 @@ class SourceConfig:
     seed: int
     first_sequence: int
     act_key: Array
+    agent_state: Tree = None
 
 
 class TrajectorySource(Protocol):
