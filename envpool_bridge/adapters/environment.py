@@ -21,6 +21,7 @@ from envpool_bridge.adapters.suites.minigrid import minigrid_source
 from envpool_bridge.adapters.suites.overcooked import overcooked_source
 from envpool_bridge.adapters.suites.pettingzoo import mpe_source, pettingzoo_source
 from envpool_bridge.adapters.suites.vizdoom import vizdoom_source
+from envpool_bridge.adapters.team_probes import TEAM_PROBES, team_probe_source
 from envpool_bridge.errors import UserError
 
 Suite = Literal[
@@ -128,6 +129,8 @@ class EnvConfig:
             return _SOURCES[self.suite](self.id, arguments, self.check_range)
         if self.suite == "gymnasium":
             return gymnasium_source(self.id, arguments, self.check_range, self.mask_from_info)
+        if self.suite == "probe" and self.id in TEAM_PROBES:
+            return team_probe_source(self.id, arguments, self.check_range)
         if self.suite == "probe":
             return GymnasiumSource(_probe(self.id, arguments), self.id, check_range=self.check_range)
         raise UserError(f"environments of suite {self.suite!r} are made by jaxsrl.environments.source_of(config)")
@@ -146,7 +149,7 @@ class EnvConfig:
 def _probe(env_id: str, arguments: dict[str, Any]) -> Callable[[], gymnasium.Env]:
     known: dict[str, Callable[..., gymnasium.Env]] = {**PROBES, "Sleep": Sleep}
     if env_id not in known:
-        raise UserError(f"unknown probe environment {env_id!r}: expected one of {', '.join(known)}")
+        raise UserError(f"unknown probe environment {env_id!r}: expected one of {', '.join([*known, *TEAM_PROBES])}")
     make = partial(known[env_id], **arguments)
     try:
         make()
