@@ -149,7 +149,7 @@ class EnvConfig:
 def _probe(env_id: str, arguments: dict[str, Any]) -> Callable[[], gymnasium.Env]:
     known: dict[str, Callable[..., gymnasium.Env]] = {**PROBES, "Sleep": Sleep}
     if env_id not in known:
-        raise UserError(f"unknown probe environment {env_id!r}: expected one of {', '.join([*known, *TEAM_PROBES])}")
+        raise UserError(f"unknown probe environment {env_id!r}: expected one of {', '.join(known)}")
     make = partial(known[env_id], **arguments)
     try:
         make()

@@ -172,9 +172,9 @@ class TwoStepTeam(TeamProbe):
         0     0.25
         0.25  1
 
-    V*(start) = g, V*(A) = 0.25, V*(B) = 1: agent_0 chooses room B (action 1), and both then act 1. While both are uniform, room B is
-    worth 0.375, so that policy gradients climb to the optimum. Agents observe the place (start, A, B; one-hot) and which of the two
-    they are; the state is the place. agent_1's counterfactual advantage at the start is 0.
+    V*(start) = g, V*(A) = 0.25, V*(B) = 1: agent_0 chooses room B (action 1), and both then act 1. While both are uniform, room
+    B is worth 0.375, so that policy gradients climb to the optimum. Agents observe the place (start, A, B; one-hot) and which of
+    the two they are; the state is the place. agent_1's counterfactual advantage at the start is 0.
 
     The form is that of the two-step game of Rashid et al. 2018 (arXiv:1803.11485), section 5, with rewards that gradients climb.
     """

@@ -7,7 +7,7 @@ import pytest
 
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.parallel_env import ParallelEnv
-from envpool_bridge.adapters.team_probes import TEAM_PROBES
+from envpool_bridge.adapters.team_probes import TEAM_PROBES, team_probe_source
 from envpool_bridge.errors import UserError
 
 DISCOUNT = 0.9
@@ -136,5 +136,5 @@ def test_a_team_probe_is_an_environment_of_suite_probe_with_a_row_for_each_agent
 def test_what_a_team_probe_does_not_take_is_refused():
     with pytest.raises(UserError, match="TeamMatrix of suite 'probe': unknown option 'players'"):
         EnvConfig("TeamMatrix", suite="probe", kwargs='{"players": 3}').source()
-    with pytest.raises(UserError, match="unknown probe environment 'Nothing': expected one of .*TwoStepTeam"):
-        EnvConfig("Nothing", suite="probe").source()
+    with pytest.raises(UserError, match="unknown probe of several agents 'Nothing': expected one of TeamMatrix, "):
+        team_probe_source("Nothing", {}, True)
