@@ -197,7 +197,8 @@ class GradientSteps(NamedTuple):
 class Agent(NamedTuple):
     """An algorithm bound to its configuration and to an environment's spec: pure functions and declarations.
 
-    `gradient_steps` is the same update as `update`, cut at its gradients; None where it cannot be cut.
+    `gradient_steps` is the same update as `update`, cut at its gradients; None where it cannot be cut. `groups` is the same
+    update cut into those of several policies that do not touch each other (`agents.grouped.LearningGroup`); () where it is one.
     """
 
     name: str
@@ -208,3 +209,4 @@ class Agent(NamedTuple):
     extras: Mapping[str, ArraySpec]
     data: OnPolicy
     gradient_steps: GradientSteps | None = None
+    groups: tuple[Any, ...] = ()

@@ -8,12 +8,12 @@ import dataclasses
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from agents.api import Agent, AgentState, Array, LearnerState, Metrics, Mode, OnPolicy, Params, Trajectory
+from agents.api import Agent, AgentState, Array, LearnerState, Metrics, Mode, OnPolicy, Params, Trajectory, UpdateFn
 from envpool_bridge.errors import UserError
 from envpool_bridge.padding import cut, padded_spec
 from envpool_bridge.specs import ArraySpec, EnvSpec
@@ -39,6 +39,24 @@ class PolicyGroup:
     agent: Agent
     params: Params = None
     frozen: bool = False
+
+
+class LearningGroup(NamedTuple):
+    """A policy that learns, as its own part of a grouped agent: which rows it needs, and what it does with them.
+
+    Attributes:
+        name: of the policy, and of its part in `LearnerState.params`, `opt_state` and `extra`.
+        places: of its rows among the rows of each environment.
+        rows_per_env: agents of an environment.
+        update: of its own part of the learner state (`part_of`) from its rows alone, [T, E * len(places), ...], which are as
+            all rows are: padded, with the extras and the remembered state of every policy. The key is that of the whole update;
+            so are the names of the metrics.
+    """
+
+    name: str
+    places: tuple[int, ...]
+    rows_per_env: int
+    update: UpdateFn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,15 +121,26 @@ def make_grouped(spec: EnvSpec, groups: Sequence[PolicyGroup]) -> Agent:
     if covered != list(range(spec.rows_per_env)):
         raise ValueError(f"every agent needs one policy: got places {covered} of {spec.rows_per_env}")
     extras = {name: extra for group in groups for name, extra in group.agent.extras.items()}
+    learning = tuple(
+        LearningGroup(group.name, group.places, spec.rows_per_env, partial(_update_group, number, group))
+        for number, group in enumerate(groups)
+        if not group.frozen
+    )
     return Agent(
         name="+".join(dict.fromkeys(group.agent.name for group in groups)),
         init=partial(_init, groups),
         initial_agent_state=partial(_initial_agent_state, groups),
         act=partial(_act, _Together(spec, tuple(groups), extras)),
-        update=partial(_update, spec, groups),
+        update=partial(_update, learning),
         extras=extras,
         data=OnPolicy(),
+        groups=learning,
     )
+
+
+def part_of(state: LearnerState, name: str) -> LearnerState:
+    """What one policy carries of a grouped agent's state."""
+    return LearnerState(state.params[name], state.opt_state[name], state.num_updates, state.extra[name])
 
 
 def _init(groups: Sequence[PolicyGroup], key: Array) -> LearnerState:
@@ -163,34 +192,38 @@ def _act(
 
 
 def _update(
-    spec: EnvSpec, groups: Sequence[PolicyGroup], state: LearnerState, batch: Trajectory, key: Array
+    groups: Sequence[LearningGroup], state: LearnerState, batch: Trajectory, key: Array
 ) -> tuple[LearnerState, Metrics]:
     """Every policy that is not frozen learns from its own rows of [T, B, ...]."""
     params, opt_state, extra = dict(state.params), dict(state.opt_state), dict(state.extra)
     metrics: Metrics = {}
-    for number, group in enumerate(groups):
-        if group.frozen:
-            continue
-        own = LearnerState(params[group.name], opt_state[group.name], state.num_updates, extra[group.name])
-        learnt, found = group.agent.update(own, _batch_of(spec, number, group, batch), jax.random.fold_in(key, number))
+    for group in groups:
+        learnt, found = group.update(part_of(state, group.name), _rows_of_group(group, batch), key)
         params[group.name], opt_state[group.name], extra[group.name] = learnt.params, learnt.opt_state, learnt.extra
-        metrics |= {f"{group.name}/{name}": value for name, value in found.items()}
+        metrics |= found
     return LearnerState(params, opt_state, state.num_updates + 1, extra), metrics
 
 
-def _batch_of(spec: EnvSpec, number: int, group: PolicyGroup, batch: Trajectory) -> Trajectory:
-    """What policy `number` sees of a batch."""
+def _rows_of_group(group: LearningGroup, batch: Trajectory) -> Trajectory:
     steps = dataclasses.replace(batch, agent_state=())
-    state = batch.agent_state[number] if batch.agent_state else ()
-    own = jax.tree.map(partial(_rows_of, spec.rows_per_env, 1, group.places), steps)
-    extras = {name: own.extras[name] for name in group.agent.extras}
-    return dataclasses.replace(
-        own,
-        observation=cut(group.spec.observation, own.observation, 2),
-        action=cut(group.spec.action, own.action, 2),
-        extras=extras,
-        agent_state=jax.tree.map(partial(_rows_of, spec.rows_per_env, 0, group.places), state),
+    own = jax.tree.map(partial(_rows_of, group.rows_per_env, 1, group.places), steps)
+    state = jax.tree.map(partial(_rows_of, group.rows_per_env, 0, group.places), batch.agent_state)
+    return dataclasses.replace(own, agent_state=state)
+
+
+def _update_group(
+    number: int, group: PolicyGroup, state: LearnerState, batch: Trajectory, key: Array
+) -> tuple[LearnerState, Metrics]:
+    """`LearningGroup.update` of policy `number`."""
+    own = dataclasses.replace(
+        batch,
+        observation=cut(group.spec.observation, batch.observation, 2),
+        action=cut(group.spec.action, batch.action, 2),
+        extras={name: batch.extras[name] for name in group.agent.extras},
+        agent_state=batch.agent_state[number] if batch.agent_state else (),
     )
+    learnt, found = group.agent.update(state, own, jax.random.fold_in(key, number))
+    return learnt, {f"{group.name}/{name}": value for name, value in found.items()}
 
 
 def _rows_of(rows_per_env: int, axis: int, places: tuple[int, ...], array: Array) -> Array:
