@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import returns, schedules
+from agents import popart, returns, schedules, sequences
 from agents.acting import EXTRAS, act
 from agents.api import (
     Action,
     Agent,
+    AgentState,
     Array,
     GradientSteps,
     LearnerState,
@@ -31,74 +32,34 @@ from agents.api import (
 from agents.gradient_steps import make_apply, make_update
 from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
-from agents.normalisation import NormalisationConfig, with_normalisation
+from agents.normalisation import with_normalisation
+from agents.ppo_config import PPOConfig
+from agents.value_targets import ValueTargets, make_targets
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
 
+__all__ = ["PPOConfig", "make_ppo"]
 
-@dataclasses.dataclass(frozen=True)
-class PPOConfig:
-    """Hyper-parameters; defaults of the paper's Atari and MuJoCo experiments where it gives them.
-
-    Attributes:
-        learning_rate: Adam's, at the start.
-        learning_rate_schedule: "constant", or "linear" to 0 after `total_updates`.
-        total_updates: updates of the whole run, for the schedule.
-        discount: g.
-        gae_lambda: lambda of GAE.
-        clip_epsilon: how far the probability ratio counts.
-        value_clip_epsilon: how far a value may move from its old one, in reward units; None does not clip.
-        value_coef: weight of the value error.
-        entropy_coef: weight of the entropy bonus.
-        max_grad_norm: gradients are scaled down to this global norm.
-        num_epochs: passes over a trajectory.
-        num_minibatches: gradient steps a pass; divides T.
-        normalise_advantage: standardise advantages in each minibatch.
-        target_kl: once a minibatch's approximate KL (nats) exceeds it, the update's remaining steps do nothing; None: off.
-        adam_epsilon: 1e-5 as in the authors' code.
-        normalisation: of observations and rewards by running statistics; off by default.
-    """
-
-    learning_rate: float = 3e-4
-    learning_rate_schedule: schedules.Kind = "constant"
-    total_updates: int = 0
-    discount: float = 0.99
-    gae_lambda: float = 0.95
-    clip_epsilon: float = 0.2
-    value_clip_epsilon: float | None = None
-    value_coef: float = 0.5
-    entropy_coef: float = 0.01
-    max_grad_norm: float = 0.5
-    num_epochs: int = 4
-    num_minibatches: int = 4
-    normalise_advantage: bool = True
-    target_kl: float | None = None
-    adam_epsilon: float = 1e-5
-    normalisation: NormalisationConfig = dataclasses.field(default_factory=NormalisationConfig)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.normalisation, Mapping):  # as a checkpoint's JSON has it
-            object.__setattr__(self, "normalisation", NormalisationConfig(**self.normalisation))
-        for name in ("num_epochs", "num_minibatches"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1: got {getattr(self, name)}")
-        for name in ("discount", "gae_lambda"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"{name} must lie in [0, 1]: got {getattr(self, name)}")
-        for name in ("learning_rate", "clip_epsilon", "max_grad_norm"):
-            if not getattr(self, name) > 0.0:
-                raise UserError(f"{name} must be positive: got {getattr(self, name)}")
-
-    @property
-    def num_gradient_steps(self) -> int:
-        """Gradient steps of one update."""
-        return self.num_epochs * self.num_minibatches
+_TARGETS, _VERSION, _POPART = "popart/targets", "version", "popart"
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What the loss needs of each step; [T, B, ...] each leaf, `weight` 0 where the step only reset."""
+    """What the loss needs of each step; [T, B, ...] each leaf.
+
+    Attributes:
+        observation: what was acted on.
+        action: what was done.
+        behaviour_log_prob: its log-probability, nats, when it was done.
+        old_value: as the network says it, before the update.
+        advantage: reward units.
+        target_value: in the units of the network's output: reward units, or normalised.
+        weight: 0 where the step only reset, or is too stale.
+        is_first: whether the observation begins an episode.
+        agent_state: what a network with memory begins with: [C, B, ...] each for C chunks of a trajectory (see
+            `agents.sequences`), [B, ...] each in the loss.
+    """
 
     observation: Observation
     action: Action
@@ -107,6 +68,8 @@ class Batch:
     advantage: Array
     target_value: Array
     weight: Array
+    is_first: Array
+    agent_state: AgentState = ()
 
 
 @jax.tree_util.register_dataclass
@@ -116,7 +79,8 @@ class Prepared:
 
     Attributes:
         batch: [T, B, ...] each.
-        order: [num_gradient_steps, T / num_minibatches] int32, the steps of time in each minibatch.
+        order: [num_gradient_steps, T / num_minibatches] int32, the steps of time in each minibatch; of a network with memory,
+            [num_gradient_steps, C / num_minibatches] the chunks.
     """
 
     batch: Batch
@@ -141,7 +105,7 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     )
     agent = Agent(
         name="ppo",
-        init=partial(init, net, optimizer),
+        init=partial(init, config, net, optimizer),
         initial_agent_state=net.initial_state,
         act=partial(act, net),
         update=make_update(steps),
@@ -152,38 +116,64 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     return with_normalisation(agent, config.normalisation, spec, config.discount)
 
 
-def init(net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) -> LearnerState:
+def init(config: PPOConfig, net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) -> LearnerState:
     """First learner state. `key` is consumed."""
     params = net.init(key)
-    return LearnerState(params, optimizer.init(params), num_updates=jnp.zeros((), jnp.int32))
+    extra: dict[str, Any] = {}
+    if config.value_normalisation == "popart":
+        popart.value_layer(params)  # refuses a network that has none where it should be
+    if config.value_normalisation != "none":
+        extra[_POPART] = popart.init()
+    if config.max_staleness is not None:
+        extra[_VERSION] = jnp.zeros((), jnp.int32)
+    return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32), extra or ())
 
 
-def make_batch(config: PPOConfig, net: ActorCritic, params: Params, trajectory: Trajectory) -> Batch:
-    """Advantages and value targets of a trajectory, under the newest parameters."""
-    value = net.value(params, trajectory.observation)  # [T+1, B]
-    advantage = returns.gae(
-        trajectory.reward,
-        value,
-        trajectory.terminated,
-        trajectory.truncated,
-        trajectory.valid,
-        discount=config.discount,
-        lambda_=config.gae_lambda,
-    )
-    return Batch(
+def make_batch(
+    config: PPOConfig, net: ActorCritic, params: Params, trajectory: Trajectory, extra: Any = ()
+) -> tuple[Batch, ValueTargets]:
+    """What the loss needs of a trajectory under the newest parameters; and its targets in reward units."""
+    parameters, value, states = _unrolled(config, net, params, trajectory)
+    log_ratio = net.distribution.log_prob(parameters, trajectory.action) - trajectory.extras["behaviour_log_prob"]
+    normalises = config.value_normalisation != "none"
+    in_reward_units = popart.denormalise(extra[_POPART], value) if normalises else value
+    targets = make_targets(config, trajectory, in_reward_units, log_ratio)
+    weight = trajectory.valid
+    if config.max_staleness is not None:
+        weight &= extra[_VERSION] - trajectory.policy_version <= config.max_staleness
+    batch = Batch(
         observation=jax.tree.map(lambda leaf: leaf[:-1], trajectory.observation),
         action=trajectory.action,
         behaviour_log_prob=trajectory.extras["behaviour_log_prob"],
         old_value=value[:-1],
-        advantage=advantage,
-        target_value=advantage + value[:-1],
-        weight=trajectory.valid.astype(value.dtype),
+        advantage=targets.advantage,
+        target_value=popart.normalise(extra[_POPART], targets.target) if normalises else targets.target,
+        weight=weight.astype(value.dtype),
+        is_first=trajectory.is_first[:-1],
+        agent_state=states,
     )
+    return batch, targets
+
+
+def _unrolled(
+    config: PPOConfig, net: ActorCritic, params: Params, trajectory: Trajectory
+) -> tuple[Array, Array, AgentState]:
+    """Policy parameters [T, B, P], values [T+1, B], and the states of chunks."""
+    observation, is_first = trajectory.observation, trajectory.is_first
+    if not net.remembers:
+        parameters, value, _ = net.unroll(params, observation, (), is_first)
+        return parameters[:-1], value, ()
+    sizes = _chunk_sizes(config, is_first.shape[0] - 1)
+    return sequences.unroll_in_chunks(net, params, observation, is_first, trajectory.agent_state, sizes)
+
+
+def _chunk_sizes(config: PPOConfig, num_steps: int) -> sequences.ChunkSizes:
+    return sequences.ChunkSizes(config.chunk_length or num_steps, config.burn_in)
 
 
 def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> tuple[Array, Metrics]:
     """Clipped surrogate + value error - entropy bonus; steps of weight 0 do not count."""
-    parameters, value = net.both(params, batch.observation)
+    parameters, value, _ = net.unroll(params, batch.observation, batch.agent_state, batch.is_first)
     mean = partial(returns.weighted_mean, weight=batch.weight)
     advantage = returns.standardise(batch.advantage, batch.weight) if config.normalise_advantage else batch.advantage
     log_ratio = net.distribution.log_prob(parameters, batch.action) - batch.behaviour_log_prob
@@ -191,7 +181,10 @@ def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> t
     log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1.0 - config.clip_epsilon, 1.0 + config.clip_epsilon)
-    policy = -mean(jnp.minimum(ratio * advantage, clipped * advantage))
+    surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
+    if config.dual_clip is not None:
+        surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, config.dual_clip * advantage), surrogate)
+    policy = -mean(surrogate)
     value_error = 0.5 * mean(_squared_value_error(config, value, batch))
     entropy = mean(net.distribution.entropy(parameters))
     total = policy + config.value_coef * value_error - config.entropy_coef * entropy
@@ -213,16 +206,26 @@ def prepare(
     """Advantages, targets and the minibatches of all epochs. `key` is consumed.
 
     Raises:
-        UserError: `num_minibatches` does not divide T.
+        UserError: `num_minibatches` does not divide T, or the number of chunks.
     """
-    del extra
-    steps = make_batch(config, net, params, batch)
-    order = minibatch_order(config, steps.weight.shape[0], key)
-    return Prepared(steps, order), {"value/explained_variance": _explained_variance(steps)}
+    steps, targets = make_batch(config, net, params, batch, extra)
+    length, what = steps.weight.shape[0], "rollout_length"
+    if net.remembers:
+        length, what = length // _chunk_sizes(config, length).length, "rollout_length / chunk_length"
+    order = minibatch_order(config, length, key, what)
+    summary: Summary = {"value/explained_variance": _explained_variance(steps)}
+    if config.max_staleness is not None:
+        fresh = jnp.sum(steps.weight) / jnp.maximum(jnp.sum(batch.valid), 1)
+        summary["batch/stale_fraction"] = 1.0 - fresh
+    if config.value_normalisation != "none":
+        summary[_TARGETS] = popart.target_moments(targets.target, steps.weight)
+    return Prepared(steps, order), summary
 
 
-def minibatch_order(config: PPOConfig, length: int, key: Array) -> Array:
+def minibatch_order(config: PPOConfig, length: int, key: Array, what: str = "rollout_length") -> Array:
     """[num_gradient_steps, length / num_minibatches] int32: each epoch's permutation of time, cut. `key` is consumed.
+
+    `length` is T, or the number of chunks of a network with memory: `what` names it.
 
     Only T is permuted and cut: B, which may be sharded over devices, stays where it is, so nothing is gathered.
 
@@ -231,7 +234,7 @@ def minibatch_order(config: PPOConfig, length: int, key: Array) -> Array:
     """
     if length % config.num_minibatches:
         raise UserError(
-            f"num_minibatches must divide rollout_length: got {config.num_minibatches} and {length}; "
+            f"num_minibatches must divide {what}: got {config.num_minibatches} and {length}; "
             "minibatches are cut along time"
         )
     keys = jax.random.split(key, config.num_epochs)
@@ -243,9 +246,20 @@ def gradient(
     config: PPOConfig, net: ActorCritic, params: Params, prepared: Prepared, step: Array
 ) -> tuple[Params, Metrics]:
     """Gradient of the loss over minibatch number `step`."""
-    minibatch = jax.tree.map(lambda x: x[prepared.order[step]], prepared.batch)
+    minibatch = take_minibatch(config, net, params, prepared, step)
     grads, metrics = jax.grad(partial(loss, config, net), has_aux=True)(params, minibatch)
     return grads, metrics | {"gradient/norm": optax.tree.norm(grads)}
+
+
+def take_minibatch(config: PPOConfig, net: ActorCritic, params: Params, prepared: Prepared, step: Array) -> Batch:
+    """Minibatch number `step`: steps of time, or chunks of it side by side, each with the state that `params` begin with."""
+    batch, chosen = prepared.batch, prepared.order[step]
+    if not net.remembers:
+        return jax.tree.map(lambda x: x[chosen], batch)
+    sizes = _chunk_sizes(config, batch.weight.shape[0])
+    state = sequences.chunk_states(net, params, batch.observation, batch.is_first, batch.agent_state, chosen, sizes)
+    steps = sequences.take_chunks(dataclasses.replace(batch, agent_state=()), chosen, sizes.length)
+    return dataclasses.replace(steps, agent_state=state)
 
 
 def finish(
@@ -257,10 +271,20 @@ def finish(
     step_metrics: Metrics,
 ) -> tuple[LearnerState, Metrics]:
     """The next learner state, and metrics averaged over the gradient steps."""
-    result = summary | {name: jnp.mean(values) for name, values in step_metrics.items()}
+    result = {name: value for name, value in summary.items() if name != _TARGETS}
+    result |= {name: jnp.mean(values) for name, values in step_metrics.items()}
     result["update/skipped_minibatches"] = progress.num_skipped.astype(jnp.float32)
     result["learning_rate"] = jnp.asarray(schedule(state.num_updates * config.num_gradient_steps), jnp.float32)
-    return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), result
+    params, extra = progress.params, dict(state.extra or {})
+    if config.value_normalisation != "none":
+        old = extra[_POPART]
+        extra[_POPART] = popart.merge(old, summary[_TARGETS], config.value_normalisation_step)
+        if config.value_normalisation == "popart":
+            params = popart.rescale(params, old, extra[_POPART])
+        result["value/mean"], result["value/deviation"] = extra[_POPART].mean, popart.deviation(extra[_POPART])
+    if config.max_staleness is not None:
+        extra[_VERSION] = state.num_updates + 1
+    return LearnerState(params, progress.opt_state, state.num_updates + 1, extra or ()), result
 
 
 def _kl_stop(config: PPOConfig) -> Callable[[Metrics], Array] | None:

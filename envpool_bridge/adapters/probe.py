@@ -110,9 +110,33 @@ class EndsByClock(EndsByTask):
     terminated, truncated = False, True
 
 
+class RememberCue(Probe):
+    """A T-maze: a cue (-1 or 1), then 0 for `corridor` steps; at the last, reward 1 if the action names the cue, else -1.
+
+    V* is g^k with k steps left to the last. All that a policy without memory sees there is 0, so whatever it does, its expected
+    return is 0: isolates memory. Source: Bakker 2002, "Reinforcement learning with long short-term memory".
+    """
+
+    num_actions = 2
+    corridor = 3
+
+    def _first(self) -> float:
+        self._cue, self._steps = self._sign(), 0
+        return self._cue
+
+    def step(self, action: int) -> Step:
+        """The corridor; at its end, what was remembered counts."""
+        self._observation = 0.0
+        self._steps += 1
+        if self._steps <= self.corridor:
+            return self._observed(), 0.0, False, False, {}
+        return self._observed(), 1.0 if (action == 1) == (self._cue > 0) else -1.0, True, False, {}
+
+
 PROBES: dict[str, type[Probe]] = {
     probe.__name__: probe
     for probe in (
+        RememberCue,
         ConstantReward,
         PredictableReward,
         DiscountedReward,

@@ -110,6 +110,7 @@ def test_a_gradient_of_ppo_is_that_of_its_own_minibatch_only():
             for name in ("behaviour_log_prob", "old_value", "advantage", "target_value")
         },
         weight=np.ones((8, 2), np.float32),
+        is_first=np.zeros((8, 2), bool),
     )
     order = jnp.array([[3, 1], [0, 2], [7, 4], [6, 5]], jnp.int32)
     params = agent.init(jax.random.key(0)).params

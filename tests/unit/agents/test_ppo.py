@@ -67,6 +67,7 @@ def one_step_loss(config, log_ratio, advantage, value=0.0, old_value=0.0, target
     batch = ppo.Batch(
         observation=array(0), action=jnp.zeros((1, 1), jnp.int32), behaviour_log_prob=array(log_prob - log_ratio),
         old_value=array(old_value), advantage=array(advantage), target_value=array(target), weight=array(1.0),
+        is_first=jnp.zeros((1, 1), bool),
     )  # fmt: skip
     config = dataclasses.replace(config, normalise_advantage=False)
     return ppo.loss(config, fixed_network(None, None), params, batch)
@@ -97,7 +98,7 @@ def test_each_action_is_kept_with_the_observation_it_was_chosen_for():
         observation={"a": data.observation, "b": (-data.observation,)},
         action={"left": data.action, "right": 1 - data.action},
     )
-    batch = ppo.make_batch(ppo.PPOConfig(), net, net.init(jax.random.key(0)), structured)
+    batch, _ = ppo.make_batch(ppo.PPOConfig(), net, net.init(jax.random.key(0)), structured)
     np.testing.assert_array_equal(batch.observation["a"], data.observation[:STEPS])
     np.testing.assert_array_equal(batch.observation["b"][0], -data.observation[:STEPS])
     np.testing.assert_array_equal(batch.action["right"], 1 - data.action)
@@ -234,7 +235,7 @@ def test_the_sharded_update_is_what_pmap_computes():
     key = jax.random.fold_in(jax.random.key(5), 0)
 
     def device_update(params, opt_state, shard):
-        steps = ppo.make_batch(config, net, params, shard)
+        steps, _ = ppo.make_batch(config, net, params, shard)
         for epoch_key in jax.random.split(key, config.num_epochs):
             order = jax.random.permutation(epoch_key, STEPS)
             for part in jnp.split(order, config.num_minibatches):

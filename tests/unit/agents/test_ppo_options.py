@@ -1,0 +1,122 @@
+"""Options of PPO beyond the paper: targets, clips, normalised values, staleness."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents import popart, ppo
+from agents.networks.actor_critic import make_actor_critic
+from agents.ppo_config import PPOConfig
+from agents.value_targets import make_targets
+from envpool_bridge.errors import UserError
+from tests.unit.agents.test_ppo import NETWORK, SPEC, one_step_loss, trajectory, updated
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    # At ratio 10 and advantage -2 the surrogate would be -20: dual clipping stops it at 3 * -2.
+    [(10.0, -2.0, 6.0), (2.0, -2.0, 4.0), (10.0, 2.0, -2.4), (0.5, -2.0, 1.6)],
+)
+def test_dual_clipping_bounds_the_loss_of_bad_actions_alone(ratio, advantage, expected):
+    config = PPOConfig(clip_epsilon=0.2, dual_clip=3.0)
+    _, metrics = one_step_loss(config, np.log(ratio), advantage)
+    assert float(metrics["loss/policy"]) == pytest.approx(expected, rel=1e-5)
+
+
+def targets_of(config, data, log_ratio=0.0, seed=0):
+    value = np.random.default_rng(seed).normal(size=data.is_first.shape).astype(np.float32)
+    ratios = np.full(data.reward.shape, log_ratio, np.float32)
+    return value, make_targets(config, data, jnp.asarray(value), jnp.asarray(ratios))
+
+
+def test_on_policy_vtrace_targets_are_those_of_gae():
+    data = trajectory(p_end=0.3)
+    _, gae = targets_of(PPOConfig(gae_lambda=1.0), data)
+    _, corrected = targets_of(PPOConfig(gae_lambda=1.0, targets="vtrace"), data)
+    for one, other in zip(gae, corrected, strict=True):
+        np.testing.assert_allclose(np.where(data.valid, one, 0), np.where(data.valid, other, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_an_action_that_the_policy_would_not_take_again_moves_no_earlier_value():
+    """At a ratio of 0, v_t = V(x_t) everywhere, and the advantage is the one-step one (eq. 1 with rho = c = 0)."""
+    data, config = trajectory(p_end=0.0), PPOConfig(targets="vtrace", discount=0.9)
+    value, found = targets_of(config, data, log_ratio=-200.0)
+    np.testing.assert_allclose(found.target, value[:-1], atol=1e-6)
+    np.testing.assert_allclose(found.advantage, data.reward + 0.9 * value[1:] - value[:-1], rtol=1e-5, atol=1e-5)
+
+
+def test_clipped_rewards_are_those_that_count():
+    data, config = trajectory(), PPOConfig(reward_clip=0.1)
+    clipped = dataclasses.replace(data, reward=np.clip(data.reward, -0.1, 0.1))
+    assert (np.abs(data.reward) > 0.1).any()
+    np.testing.assert_array_equal(targets_of(config, data)[1].target, targets_of(PPOConfig(), clipped)[1].target)
+
+
+def test_steps_that_are_too_stale_change_nothing():
+    data = trajectory()
+    stale = np.zeros(data.valid.shape, bool)
+    stale[:, 0] = True
+    data = dataclasses.replace(data, policy_version=np.where(stale, 3, 5).astype(np.int32))
+    spoiled = dataclasses.replace(data, action=np.where(stale, 1 - data.action, data.action).astype(np.int32))
+
+    def learnt(max_staleness, batch):
+        config = PPOConfig(max_staleness=max_staleness, num_epochs=1)
+        agent = ppo.make_ppo(config, SPEC, NETWORK)
+        state = agent.init(jax.random.key(1))
+        state = dataclasses.replace(state, extra={"version": jnp.int32(5)}, num_updates=jnp.int32(5))
+        return jax.jit(agent.update)(state, batch, jax.random.key(0))
+
+    (one, metrics), (other, _) = learnt(1, data), learnt(1, spoiled)
+    jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
+    assert float(metrics["batch/stale_fraction"]) == pytest.approx(data.valid[:, 0].sum() / data.valid.sum())
+    assert int(one.extra["version"]) == 6
+    (kept, _), (changed, _) = learnt(2, data), learnt(2, spoiled)
+    assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (kept.params, changed.params)), strict=True))
+
+
+@pytest.mark.parametrize("how", ["popart", "moments"])
+def test_normalised_values_predict_rewards_in_their_own_units(how):
+    data = trajectory()
+    data = dataclasses.replace(data, reward=1000.0 + 100.0 * data.reward)
+    config = PPOConfig(value_normalisation=how, value_normalisation_step=1.0, discount=0.0, gae_lambda=0.0)
+    agent = ppo.make_ppo(config, SPEC, NETWORK)
+    state = agent.init(jax.random.key(1))
+    net, update = make_actor_critic(NETWORK, SPEC), jax.jit(agent.update)
+    after, metrics = update(state, data, jax.random.key(0))
+    rewards = data.reward[data.valid]
+    assert float(metrics["value/mean"]) == pytest.approx(rewards.mean(), rel=1e-4)
+    assert float(metrics["value/deviation"]) == pytest.approx(rewards.std(), rel=1e-3)
+    # What the layer predicts, in reward units, is what it predicted before it was rescaled; without, it is not.
+    plain = dataclasses.replace(config, value_normalisation="moments")
+    unscaled, _ = jax.jit(ppo.make_ppo(plain, SPEC, NETWORK).update)(state, data, jax.random.key(0))
+    before = popart.denormalise(state.extra["popart"], net.value(unscaled.params, data.observation))
+    now = popart.denormalise(after.extra["popart"], net.value(after.params, data.observation))
+    if how == "popart":
+        np.testing.assert_allclose(now, before, rtol=1e-3, atol=1e-2)
+    else:
+        assert np.abs(now - before).max() > 100.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dual_clip": 1.0},
+        {"reward_clip": 0.0},
+        {"value_normalisation_step": 0.0},
+        {"max_staleness": -1},
+        {"chunk_length": 0},
+        {"chunk_length": 2, "burn_in": 3},
+        {"burn_in": 1},
+        {"vtrace_clip": 0.0},
+    ],
+)
+def test_options_that_mean_nothing_are_refused_by_name(change):
+    with pytest.raises(UserError, match=next(iter(set(change) - {"chunk_length"}), "chunk_length")):
+        PPOConfig(**change)
+
+
+def test_the_options_are_off_by_default_and_then_carry_nothing():
+    assert updated(PPOConfig(num_epochs=1), trajectory())[0].extra == ()

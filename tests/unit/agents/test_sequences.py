@@ -1,0 +1,180 @@
+"""Chunks of time begin where a full unroll would be; gradients end there, and rows stay where they are."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents import ppo, sequences
+from agents.api import Trajectory
+from agents.networks.actor_critic import make_actor_critic
+from agents.networks.config import NetworkConfig
+from agents.ppo_config import PPOConfig
+from envpool_bridge.errors import UserError
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.learner.mesh import LearnerMesh
+
+SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
+NETWORK = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=6)
+STEPS, ROWS = 8, 4
+
+
+def trajectory(seed=0, rows=ROWS):
+    """A trajectory of a network with memory, in the middle of episodes."""
+    rng, shape = np.random.default_rng(seed), (STEPS, rows)
+    terminated, truncated = rng.random(shape) < 0.15, rng.random(shape) < 0.1
+    ended = terminated | truncated
+    valid = np.concatenate([np.ones((1, rows), bool), ~ended[:-1]])
+    is_first = np.concatenate([np.zeros((1, rows), bool), ~valid])
+    net = make_actor_critic(NETWORK, SPEC)
+    state = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), net.initial_state(rows))
+    return Trajectory(
+        observation=rng.normal(size=(STEPS + 1, rows, 3)).astype(np.float32),
+        is_first=is_first[: STEPS + 1],
+        action=rng.integers(0, 2, shape).astype(np.int32),
+        reward=rng.normal(size=shape).astype(np.float32),
+        terminated=terminated & valid,
+        truncated=truncated & valid,
+        valid=valid,
+        policy_version=np.zeros(shape, np.int32),
+        extras={"behaviour_log_prob": np.full(shape, np.log(0.5), np.float32)},
+        agent_state=state,
+    )
+
+
+def unrolled_step_by_step(net, params, data):
+    """States before each step, and outputs, by single steps."""
+    state, states, outputs, single = data.agent_state, [], [], jax.jit(net.step)
+    for t in range(STEPS):
+        states.append(state)
+        parameters, state = single(params, data.observation[t], state, data.is_first[t])
+        outputs.append(parameters)
+    return states, np.stack(outputs)
+
+
+@pytest.mark.parametrize(("length", "burn_in"), [(8, 0), (4, 4), (2, 1)])
+def test_chunks_begin_with_the_states_that_single_steps_reach(length, burn_in):
+    net, data = make_actor_critic(NETWORK, SPEC), trajectory()
+    params, sizes = net.init(jax.random.key(0)), sequences.ChunkSizes(length, burn_in)
+    unroll = jax.jit(sequences.unroll_in_chunks, static_argnums=(0, 5))
+    found = unroll(net, params, data.observation, data.is_first, data.agent_state, sizes)
+    states, outputs = unrolled_step_by_step(net, params, data)
+    np.testing.assert_allclose(found.parameters, outputs, rtol=1e-5, atol=1e-6)
+    assert found.value.shape == (STEPS + 1, ROWS)
+    steps = jax.tree.map(lambda x: jnp.asarray(x[:-1]), (data.observation, data.is_first))
+    numbers = jnp.array([STEPS // length - 1, 0])
+    begin = jax.jit(sequences.chunk_states, static_argnums=(0, 6))
+    begun = begin(net, params, *steps, found.states, numbers, sizes)
+    for place, number in enumerate(numbers.tolist()):
+        of_chunk = jax.tree.map(lambda x, place=place: x.reshape((ROWS, 2, -1))[:, place], begun)
+        chex.assert_trees_all_close(of_chunk, states[number * length], rtol=1e-5, atol=1e-6)
+
+
+def test_chunks_side_by_side_keep_rows_together():
+    x = np.arange(STEPS * ROWS).reshape(STEPS, ROWS)  # step t of row b is t * ROWS + b
+    taken = sequences.take_chunks(jnp.asarray(x), jnp.array([3, 1]), 2)
+    assert taken.shape == (2, ROWS * 2)
+    for row in range(ROWS):
+        np.testing.assert_array_equal(taken[:, 2 * row], x[6:8, row])
+        np.testing.assert_array_equal(taken[:, 2 * row + 1], x[2:4, row])
+
+
+def gradient_of(config, data, params):
+    """Mean gradient over the minibatches of one epoch, without a step in between."""
+    agent = ppo.make_ppo(config, SPEC, NETWORK)
+    steps = agent.gradient_steps
+    prepared, _ = jax.jit(steps.prepare)(params, (), data, jax.random.key(3))
+    gradient = jax.jit(steps.gradient)
+    found = [gradient(params, prepared, np.int32(step)) for step in range(steps.num_steps)]
+    grads = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *[grads for grads, _ in found])
+    return grads, float(np.mean([metrics["loss/total"] for _, metrics in found]))
+
+
+PLAIN = PPOConfig(normalise_advantage=False, num_epochs=1, num_minibatches=1)
+
+
+def test_chunks_that_begin_with_stored_states_have_the_loss_of_the_full_sequence():
+    data = dataclasses.replace(trajectory(), valid=np.ones((STEPS, ROWS), bool))
+    net = make_actor_critic(NETWORK, SPEC)
+    params = net.init(jax.random.key(1))
+    _, whole = gradient_of(PLAIN, data, params)
+    for chunk, count, burn_in in ((2, 4, 0), (4, 2, 3)):
+        config = dataclasses.replace(PLAIN, chunk_length=chunk, num_minibatches=count, burn_in=burn_in)
+        _, cut = gradient_of(config, data, params)
+        assert cut == pytest.approx(whole, rel=1e-5)
+
+
+def test_gradients_of_chunks_are_those_of_a_full_sequence_that_is_cut_by_hand():
+    data = trajectory()
+    net = make_actor_critic(NETWORK, SPEC)
+    params = net.init(jax.random.key(1))
+    batch, _ = ppo.make_batch(PLAIN, net, params, data)
+
+    def loss_by_hand(p):
+        """Single steps over all time; the state is cut from the graph where a chunk of 4 begins, under the same params."""
+        state, parameters, values = data.agent_state, [], []
+        for t in range(STEPS):
+            state = jax.lax.stop_gradient(state) if t % 4 == 0 else state
+            one, value, state = net.unroll(p, data.observation[t : t + 1], state, data.is_first[t : t + 1])
+            parameters.append(one[0])
+            values.append(value[0])
+        fake = net._replace(unroll=lambda *_: (jnp.stack(parameters), jnp.stack(values), ()))
+        return ppo.loss(PLAIN, fake, p, batch)[0]
+
+    expected = jax.jit(jax.grad(loss_by_hand))(params)
+    found, _ = gradient_of(dataclasses.replace(PLAIN, chunk_length=4), data, params)
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-6)
+    whole, _ = gradient_of(PLAIN, data, params)
+    difference = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), whole, found)
+    assert max(jax.tree.leaves(difference)) > 1e-4  # the cut can be seen
+
+
+def test_what_a_reset_step_holds_changes_nothing_to_the_bit():
+    data = trajectory(seed=2)
+    assert not data.valid.all()
+    junk = ~data.valid
+    spoiled = dataclasses.replace(
+        data,
+        action=np.where(junk, 1 - data.action, data.action).astype(np.int32),
+        reward=np.where(junk, 1e3, data.reward).astype(np.float32),
+        extras={"behaviour_log_prob": np.where(junk, -50.0, np.log(0.5)).astype(np.float32)},
+    )
+    config = PPOConfig(chunk_length=4, num_minibatches=2, burn_in=2)
+    agent = ppo.make_ppo(config, SPEC, NETWORK)
+    update = jax.jit(agent.update)
+    one, _ = update(agent.init(jax.random.key(1)), data, jax.random.key(0))
+    other, _ = update(agent.init(jax.random.key(1)), spoiled, jax.random.key(0))
+    chex.assert_trees_all_equal(one, other)
+
+
+def test_a_recurrent_update_over_four_devices_is_the_one_on_one_device_and_gathers_nothing():
+    agent = ppo.make_ppo(PPOConfig(chunk_length=4, num_minibatches=2, burn_in=2), SPEC, NETWORK)
+    data, states = trajectory(rows=8), []
+    for count in (1, 4):
+        mesh = LearnerMesh(jax.local_devices()[:count])
+        update, state = mesh.jit_update(agent, jax.random.key(5)), mesh.place_state(agent.init(jax.random.key(1)))
+        steps = jax.device_put(dataclasses.replace(data, agent_state=()), mesh.rows)
+        batch = dataclasses.replace(steps, agent_state=jax.device_put(data.agent_state, mesh.leading_rows))
+        if count == 4:
+            assert "all-gather" not in update.lower(state, batch).compile().as_text()
+        states.append(jax.device_get(update(state, batch)[0]))
+    chex.assert_trees_all_close(*states, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"chunk_length": 3}, "chunk_length must divide rollout_length: got 3 and 8"),
+        (
+            {"chunk_length": 4, "num_minibatches": 4},
+            "num_minibatches must divide rollout_length / chunk_length: got 4 and 2",
+        ),
+    ],
+)
+def test_chunks_that_do_not_divide_are_refused(change, message):
+    agent = ppo.make_ppo(PPOConfig(**change), SPEC, NETWORK)
+    with pytest.raises(UserError, match=message):
+        jax.eval_shape(agent.update, agent.init(jax.random.key(0)), trajectory(), jax.random.key(0))
