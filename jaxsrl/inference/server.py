@@ -87,6 +87,7 @@ class InferenceServer:
 
     def warm_up(self, params: Params) -> None:
         """Compiles every call size, so that nothing compiles while environments wait."""
+        params = jax.device_put(params, self._device)  # as the store will give them
         sizes = compiled_sizes(self._pool.num_lanes) if self._merge else [1]
         for lanes in sizes:
             rows = lanes * self._rows_per_lane

@@ -56,12 +56,12 @@ def action_value(model, values, discount, observation, action):
 
 
 @pytest.mark.parametrize("discount", [DISCOUNT, 0.5, 0.0])
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", VALUES)
 def test_the_declared_optimal_values_are_those_of_optimal_play(name, discount):
     assert iterate(transitions(name), discount) == pytest.approx(VALUES[name](discount), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", VALUES)
 def test_exactly_the_declared_actions_are_optimal(name):
     model = transitions(name)
     values = iterate(model, DISCOUNT)
@@ -81,16 +81,47 @@ def test_both_signs_come_equally_often_and_follow_from_the_seed(name):
     assert [float(env.reset(seed=seed)[0][0]) for seed in range(400)] == first
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", VALUES)
 def test_every_episode_ends_and_only_the_clock_truncates(name):
     ends = [outcome[2:] for outcomes in transitions(name).values() for outcome in outcomes if any(outcome[2:])]
     assert set(ends) == {(False, True) if name == "EndsByClock" else (True, False)}
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", VALUES)
 def test_observations_and_actions_are_those_of_the_spaces(name):
     env = PROBES[name]()
     observation, _ = env.reset(seed=0)
     assert env.observation_space.contains(observation)
     assert env.action_space.n == (2 if name in BEST_ACTIONS else 1)
     assert env.observation_space.contains(env.step(0)[0])
+
+
+def test_every_probe_is_checked():
+    assert set(PROBES) == {*VALUES, "RememberCue"}
+
+
+def played(actions, seed=0):
+    """(observations, rewards, terminated) of one episode of RememberCue."""
+    env = PROBES["RememberCue"]()
+    seen, rewards, ended = [float(env.reset(seed=seed)[0][0])], [], []
+    for action in actions:
+        (observation,), reward, terminated, truncated, _ = env.step(action)
+        seen.append(float(observation))
+        rewards.append(reward)
+        ended.append((terminated, truncated))
+    return seen, rewards, ended
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_only_who_names_the_cue_at_the_end_of_the_corridor_is_rewarded(seed):
+    for last in (0, 1):
+        seen, rewards, ended = played([0, 1, 0, last], seed)
+        assert seen[1:] == [0.0] * 4  # nothing there tells the cue
+        assert rewards == [0.0, 0.0, 0.0, 1.0 if (last == 1) == (seen[0] > 0) else -1.0]
+        assert ended == [(False, False)] * 3 + [(True, False)]
+
+
+def test_cues_come_equally_often():
+    first = [played([], seed)[0][0] for seed in range(400)]
+    assert set(first) == {-1.0, 1.0}
+    assert 140 < first.count(1.0) < 260

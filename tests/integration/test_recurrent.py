@@ -1,0 +1,84 @@
+"""Networks with memory under every plan: what they remember is kept, handed on and saved like everything else."""
+
+import jax
+import numpy as np
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.runtime.run import RunReport, run
+
+NETWORK = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8)
+AGENT = PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2, chunk_length=4, burn_in=2)
+UPDATES = 6
+
+
+def train(directory, policy: str, suite: str = "gymnasium", **changes) -> RunReport:
+    settings = {
+        "name": "run",
+        "directory": str(directory),
+        "policy": policy,
+        "num_envs": 8,
+        "num_env_workers": 2,
+        "rollout_length": 8,
+        "env_steps": 8 * 8 * UPDATES,
+        "checkpoint_every_updates": 0,
+        "max_policy_lag": 0,
+    }
+    config = RunConfig(**{**settings, **changes})
+    source = source_of(EnvConfig("CartPole-v1", suite=suite))
+    spec = source.spec()
+    agent = make_ppo(AGENT, spec, NETWORK)
+    return run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+
+
+def leaves(report: RunReport) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(report.state))]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """Learner states of the serial plan, by suite."""
+    return {suite: leaves(train(tmp_path_factory.mktemp(suite), "serial", suite)) for suite in ("gymnasium", "jax")}
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes"),
+    [
+        ("single_learner_fine", {}),
+        ("single_learner_coarse", {"lanes_per_worker": 1}),
+        ("multiple_learners", {"num_devices": 2}),
+        ("central", {"num_replicas": 2}),
+        ("device_only", {"num_devices": 2}),
+    ],
+)
+def test_a_network_with_memory_learns_the_same_under_every_plan(tmp_path, reference, policy, changes):
+    suite = "jax" if policy == "device_only" else "gymnasium"
+    found = train(tmp_path, policy, suite, **changes)
+    for mine, expected in zip(leaves(found), reference[suite], strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("policy", "lag"),
+    [("serial", 1), ("single_learner_fine", 1), ("single_learner_coarse", 0), ("device_only", 0)],
+)
+def test_a_resumed_run_remembers_to_the_bit(tmp_path, policy, lag):
+    suite = "jax" if policy == "device_only" else "gymnasium"
+    lanes = {"lanes_per_worker": 1} if policy == "single_learner_coarse" else {}
+    whole = train(tmp_path / "whole", policy, suite, max_policy_lag=lag, **lanes)
+    for updates in (3, UPDATES):
+        resumed = train(tmp_path / "parts", policy, suite, max_policy_lag=lag, env_steps=8 * 8 * updates, **lanes)
+    for mine, expected in zip(leaves(resumed), leaves(whole), strict=True):
+        np.testing.assert_array_equal(mine, expected)
+
+
+def test_merged_inference_refuses_a_network_with_memory(tmp_path):
+    with pytest.raises(UserError, match="carries state between steps"):
+        train(tmp_path, "single_learner_fine", inference_batching="merged", num_env_workers=2, lanes_per_worker=2)

@@ -1,0 +1,61 @@
+"""A cue that must be remembered: networks with memory learn to name it, one without provably cannot."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.networks.actor_critic import make_actor_critic
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.evaluate import evaluate
+from jaxsrl.runtime.run import run
+
+DISCOUNT = 0.9
+AGENT = PPOConfig(
+    learning_rate=3e-3,
+    discount=DISCOUNT,
+    gae_lambda=0.95,
+    entropy_coef=0.01,
+    num_minibatches=2,
+    chunk_length=8,
+    burn_in=4,
+)
+
+
+def learnt(directory, network, updates):
+    config = RunConfig(
+        policy="serial",
+        directory=str(directory),
+        num_envs=32,
+        rollout_length=16,
+        env_steps=32 * 16 * updates,
+        max_policy_lag=0,
+        checkpoint_every_updates=0,
+    )
+    source = EnvConfig("RememberCue", suite="probe").source()
+    spec = source.spec()
+    agent = make_ppo(AGENT, spec, network)
+    report = run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    params = report.state.params
+    return evaluate(agent, params, source, episodes=100, seed=1).mean_return, make_actor_critic(network, spec), params
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_a_network_with_memory_names_the_cue_and_knows_what_that_is_worth(tmp_path, core):
+    network = NetworkConfig(hidden_sizes=(16,), core=core, core_size=16)
+    mean_return, net, params = learnt(tmp_path, network, 150)
+    assert mean_return == 1.0
+    observation = np.zeros((4, 2, 1), np.float32)
+    observation[0, :, 0] = (-1.0, 1.0)
+    is_first = np.arange(4)[:, None] == np.zeros((1, 2), int)
+    _, value, _ = net.unroll(params, jnp.asarray(observation), net.initial_state(2), jnp.asarray(is_first))
+    np.testing.assert_allclose(value, np.repeat(DISCOUNT ** np.array([3, 2, 1, 0])[:, None], 2, 1), atol=0.1)
+
+
+def test_a_network_without_memory_cannot(tmp_path):
+    mean_return, _, _ = learnt(tmp_path, NetworkConfig(hidden_sizes=(16,)), 60)
+    assert abs(mean_return) < 0.5  # a fair coin over 100 episodes: five standard deviations
