@@ -82,6 +82,9 @@ class Devices:
 
 Placement = InProcess | Processes | Devices
 
+EACH_GROUP = "*"
+"""As a fragment's `group`: a learner for each policy that learns, where there are devices enough; one for all if not."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Fragment:
@@ -92,12 +95,15 @@ class Fragment:
         kind: what it does.
         replicas: copies of it that share the rows evenly, in order.
         placement: where they run.
+        group: of a learner: the one of the agent's policies that it learns, from the rows of that policy's agents alone; "" for
+            all policies; EACH_GROUP in a plan that does not know the agent yet (`jaxsrl.learner.group_plan` divides it).
     """
 
     name: str
     kind: FragmentKind
     replicas: int
     placement: Placement
+    group: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,8 +65,13 @@ class Plan:
 
     @property
     def learner(self) -> Fragment:
-        """The learner."""
+        """The learner of all policies; refuses a plan with several, see `learners`."""
         return self.fragment(FragmentKind.LEARNER)
+
+    @property
+    def learners(self) -> tuple[Fragment, ...]:
+        """Every learner: one, or one for each policy that learns (`Fragment.group`)."""
+        return tuple(fragment for fragment in self.fragments if fragment.kind is FragmentKind.LEARNER)
 
     @property
     def parameter_server(self) -> Fragment | None:
@@ -94,7 +99,10 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         if isinstance(value, InProcess | Processes | Devices):
             return {"kind": type(value).__name__, **{name: convert(item) for name, item in vars(value).items()}}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {field.name: convert(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            found = {field.name: convert(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            if not found.get("group", True):
+                del found["group"]  # most fragments are of all policies
+            return found
         if isinstance(value, tuple):
             return [convert(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
         return value
@@ -105,7 +113,13 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 def plan_from_json(data: dict[str, Any]) -> Plan:
     """The plan that `plan_to_json` wrote."""
     fragments = [
-        Fragment(one["name"], FragmentKind(one["kind"]), one["replicas"], _placement(one["placement"]))
+        Fragment(
+            one["name"],
+            FragmentKind(one["kind"]),
+            one["replicas"],
+            _placement(one["placement"]),
+            one.get("group", ""),
+        )
         for one in data["fragments"]
     ]
     channels = [

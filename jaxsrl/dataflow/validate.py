@@ -5,6 +5,7 @@ from envpool_bridge.layout import SlotLayout
 from jaxsrl.dataflow.fragment import Carries, Channel, Devices, Fragment, FragmentKind, Processes, WhenFull
 from jaxsrl.dataflow.plan import Plan, nearest_multiple
 from jaxsrl.dataflow.resources import Resources
+from jaxsrl.dataflow.validate_groups import validate_groups
 
 
 def validate_plan(plan: Plan, resources: Resources) -> None:
@@ -16,8 +17,9 @@ def validate_plan(plan: Plan, resources: Resources) -> None:
     names = [fragment.name for fragment in plan.fragments]
     if len(set(names)) != len(names):
         raise UserError(f"plan {plan.policy}: fragment names must differ: got {names}")
-    for kind in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE, FragmentKind.LEARNER):
+    for kind in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE):
         plan.fragment(kind)
+    validate_groups(plan)
     for channel in plan.channels:
         _validate_channel(plan, channel, names)
     _validate_connections(plan)
@@ -123,16 +125,18 @@ def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> 
 
 
 def _validate_rows(plan: Plan) -> None:
-    learner, rows = plan.learner, plan.num_rows
-    if isinstance(learner.placement, Devices) and rows % len(learner.placement.indices):
-        count = len(learner.placement.indices)
-        raise UserError(
-            f"plan {plan.policy}: fragment {learner.name}: {rows} rows do not divide over {count} devices: "
-            f"use --run.num-envs {nearest_multiple(rows, count)}"
-        )
+    rows = plan.num_rows
+    for learner in plan.learners:
+        count = len(learner.placement.indices) if isinstance(learner.placement, Devices) else 1
+        if rows % count:
+            raise UserError(
+                f"plan {plan.policy}: fragment {learner.name}: {rows} rows do not divide over {count} devices: "
+                f"use --run.num-envs {nearest_multiple(rows, count)}"
+            )
     inference, gradients = plan.inference, plan.channel(Carries.GRADIENTS)
     if gradients is not None and not gradients.synchronous:
         served = isinstance(inference.placement, Devices) and isinstance(plan.environments.placement, Processes)
+        learner = plan.learner
         if not served or learner.replicas != plan.environments.replicas:
             raise UserError(
                 f"plan {plan.policy}: fragment {learner.name}: {learner.replicas} asynchronous replicas need as many replicas "

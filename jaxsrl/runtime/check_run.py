@@ -19,6 +19,7 @@ from jaxsrl.dataflow.validate import nearest_multiple, validate_memory, validate
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.jax_envs.protocol import JaxEnv
 from jaxsrl.jax_envs.rows import JaxSource
+from jaxsrl.learner.group_plan import check_groups
 
 
 def runs_on_device(plan: Plan) -> bool:
@@ -37,6 +38,7 @@ def check_run(plan: Plan, agent: Agent, source: EnvSource, spec: EnvSpec, resour
         jax_env_of_source(source)
     if plan.parameter_server is not None:
         gradient_steps_of(agent, plan)
+    check_groups(plan, agent)
     _check_whole_environments(plan, spec)
     validate_memory(plan, agent_layout(spec, plan.shape, agent), resources)
     _check_update(with_stacked_frames(agent, spec), spec, plan)
@@ -48,8 +50,8 @@ def _check_whole_environments(plan: Plan, spec: EnvSpec) -> None:
     Raises:
         UserError: names the number of rows that would do.
     """
-    agents, placement = spec.rows_per_env, plan.learner.placement
-    devices = len(placement.indices) if isinstance(placement, Devices) else 1
+    agents, placements = spec.rows_per_env, [learner.placement for learner in plan.learners]
+    devices = math.lcm(*[len(placement.indices) if isinstance(placement, Devices) else 1 for placement in placements])
     parts = plan.shape.num_parts * plan.environments.replicas
     if plan.shape.rows_per_part % agents or plan.num_rows % (agents * devices):
         whole = nearest_multiple(plan.num_rows, math.lcm(parts, devices) * agents)

@@ -1,13 +1,14 @@
 """Training from trajectories that the host collects: environments in this process or in others."""
 
+import jax
 import numpy as np
 
 from agents.api import LearnerState
 from envpool_bridge.tree import Tree, leaves
 from jaxsrl.checkpoint import Arrays
-from jaxsrl.learner.loop import HostLearner, run_learner
+from jaxsrl.learner.loop import HostLearner, Learner, run_learner
 from jaxsrl.metrics.sinks import Sinks
-from jaxsrl.runtime.interpret import make_learner, make_source
+from jaxsrl.runtime.interpret import devices_of, make_learner, make_source
 from jaxsrl.runtime.progress import Progress, begin, from_arrays, to_arrays
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
 from jaxsrl.runtime.source import SourceConfig, TrajectorySource
@@ -63,7 +64,7 @@ class HostTraining(Training):
         self._source = source = make_source(source_config, self.lifecycle)
         if progress.behind is not None:
             source.publish(first - 1, progress.behind)
-        learner = make_learner(setup.agent, setup.plan, source, progress, self.update_key, self.lifecycle)
+        learner = make_learner(setup.agent, setup.spec, setup.plan, source, progress, self.update_key, self.lifecycle)
         self._learner = learner
         source.start(progress.reset)
         self.report_on(
@@ -79,6 +80,9 @@ class HostTraining(Training):
             self.lifecycle.should_stop,
             lambda: self.after_update(learner),
         )
+        if isinstance(learner, Learner) and len(setup.plan.learners) > 1:
+            # Who goes on with the parameters of all policies, an evaluation say, wants them in one place.
+            learner.state = jax.device_put(learner.state, devices_of(setup.plan.learners[0])[0])
         return learner
 
     def arrays(self, learner: AnyLearner) -> Arrays:

@@ -4,8 +4,11 @@ import jax
 
 from agents.api import Agent, Array
 from envpool_bridge.errors import UserError
+from envpool_bridge.specs import EnvSpec
 from jaxsrl.dataflow.fragment import Carries, Devices, Fragment, InProcess, Processes, WhenFull
 from jaxsrl.dataflow.plan import Plan
+from jaxsrl.learner.group_mesh import GroupMeshes, stacked_groups
+from jaxsrl.learner.group_plan import learns_by_group
 from jaxsrl.learner.loop import HostLearner, Learner
 from jaxsrl.learner.mesh import Device, LearnerMesh
 from jaxsrl.learner.parameter_server import SynchronousUpdate
@@ -50,20 +53,36 @@ def make_source(config: SourceConfig, lifecycle: Lifecycle) -> TrajectorySource:
 
 def make_learner(
     agent: Agent,
+    spec: EnvSpec,
     plan: Plan,
     source: TrajectorySource,
     progress: Progress,
     update_key: Array,
     lifecycle: Lifecycle,
 ) -> HostLearner:
-    """What learns from the source: one program over a mesh, or gradients there and a parameter server that applies them.
+    """What learns from the source: one program over a mesh, one for each policy, or gradients and a parameter server.
+
+    Args:
+        agent: for single frames (`jaxsrl.frame_stacking`).
+        spec: of all rows.
+        plan: checked.
+        source: of trajectories.
+        progress: to continue from.
+        update_key: the number of updates is folded into it for each update.
+        lifecycle: of threads.
 
     Raises:
         UserError: the plan has a parameter server, but the agent's update cannot be cut into gradient steps.
     """
     server, gradients = plan.parameter_server, plan.channel(Carries.GRADIENTS)
-    trajectories, devices = plan.channel(Carries.TRAJECTORIES), devices_of(plan.learner)
+    trajectories = plan.channel(Carries.TRAJECTORIES)
     drops = trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST
+    if learns_by_group(plan):
+        meshes = GroupMeshes(
+            stacked_groups(agent, spec), {learner.group: devices_of(learner) for learner in plan.learners}
+        )
+        return Learner(meshes, source, progress.state, meshes.jit_update(agent, update_key), progress.behind, drops)
+    devices = devices_of(plan.learner)
     if server is None or gradients is None:
         mesh = LearnerMesh(devices)
         return Learner(mesh, source, progress.state, mesh.jit_update(agent, update_key), progress.behind, drops)

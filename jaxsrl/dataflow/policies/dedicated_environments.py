@@ -1,11 +1,12 @@
 """dedicated_environments: environment hosts with processor cores of their own, apart from the agents that they serve.
 
-MSRL's Environments: for environments so expensive that nothing else may disturb them.
+MSRL's Environments: for environments so expensive that nothing else may disturb them. Several policies of agents learn on
+devices of their own, where there are enough.
 """
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.fragment import Devices, Fragment, FragmentKind, Processes
+from jaxsrl.dataflow.fragment import EACH_GROUP, Devices, Fragment, FragmentKind, Processes
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.policies.channels import served_channels
 from jaxsrl.dataflow.policies.pool_shape import pool_shape
@@ -14,6 +15,8 @@ from jaxsrl.dataflow.resources import Resources
 
 def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
     """Every environment worker keeps to a core of its own, the last ones; the first core is left to acting and learning.
+
+    The learner's devices are divided among the policies that learn (`jaxsrl.learner.group_plan`).
 
     Raises:
         UserError: the rows do not divide, or there are not enough cores.
@@ -32,7 +35,7 @@ def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, Processes(workers, cores)),
             Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference_platform)),
-            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.num_devices)))),
+            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.num_devices))), EACH_GROUP),
         ),
         channels=served_channels(run, shape),
         shape=shape,
