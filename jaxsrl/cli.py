@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from agents.networks.config import CoreName
 from jaxsrl.runtime.launch import exit_on_user_error
 
 
@@ -166,6 +167,23 @@ class BenchDevice:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchRecurrent:
+    """Train PPO with and without memory on CartPole.
+
+    Attributes:
+        cores: to measure against none.
+        num_envs: environments in all.
+        env_steps: length of each run.
+        json: print one JSON object instead of a table.
+    """
+
+    cores: tuple[CoreName, ...] = ("gru", "lstm")
+    num_envs: int = 128
+    env_steps: int = 300_000
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchGpu:
     """Run the tests and benchmarks that need an accelerator and record them; without one, say so."""
 
@@ -177,6 +195,7 @@ Bench = Annotated[
     | Annotated[BenchSleep, tyro.conf.subcommand("sleep")]
     | Annotated[BenchStepTimes, tyro.conf.subcommand("step-times")]
     | Annotated[BenchDevice, tyro.conf.subcommand("device")]
+    | Annotated[BenchRecurrent, tyro.conf.subcommand("recurrent")]
     | Annotated[BenchGpu, tyro.conf.subcommand("gpu")],
     tyro.conf.arg(name=""),
 ]
@@ -239,6 +258,10 @@ def main(arguments: list[str] | None = None) -> None:
         measured = bench_device_only(bench.num_envs, seconds=bench.seconds)
         sizes = [{"num_envs": size, **found} for size, found in measured.pop("by_num_envs").items()]
         _show_rows({**measured, "sizes": sizes}, bench.json)
+    elif isinstance(bench, BenchRecurrent):
+        from jaxsrl.bench.recurrent import bench_recurrent
+
+        _show_rows(bench_recurrent(bench.cores, num_envs=bench.num_envs, env_steps=bench.env_steps), bench.json)
     else:
         from jaxsrl.bench.gpu import bench_gpu
 
