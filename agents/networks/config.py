@@ -5,9 +5,10 @@ from typing import Literal
 
 from envpool_bridge.errors import UserError
 
-Torso = Literal["mlp", "nature_cnn", "impala_resnet"]
+Torso = Literal["mlp", "nature_cnn", "impala_resnet", "entities"]
+IMAGE_TORSOS: tuple[Torso, ...] = ("nature_cnn", "impala_resnet")
 Activation = Literal["tanh", "relu", "silu"]
-CoreName = Literal["none", "lstm", "gru"]
+CoreName = Literal["none", "lstm", "gru", "gtrxl"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,14 +16,19 @@ class NetworkConfig:
     """Shape of an actor-critic network.
 
     Attributes:
-        torso: "mlp" for vectors, "nature_cnn" (Mnih et al. 2015) or "impala_resnet" (Espeholt et al. 2018) for images.
-        hidden_sizes: dense layers: of the MLP, or after the convolutions.
+        torso: "mlp" for vectors, "nature_cnn" (Mnih et al. 2015) or "impala_resnet" (Espeholt et al. 2018) for images,
+            "entities" (attention, Baker et al. 2020) for sets of things.
+        hidden_sizes: dense layers: of the MLP, or after the convolutions; the first is also the size of an entity.
         activation: of the dense layers.
         shared_torso: one torso for policy and value; None shares it for images only.
         squash: squash continuous actions into their bounds (TanhNormal) instead of clipping in the environment.
         initial_log_std: of continuous actions, in nats of the standard deviation in action units.
-        core: what remembers between torso and heads: "none", "lstm" or "gru".
+        core: what remembers between torso and heads: "none", "lstm", "gru" or "gtrxl" (Parisotto et al. 2019).
         core_size: outputs of the core.
+        core_layers: of "gtrxl".
+        core_heads: of the attention of "gtrxl"; divides `core_size`.
+        core_memory: steps that each layer of "gtrxl" sees beside the present one.
+        entity_heads: of the attention of "entities"; divides the first of `hidden_sizes`.
     """
 
     torso: Torso = "mlp"
@@ -33,15 +39,33 @@ class NetworkConfig:
     initial_log_std: float = 0.0
     core: CoreName = "none"
     core_size: int = 128
+    core_layers: int = 2
+    core_heads: int = 4
+    core_memory: int = 32
+    entity_heads: int = 4
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise UserError(f"hidden_sizes must be positive and at least one: got {self.hidden_sizes}")
-        if self.core_size < 1:
-            raise UserError(f"core_size must be positive: got {self.core_size}")
+        for name in ("core_size", "core_layers", "core_heads", "core_memory", "entity_heads"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be positive: got {getattr(self, name)}")
+        if self.core == "gtrxl":
+            _require_heads_divide("core_heads", self.core_heads, "core_size", self.core_size)
+        if self.torso == "entities":
+            _require_heads_divide("entity_heads", self.entity_heads, "hidden_sizes[0]", self.hidden_sizes[0])
 
     @property
     def shares_torso(self) -> bool:
         """Whether policy and value share one torso."""
-        return self.torso != "mlp" if self.shared_torso is None else self.shared_torso
+        return self.torso in IMAGE_TORSOS if self.shared_torso is None else self.shared_torso
+
+
+def _require_heads_divide(heads_name: str, num_heads: int, size_name: str, size: int) -> None:
+    if size % num_heads:
+        down = size - size % num_heads
+        near = f"{down} or {down + num_heads}" if down else f"{num_heads}"
+        raise UserError(
+            f"{heads_name} must divide {size_name}: got {num_heads} and {size}; use a {size_name} of {near}"
+        )

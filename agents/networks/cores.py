@@ -9,6 +9,8 @@ import jax.numpy as jnp
 
 from agents.api import AgentState, Array, InitialAgentStateFn, Params
 from agents.networks.config import NetworkConfig
+from agents.networks.gtrxl import GTrXL
+from agents.networks.gtrxl_memory import empty_memory
 from envpool_bridge.errors import UserError
 
 
@@ -77,12 +79,14 @@ class _Unrolled(nn.Module):
 
 
 def _of_cell(cell: Any, size: int, num_states: int) -> Core:
-    module = _Unrolled(cell)
-
     def initial_state(num_rows: int) -> AgentState:
         zeros = tuple(jnp.zeros((num_rows, size), jnp.float32) for _ in range(num_states))
         return zeros[0] if num_states == 1 else zeros
 
+    return _of_module(_Unrolled(cell), initial_state, size)
+
+
+def _of_module(module: nn.Module, initial_state: InitialAgentStateFn, size: int) -> Core:
     def init(key: Array, num_features: int) -> Params:
         return module.init(key, jnp.zeros((1, 1, num_features)), initial_state(1), jnp.ones((1, 1), bool))
 
@@ -102,4 +106,14 @@ def _gru(config: NetworkConfig) -> Core:
     return _of_cell(nn.GRUCell(config.core_size), config.core_size, 1)
 
 
-_CORES: dict[str, Callable[[NetworkConfig], Core]] = {"lstm": _lstm, "gru": _gru}
+def _gtrxl(config: NetworkConfig) -> Core:
+    """Parisotto et al. 2019. State: {"memory": [B, core_layers, core_memory, H], "filled": [B]}."""
+
+    def initial_state(num_rows: int) -> AgentState:
+        return empty_memory(num_rows, config.core_layers, config.core_memory, config.core_size)
+
+    module = GTrXL(config.core_size, config.core_layers, config.core_heads)
+    return _of_module(module, initial_state, config.core_size)
+
+
+_CORES: dict[str, Callable[[NetworkConfig], Core]] = {"lstm": _lstm, "gru": _gru, "gtrxl": _gtrxl}
