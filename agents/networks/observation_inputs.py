@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, Observation
+from agents.networks.config import IMAGE_TORSOS
+from agents.networks.entity_sets import is_entity_set, require_sets, with_masks
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, is_one_leaf
 from envpool_bridge.tree import Path, items, lookup, path_name, shown_path
@@ -22,7 +24,7 @@ class ObservationInputs:
 
     Attributes:
         leaves: (keys, spec) of each, in order.
-        torso: of the network; "mlp", or one for images.
+        torso: of the network.
         named: whether leaves go by their names; False for an observation that is one array, which has none.
     """
 
@@ -33,7 +35,7 @@ class ObservationInputs:
     @property
     def images(self) -> tuple[str, ...]:
         """Names of the leaves that pass through an image torso; "" for an observation that is one image."""
-        return tuple(path_name(path) for path, leaf in self.leaves if self.torso != "mlp" and is_image(leaf))
+        return tuple(path_name(path) for path, leaf in self.leaves if self._is_image(leaf))
 
     def zeros(self) -> Any:
         """One row of inputs, encoded, [1, ...] each: what parameters are initialised with."""
@@ -44,8 +46,9 @@ class ObservationInputs:
         """What the torso sees of [B, ...] observations, or of [T, B, ...] ones.
 
         Returns:
-            float32 features [..., D] of a leaf, images as they are; of several leaves, a dict by name. An image torso wants one
-            batch axis: with one, [T, B] becomes [B * T], which `restore` takes back.
+            float32 features [..., D] of a leaf, images as they are, an EntitySet of a set where the torso is for those; of
+            several leaves, a dict by name. An image torso wants one batch axis: with one, [T, B] becomes [B * T], which
+            `restore` takes back.
         """
         values = [lookup(observation, path) for path, _ in self.leaves]
         if self._flattens(observation):
@@ -71,14 +74,20 @@ class ObservationInputs:
         lead = x.shape[: x.ndim - len(leaf.shape)]
         if isinstance(leaf, MultiDiscreteSpec):
             return _one_hots(x.reshape((*lead, -1)), leaf.num_values)
-        if self.torso != "mlp" and is_image(leaf):
+        if self._is_image(leaf):
             return x
+        if self.torso == "entities" and is_entity_set(leaf):
+            return x.astype(jnp.float32)
         return x.reshape((*lead, -1)).astype(jnp.float32)
 
+    def _is_image(self, leaf: LeafSpec) -> bool:
+        return self.torso in IMAGE_TORSOS and is_image(leaf)
+
     def _named(self, encoded: list[Array]) -> Any:
-        if not self.named:
-            return encoded[0]
-        return {path_name(path): x for (path, _), x in zip(self.leaves, encoded, strict=True)}
+        by_path: Any = {path: x for (path, _), x in zip(self.leaves, encoded, strict=True)}
+        if self.torso == "entities":
+            by_path = with_masks(self.leaves, by_path)
+        return {path_name(path): x for path, x in by_path.items()} if self.named else by_path[()]
 
 
 def is_image(leaf: LeafSpec) -> bool:
@@ -111,7 +120,9 @@ def require_fit(spec: EnvSpec, inputs: ObservationInputs) -> None:
     Raises:
         UserError: names the leaf.
     """
-    if inputs.torso == "mlp":
+    if inputs.torso == "entities":
+        require_sets(spec.env_id, inputs.leaves)
+    if inputs.torso not in IMAGE_TORSOS:
         return
     if not inputs.images:
         listed = ", ".join(f"{shown_path('observation', path)} of shape {leaf.shape}" for path, leaf in inputs.leaves)

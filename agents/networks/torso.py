@@ -3,12 +3,14 @@
 from typing import Any
 
 import flax.linen as nn
-import jax.numpy as jnp
 
 from agents.api import Array
 from agents.networks.config import NetworkConfig
+from agents.networks.entity_sets import EntitySet
+from agents.networks.entity_torso import EntityTorso
 from agents.networks.impala_resnet import ImpalaResNet
 from agents.networks.mlp import ACTIVATIONS, MLP
+from agents.networks.named_dense import NamedDense
 from agents.networks.nature_cnn import NatureCNN
 
 _IMAGE_TORSOS: dict[str, Any] = {"nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet}
@@ -22,6 +24,10 @@ def apply_torso(config: NetworkConfig, images: tuple[str, ...], x: Any) -> Array
         images: names of the leaves that are images.
         x: as `ObservationInputs.encode` gives it.
     """
+    if isinstance(x, EntitySet):
+        x = {"": x}
+    if isinstance(x, dict) and any(isinstance(leaf, EntitySet) for leaf in x.values()):
+        return EntityTorso(config.hidden_sizes, config.activation, config.entity_heads, name="torso")(x)
     if isinstance(x, dict):
         return NamedTorso(config, images, name="torso")(x)
     modules = {"mlp": MLP, **_IMAGE_TORSOS}
@@ -49,26 +55,3 @@ class NamedTorso(nn.Module):
             encoded[name] = convolutions(encoded[name])
         x = ACTIVATIONS[config.activation](NamedDense(config.hidden_sizes[0], name="input")(encoded))
         return MLP(config.hidden_sizes[1:], config.activation)(x)
-
-
-class NamedDense(nn.Module):
-    """A dense layer over the concatenation of its inputs [..., D_i], whose weights are kept by the name of the input.
-
-    An environment whose leaves change their names, or come in another order, then finds no weights or its own, and never those
-    of another leaf. Weights are orthogonal of gain sqrt(2) for each input by itself, so that a small one is not drowned.
-
-    Attributes:
-        features: size of the output.
-    """
-
-    features: int
-
-    @nn.compact
-    def __call__(self, inputs: dict[str, Array]) -> Array:
-        """[..., features]."""
-        init = nn.initializers.orthogonal(2**0.5)
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
-        names = sorted(inputs)
-        kernels = [self.param(f"kernel/{name}", init, (inputs[name].shape[-1], self.features)) for name in names]
-        x = jnp.concatenate([inputs[name] for name in names], axis=-1)
-        return x @ jnp.concatenate(kernels) + bias
