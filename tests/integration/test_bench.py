@@ -9,6 +9,7 @@ import pytest
 import jaxsrl.bench.gpu
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.plans import bench_plans
+from jaxsrl.bench.recurrent import bench_recurrent
 from jaxsrl.bench.sleep import SleepBench, bench_sleep
 from jaxsrl.bench.train import bench_train
 
@@ -99,3 +100,13 @@ def test_a_sleeping_benchmark_that_does_not_divide_is_refused():
         SleepBench(divisions=((3, 1),))
     with pytest.raises(UserError, match="lanes must divide workers: got 2 and 3"):
         SleepBench(divisions=((3, 2),))
+
+
+def test_networks_with_memory_are_measured_against_the_one_without():
+    result = bench_recurrent(("gru",), workers=1, num_envs=8, env_steps=8 * 32 * 3, core_size=4, rounds=1)
+    assert [row["core"] for row in result["cores"]] == ["none", "gru"]
+    base, gru = (row["env_steps_per_second"] for row in result["cores"])
+    assert result["cores"][0]["ratio_to_feed_forward"] == 1.0
+    assert result["cores"][1]["ratio_to_feed_forward"] == pytest.approx(gru / base)
+    with pytest.raises(UserError, match="rounds must be at least 1"):
+        bench_recurrent(rounds=0)
