@@ -1,0 +1,76 @@
+"""PPG reaches the known values of the probe environments, and CartPole's goal, through the real run."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.networks.phasic import make_phasic
+from agents.ppg import PPGConfig, make_ppg
+from envpool_bridge.adapters.environment import EnvConfig
+from experiments import ppg_cartpole
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.runtime.run import run
+
+DISCOUNT, ROWS, STEPS, UPDATES = 0.9, 16, 16, 150
+NETWORK = NetworkConfig(hidden_sizes=(32,))
+# observation -> optimal value, as each probe's docstring derives it
+VALUES = {
+    "ConstantReward": {0.0: 1.0},
+    "PredictableReward": {-1.0: -1.0, 1.0: 1.0},
+    "DiscountedReward": {0.0: DISCOUNT, 1.0: 1.0},
+    "ActionReward": {0.0: 1.0},
+    "MatchObservation": {-1.0: 1.0, 1.0: 1.0},
+    "EndsByTask": {0.0: 1.0},
+    "EndsByClock": {0.0: 1.0 / (1.0 - DISCOUNT)},
+}
+BEST_ACTIONS = {"ActionReward": {0.0: 1}, "MatchObservation": {-1.0: 0, 1.0: 1}}
+FAST = {"MatchObservation"}
+CONFIG = PPGConfig(
+    learning_rate=5e-3, auxiliary_learning_rate=5e-3, discount=DISCOUNT, entropy_coef=0.0, max_grad_norm=10.0,
+    num_epochs=4, num_minibatches=4, num_policy_phases=10, num_auxiliary_epochs=4, num_auxiliary_minibatches=2,
+    rollout_length=STEPS, num_rows=ROWS,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in VALUES]
+)
+def test_values_and_actions_of_a_probe_are_learned_by_both_values(tmp_path, name):
+    config = RunConfig(
+        policy="serial",
+        directory=str(tmp_path),
+        num_envs=ROWS,
+        rollout_length=STEPS,
+        env_steps=ROWS * STEPS * UPDATES,
+        max_policy_lag=0,
+        checkpoint_every_updates=0,
+    )
+    source = EnvConfig(name, suite="probe").source()
+    spec = source.spec()
+    agent = make_ppg(CONFIG, spec, NETWORK)
+    report = run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    phasic = make_phasic(NETWORK, spec)
+    outputs = phasic.outputs(report.state.params, jnp.array(list(VALUES[name]))[:, None])
+    np.testing.assert_allclose(outputs.value, list(VALUES[name].values()), atol=0.1)
+    # Of targets that were computed while the values were still moving.
+    np.testing.assert_allclose(outputs.auxiliary, list(VALUES[name].values()), rtol=0.1, atol=0.15)
+    if name in BEST_ACTIONS:
+        actions = phasic.net.distribution.mode(outputs.policy)
+        assert actions.tolist() == list(BEST_ACTIONS[name].values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_cartpole_is_solved(tmp_path, seed):
+    experiment = ppg_cartpole.Experiment()
+    changed = dataclasses.replace(
+        experiment.run, directory=str(tmp_path), name="run", seed=seed, evaluation_episodes=50
+    )
+    ppg_cartpole.main(dataclasses.replace(experiment, run=changed))
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean_return"] >= 475.0
