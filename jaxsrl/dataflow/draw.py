@@ -13,6 +13,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from envpool_bridge.errors import UserError
 from jaxsrl.dataflow.bytes_per_item import ChannelBytes, PlanBytes
+from jaxsrl.dataflow.draw_group_layout import place_learners, place_learners_channels
 from jaxsrl.dataflow.draw_layout import (
     HEIGHT,
     MAX_STACKED,
@@ -73,10 +74,15 @@ def draw_figure(plan: Plan, sizes: PlanBytes, platform: str = "device") -> Figur
     figure.text(0.03, 0.945, plan.policy, fontsize=18, fontweight="bold", color=_INK, va="center")
     steps = f"{plan.num_rows} rows, trajectories of {plan.shape.rollout_length} steps, lag {plan.max_policy_lag}"
     figure.text(0.03, 0.895, f"{steps}; {slots_in_words(plan, sizes)}", fontsize=10.5, color=_FAINT, va="center")
-    boxes = place_fragments(plan, platform)
+    if len(plan.learners) > 1:
+        boxes = place_learners(plan)
+        arrows = place_learners_channels(plan, boxes)
+    else:
+        boxes = place_fragments(plan, platform)
+        arrows = place_channels(plan, boxes)
     for group in place_groups(plan, boxes, platform):
         _draw_group(figure, group)
-    for arrow in place_channels(plan, boxes):
+    for arrow in arrows:
         _draw_channel(figure, arrow, plan.channels[arrow.channel], sizes.channels[arrow.channel])
     for fragment in plan.fragments:
         _draw_fragment(figure, fragment, boxes[fragment.name], platform)

@@ -18,7 +18,7 @@ _ROWS = {"top": (3.8, 5.25), "bottom": (1.2, 2.65), "both": (1.2, 5.25)}
 _GROUP_MARGIN = 0.25
 _GROUP_TITLE = 0.35
 # Labels lie above and below horizontal arrows, and on the outer sides of vertical ones.
-_HORIZONTAL_SPACING, _VERTICAL_SPACING = 0.76, 0.18
+_HORIZONTAL_SPACING, VERTICAL_SPACING = 0.76, 0.18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _arrow(channel: Channel, index: int, boxes: tuple[dict[str, Box], dict[str, 
     """`place` counts from the middle of the channels that lie side by side; boxes come without and with replicas."""
     (source, target), (outer, outer_target) = ((each[channel.source], each[channel.target]) for each in boxes)
     if source.left == target.left:  # the same column
-        x = (source.left + source.right) / 2 + place * _VERTICAL_SPACING
+        x = (source.left + source.right) / 2 + place * VERTICAL_SPACING
         ends = (outer.top, target.bottom) if target.bottom > source.top else (source.bottom, outer_target.top)
         return Arrow(index, (x, ends[0]), (x, ends[1]), -1 if place < 0 else 1)
     bottom, top = max(source.bottom, target.bottom), min(source.top, target.top)
