@@ -167,6 +167,7 @@ def test_published_parameters_are_on_one_device_and_outlive_the_next_update():
     state = meshes.place_state(jax.device_get(agent.init(jax.random.key(1))))
     before = jax.device_get(state.params)
     published = meshes.copy_params(state.params)
+    assert published["a"].unsafe_buffer_pointer() != state.params["a"].unsafe_buffer_pointer()
     after, _ = update(state, meshes.place_batch(random_slots(SPEC)))
     jax.block_until_ready(after)
     assert sorted(published) == ["a", "b", "c"]
