@@ -1,0 +1,120 @@
+"""IMPALA, A2C and REINFORCE reach the known values of the probe environments, and CartPole's goal, through the real run."""
+
+import dataclasses
+import json
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.a2c import A2CConfig, make_a2c
+from agents.impala import IMPALAConfig, make_impala
+from agents.networks.actor_critic import make_actor_critic
+from agents.networks.config import NetworkConfig
+from agents.reinforce import REINFORCEConfig, make_reinforce
+from envpool_bridge.adapters.environment import EnvConfig
+from experiments import a2c_cartpole, impala_cartpole, reinforce_cartpole
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.runtime.run import run
+
+DISCOUNT = 0.9
+NETWORK = NetworkConfig(hidden_sizes=(32,))
+COMMON = {
+    "learning_rate": 1e-2,
+    "learning_rate_schedule": "linear",
+    "discount": DISCOUNT,
+    "entropy_coef": 0.0,
+    "value_coef": 1.0,
+    "max_grad_norm": 10.0,
+    "optimizer": "adam",
+}
+AGENTS = {
+    "impala": (make_impala, IMPALAConfig(**COMMON)),
+    "a2c": (make_a2c, A2CConfig(**COMMON)),
+    "one_step_actor_critic": (make_a2c, A2CConfig(gae_lambda=0.0, **COMMON)),
+    "reinforce": (make_reinforce, REINFORCEConfig(**COMMON)),
+    "reinforce_bootstrap": (make_reinforce, REINFORCEConfig(bootstrap=True, **COMMON)),
+}
+# observation -> optimal value, as each probe's docstring derives it
+VALUES = {
+    "ConstantReward": {0.0: 1.0},
+    "PredictableReward": {-1.0: -1.0, 1.0: 1.0},
+    "DiscountedReward": {0.0: DISCOUNT, 1.0: 1.0},
+    "ActionReward": {0.0: 1.0},
+    "MatchObservation": {-1.0: 1.0, 1.0: 1.0},
+    "EndsByTask": {0.0: 1.0},
+    "EndsByClock": {0.0: 1.0 / (1.0 - DISCOUNT)},
+}
+BEST_ACTIONS = {"ActionReward": {0.0: 1}, "MatchObservation": {-1.0: 0, 1.0: 1}}
+# What the clock ended has the return it got: without a bootstrap, nothing follows.
+WITHOUT_BOOTSTRAP = {"EndsByClock": {0.0: 1.0}}
+FAST = {("impala", "EndsByClock"), ("a2c", "MatchObservation"), ("reinforce", "MatchObservation")}
+CASES = [
+    pytest.param(agent, probe, marks=() if (agent, probe) in FAST else pytest.mark.slow, id=f"{agent}-{probe}")
+    for agent in AGENTS
+    for probe in VALUES
+]
+
+
+@pytest.mark.parametrize(("name", "probe"), CASES)
+def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
+    config = RunConfig(
+        policy="serial",
+        directory=str(tmp_path),
+        num_envs=16,
+        rollout_length=8,
+        env_steps=16 * 8 * 400,
+        max_policy_lag=0,
+        checkpoint_every_updates=0,
+    )
+    make, agent_config = AGENTS[name]
+    source = EnvConfig(probe, suite="probe").source()
+    spec = source.spec()
+    agent = make(dataclasses.replace(agent_config, total_updates=config.num_updates), spec, NETWORK)
+    report = run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    net = make_actor_critic(NETWORK, spec)
+    expected = WITHOUT_BOOTSTRAP.get(probe, VALUES[probe]) if name == "reinforce" else VALUES[probe]
+    observations = jnp.array(list(expected))[:, None]
+    values = net.value(report.state.params, observations)
+    np.testing.assert_allclose(values, list(expected.values()), atol=0.1)
+    if probe in BEST_ACTIONS:
+        actions = net.distribution.mode(net.policy(report.state.params, observations))
+        assert actions.tolist() == list(BEST_ACTIONS[probe].values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("module", [impala_cartpole, a2c_cartpole, reinforce_cartpole])
+def test_cartpole_is_solved(tmp_path, module, seed):
+    experiment = module.Experiment()
+    run_config = dataclasses.replace(
+        experiment.run, directory=str(tmp_path), name="run", seed=seed, evaluation_episodes=50
+    )
+    start = time.monotonic()
+    module.main(dataclasses.replace(experiment, run=run_config))
+    report = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert report["episodes"] == 50
+    assert report["mean_return"] >= 475.0, f"after {time.monotonic() - start:.0f} s"
+
+
+@pytest.mark.slow
+def test_replicas_that_push_at_their_own_pace_solve_cartpole(tmp_path):
+    """A3C."""
+    experiment = a2c_cartpole.Experiment()
+    run_config = dataclasses.replace(
+        experiment.run,
+        directory=str(tmp_path),
+        name="run",
+        policy="central",
+        gradients="asynchronous",
+        num_replicas=2,
+        max_policy_lag=1,
+        evaluation_episodes=50,
+    )
+    a2c_cartpole.main(dataclasses.replace(experiment, run=run_config))
+    record = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert record["server/applied_gradients"] > 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean_return"] >= 475.0
