@@ -23,7 +23,7 @@ class Experiment:
         learning_rate_schedule="linear",
         entropy_coef=0.0,
         num_epochs=10,
-        num_minibatches=8,
+        num_minibatches=32,
         normalisation=NormalisationConfig(observations=True, rewards=True),
     )
     run: RunConfig = RunConfig(num_envs=32, rollout_length=64, env_steps=1_000_000, evaluation_episodes=10)
