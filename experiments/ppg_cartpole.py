@@ -3,6 +3,7 @@
 import dataclasses
 
 from agents.networks.config import NetworkConfig
+from agents.normalisation import NormalisationConfig
 from agents.ppg import PPGConfig, make_ppg
 from envpool_bridge.adapters.environment import EnvConfig
 from jaxsrl.config import RunConfig
@@ -25,8 +26,8 @@ class Experiment:
         entropy_coef=0.005,
         num_epochs=4,
         num_policy_phases=16,
-        num_auxiliary_epochs=2,
         num_auxiliary_minibatches=2,
+        normalisation=NormalisationConfig(rewards=True),
     )
     run: RunConfig = RunConfig(num_envs=128, rollout_length=32, env_steps=1_500_000)
 

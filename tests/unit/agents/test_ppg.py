@@ -216,9 +216,8 @@ def test_a_heavy_clone_term_keeps_the_policy_where_it_was_while_its_torso_learns
     free, (before, after), _ = phase(clone_coef=0.0)
     assert after < 0.5 * before
     kept, (before, after), _ = phase(clone_coef=1e4)
-    print(free, kept, before, after)
-    assert kept < 0.02 * free
-    assert after < 0.5 * before
+    assert kept < 1e-3 * free
+    assert after < 0.7 * before
 
 
 def test_the_old_policy_is_the_one_the_auxiliary_phase_begins_with():
