@@ -1,7 +1,6 @@
 """Hyper-parameters of PPO."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Literal
 
 from agents import schedules
@@ -69,8 +68,6 @@ class PPOConfig:
     burn_in: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.normalisation, Mapping):  # as a checkpoint's JSON has it
-            object.__setattr__(self, "normalisation", NormalisationConfig(**self.normalisation))
         for name in ("num_epochs", "num_minibatches"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1: got {getattr(self, name)}")

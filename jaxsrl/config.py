@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
@@ -141,10 +141,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:
-    """The flat dataclass `kind` that `to_json` wrote; lists become tuples.
+    """The dataclass `kind` that `to_json` wrote, with the dataclasses inside it; lists become tuples.
 
     Raises:
-        UserError: the data has a field that `kind` lacks.
+        UserError: the data has a field that `kind`, or a dataclass inside it, lacks.
     """
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(set(data) - known)
@@ -152,7 +152,14 @@ def from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:
         raise UserError(
             f"{kind.__name__} has no field {', '.join(unknown)}: the file was written by another version of jaxsrl"
         )
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+    kinds = get_type_hints(kind)
+    return kind(**{name: _value_from_json(kinds[name], value) for name, value in data.items()})
+
+
+def _value_from_json(kind: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
+        return from_json(kind, value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

@@ -16,6 +16,7 @@ from agents.normalisation import NormalisationConfig, with_normalisation
 from agents.running_moments import RunningMoments
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.config import from_json, to_json
 from jaxsrl.learner.asynchronous_replica import AsynchronousReplica
 from jaxsrl.learner.asynchronous_server import ParameterServer
 from jaxsrl.learner.mesh import LearnerMesh
@@ -254,6 +255,6 @@ def test_settings_out_of_range_are_refused(name):
 
 
 def test_a_configuration_is_read_from_what_a_checkpoint_saved():
-    saved = dataclasses.asdict(BOTH)
-    assert isinstance(saved["normalisation"], dict)
-    assert ppo.PPOConfig(**saved) == BOTH
+    assert from_json(ppo.PPOConfig, to_json(BOTH)) == BOTH
+    with pytest.raises(UserError, match="NormalisationConfig has no field strength"):
+        from_json(ppo.PPOConfig, {"normalisation": {"strength": 1}})
