@@ -44,3 +44,13 @@ def test_twenty_thousand_steps_of_a_real_task_train_and_evaluate(tmp_path, capsy
     report = evaluated(capsys, run, 2)
     assert report["episodes"] == 2
     assert np.isfinite(report["mean_return"])
+
+
+@pytest.mark.slow
+def test_half_cheetah_learns_as_fast_as_cleanrl_documents(tmp_path, capsys):
+    """CleanRL's ppo_continuous_action on HalfCheetah-v4: 1,443 +- 46 after 1 M steps, in training episodes."""
+    run = trained(ppo_mujoco, tmp_path, evaluation_episodes=0)
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert records[-1]["env_steps"] >= 1_000_000
+    assert records[-1]["episode/return_mean"] >= 1_400.0
+    assert evaluated(capsys, run, 10)["mean_return"] >= 1_400.0
