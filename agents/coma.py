@@ -46,7 +46,7 @@ _ACTOR_STEP = "update/actor_step"  # 1 where a gradient is the policy's, 0 where
 
 @dataclasses.dataclass(frozen=True)
 class COMAConfig:
-    """Hyper-parameters; defaults of the paper's StarCraft experiments where they carry over.
+    """Hyper-parameters; defaults of the authors' code (PyMARL) where they carry over.
 
     Attributes:
         learning_rate: Adam's for the policy, at the start.
@@ -78,8 +78,6 @@ class COMAConfig:
     normalisation: NormalisationConfig = dataclasses.field(default_factory=NormalisationConfig)
 
     def __post_init__(self) -> None:
-        if isinstance(self.normalisation, Mapping):  # as a checkpoint's JSON has it
-            object.__setattr__(self, "normalisation", NormalisationConfig(**self.normalisation))
         for name in ("num_critic_steps", "target_period"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1: got {getattr(self, name)}")

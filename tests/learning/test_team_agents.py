@@ -1,5 +1,6 @@
 """MAPPO, IPPO and COMA reach the known values of the team probes, through the real run."""
 
+import dataclasses
 import json
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxsrl.cli
 from agents.api import Mode
 from agents.coma import COMAConfig, make_coma
 from agents.coma_networks import make_coma_networks
@@ -17,6 +19,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.padding import cut
+from experiments import coma_coordination
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
@@ -61,21 +64,22 @@ def values_and_actions(name):
     return values, np.array(actions)
 
 
-def trained(directory, name, make_agent, with_state, mapping=None, num_updates=150):
-    """(spec, agent, parameters) after a serial run of 32 environments."""
+def trained(directory, name, make_agent, with_state, mapping=None, num_updates=150, policy="serial", **changes):
+    """(spec, agent, parameters) after a run of 32 environments."""
     source = EnvConfig(name, suite="probe", kwargs=json.dumps({"global_state": with_state})).source()
     spec = source.spec()
     agent = make_mapped_agent(spec, PoliciesConfig(json.dumps(mapping or {})), make_agent)
     config = RunConfig(
-        policy="serial",
+        policy=policy,
         directory=str(directory),
         num_envs=64,
         rollout_length=8,
         env_steps=64 * 8 * num_updates,
         max_policy_lag=0,
         checkpoint_every_updates=0,
+        **changes,
     )
-    report = run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    report = run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     return spec, agent, report.state.params
 
 
@@ -160,3 +164,25 @@ def test_coma_learns_values_and_actions(tmp_path, name, with_state):
     np.testing.assert_allclose(values, values_and_actions(name)[0], atol=0.1)
     if name == "TwoStepTeam":  # at the start, what agent_1 does changes nothing, and COMA says so
         np.testing.assert_allclose(action_values[1], DISCOUNT, atol=0.1)
+
+
+@SLOW
+def test_coma_by_a_parameter_server_of_two_replicas_learns_what_it_learns_in_turn(tmp_path):
+    def make(spec):
+        return make_coma(COMA, spec, NETWORK)
+
+    _, _, one = trained(tmp_path / "serial", "TwoStepTeam", make, with_state=True, num_updates=4)
+    server = {"policy": "central", "num_replicas": 2}
+    _, _, other = trained(tmp_path / "central", "TwoStepTeam", make, with_state=True, num_updates=4, **server)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+@SLOW
+def test_the_coma_experiment_trains_is_saved_and_evaluated_at_the_value_of_the_game(tmp_path, capsys):
+    experiment = coma_coordination.Experiment()
+    config = dataclasses.replace(experiment.run, directory=str(tmp_path), name="run", evaluation_episodes=0)
+    coma_coordination.main(dataclasses.replace(experiment, run=config))
+    capsys.readouterr()
+    jaxsrl.cli.main(["evaluate", str(tmp_path / "run"), "--episodes", "8", "--json"])
+    assert json.loads(capsys.readouterr().out)["agent_returns"] == {"agent_0": 1.0, "agent_1": 1.0}
