@@ -13,6 +13,7 @@ from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.experiment import Composed, TrainingSkippedError, skip_training
 from jaxsrl.import_file import import_file
+from jaxsrl.learner.group_plan import plan_for_agent
 from jaxsrl.runtime.check_run import check_run
 from jaxsrl.runtime.launch import launch
 
@@ -54,7 +55,7 @@ def plan_experiment(path: Path, flags: Sequence[str], cores: int = 0, gpus: int 
             raise UserError(f"--{name} must not be negative: got {number}; leave it out for this machine")
     composed = compose(path, flags)
     resources = _resources(cores, gpus)
-    plan = load_policy(composed.config.policy)(composed.config, resources)
+    plan = plan_for_agent(load_policy(composed.config.policy)(composed.config, resources), composed.agent)
     check_run(plan, composed.agent, composed.source, composed.spec, resources)
     layout = agent_layout(composed.spec, plan.shape, composed.agent)
     return PlannedExperiment(plan, resources, bytes_of_plan(plan, layout, params_bytes_of(composed.agent)))

@@ -11,6 +11,7 @@ from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import MakeEnv, as_source
 from jaxsrl.frame_stacking import with_stacked_frames
+from jaxsrl.learner.group_plan import plan_for_agent
 from jaxsrl.run_directory import PLAN, RunDirectory, write_json
 from jaxsrl.runtime.check_run import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.runtime.device_training import DeviceTraining
@@ -52,6 +53,7 @@ def run(
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
     source = as_source(make_env)
     spec = spec or source.spec()
+    plan = plan_for_agent(plan, agent)
     check_run(plan, agent, source, spec, Resources.detect())
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}

@@ -98,3 +98,16 @@ def test_a_plan_is_drawn_beside_its_tables(capsys, tmp_path):
     assert "plan single_learner_fine on" in shown(capsys, CARTPOLE, "--out", str(tmp_path / "plan.svg"))
     assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
     assert ".svg or .png" in refusal(capsys, CARTPOLE, "--out", str(tmp_path / "plan.pdf"))
+
+
+def test_policies_of_agents_have_learners_of_their_own_where_environments_are_dedicated(capsys):
+    pytest.importorskip("mpe2")
+    mapping = '{"adversary_*": "hunters", "*": "prey"}'
+    table = shown(
+        capsys,
+        "experiments/mappo_mpe.py",
+        *("--policy", "dedicated_environments", "--gpus", "4", "--cores", "8", "--run.num-devices", "4"),
+        *("--env.id", "simple_tag_v3", "--env.kwargs", "{}", "--policies.mapping", mapping),
+    )
+    assert "learner hunters" in table
+    assert "learner prey" in table
