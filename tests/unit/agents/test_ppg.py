@@ -189,6 +189,20 @@ def test_observations_and_targets_since_the_last_auxiliary_phase_are_kept_in_the
             np.testing.assert_allclose(memory.target_value[at], batch.target_value, rtol=1e-5, atol=1e-5)
 
 
+def test_advantages_and_targets_are_those_of_the_recursion():
+    data, params = trajectory(p_end=0.4), jax.jit(PHASIC.net.init)(jax.random.key(0))
+    value = np.asarray(PHASIC.net.value(params, data.observation), np.float64)
+    expected, following = np.zeros((STEPS, ROWS)), np.zeros(ROWS)
+    for t in reversed(range(STEPS)):
+        goes_on = ~data.terminated[t]
+        delta = data.reward[t] + CONFIG.discount * goes_on * value[t + 1] - value[t]
+        following = data.valid[t] * (delta + CONFIG.discount * CONFIG.gae_lambda * goes_on * following)
+        expected[t] = following
+    batch = ppg.make_batch(CONFIG, PHASIC, params, data)
+    np.testing.assert_allclose(batch.advantage, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(batch.target_value, expected + value[:-1], rtol=1e-4, atol=1e-4)
+
+
 def full_memory():
     rng, shape = np.random.default_rng(5), (2 * STEPS, ROWS)
     observation = rng.normal(size=(*shape, 3)).astype(np.float32)
