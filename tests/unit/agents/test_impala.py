@@ -19,7 +19,7 @@ def batch(valid=(True, True, True, False)) -> Trajectory:
 
 
 VALUE = np.array([0.5, 1.0, -1.0, 2.0, 7.0], np.float32)[:, None]
-LOG_RATIO = np.log(np.array([3.0, 0.5, 1.0, 1.0], np.float32))[:, None]
+LOG_RATIO = np.log(np.array([3.0, 0.5, 2.0, 1.0], np.float32))[:, None]
 
 
 def test_where_nobody_is_behind_it_is_a2c():
@@ -33,7 +33,7 @@ def test_where_nobody_is_behind_it_is_a2c():
 def test_the_mean_ratio_is_the_truncated_one_and_only_valid_steps_are_counted():
     got = impala.targets(impala.IMPALAConfig(), batch(), LOG_RATIO, VALUE)
     assert float(got.metrics["vtrace/rho_mean"]) == pytest.approx((1.0 + 0.5 + 1.0) / 3)
-    assert float(got.metrics["vtrace/clipped_fraction"]) == pytest.approx(1 / 3)
+    assert float(got.metrics["vtrace/clipped_fraction"]) == pytest.approx(2 / 3)
     np.testing.assert_array_equal(got.weight[:, 0], [1.0, 1.0, 1.0, 0.0])
 
 
@@ -41,8 +41,8 @@ def test_the_bounds_of_the_configuration_are_used():
     config = impala.IMPALAConfig(vtrace=VTraceConfig(rho_bar=4.0, policy_rho_bar=4.0), discount=0.0)
     got = impala.targets(config, batch(), LOG_RATIO, VALUE)
     # Without a future: rho (r - V), and V + rho (r - V).
-    np.testing.assert_allclose(got.advantage[:, 0], [1.5, -1.5, 1.5, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(got.value[:3, 0], [2.0, -0.5, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(got.advantage[:, 0], [1.5, -1.5, 3.0, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(got.value[:3, 0], [2.0, -0.5, 2.0], rtol=1e-6)
 
 
 def test_a_checkpoint_s_bounds_are_a_configuration_again():

@@ -99,6 +99,19 @@ def test_the_gradient_is_that_of_the_log_probability_and_of_the_value_but_not_of
     np.testing.assert_allclose(grads["value"][:, 0], [-0.25, -0.5, 0.0], rtol=1e-5)
 
 
+def test_targets_are_told_the_log_ratio_and_zero_where_a_step_only_reset():
+    net, params, data = two_steps(valid=(True, False))
+    data = dataclasses.replace(data, extras={"behaviour_log_prob": np.array([[np.log(0.25)], [np.nan]], np.float32)})
+    seen = []
+
+    def listens(batch, log_ratio, value):
+        seen.append(log_ratio)
+        return told(batch, log_ratio, value)
+
+    one_step.loss(one_step.OneStepConfig(), net, listens, params, data)
+    np.testing.assert_allclose(seen[0][:, 0], [np.log(2.0), 0.0], rtol=1e-5)
+
+
 def test_standardised_advantages_have_mean_zero_and_deviation_one():
     net, params, data = two_steps()
     config = one_step.OneStepConfig(normalise_advantage=True, value_coef=0.0, entropy_coef=0.0)
@@ -167,12 +180,12 @@ def test_a_network_that_remembers_learns_from_what_it_saw_when_it_acted():
 
 
 def test_rmsprop_divides_by_the_root_of_the_running_mean_square_of_the_clipped_gradient():
-    config = one_step.OneStepConfig(learning_rate=0.1, max_grad_norm=1.0, optimizer_epsilon=1e-2, rmsprop_decay=0.9)
+    config = one_step.OneStepConfig(learning_rate=0.1, max_grad_norm=1.0, optimizer_epsilon=1e-2, rmsprop_decay=0.75)
     optimizer = one_step.make_optimizer(config, optax.constant_schedule(config.learning_rate))
     params = jnp.zeros(2)
     updates, _ = optimizer.update(jnp.array([3.0, 4.0]), optimizer.init(params), params)
     clipped = np.array([0.6, 0.8])
-    np.testing.assert_allclose(updates, -0.1 * clipped / np.sqrt(0.1 * clipped**2 + 1e-2), rtol=1e-5)
+    np.testing.assert_allclose(updates, -0.1 * clipped / np.sqrt(0.25 * clipped**2 + 1e-2), rtol=1e-5)
 
 
 def test_a_linear_schedule_ends_at_zero_and_the_update_compiles_once():
