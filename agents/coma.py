@@ -246,8 +246,7 @@ def critic_loss(net: ComaNetworks, params: Params, prepared: Prepared) -> tuple[
     mean = partial(returns.weighted_mean, weight=prepared.weight)
     value = taken(net.action_values(params["critic"], prepared.view), prepared.action)
     error = mean(jnp.square(prepared.target - value))
-    variance = mean(jnp.square(prepared.target - mean(prepared.target)))
-    explained = jnp.where(variance > 0, 1.0 - error / jnp.where(variance > 0, variance, 1.0), 0.0)
+    explained = returns.explained_variance(prepared.target, value, prepared.weight)
     return 0.5 * error, {"loss/critic": 0.5 * error, "value/explained_variance": explained}
 
 

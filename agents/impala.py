@@ -4,7 +4,6 @@ Source: Espeholt et al. 2018 (arXiv:1802.01561), section 4. `docs/agents/impala.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
 
 import jax.numpy as jnp
@@ -27,11 +26,6 @@ class IMPALAConfig(OneStepConfig):
 
     learning_rate: float = 6e-4
     vtrace: VTraceConfig = dataclasses.field(default_factory=VTraceConfig)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.vtrace, Mapping):  # as a checkpoint's JSON has it
-            object.__setattr__(self, "vtrace", VTraceConfig(**self.vtrace))
 
 
 def make_impala(config: IMPALAConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:

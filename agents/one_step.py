@@ -4,7 +4,6 @@ They differ in what they make of a trajectory (`TargetsFn`): advantages, value t
 """
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -69,8 +68,6 @@ class OneStepConfig:
     normalisation: NormalisationConfig = dataclasses.field(default_factory=NormalisationConfig)
 
     def __post_init__(self) -> None:
-        if isinstance(self.normalisation, Mapping):  # as a checkpoint's JSON has it
-            object.__setattr__(self, "normalisation", NormalisationConfig(**self.normalisation))
         for name in ("learning_rate", "max_grad_norm", "optimizer_epsilon"):
             if not getattr(self, name) > 0.0:
                 raise UserError(f"{name} must be positive: got {getattr(self, name)}")
@@ -172,7 +169,7 @@ def loss(
         "policy/entropy": entropy,
         # The low-variance estimate of KL(behaviour || target): E[(r - 1) - log r] (Schulman 2020).
         "policy/approx_kl": mean(jnp.exp(log_ratio) - 1.0 - log_ratio),
-        "value/explained_variance": explained_variance(found.value, fixed_value[:-1], found.weight),
+        "value/explained_variance": returns.explained_variance(found.value, fixed_value[:-1], found.weight),
     }
     return total, metrics | found.metrics
 
@@ -193,15 +190,6 @@ def finish(
     result = summary | {name: jnp.mean(values) for name, values in step_metrics.items()}
     result["learning_rate"] = jnp.asarray(schedule(state.num_updates), jnp.float32)
     return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), result
-
-
-def explained_variance(target: Array, value: Array, weight: Array) -> Array:
-    """1 - Var[target - value] / Var[target] under `weight` of the same shape; 0 where the targets do not vary."""
-    mean = partial(returns.weighted_mean, weight=weight)
-    residual = target - value
-    variance = mean(jnp.square(target - mean(target)))
-    unexplained = mean(jnp.square(residual - mean(residual)))
-    return jnp.where(variance > 0, 1.0 - unexplained / jnp.where(variance > 0, variance, 1.0), 0.0)
 
 
 def make_optimizer(config: OneStepConfig, schedule: optax.Schedule) -> optax.GradientTransformation:

@@ -1,7 +1,6 @@
 """Hyper-parameters of PPG."""
 
 import dataclasses
-from collections.abc import Mapping
 
 from agents import schedules
 from agents.normalisation import NormalisationConfig
@@ -59,8 +58,6 @@ class PPGConfig:
     normalisation: NormalisationConfig = dataclasses.field(default_factory=NormalisationConfig)
 
     def __post_init__(self) -> None:
-        if isinstance(self.normalisation, Mapping):  # as a checkpoint's JSON has it
-            object.__setattr__(self, "normalisation", NormalisationConfig(**self.normalisation))
         counts = ("num_epochs", "num_minibatches", "num_policy_phases", "num_auxiliary_epochs")
         for name in (*counts, "num_auxiliary_minibatches", "rollout_length", "num_rows"):
             if getattr(self, name) < 1:

@@ -213,7 +213,8 @@ def prepare(
     if net.remembers:
         length, what = length // _chunk_sizes(config, length).length, "rollout_length / chunk_length"
     order = minibatch_order(config, length, key, what)
-    summary: Summary = {"value/explained_variance": _explained_variance(steps)}
+    explained = returns.explained_variance(steps.target_value, steps.old_value, steps.weight)
+    summary: Summary = {"value/explained_variance": explained}
     if config.max_staleness is not None:
         fresh = jnp.sum(steps.weight) / jnp.maximum(jnp.sum(batch.valid), 1)
         summary["batch/stale_fraction"] = 1.0 - fresh
@@ -299,12 +300,3 @@ def _squared_value_error(config: PPOConfig, value: Array, batch: Batch) -> Array
     epsilon = config.value_clip_epsilon
     clipped = batch.old_value + jnp.clip(value - batch.old_value, -epsilon, epsilon)
     return jnp.maximum(error, jnp.square(clipped - batch.target_value))
-
-
-def _explained_variance(batch: Batch) -> Array:
-    """1 - Var[target - value] / Var[target]; 0 where the targets do not vary."""
-    mean = partial(returns.weighted_mean, weight=batch.weight)
-    residual = batch.target_value - batch.old_value
-    variance = mean(jnp.square(batch.target_value - mean(batch.target_value)))
-    unexplained = mean(jnp.square(residual - mean(residual)))
-    return jnp.where(variance > 0, 1.0 - unexplained / jnp.where(variance > 0, variance, 1.0), 0.0)

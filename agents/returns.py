@@ -110,3 +110,11 @@ def weighted_mean(x: Array, weight: Array) -> Array:
     """Scalar mean of `x` under `weight` of the same shape; 0 if all weights are 0."""
     total = jnp.sum(weight)
     return jnp.sum(jnp.where(weight > 0, x, 0.0) * weight) / jnp.where(total > 0, total, 1.0)
+
+
+def explained_variance(target: Array, value: Array, weight: Array) -> Array:
+    """Scalar 1 - Var[target - value] / Var[target] under `weight` of the same shape; 0 where the targets do not vary."""
+    residual = target - value
+    variance = weighted_mean(jnp.square(target - weighted_mean(target, weight)), weight)
+    unexplained = weighted_mean(jnp.square(residual - weighted_mean(residual, weight)), weight)
+    return jnp.where(variance > 0, 1.0 - unexplained / jnp.where(variance > 0, variance, 1.0), 0.0)

@@ -68,8 +68,8 @@ class EnvConfig:
         suite: "gymnasium" (any id, MuJoCo included), "gymnasium_vector" (Gymnasium's own vectorised version of the id),
             "envpool" (tasks of the EnvPool package), "atari_vector" ("atari" on ALE's own threads),
             "atari" (ALE/* with the field's preprocessing), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*), "probe"
-            (tasks with known values, and Sleep), "jax" (our own: CartPole-v1), "gymnax", "brax", "jumanji" (those packages'
-            ids); of several agents: "pettingzoo" (paths of modules), "mpe" (simple_*), "hanabi" (Hanabi-*), "overcooked"
+            (tasks with known values, some of teams, and Sleep), "jax" (our own: CartPole-v1), "gymnax", "brax", "jumanji" (those
+            packages' ids); of several agents: "pettingzoo" (paths of modules), "mpe" (simple_*), "hanabi" (Hanabi-*), "overcooked"
             (layouts), "smax" (scenarios).
         kwargs: JSON object of further arguments: the suite's options (docs/environments.md), or those of `gymnasium.make`,
             the probe or the JAX environment.
@@ -149,7 +149,7 @@ class EnvConfig:
 def _probe(env_id: str, arguments: dict[str, Any]) -> Callable[[], gymnasium.Env]:
     known: dict[str, Callable[..., gymnasium.Env]] = {**PROBES, "Sleep": Sleep}
     if env_id not in known:
-        raise UserError(f"unknown probe environment {env_id!r}: expected one of {', '.join(known)}")
+        raise UserError(f"unknown probe environment {env_id!r}: expected one of {', '.join([*known, *TEAM_PROBES])}")
     make = partial(known[env_id], **arguments)
     try:
         make()

@@ -1,13 +1,12 @@
 """IMPALA: what it makes of a trajectory, and what it reports of the probability ratios."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from agents import a2c, impala
 from agents.api import Trajectory
 from agents.vtrace import VTraceConfig
+from jaxsrl.config import from_json, to_json
 
 
 def batch(valid=(True, True, True, False)) -> Trajectory:
@@ -47,4 +46,4 @@ def test_the_bounds_of_the_configuration_are_used():
 
 def test_a_checkpoint_s_bounds_are_a_configuration_again():
     config = impala.IMPALAConfig(vtrace=VTraceConfig(rho_bar=2.0))
-    assert impala.IMPALAConfig(vtrace=dataclasses.asdict(config.vtrace)) == config
+    assert from_json(impala.IMPALAConfig, to_json(config)) == config

@@ -17,6 +17,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, PhasicOutputs, make_phasic, policy_divergence
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
+from jaxsrl.config import from_json, to_json
 from jaxsrl.learner.mesh import LearnerMesh
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
@@ -356,4 +357,4 @@ def test_hyper_parameters_out_of_range_are_refused(change, message):
 
 def test_the_update_is_not_cut_into_gradient_steps_and_a_configuration_is_read_back():
     assert ppg.make_ppg(CONFIG, SPEC, NETWORK).gradient_steps is None
-    assert ppg.PPGConfig(**dataclasses.asdict(CONFIG)) == CONFIG
+    assert from_json(ppg.PPGConfig, to_json(CONFIG)) == CONFIG

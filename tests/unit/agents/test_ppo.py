@@ -50,6 +50,7 @@ def updated(config, data, key=0):
 
 def fixed_network(logits, value) -> ActorCritic:
     """Outputs that are the parameters themselves."""
+
     def both(params, _):
         return params["logits"], params["value"]
 

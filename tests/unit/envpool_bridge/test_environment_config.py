@@ -13,6 +13,7 @@ from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.probe import PROBES
 from envpool_bridge.adapters.suites.atari import AtariSource, make_atari
 from envpool_bridge.adapters.suites.gymnasium_ids import make_gymnasium, make_vector
+from envpool_bridge.adapters.team_probes import TEAM_PROBES
 from envpool_bridge.adapters.vector_rows import VectorSource
 from envpool_bridge.errors import UserError
 
@@ -115,7 +116,7 @@ def test_an_id_like_no_other_is_refused_without_a_guess():
 
 def test_an_unknown_probe_is_refused_with_all_that_exist():
     text = refusal(EnvConfig("Nothing", "probe"))
-    assert text == f"unknown probe environment 'Nothing': expected one of {', '.join(PROBES)}, Sleep"
+    assert text == f"unknown probe environment 'Nothing': expected one of {', '.join([*PROBES, 'Sleep', *TEAM_PROBES])}"
 
 
 @pytest.mark.parametrize("kwargs", ["{", "", "[1]", "3", "null", '"max_episode_steps"'])
