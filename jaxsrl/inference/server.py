@@ -86,8 +86,7 @@ class InferenceServer:
             raise UserError(f"agent {agent.name} carries state between steps: use --run.inference-batching lane")
 
     def warm_up(self, params: Params) -> None:
-        """Compiles every call size, so that nothing compiles while environments wait."""
-        params = jax.device_put(params, self._device)  # as the store will give them
+        """Compiles every call size, so that nothing compiles while environments wait; `params` are placed as the store's."""
         sizes = compiled_sizes(self._pool.num_lanes) if self._merge else [1]
         for lanes in sizes:
             rows = lanes * self._rows_per_lane

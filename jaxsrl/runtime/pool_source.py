@@ -48,6 +48,7 @@ class PoolSource:
         plan, first_sequence = config.plan, config.first_sequence
         self._plan, self._lifecycle, self._first = plan, lifecycle, first_sequence
         self._replicas = range(plan.environments.replicas) if replicas is None else replicas
+        self._devices = devices
         self._pools: list[EnvPool] = []
         self._servers: list[InferenceServer] = []
         self._stores = {devices[replica]: ParamsStore(plan.max_policy_lag) for replica in self._replicas}
@@ -106,7 +107,7 @@ class PoolSource:
         for replica, pool in zip(self._replicas, self._pools, strict=True):
             pool.start(split_reset(reset, shape, replica * shape.num_rows))
         for replica, server in zip(self._replicas, self._servers, strict=True):
-            server.warm_up(self._newest)
+            server.warm_up(jax.device_put(self._newest, self._devices[replica]))
             self._lifecycle.start_thread(f"inference {replica}", self._body(server))
 
     def acquire(self, timeout_seconds: float) -> int | None:

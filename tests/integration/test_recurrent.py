@@ -53,8 +53,8 @@ def reference(tmp_path_factory):
     [
         ("single_learner_fine", {}),
         ("single_learner_coarse", {"lanes_per_worker": 1}),
-        ("multiple_learners", {"num_devices": 2}),
-        ("central", {"num_replicas": 2}),
+        pytest.param("multiple_learners", {"num_devices": 2}, marks=pytest.mark.slow),
+        pytest.param("central", {"num_replicas": 2}, marks=pytest.mark.slow),
         ("device_only", {"num_devices": 2}),
     ],
 )
@@ -67,7 +67,12 @@ def test_a_network_with_memory_learns_the_same_under_every_plan(tmp_path, refere
 
 @pytest.mark.parametrize(
     ("policy", "lag"),
-    [("serial", 1), ("single_learner_fine", 1), ("single_learner_coarse", 0), ("device_only", 0)],
+    [
+        pytest.param("serial", 1, marks=pytest.mark.slow),
+        ("single_learner_fine", 1),
+        ("single_learner_coarse", 0),
+        pytest.param("device_only", 0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_resumed_run_remembers_to_the_bit(tmp_path, policy, lag):
     suite = "jax" if policy == "device_only" else "gymnasium"

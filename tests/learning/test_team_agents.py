@@ -112,7 +112,8 @@ def test_mappo_with_one_policy_for_all_learns_values_and_actions(tmp_path, name)
     np.testing.assert_allclose(values, values_and_actions(name)[0], atol=0.1)
 
 
-@pytest.mark.parametrize("name", [pytest.param("TeamMatrix", marks=SLOW), "UnequalTeamMatrix"])
+@SLOW
+@pytest.mark.parametrize("name", ["TeamMatrix", "UnequalTeamMatrix"])
 def test_mappo_with_a_policy_for_each_agent_learns_values_and_actions(tmp_path, name):
     spec, agent, params = trained(tmp_path, name, ppo, with_state=True, mapping=EACH)
     seen = observations(name, True)
@@ -134,6 +135,7 @@ def test_ippo_learns_values_and_actions_where_agents_see_what_values_need(tmp_pa
     np.testing.assert_allclose(values, values_and_actions(name)[0], atol=0.1)
 
 
+@SLOW
 def test_ippo_acts_best_on_secret_signs_though_its_values_stay_one_away(tmp_path):
     spec, agent, params = trained(tmp_path, "SecretSigns", ppo, with_state=False, num_updates=250)
     seen = observations("SecretSigns", False)
@@ -146,7 +148,7 @@ def test_ippo_acts_best_on_secret_signs_though_its_values_stay_one_away(tmp_path
 @pytest.mark.parametrize(
     ("name", "with_state"),
     [
-        ("TeamMatrix", False),
+        pytest.param("TeamMatrix", False, marks=SLOW),
         pytest.param("SecretSigns", True, marks=SLOW),
         pytest.param("SecretSigns", False, marks=SLOW),
         ("TwoStepTeam", True),
