@@ -114,14 +114,14 @@ def test_an_agent_takes_legal_actions_only_and_the_mask_is_no_input(action, size
     assert np.isfinite(extras["behaviour_log_prob"]).all()
     net = make_actor_critic(NetworkConfig(hidden_sizes=(8,)), spec)
     other = {**observation, "action_mask": np.ones_like(observation["action_mask"])}
-    np.testing.assert_array_equal(net.value(params, observation), net.value(params, other))
+    np.testing.assert_array_equal(jax.jit(net.value)(params, observation), jax.jit(net.value)(params, other))
 
 
 def test_only_the_one_discrete_leaf_of_an_action_is_masked():
     spec = spec_with({"amount": ArraySpec((2,), "float32"), "kind": DiscreteSpec(3)}, 3)
     net = make_actor_critic(NetworkConfig(hidden_sizes=(8,)), spec)
     observation = {"seen": jnp.ones((1, 3)), "action_mask": jnp.array([[0, 1, 0]])}
-    parameters = net.policy(net.init(jax.random.key(0)), observation)[0]
+    parameters = jax.jit(net.policy)(jax.jit(net.init)(jax.random.key(0)), observation)[0]
     np.testing.assert_array_equal(parameters == ILLEGAL, [False] * 4 + [True, False, True])
 
 

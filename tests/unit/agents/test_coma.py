@@ -252,6 +252,7 @@ def test_the_target_network_follows_once_in_its_period():
     assert update._cache_size() == 1
 
 
+@pytest.mark.slow  # to compile
 def test_a_policy_that_remembers_unrolls_to_what_its_steps_give():
     network = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=4)
     net, data = make_coma_networks(network, LOCAL), trajectory(LOCAL)
@@ -284,6 +285,7 @@ def test_greedy_actions_are_the_most_likely_and_sampled_ones_carry_their_log_pro
     np.testing.assert_array_equal(net.step(params, blind, (), first)[0], logits)
 
 
+@pytest.mark.slow  # to compile
 def test_the_update_over_four_devices_is_the_update_on_one_and_gathers_nothing():
     agent, data, states = coma.make_coma(CONFIG, LOCAL, NETWORK), trajectory(LOCAL), []
     for count in (1, 4):

@@ -157,6 +157,7 @@ def test_a_frozen_policy_acts_but_never_learns():
     assert not any(name.startswith("single/") for name in metrics)
 
 
+@pytest.mark.slow  # to compile
 def test_actions_are_padded_where_other_agents_have_more_numbers():
     agents = (
         AgentSpec("wide", ArraySpec((2,), "float32"), ArraySpec((3,), "float32", -1.0, 1.0)),

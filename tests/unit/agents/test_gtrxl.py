@@ -188,6 +188,7 @@ def test_sinusoids_have_the_wavelengths_of_the_paper():
     np.testing.assert_allclose(found, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), rtol=1e-6)
 
 
+@pytest.mark.slow  # to compile
 def test_a_fresh_gate_lets_its_input_pass():
     x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     params = GRUGate().init(jax.random.key(0), x, x)

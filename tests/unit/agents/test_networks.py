@@ -32,13 +32,13 @@ def test_strided_conv_equals_the_convolution_of_xla(size, kernel, stride):
 def test_outputs_have_the_leading_axes_of_the_observations(torso, observation, shared):
     spec = EnvSpec("e", observation, DiscreteSpec(4))
     net = make_actor_critic(NetworkConfig(torso, (8,), shared_torso=shared), spec)
-    params = net.init(jax.random.key(0))
+    params = jax.jit(net.init)(jax.random.key(0))
     batch = jnp.ones((2, 3, *observation.shape), observation.dtype)
-    policy, value = net.both(params, batch)
+    policy, value = jax.jit(net.both)(params, batch)
     assert policy.shape == (2, 3, 4)
     assert value.shape == (2, 3)
-    np.testing.assert_allclose(net.policy(params, batch[0]), policy[0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(net.value(params, batch[1]), value[1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(net.policy)(params, batch[0]), policy[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(net.value)(params, batch[1]), value[1], rtol=1e-4, atol=1e-5)
 
 
 def test_stacked_frames_come_first_or_last():
@@ -46,23 +46,26 @@ def test_stacked_frames_come_first_or_last():
     last = make_actor_critic(
         NetworkConfig("nature_cnn", (8,)), EnvSpec("e", ArraySpec((36, 36, 4), "uint8"), DiscreteSpec(2))
     )
-    params = first.init(jax.random.key(0))
+    params = jax.jit(first.init)(jax.random.key(0))
     image = jax.random.randint(jax.random.key(1), (5, 4, 36, 36), 0, 255).astype(jnp.uint8)
     np.testing.assert_allclose(
-        first.policy(params, image), last.policy(params, jnp.moveaxis(image, 1, -1)), rtol=1e-4, atol=1e-6
+        jax.jit(first.policy)(params, image),
+        jax.jit(last.policy)(params, jnp.moveaxis(image, 1, -1)),
+        rtol=1e-4,
+        atol=1e-6,
     )
 
 
 def test_continuous_policies_carry_their_standard_deviation():
     spec = EnvSpec("e", ArraySpec((3,), "float32"), ArraySpec((2,), "float32"))
     net = make_actor_critic(NetworkConfig(initial_log_std=-0.5), spec)
-    policy = net.policy(net.init(jax.random.key(0)), jnp.zeros((4, 3)))
+    policy = jax.jit(net.policy)(jax.jit(net.init)(jax.random.key(0)), jnp.zeros((4, 3)))
     np.testing.assert_allclose(policy[:, 2:], np.full((4, 2), -0.5))
 
 
 def test_a_fresh_policy_is_nearly_uniform():
     net = make_actor_critic(NetworkConfig(), EnvSpec("e", ArraySpec((3,), "float32"), DiscreteSpec(4)))
-    logits = net.policy(net.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (10, 3)))
+    logits = jax.jit(net.policy)(jax.jit(net.init)(jax.random.key(0)), jax.random.normal(jax.random.key(1), (10, 3)))
     np.testing.assert_allclose(jax.nn.softmax(logits), np.full((10, 4), 0.25), atol=0.02)
 
 

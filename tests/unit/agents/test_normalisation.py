@@ -161,6 +161,7 @@ def test_far_values_are_clipped():
         assert seen["observation"][name] is observation[name]
 
 
+@pytest.mark.slow  # to compile
 def test_gradients_and_the_optimizers_state_leave_the_statistics_alone(updated):
     states, _ = updated
     agent = ppo.make_ppo(BOTH, SPEC, NETWORK)

@@ -153,6 +153,7 @@ def test_a_trajectory_of_which_nothing_counts_moves_nothing(name):
     chex.assert_trees_all_equal(updated(name, nothing)[0].params, before)
 
 
+@pytest.mark.slow  # to compile
 def test_a_network_that_remembers_learns_from_what_it_saw_when_it_acted():
     """Played by `act` with the state it hands on; the probability ratio is then 1, and not if the state is forgotten."""
     agent = make_impala(IMPALAConfig(), SPEC, NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8))
@@ -201,6 +202,7 @@ def test_a_linear_schedule_ends_at_zero_and_the_update_compiles_once():
     assert int(state.num_updates) == 3
 
 
+@pytest.mark.slow  # to compile
 def test_the_update_over_four_devices_is_the_update_on_one_and_gathers_nothing():
     agent = make_impala(IMPALAConfig(), SPEC, NETWORK)
     states = []

@@ -227,6 +227,7 @@ def phase(**changes):
     return kl, errors, metrics
 
 
+@pytest.mark.slow  # to compile
 def test_a_heavy_clone_term_keeps_the_policy_where_it_was_while_its_torso_learns_the_value():
     free, (before, after), _ = phase(clone_coef=0.0)
     assert after < 0.5 * before
@@ -279,6 +280,7 @@ def test_update_returns_the_structure_it_takes_and_compiles_once(agent, updated)
     assert all(found.keys() == metrics[0].keys() for found in metrics)
 
 
+@pytest.mark.slow  # to compile
 def test_over_four_devices_both_phases_are_what_they_are_on_one():
     made = ppg.make_ppg(CONFIG, SPEC, NETWORK)
     ended = []

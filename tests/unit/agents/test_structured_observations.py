@@ -57,7 +57,7 @@ def test_discrete_leaves_become_one_hot_vectors_and_arrays_are_flattened():
 @pytest.mark.parametrize("torso", ["mlp", "nature_cnn", "impala_resnet"])
 def test_outputs_have_the_leading_axes_of_the_observations(torso, shared):
     net = make_actor_critic(NetworkConfig(torso, (8,), shared_torso=shared), SPEC)
-    params = net.init(jax.random.key(0))
+    params = jax.jit(net.init)(jax.random.key(0))
     batch = draw(OBSERVATION, (2, 3))
     policy, value = jax.jit(net.both)(params, batch)
     assert policy.shape == (2, 3, 4)
@@ -70,7 +70,7 @@ def test_outputs_have_the_leading_axes_of_the_observations(torso, shared):
 
 def test_the_torso_is_dense_layers_over_all_leaves_with_weights_by_name():
     net = make_actor_critic(NetworkConfig("nature_cnn", (8, 7), activation="relu", shared_torso=False), SPEC)
-    params = net.init(jax.random.key(0))
+    params = jax.jit(net.init)(jax.random.key(0))
     torso = params["critic"]["params"]["torso"]
     assert sorted(torso) == ["MLP_0", "image/camera", "input"]
     assert sorted(torso["input"]) == ["bias", "kernel/arm/0", "kernel/arm/1", "kernel/camera", "kernel/keys"]
@@ -82,7 +82,7 @@ def test_the_torso_is_dense_layers_over_all_leaves_with_weights_by_name():
     dense, head = torso["MLP_0"]["Dense_0"], params["critic"]["params"]["head"]["Dense_0"]
     x = np.maximum(x @ dense["kernel"] + dense["bias"], 0.0)
     expected = (x @ head["kernel"] + head["bias"])[:, 0]
-    np.testing.assert_allclose(net.value(params, observation), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(net.value)(params, observation), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_leaf_with_another_name_has_other_weights():
@@ -95,9 +95,10 @@ def test_a_leaf_with_another_name_has_other_weights():
     assert len(names("a") ^ names("z")) == 4  # one kernel in each of two torsos
 
 
+@pytest.mark.slow  # to compile
 def test_every_leaf_has_a_part_in_the_output():
     net = make_actor_critic(NetworkConfig("impala_resnet", (16,), shared_torso=False), SPEC)
-    params = net.init(jax.random.key(0))
+    params = jax.jit(net.init)(jax.random.key(0))
     value = jax.jit(net.value)
     observation = draw(OBSERVATION, (1,), seed=1)
     base = value(params, observation)
@@ -116,14 +117,14 @@ def test_what_only_the_critic_may_see_does_not_reach_the_policy():
     observation = {"local": ArraySpec((3,), "float32"), "world": (ArraySpec((4,), "float32"), DiscreteSpec(2))}
     spec = EnvSpec("e", observation, DiscreteSpec(2), critic_only=("world",))
     net = make_actor_critic(NetworkConfig(hidden_sizes=(8,)), spec)
-    params = net.init(jax.random.key(0))
+    params = jax.jit(net.init)(jax.random.key(0))
     inputs = {name: params[name]["params"]["torso"]["input"] for name in params}
     assert sorted(inputs["critic"]) == ["bias", "kernel/local", "kernel/world/0", "kernel/world/1"]
     assert sorted(inputs["actor"]) == ["bias", "kernel/local"]
     values = draw(observation, (2,))
     other = {**values, "world": (values["world"][0] + 1.0, values["world"][1])}
-    np.testing.assert_array_equal(net.policy(params, values), net.policy(params, other))
-    assert not np.allclose(net.value(params, values), net.value(params, other))
+    np.testing.assert_array_equal(jax.jit(net.policy)(params, values), jax.jit(net.policy)(params, other))
+    assert not np.allclose(jax.jit(net.value)(params, values), jax.jit(net.value)(params, other))
 
 
 def test_what_the_policy_may_not_see_is_refused_where_it_leaves_nothing_or_is_shared():
@@ -151,8 +152,8 @@ def test_deviations_of_an_action_with_structure_are_kept_by_name():
     action = {"amount": ArraySpec((2,), "float32"), "kind": DiscreteSpec(3), "more": (ArraySpec((1,), "float32"),)}
     spec = EnvSpec("e", ArraySpec((3,), "float32"), action)
     net = make_actor_critic(NetworkConfig(hidden_sizes=(8,), initial_log_std=-0.5), spec)
-    params = net.init(jax.random.key(0))
+    params = jax.jit(net.init)(jax.random.key(0))
     assert {name: value.shape for name, value in params["log_std"].items()} == {"amount": (2,), "more/0": (1,)}
     params["log_std"]["more/0"] = jnp.array([-2.0])
-    parameters = net.policy(params, jnp.zeros((4, 3)))
+    parameters = jax.jit(net.policy)(params, jnp.zeros((4, 3)))
     np.testing.assert_allclose(parameters, np.tile([0, 0, -0.5, -0.5, 0, 0, 0, 0, -2.0], (4, 1)), atol=1e-6)

@@ -88,6 +88,7 @@ def test_on_policy_it_is_gae_and_the_lambda_return(lambda_):
     np.testing.assert_allclose(got.target, expected + rest[1][:-1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow  # to compile
 @pytest.mark.parametrize("lambda_", [1.0, 0.8])
 def test_it_agrees_with_rlax_where_episodes_only_terminate(lambda_):
     rlax = pytest.importorskip("rlax")
