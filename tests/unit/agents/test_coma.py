@@ -197,6 +197,7 @@ def test_bootstraps_take_what_was_done_next_and_where_nothing_was_what_the_polic
     np.testing.assert_array_equal(prepared.weight, data.valid)
 
 
+@pytest.mark.slow  # to compile
 @pytest.mark.parametrize("spec", [LOCAL, GLOBAL], ids=["observations", "state"])
 def test_junk_where_nobody_acts_changes_no_bit(spec):
     data = trajectory(spec)
@@ -219,6 +220,7 @@ def test_junk_where_nobody_acts_changes_no_bit(spec):
     assert all(np.isfinite(value) for value in found.values())
 
 
+@pytest.mark.slow  # to compile
 def test_the_critic_learns_first_and_the_policy_last_each_alone():
     agent = coma.make_coma(CONFIG, LOCAL, NETWORK)
     state, steps = agent.init(jax.random.key(1)), agent.gradient_steps
@@ -240,6 +242,7 @@ def test_the_critic_learns_first_and_the_policy_last_each_alone():
         progress = after
 
 
+@pytest.mark.slow  # to compile
 def test_the_target_network_follows_once_in_its_period():
     agent = coma.make_coma(dataclasses.replace(CONFIG, target_period=2), LOCAL, NETWORK)
     update, state = jax.jit(agent.update), agent.init(jax.random.key(1))

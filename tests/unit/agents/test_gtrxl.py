@@ -198,6 +198,7 @@ def test_a_fresh_gate_lets_its_input_pass():
     np.testing.assert_allclose(GRUGate().apply(silent, x, x), x * (1 - 1 / (1 + np.exp(2.0))), rtol=1e-5)
 
 
+@pytest.mark.slow  # to compile
 def test_no_gradient_reaches_the_memory_and_every_parameter_gets_one(case):
     apply, params, features = case
     core = make_core(CONFIG)

@@ -90,6 +90,7 @@ def test_the_loss_is_policy_plus_value_error_minus_entropy():
     assert float(total) == pytest.approx(policy + 0.7 * value_error - 0.3 * entropy, rel=1e-5)
 
 
+@pytest.mark.slow  # to compile
 def test_the_gradient_is_that_of_the_log_probability_and_of_the_value_but_not_of_the_targets():
     net, params, data = two_steps()
     config = one_step.OneStepConfig(value_coef=0.5, entropy_coef=0.0)
@@ -253,6 +254,7 @@ def bandit(name, action, log_ratio, **changes):
     return one_step.gradient(config, net, partial(TARGETS[name], config), logits, data, jnp.int32(0))[0]
 
 
+@pytest.mark.slow  # to compile
 @pytest.mark.parametrize("changes", [{"name": "a2c"}, {"name": "reinforce"}, {"name": "reinforce", "baseline": False}])
 def test_over_actions_as_often_as_they_are_likely_the_gradient_is_that_of_the_expected_reward(changes):
     expected_reward = lambda logits: jax.nn.softmax(logits) @ jnp.array([1.0, 5.0])  # noqa: E731

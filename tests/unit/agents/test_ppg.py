@@ -293,6 +293,7 @@ def test_over_four_devices_both_phases_are_what_they_are_on_one():
     chex.assert_trees_all_close(*ended, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow  # to compile
 def test_a_linear_schedule_ends_both_phases_at_zero():
     config = dataclasses.replace(CONFIG, learning_rate_schedule="linear", total_updates=4)
     made = ppg.make_ppg(config, SPEC, NETWORK)

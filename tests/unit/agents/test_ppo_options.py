@@ -55,6 +55,7 @@ def test_clipped_rewards_are_those_that_count():
     np.testing.assert_array_equal(targets_of(config, data)[1].target, targets_of(PPOConfig(), clipped)[1].target)
 
 
+@pytest.mark.slow  # to compile
 def test_steps_that_are_too_stale_change_nothing():
     data = trajectory()
     stale = np.zeros(data.valid.shape, bool)
@@ -77,6 +78,7 @@ def test_steps_that_are_too_stale_change_nothing():
     assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (kept.params, changed.params)), strict=True))
 
 
+@pytest.mark.slow  # to compile
 @pytest.mark.parametrize("how", ["popart", "moments"])
 def test_normalised_values_predict_rewards_in_their_own_units(how):
     data = trajectory()
