@@ -6,10 +6,11 @@ Letters used in all shapes: T = rollout_length, B = rows (environments), A = num
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 
+from agents.replay_config import ReplayConfig
 from envpool_bridge.specs import ArraySpec
 
 Array = jax.Array
@@ -89,6 +90,72 @@ class OnPolicy:
     """`update` wants each trajectory once, in the order it was collected."""
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """N windows of L steps, drawn from what was collected.
+
+    Attributes:
+        trajectory: time-major as ever: [L+1, N * A, ...] observations, [L, N * A, ...] the rest, where A is
+            `Replay.rows_per_window`; a window's rows lie side by side. Episodes end within a window as within any trajectory,
+            and a window may begin with a step that only resets (`valid` is False): it counts for nothing.
+        probability: [N] float32, of drawing this window in one draw.
+        num_windows: int32 scalar, windows that could have been drawn.
+    """
+
+    trajectory: Trajectory
+    probability: Array
+    num_windows: Array
+
+
+class RefreshFn(Protocol):
+    """A learner state whose `num_updates` has just grown, with what `act` needs of that number (an exploration rate, say)."""
+
+    def __call__(self, state: LearnerState) -> LearnerState: ...
+
+
+class InitialPriorityFn(Protocol):
+    """First priorities of windows (Horgan et al. 2018, Ape-X), from what `act` recorded.
+
+    Args: steps: a trajectory of T + L - 1 steps without observations (() in their place). Returns: [T, B] float32, of the
+    windows that begin at its first T steps; not negative.
+    """
+
+    def __call__(self, steps: Trajectory) -> Array: ...
+
+
+class SampleFn(Protocol):
+    """One step of preparing a sample: what is learned from instead of it. `params` are the newest; `key` is consumed."""
+
+    def __call__(self, params: Params, sample: Sample, key: Array) -> Sample: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """`update` wants a `Sample`: windows drawn from what was collected, as often as `config` says.
+
+    Attributes:
+        config: sizes, rates and priorities.
+        num_steps: L, steps of a window.
+        begins: windows begin at "any" step, or where an "episode" begins.
+        period: steps between the beginnings of two windows of a row (of "any"). Windows overlap by `num_steps - period`. A policy
+            with memory needs a multiple of the rollout length T, for its state is known where trajectories begin.
+        rows_per_window: A, neighbouring rows that are drawn together (the agents of a team).
+        refresh: of every new version, whether or not there was a gradient step.
+        initial_priority: of new windows; None gives them the highest that there was.
+        prepare: steps between drawing and learning, in order (SRL's buffer worker: augment, reanalyse, post-process).
+    """
+
+    config: ReplayConfig
+    num_steps: int
+    begins: Literal["any", "episode"] = "any"
+    period: int = 1
+    rows_per_window: int = 1
+    refresh: RefreshFn | None = None
+    initial_priority: InitialPriorityFn | None = None
+    prepare: tuple[SampleFn, ...] = ()
+
+
 class InitFn(Protocol):
     """First learner state. `key` is consumed."""
 
@@ -96,9 +163,10 @@ class InitFn(Protocol):
 
 
 class InitialAgentStateFn(Protocol):
-    """Recurrent state of `num_rows` rows at the start of a run; () for a memoryless policy.
+    """What each of all rows of a run remembers at its start; () for a memoryless policy.
 
-    Nested dicts or tuples of [num_rows, ...] arrays. `act` itself takes rows back to it where `is_first`.
+    Nested dicts or tuples of [num_rows, ...] arrays. `act` itself takes rows back to it where `is_first`. Rows may differ (by an
+    exploration rate of their own, say): whoever acts for some rows only takes those of all.
     """
 
     def __call__(self, num_rows: int) -> AgentState: ...
@@ -126,6 +194,16 @@ class UpdateFn(Protocol):
     """One learning step on one batch. `key` is consumed; `num_updates` grows by one. Metrics are float32 scalars."""
 
     def __call__(self, state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]: ...
+
+
+class SampleUpdateFn(Protocol):
+    """One gradient step on one sample. `key` is consumed; `num_updates` stays, which counts trajectories (see `RefreshFn`).
+
+    Returns: the state; metrics, float32 scalars; new priorities of the windows, [N] float32, not negative, before
+    `ReplayConfig.priority_exponent`.
+    """
+
+    def __call__(self, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]: ...
 
 
 @jax.tree_util.register_dataclass
@@ -210,3 +288,22 @@ class Agent(NamedTuple):
     data: OnPolicy
     gradient_steps: GradientSteps | None = None
     groups: tuple[Any, ...] = ()
+
+
+class ReplayAgent(NamedTuple):
+    """An algorithm that learns from samples of a replay buffer, bound as an `Agent` is.
+
+    `jaxsrl.replay` makes an Agent of it, whose update inserts a trajectory, draws, and takes as many gradient steps as are due.
+    """
+
+    name: str
+    init: InitFn
+    initial_agent_state: InitialAgentStateFn
+    act: ActFn
+    update: SampleUpdateFn
+    extras: Mapping[str, ArraySpec]
+    data: Replay
+
+
+AnyAgent = Agent | ReplayAgent
+"""What has parameters, acts and learns; however it learns."""
