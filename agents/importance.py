@@ -1,0 +1,45 @@
+"""Importance weights of windows that were not drawn evenly. Source: Schaul et al. 2016 (arXiv:1511.05952), section 3.4."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from agents.api import Array
+from envpool_bridge.errors import UserError
+
+
+def importance_weights(probability: Array, num_windows: Array, exponent: Array | float) -> Array:
+    """[N] float32 in (0, 1]: (num_windows * probability)^-beta, divided by the largest of the batch.
+
+    Args:
+        probability: [N] float32, positive, of drawing each window.
+        num_windows: int32 scalar, how many could be drawn. It cancels in the division, and is here to read as the paper does.
+        exponent: beta in [0, 1]; 1 makes up for the whole of what uneven drawing changes.
+    """
+    del num_windows  # (M p)^-b / max_j (M p_j)^-b = (min_j p_j / p)^b, which neither over- nor underflows
+    return jnp.power(jnp.min(probability) / probability, exponent)
+
+
+def importance_exponent(initial: float, total_updates: int) -> Callable[[Array], Array]:
+    """Beta (float32 scalar) as a function of `num_updates` (int32 scalar): from `initial` linearly to 1 at the end of the run.
+
+    Args:
+        initial: beta at the start, in [0, 1]; 0.4 in the paper.
+        total_updates: trajectories of the whole run.
+
+    Raises:
+        UserError: beta is outside, or to grow over a run of unknown length.
+    """
+    if not 0.0 <= initial <= 1.0:
+        raise UserError(f"the importance exponent must lie in [0, 1]: got {initial}")
+    if initial < 1.0 and total_updates < 1:
+        raise UserError(
+            f"the importance exponent grows from {initial} to 1 over the run and needs its number of updates: got "
+            f"total_updates={total_updates}; give it, or an exponent of 1"
+        )
+
+    def exponent(num_updates: Array) -> Array:
+        passed = jnp.clip(jnp.asarray(num_updates, jnp.float32) / max(total_updates, 1), 0.0, 1.0)
+        return initial + (1.0 - initial) * passed
+
+    return exponent
