@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 from agents.a2c import A2CConfig, make_a2c
-from agents.api import Agent
+from agents.api import AnyAgent
 from agents.coma import COMAConfig, make_coma
 from agents.impala import IMPALAConfig, make_impala
 from agents.ppg import PPGConfig, make_ppg
 from agents.ppo import PPOConfig, make_ppo
 from agents.reinforce import REINFORCEConfig, make_reinforce
 
-AGENTS: dict[str, Callable[..., Agent]] = {
+AGENTS: dict[str, Callable[..., AnyAgent]] = {
     "a2c": make_a2c,
     "coma": make_coma,
     "impala": make_impala,

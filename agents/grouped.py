@@ -13,7 +13,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents.api import Agent, AgentState, Array, LearnerState, Metrics, Mode, OnPolicy, Params, Trajectory, UpdateFn
+from agents.api import (
+    Agent,
+    AgentState,
+    AnyAgent,
+    Array,
+    LearnerState,
+    Metrics,
+    Mode,
+    OnPolicy,
+    Params,
+    Trajectory,
+    UpdateFn,
+)
 from envpool_bridge.errors import UserError
 from envpool_bridge.padding import cut, padded_spec
 from envpool_bridge.specs import ArraySpec, EnvSpec
@@ -261,7 +273,7 @@ def _padded(leaf: Any, values: Array) -> Array:
     return jnp.pad(values, [(0, 0), *missing])
 
 
-MakeAgent = Callable[[EnvSpec], Agent]
+MakeAgent = Callable[[EnvSpec], AnyAgent]
 
 
 def make_policies(
@@ -269,7 +281,7 @@ def make_policies(
     mapping: Mapping[str, str],
     make_agent: MakeAgent,
     frozen: Mapping[str, Params] | None = None,
-) -> Agent:
+) -> AnyAgent:
     """An agent in which each policy of `mapping` is `make_agent(its spec)`; without a mapping, `make_agent(spec)` acts for all.
 
     Args:
@@ -279,7 +291,8 @@ def make_policies(
         frozen: parameters of policies that do not learn, by name; None for an algorithm's own first ones.
 
     Raises:
-        UserError: the mapping does not fit the environment, or names a frozen policy that it does not have.
+        UserError: the mapping does not fit the environment, names a frozen policy that it does not have, or is for agents that
+            learn from replay.
     """
     if not mapping:
         if frozen:
@@ -297,5 +310,11 @@ def make_policies(
     groups: list[PolicyGroup] = []
     for name, members in places.items():
         own = spec_of_policy(spec, members)
-        groups.append(PolicyGroup(name, members, own, make_agent(own), frozen.get(name), name in frozen))
+        agent = make_agent(own)
+        if not isinstance(agent, Agent):
+            raise UserError(
+                f"policy {name!r}: {agent.name} learns from replay, which policies that are mapped to agents cannot share: "
+                f"expected an agent that learns from each trajectory once (ppo, say), or no mapping, so that one policy acts for all"
+            )
+        groups.append(PolicyGroup(name, members, own, agent, frozen.get(name), name in frozen))
     return make_grouped(spec, groups)

@@ -11,7 +11,14 @@ from envpool_bridge.errors import UserError
 # What may differ when a run directory is resumed: how long and how often. Mind that a schedule over the whole run (a learning
 # rate that falls to 0, say) stretches with `env_steps`: what follows is then not the longer run from the start.
 MAY_CHANGE = frozenset(
-    {"run.env_steps", "run.directory", "run.checkpoint_every_updates", "run.keep_checkpoints", "run.log_every_seconds"}
+    {
+        "run.env_steps",
+        "run.directory",
+        "run.checkpoint_every_updates",
+        "run.keep_checkpoints",
+        "run.log_every_seconds",
+        "run.checkpoint_replay",
+    }
 )
 
 
@@ -44,6 +51,10 @@ class RunConfig:
         num_replicas: replicas that compute gradients, 0 for one a device; for `central`.
         gradients: "synchronous" waits for every replica, "asynchronous" applies what comes; for `central`.
         max_gradient_staleness: gradient steps that an asynchronous gradient may be behind; older ones are dropped, counted.
+        replay_on: for agents that learn from replay: "device" keeps experience in the memory of the devices that learn, "host" in
+            that of this machine, which is larger; the samples are the same.
+        checkpoint_replay: whether checkpoints hold the experience that replay keeps. Without it a resumed run collects anew before
+            it goes on learning, and does not continue to the bit.
         host_devices: splits a CPU into so many jax devices; 0 leaves it whole.
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
@@ -71,6 +82,8 @@ class RunConfig:
     num_replicas: int = 0
     gradients: Literal["synchronous", "asynchronous"] = "synchronous"
     max_gradient_staleness: int = 8
+    replay_on: Literal["device", "host"] = "device"
+    checkpoint_replay: bool = True
     host_devices: int = 0
     checkpoint_every_updates: int = 100
     keep_checkpoints: int = 3

@@ -7,7 +7,7 @@ import gymnasium
 import jax
 import numpy as np
 
-from agents.api import Agent, Mode, Params
+from agents.api import AnyAgent, Mode, Params
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset, StepRows, first_rows, step_rows
 from envpool_bridge.errors import UserError
@@ -76,7 +76,7 @@ def as_source(make_env: MakeEnv) -> EnvSource:
 
 
 def evaluate(
-    agent: Agent,
+    agent: AnyAgent,
     params: Params,
     make_env: MakeEnv,
     *,
@@ -146,7 +146,7 @@ def _report(
 class _Player:
     """Acts in turn with the environments, in a slot of this process's memory."""
 
-    def __init__(self, agent: Agent, params: Params, spec: EnvSpec, seed: int, mode: Mode, num_rows: int) -> None:
+    def __init__(self, agent: AnyAgent, params: Params, spec: EnvSpec, seed: int, mode: Mode, num_rows: int) -> None:
         # More steps than any stack of frames needs, so that its end can be carried to its beginning.
         self.length = max(16, num_frames(spec))
         layout = agent_layout(spec, PoolShape(1, 1, 1, num_rows, self.length, 1), agent)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from agents.api import Agent, Mode
+from agents.api import AnyAgent, Mode
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.config import RunConfig
@@ -25,7 +25,7 @@ _skip_training = contextvars.ContextVar("skip_training", default=False)
 class Composed:
     """What an experiment composed for its run; as the arguments of `train_and_evaluate`."""
 
-    agent: Agent
+    agent: AnyAgent
     source: EnvSource
     spec: EnvSpec
     config: RunConfig
@@ -50,7 +50,7 @@ def skip_training() -> Iterator[None]:
 
 
 def train_and_evaluate(
-    experiment: Any, agent: Agent, source: EnvSource, spec: EnvSpec, config: RunConfig
+    experiment: Any, agent: AnyAgent, source: EnvSource, spec: EnvSpec, config: RunConfig
 ) -> tuple[RunReport, EvaluationReport | None]:
     """Trains (or resumes), plays greedy episodes, prints where everything is.
 

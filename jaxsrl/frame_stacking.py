@@ -6,12 +6,25 @@ What comes out is, to the byte, what gymnasium.wrappers.FrameStackObservation (p
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 
-from agents.api import Agent, AgentState, Array, LearnerState, Metrics, Mode, Params, Trajectory
+from agents.api import (
+    ActFn,
+    Agent,
+    AgentState,
+    AnyAgent,
+    Array,
+    LearnerState,
+    Metrics,
+    Mode,
+    Params,
+    ReplayAgent,
+    Sample,
+    Trajectory,
+)
 from envpool_bridge.layout import num_frames
 from envpool_bridge.specs import ArraySpec, EnvSpec, LeafSpec, SpecTree
 from envpool_bridge.tree import Tree, map_leaves
@@ -43,22 +56,23 @@ def stack_frames(frames: Array, is_first: Array, count: int) -> Array:
     return jnp.stack(layers[::-1], axis=2)
 
 
-def with_stacked_frames(agent: Agent, spec: EnvSpec) -> Agent:
+@overload
+def with_stacked_frames(agent: Agent, spec: EnvSpec) -> Agent: ...
+@overload
+def with_stacked_frames(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent: ...
+def with_stacked_frames(agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
     """The agent for windows of single frames; the agent itself where nothing is stacked.
 
     Its `act` takes observations [F, R, ...] for a leaf of F > 1 frames and is_first [W, R] (see
-    `envpool_bridge.slot_views.ActRows`); its `update` a Trajectory with `frames` and `is_first_frames` of a slot.
+    `envpool_bridge.slot_views.ActRows`); its `update` a Trajectory with `frames` and `is_first_frames` of a slot, or a
+    Sample of such.
     """
     if num_frames(spec) == 1:
         return agent
+    if isinstance(agent, ReplayAgent):
+        return _with_stacked_samples(agent, spec)
     stacked = partial(_stacked_trajectory, spec.observation)
     steps = agent.gradient_steps
-
-    def act(
-        params: Params, observation: Tree, agent_state: AgentState, is_first: Array, keys: Array, mode: Mode
-    ) -> tuple[Any, dict[str, Array], AgentState]:
-        seen = map_leaves(partial(_newest_stack, is_first), spec.observation, observation)
-        return agent.act(params, seen, agent_state, is_first[-1], keys, mode)
 
     def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
         return agent.update(state, stacked(batch), key)
@@ -69,7 +83,25 @@ def with_stacked_frames(agent: Agent, spec: EnvSpec) -> Agent:
         return steps.prepare(params, extra, stacked(batch), key)
 
     cut = None if steps is None else steps._replace(prepare=prepare)
-    return agent._replace(act=act, update=update, gradient_steps=cut)
+    return agent._replace(act=_act_on_frames(agent, spec), update=update, gradient_steps=cut)
+
+
+def _with_stacked_samples(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent:
+    def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
+        trajectory = _stacked_trajectory(spec.observation, sample.trajectory)
+        return agent.update(state, dataclasses.replace(sample, trajectory=trajectory), key)
+
+    return agent._replace(act=_act_on_frames(agent, spec), update=update)
+
+
+def _act_on_frames(agent: AnyAgent, spec: EnvSpec) -> ActFn:
+    def act(
+        params: Params, observation: Tree, agent_state: AgentState, is_first: Array, keys: Array, mode: Mode
+    ) -> tuple[Any, dict[str, Array], AgentState]:
+        seen = map_leaves(partial(_newest_stack, is_first), spec.observation, observation)
+        return agent.act(params, seen, agent_state, is_first[-1], keys, mode)
+
+    return act
 
 
 def _newest_stack(is_first: Array, leaf: LeafSpec, frames: Array) -> Array:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from agents.api import Agent, Params
+from agents.api import AnyAgent, Params
 from agents.catalog import AGENT_CONFIGS, AGENTS
 from agents.networks.config import NetworkConfig
 from envpool_bridge.adapters.environment import EnvConfig
@@ -33,7 +33,7 @@ class Loaded:
         problems: what is wrong with newer checkpoints of the run.
     """
 
-    agent: Agent
+    agent: AnyAgent
     params: Params
     source: EnvSource
     checkpoint: Path
@@ -56,7 +56,7 @@ def load_agent(path: Path) -> Loaded:
     return Loaded(agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems)
 
 
-def rebuild(metadata: dict[str, Any]) -> tuple[Agent, EnvSource]:
+def rebuild(metadata: dict[str, Any]) -> tuple[AnyAgent, EnvSource]:
     """The agent and the environments that a checkpoint's metadata describe; of several policies, if it has them.
 
     Raises:

@@ -13,7 +13,7 @@ from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.experiment import Composed, TrainingSkippedError, skip_training
 from jaxsrl.import_file import import_file
-from jaxsrl.learner.group_plan import plan_for_agent
+from jaxsrl.plan_for_agent import plan_for_agent
 from jaxsrl.runtime.check_run import check_run
 from jaxsrl.runtime.launch import launch
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from agents.api import Agent, Params
+from agents.api import AnyAgent, Params
 from agents.grouped import MakeAgent, make_policies, places_of_policies, spec_of_policy
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
@@ -46,7 +46,7 @@ class PoliciesConfig:
         return _strings("policies.frozen", self.frozen, '{"prey": "runs/prey"}')
 
 
-def make_mapped_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> Agent:
+def make_mapped_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
     """The agent of an experiment: `make_agent` once for each policy, frozen ones with the parameters of another run.
 
     Args:
@@ -68,12 +68,12 @@ def make_mapped_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeA
     return make_policies(spec, mapping, make_agent, frozen)
 
 
-def remade_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> Agent:
+def remade_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
     """As `make_mapped_agent`, for parameters that come from the run's own checkpoint: frozen ones are not looked for."""
     return make_policies(spec, policies.policy_of_agent(), make_agent, dict.fromkeys(policies.frozen_paths()))
 
 
-def params_of_run(agent: Agent, policy: str, path: Path) -> Params:
+def params_of_run(agent: AnyAgent, policy: str, path: Path) -> Params:
     """The parameters of one policy of a run.
 
     Args:

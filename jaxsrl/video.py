@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agents.api import Agent, Mode, Params
+from agents.api import AnyAgent, Mode, Params
 from envpool_bridge.adapters.rendering import RenderingSource, rendering
 from envpool_bridge.errors import BadEnvOutputError, UserError
 from jaxsrl.evaluate import EvaluationReport, MakeEnv, as_source, evaluate
@@ -42,7 +42,7 @@ class Video:
         self._source, self._frames_per_second = rendering(whole_games() if whole_games is not None else source)
         self._path, self._episodes = path, episodes
 
-    def record(self, agent: Agent, params: Params, *, seed: int = 0, mode: Mode = Mode.GREEDY) -> EvaluationReport:
+    def record(self, agent: AnyAgent, params: Params, *, seed: int = 0, mode: Mode = Mode.GREEDY) -> EvaluationReport:
         """Plays the episodes that `evaluate(..., seed=seed, mode=mode, max_rows=1)` plays, and writes them.
 
         The file appears once it is whole. Between two episodes the last frame stands still for half a second.

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from agents.api import Agent, AgentState, Array, Params
+from agents.api import AgentState, AnyAgent, Array, Params
 from envpool_bridge.layout import SlotLayout
 from envpool_bridge.slot_views import ActRows, blank_window
 from envpool_bridge.specs import EnvSpec
@@ -68,7 +68,7 @@ class ActorPolicy:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: AnyAgent,
         params: ActorParams,
         run_key: Array,
         parts: Mapping[int, range],

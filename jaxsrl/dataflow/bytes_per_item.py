@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from agents.api import Agent
+from agents.api import AnyAgent
 from envpool_bridge.layout import SlotLayout
 from jaxsrl.dataflow.fragment import Carries, Channel, Transport
 from jaxsrl.dataflow.plan import Plan
@@ -35,27 +35,47 @@ class PlanBytes:
         slot: one trajectory slot of one replica.
         slots: every slot of every replica, with the counters beside them: what shared memory must have room for.
         params: one set of parameters.
+        replay: experience that is kept for learning from it again; 0 without.
     """
 
     channels: tuple[ChannelBytes, ...]
     slot: int
     slots: int
     params: int
+    replay: int = 0
 
 
-def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int) -> PlanBytes:
+@dataclasses.dataclass(frozen=True)
+class ReplayBytes:
+    """Bytes of a replay buffer.
+
+    Attributes:
+        held: of all that it holds when it is full.
+        sample: of one sample.
+        priorities: of the new priorities of one sample.
+    """
+
+    held: int = 0
+    sample: int = 0
+    priorities: int = 0
+
+
+def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int, replay: ReplayBytes | None = None) -> PlanBytes:
     """What flows and what is held.
 
     Args:
         plan: with `shape` that of the layout.
         layout: of one replica's slots.
         params_bytes: of one set of parameters; gradients are as large.
+        replay: of the plan's replay; None without.
     """
-    channels = tuple(_bytes_of_channel(plan, channel, layout, params_bytes) for channel in plan.channels)
-    return PlanBytes(channels, layout.slot_bytes, layout.total_bytes * plan.environments.replicas, params_bytes)
+    replay = replay or ReplayBytes()
+    channels = tuple(_bytes_of_channel(plan, channel, layout, params_bytes, replay) for channel in plan.channels)
+    slots = layout.total_bytes * plan.environments.replicas
+    return PlanBytes(channels, layout.slot_bytes, slots, params_bytes, replay.held)
 
 
-def params_bytes_of(agent: Agent) -> int:
+def params_bytes_of(agent: AnyAgent) -> int:
     """Bytes of the agent's parameters; nothing is allocated."""
     import jax
 
@@ -64,7 +84,9 @@ def params_bytes_of(agent: Agent) -> int:
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
 
 
-def _bytes_of_channel(plan: Plan, channel: Channel, layout: SlotLayout, params_bytes: int) -> ChannelBytes:
+def _bytes_of_channel(
+    plan: Plan, channel: Channel, layout: SlotLayout, params_bytes: int, replay: ReplayBytes
+) -> ChannelBytes:
     """Each replica of the environments has channels of its own; parameters have a copy a reader, gradients one place."""
     replicas = {fragment.name: fragment.replicas for fragment in plan.fragments}
     match channel.carries:
@@ -76,6 +98,10 @@ def _bytes_of_channel(plan: Plan, channel: Channel, layout: SlotLayout, params_b
             item = layout.slot_bytes
         case Carries.PARAMETERS | Carries.GRADIENTS:
             item = params_bytes
+        case Carries.SAMPLES:
+            return ChannelBytes(replay.sample, replay.sample * channel.capacity)
+        case Carries.PRIORITIES:
+            return ChannelBytes(replay.priorities, replay.priorities * channel.capacity)
     copies = plan.environments.replicas
     if channel.carries is Carries.PARAMETERS:
         copies = 1 if channel.transport is Transport.SHARED_BLOCK else replicas[channel.target]

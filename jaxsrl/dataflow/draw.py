@@ -34,6 +34,7 @@ from jaxsrl.dataflow.words import bytes_in_words, lag_in_words, placement_in_wor
 _COLOURS = {
     FragmentKind.ENVIRONMENT: "#bfe3d0",
     FragmentKind.INFERENCE: "#bcdcf2",
+    FragmentKind.REPLAY: "#f4f0a6",
     FragmentKind.LEARNER: "#fadcae",
     FragmentKind.PARAMETER_SERVER: "#ecc9dd",
 }

@@ -2,7 +2,8 @@
 
 Three columns of two rows. What is alone in its column spans both rows, so that every channel is a straight horizontal or
 vertical arrow: environments left, inference above the learner, a parameter server right. Where the environments' processes
-also act, inference is above the environments and the learner stands alone.
+also act, inference is above the environments and the learner stands alone. A replay fragment lies between the environments and
+the learner, which is then on the right.
 """
 
 import dataclasses
@@ -68,15 +69,17 @@ class Group:
 
 def place_fragments(plan: Plan, platform: str) -> dict[str, Box]:
     """The box of each fragment, by name."""
-    columns = 3 if plan.parameter_server is not None else 2
+    replays = plan.replay is not None
+    columns = 3 if plan.parameter_server is not None or replays else 2
     acts_in_workers = (
         _group(plan.inference, platform) == _group(plan.environments, platform) != _group(plan.learner, platform)
     )
     rows = {
         FragmentKind.ENVIRONMENT: (0, "bottom" if acts_in_workers else "both"),
         FragmentKind.INFERENCE: (0 if acts_in_workers else 1, "top"),
+        FragmentKind.REPLAY: (1, "bottom"),
         # Beside a server the upper row stays free: its parameters pass there on their way to inference.
-        FragmentKind.LEARNER: (1, "both" if acts_in_workers and columns == 2 else "bottom"),
+        FragmentKind.LEARNER: (2, "both") if replays else (1, "both" if acts_in_workers and columns == 2 else "bottom"),
         FragmentKind.PARAMETER_SERVER: (2, "both"),
     }
     first, last, width = (2.6, 9.3, 2.5) if columns == 2 else (1.4, 10.5, 2.1)

@@ -12,6 +12,7 @@ class FragmentKind(enum.Enum):
 
     ENVIRONMENT = "environment"
     INFERENCE = "inference"
+    REPLAY = "replay"
     LEARNER = "learner"
     PARAMETER_SERVER = "parameter_server"
 
@@ -22,6 +23,8 @@ class Carries(enum.Enum):
     OBSERVATIONS = "observations"
     ACTIONS = "actions"
     TRAJECTORIES = "trajectories"
+    SAMPLES = "samples"
+    PRIORITIES = "priorities"
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"
 

@@ -74,6 +74,11 @@ class Plan:
         return tuple(fragment for fragment in self.fragments if fragment.kind is FragmentKind.LEARNER)
 
     @property
+    def replay(self) -> Fragment | None:
+        """Where experience is kept for learning from it again; None where each trajectory is learned from once."""
+        return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.REPLAY), None)
+
+    @property
     def parameter_server(self) -> Fragment | None:
         """The parameter server; None where the learner applies its own gradients."""
         return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.PARAMETER_SERVER), None)

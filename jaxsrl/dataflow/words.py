@@ -43,7 +43,7 @@ def group_in_words(placement: Placement, platform: str) -> str:
 
 def lag_in_words(channel: Channel) -> str:
     """How far behind its reader may be; "" for what has no versions."""
-    if channel.carries not in (Carries.PARAMETERS, Carries.GRADIENTS):
+    if channel.carries not in (Carries.PARAMETERS, Carries.GRADIENTS, Carries.PRIORITIES):
         return ""
     return f"lag {channel.max_lag}" if channel.max_lag <= 1 else f"lag up to {channel.max_lag}"
 

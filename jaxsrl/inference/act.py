@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.api import Agent, AgentState, Array, Mode, Params
+from agents.api import AgentState, AnyAgent, Array, Mode, Params
 from envpool_bridge.slot_views import ActRows
 from envpool_bridge.tree import write
 
@@ -29,7 +29,7 @@ class ActOnRows(Protocol):
     ) -> tuple[Array, dict[str, Array], AgentState]: ...
 
 
-def make_act(agent: Agent, mode: Mode = Mode.SAMPLE) -> ActOnRows:
+def make_act(agent: AnyAgent, mode: Mode = Mode.SAMPLE) -> ActOnRows:
     """The agent's `act`, jitted; compiled once a number of rows."""
 
     def act_on_rows(

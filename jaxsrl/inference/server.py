@@ -8,7 +8,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from agents.api import Agent, AgentState, Array, Params
+from agents.api import AgentState, AnyAgent, Array, Params
 from envpool_bridge.errors import UserError
 from envpool_bridge.pool import EnvPool
 from envpool_bridge.slot_views import ActRows, blank_window
@@ -43,7 +43,7 @@ class InferenceServer:
     def __init__(
         self,
         pool: EnvPool,
-        agent: Agent,
+        agent: AnyAgent,
         store: ParamsStore,
         run_key: Array,
         device: Device,

@@ -1,14 +1,14 @@
-"""Plans meet agents: which of an agent's policies learns on which devices. Pure functions of data."""
+"""Plans meet agents of several policies: which policy learns on which devices. Pure functions of data."""
 
 import dataclasses
 
-from agents.api import Agent
+from agents.api import Agent, AnyAgent
 from envpool_bridge.errors import UserError
 from jaxsrl.dataflow.fragment import EACH_GROUP, Channel, Devices, Fragment
 from jaxsrl.dataflow.plan import Plan
 
 
-def plan_for_agent(plan: Plan, agent: Agent) -> Plan:
+def plan_with_groups(plan: Plan, agent: AnyAgent) -> Plan:
     """The plan with a learner for each policy that learns, where it asks for that (`EACH_GROUP`); any other plan as it is.
 
     The learner's devices are divided among the policies in their order, evenly or nearly so. With one policy, or more policies
@@ -17,7 +17,7 @@ def plan_for_agent(plan: Plan, agent: Agent) -> Plan:
     asking = next((learner for learner in plan.learners if learner.group == EACH_GROUP), None)
     if asking is None:
         return plan
-    names = [group.name for group in agent.groups]
+    names = _learning(agent)
     placement = asking.placement
     if len(names) < 2 or not isinstance(placement, Devices) or len(placement.indices) < len(names):
         return _replaced(plan, asking, [dataclasses.replace(asking, group="")])
@@ -56,7 +56,11 @@ def learns_by_group(plan: Plan) -> bool:
     return any(learner.group not in ("", EACH_GROUP) for learner in plan.learners)
 
 
-def check_groups(plan: Plan, agent: Agent) -> None:
+def _learning(agent: AnyAgent) -> list[str]:
+    return [group.name for group in agent.groups] if isinstance(agent, Agent) else []
+
+
+def check_groups(plan: Plan, agent: AnyAgent) -> None:
     """Refuses a plan whose learners are not those that the agent's policies need.
 
     Raises:
@@ -64,7 +68,7 @@ def check_groups(plan: Plan, agent: Agent) -> None:
     """
     if not learns_by_group(plan):
         return
-    names = [group.name for group in agent.groups]
+    names = _learning(agent)
     for learner in plan.learners:
         if learner.group not in names:
             raise UserError(

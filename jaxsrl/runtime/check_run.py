@@ -1,17 +1,14 @@
 """Everything that can be refused before a run starts: a plan, an agent and environments that do not fit each other."""
 
 import math
-from typing import Any
 
 import jax
 
-from agents.api import Agent, GradientSteps, Trajectory
+from agents.api import Agent, GradientSteps
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, field_name
-from envpool_bridge.specs import EnvSpec, SpecTree
-from envpool_bridge.tree import items, unflatten
-from jaxsrl.agent_layout import agent_layout
+from envpool_bridge.specs import EnvSpec
+from jaxsrl.agent_layout import agent_layout, trajectory_shapes
 from jaxsrl.dataflow.fragment import Devices
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Resources
@@ -68,28 +65,9 @@ def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
     Raises:
         UserError: from the agent: minibatches that do not divide, say.
     """
-    whole = PoolShape(1, 1, 1, plan.num_rows, plan.shape.rollout_length, 1)
-    layout = agent_layout(spec, whole, agent)
-    arrays = {field.name: jax.ShapeDtypeStruct(field.shape, field.dtype) for field in layout.fields}
-
-    def tree(name: str, leaves_of: SpecTree) -> Any:
-        return unflatten(leaves_of, [arrays.pop(field_name(name, path)) for path, _ in items(leaves_of)])
-
-    observation, action = tree("observation", spec.observation), tree("action", spec.action)
-    of_slot = tree("agent_state", layout.agent_state)
-    agent_state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), of_slot)
-    extras = {name.removeprefix("extras/"): arrays.pop(name) for name in list(arrays) if name.startswith("extras/")}
-    for name in ("incarnation", "stepped_at", *(f"infos/{field}" for field in spec.info_fields)):
-        arrays.pop(name)
-    trajectory = Trajectory(
-        observation=observation,
-        action=action,
-        extras=extras,  # pyright: ignore[reportArgumentType]
-        agent_state=agent_state,
-        **arrays,  # pyright: ignore[reportArgumentType]
-    )
+    shapes = trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length)
     key = jax.random.key(0)
-    jax.eval_shape(agent.update, jax.eval_shape(agent.init, key), trajectory, key)
+    jax.eval_shape(agent.update, jax.eval_shape(agent.init, key), shapes, key)
 
 
 def jax_env_of_source(source: EnvSource) -> JaxEnv:

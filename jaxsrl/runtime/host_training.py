@@ -51,6 +51,9 @@ class HostTraining(Training):
         """See `Training`."""
         setup, progress = self.setup, self.progress
         first = int(progress.state.num_updates)
+        remembered = progress.log.agent_state
+        if remembered is None:
+            remembered = jax.device_get(setup.agent.initial_agent_state(self.config.num_envs))
         source_config = SourceConfig(
             setup.source,
             setup.spec,
@@ -59,7 +62,7 @@ class HostTraining(Training):
             self.config.seed,
             first,
             self.act_key,
-            progress.log.agent_state,
+            remembered,
         )
         self._source = source = make_source(source_config, self.lifecycle)
         if progress.behind is not None:

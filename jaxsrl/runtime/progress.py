@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from agents.api import Agent, LearnerState, Params
+from agents.api import AnyAgent, LearnerState, Params
 from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.agent_layout import agent_state_spec
@@ -35,7 +35,7 @@ class Progress:
     reset: EpisodeReset
 
 
-def begin(agent: Agent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Progress:
+def begin(agent: AnyAgent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Progress:
     """The beginning of a run; `key` is consumed."""
     reset = EpisodeReset((0,) * num_rows, (None,) * num_rows)
     log = EpisodeLog(num_rows, 0, spec, agent_state=agent_state_spec(agent))
@@ -54,7 +54,7 @@ def to_arrays(state: LearnerState, behind: Params | None, episodes: EpisodeTrack
 
 
 def from_arrays(
-    agent: Agent, key: jax.Array, arrays: Arrays, num_rows: int, rollout_length: int, spec: EnvSpec
+    agent: AnyAgent, key: jax.Array, arrays: Arrays, num_rows: int, rollout_length: int, spec: EnvSpec
 ) -> Progress:
     """The run as it was when `arrays` were made; `key` only gives the shapes.
 
@@ -72,7 +72,7 @@ def from_arrays(
     return Progress(state, behind, episodes, log, reset)
 
 
-def restore_state(agent: Agent, key: jax.Array, arrays: Arrays) -> LearnerState:
+def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerState:
     """The learner state alone, which is all that evaluation needs."""
     template = jax.eval_shape(agent.init, key)
     template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)

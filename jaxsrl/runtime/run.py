@@ -11,7 +11,7 @@ from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import MakeEnv, as_source
 from jaxsrl.frame_stacking import with_stacked_frames
-from jaxsrl.learner.group_plan import plan_for_agent
+from jaxsrl.plan_for_agent import plan_for_agent
 from jaxsrl.run_directory import PLAN, RunDirectory, write_json
 from jaxsrl.runtime.check_run import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.runtime.device_training import DeviceTraining

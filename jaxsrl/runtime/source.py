@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from agents.api import Agent, Array, Params
+from agents.api import AnyAgent, Array, Params
 from envpool_bridge.adapters.rows import EnvSource, EpisodeReset
 from envpool_bridge.layout import PoolShape
 from envpool_bridge.slot_views import SlotViews
@@ -25,13 +25,14 @@ class SourceConfig:
         seed: of the environments.
         first_sequence: where a resumed run goes on.
         act_key: the run's key of actions, which every row and step is folded into.
-        agent_state: [B, ...] a leaf, what the policy of every row remembers as a resumed run goes on; None at the beginning.
+        agent_state: [B, ...] a leaf, what the policy of every row of the run remembers as this process begins; None for the
+            agent's initial one.
     """
 
     env_source: EnvSource
     spec: EnvSpec
     plan: Plan
-    agent: Agent
+    agent: AnyAgent
     seed: int
     first_sequence: int
     act_key: Array

@@ -19,7 +19,7 @@ from jaxsrl.dataflow.plan import plan_from_json
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import evaluate
-from jaxsrl.learner.group_plan import plan_for_agent
+from jaxsrl.plan_for_agent import plan_for_agent
 from jaxsrl.policies_config import PoliciesConfig, make_mapped_agent
 from jaxsrl.runtime.run import RunReport, run
 from jaxsrl.saved_run import read_saved_run

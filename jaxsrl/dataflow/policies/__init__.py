@@ -8,6 +8,7 @@ from jaxsrl.dataflow.policies.central import central
 from jaxsrl.dataflow.policies.decoupled import decoupled
 from jaxsrl.dataflow.policies.dedicated_environments import dedicated_environments
 from jaxsrl.dataflow.policies.device_only import device_only
+from jaxsrl.dataflow.policies.distributed_replay import distributed_replay
 from jaxsrl.dataflow.policies.multiple_learners import multiple_learners
 from jaxsrl.dataflow.policies.serial import serial
 from jaxsrl.dataflow.policies.single_learner_coarse import single_learner_coarse
@@ -25,5 +26,6 @@ POLICIES: dict[str, DistributionPolicy] = {
     "central": central,
     "device_only": device_only,
     "dedicated_environments": dedicated_environments,
+    "distributed_replay": distributed_replay,
 }
 """Policies by the name that `--policy` takes."""

@@ -1,8 +1,13 @@
 """Channels that several policies share."""
 
+import dataclasses
+
 from envpool_bridge.layout import PoolShape
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.fragment import Carries, Channel, Transport, WhenFull
+
+REPLAY = "replay"
+"""Name of the fragment that keeps experience."""
 
 
 def in_process_channels(max_lag: int) -> tuple[Channel, ...]:
@@ -31,3 +36,21 @@ def served_channels(run: RunConfig, shape: PoolShape, parameters_from: str = "le
         ),
         Channel(parameters_from, "inference", Carries.PARAMETERS, Transport.DEVICE_COPY, lag + 1, max_lag=lag),
     )
+
+
+def replay_channels(channels: tuple[Channel, ...], learner: str, on_host: bool) -> tuple[Channel, ...]:
+    """A plan's channels with replay between the environments and the learner.
+
+    Args:
+        channels: of the plan without it.
+        learner: name of the fragment that learns.
+        on_host: where experience is kept; samples are then copied to the learner's devices.
+    """
+    rerouted = tuple(
+        dataclasses.replace(channel, target=REPLAY)
+        if channel.carries is Carries.TRAJECTORIES and channel.target == learner
+        else channel
+        for channel in channels
+    )
+    transport = Transport.DEVICE_COPY if on_host else Transport.IN_PROCESS
+    return (*rerouted, Channel(REPLAY, learner, Carries.SAMPLES, transport, 1))

@@ -15,7 +15,7 @@ from jaxsrl.dataflow.draw_layout import place_groups, with_replicas
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
-from jaxsrl.learner.group_plan import plan_for_agent
+from jaxsrl.plan_for_agent import plan_for_agent
 from tests.unit.jaxsrl.test_group_plan import agent_of
 
 SPEC = EnvSpec("pixels", ArraySpec((4, 84, 84), "uint8"), DiscreteSpec(4))

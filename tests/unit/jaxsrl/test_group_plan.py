@@ -14,7 +14,7 @@ from jaxsrl.dataflow.plan import plan_from_json, plan_to_json
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.dataflow.validate import validate_plan
-from jaxsrl.learner.group_plan import check_groups, learns_by_group, plan_for_agent
+from jaxsrl.learner.group_plan import check_groups, learns_by_group, plan_with_groups
 
 MACHINE = Resources(8, "gpu", 4)
 
@@ -29,7 +29,7 @@ def agent_of(*names):
 
 def plan_of(*names, num_devices=2, policy="dedicated_environments"):
     plan = POLICIES[policy](RunConfig(num_envs=96, num_devices=num_devices), MACHINE)
-    return plan_for_agent(plan, agent_of(*names))
+    return plan_with_groups(plan, agent_of(*names))
 
 
 def with_learner(plan, number, **changes):
@@ -99,7 +99,7 @@ def test_a_plan_that_does_not_ask_for_it_stays_as_it_is_and_a_divided_one_is_div
     fine = plan_of("a", "b", policy="single_learner_fine")
     assert [learner.group for learner in fine.learners] == [""]
     divided = plan_of("a", "b")
-    assert plan_for_agent(divided, agent_of("a", "b")) is divided
+    assert plan_with_groups(divided, agent_of("a", "b")) is divided
 
 
 def test_a_divided_plan_comes_back_from_its_file_and_one_without_groups_says_nothing_of_them():
