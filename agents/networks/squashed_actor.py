@@ -1,0 +1,82 @@
+"""A Gaussian policy squashed into [-1, 1]^D by tanh, whose deviation depends on the observation.
+
+Source: Haarnoja et al. 2018 (arXiv:1812.05905), appendix C.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array, Observation, Params
+from agents.networks.branch import HeadSize, make_branch
+from agents.networks.config import NetworkConfig
+from agents.networks.observation_inputs import inputs_of, require_fit
+from envpool_bridge.specs import EnvSpec
+
+LOG_STD_RANGE = (-20.0, 2.0)
+"""The authors' code clips log standard deviations to it: below, densities overflow; above, every action is a bound."""
+
+_LOG_2PI = 1.8378770664093453
+
+
+class Squashed(NamedTuple):
+    """The Gaussian before squashing.
+
+    Attributes:
+        mean: [..., D] float32.
+        log_std: [..., D] float32, nats.
+    """
+
+    mean: Array
+    log_std: Array
+
+
+class SquashedActor(NamedTuple):
+    """Bound to an environment's spec.
+
+    Attributes:
+        init: parameters; the key is consumed.
+        parameters: (params, observation [B, ...]) to the Gaussian of each row.
+    """
+
+    init: Callable[[Array], Params]
+    parameters: Callable[[Params, Observation], Squashed]
+
+
+def make_squashed_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) -> SquashedActor:
+    """Torso and heads of D means and D log deviations that start near 0 (gain 0.01); without memory.
+
+    Raises:
+        UserError: the torso does not fit the observations.
+    """
+    inputs = inputs_of(spec, config.torso, without=spec.critic_only)
+    require_fit(spec, inputs)
+    heads = {"mean": HeadSize(num_actions, 0.01), "log_std": HeadSize(num_actions, 0.01)}
+    branch = make_branch(config, inputs, heads)
+    outputs = branch.outputs
+    if outputs is None:
+        raise TypeError("a squashed actor sees one step alone: expected network.core 'none'")
+
+    def parameters(params: Params, observation: Observation) -> Squashed:
+        found = outputs(params, observation)
+        return Squashed(found["mean"], jnp.clip(found["log_std"], *LOG_STD_RANGE))
+
+    return SquashedActor(branch.init, parameters)
+
+
+def squash(gaussian: Squashed, noise: Array) -> tuple[Array, Array]:
+    """Actions [..., D] in [-1, 1] and their log-densities [...], nats, as differentiable functions of the Gaussian.
+
+    log p(a) = sum_i [ log N(u_i; mean_i, std_i) - log(1 - tanh(u_i)^2) ] with a = tanh(u), u = mean + std * noise.
+
+    Args:
+        gaussian: [..., D].
+        noise: [..., D], standard normal.
+    """
+    raw = gaussian.mean + jnp.exp(gaussian.log_std) * noise
+    log_normal = -0.5 * jnp.square(noise) - gaussian.log_std - 0.5 * _LOG_2PI
+    # log(1 - tanh(u)^2) without cancellation; from u itself: at the bounds the action no longer knows it.
+    log_slope = 2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
+    return jnp.tanh(raw), jnp.sum(log_normal - log_slope, axis=-1)
