@@ -182,6 +182,7 @@ class TwoStepTeam(TeamProbe):
     observation_size = 5
     state_size = 3
     rewards: ClassVar[tuple[tuple[float, ...], ...]] = ((0.0, 0.25), (0.25, 1.0))
+    safe: ClassVar[float] = 0.25
 
     def __init__(self) -> None:
         """At the start."""
@@ -199,14 +200,32 @@ class TwoStepTeam(TeamProbe):
         if self._place == 0:
             self._place = 1 + first
             return 0.0, False
-        return (0.25 if self._place == 1 else self.rewards[first][second]), True
+        return (self.safe if self._place == 1 else self.rewards[first][second]), True
 
     def _observed(self, place: int) -> np.ndarray:
         return np.concatenate([self.state(), super()._observed(place)])
 
 
+class TwoStepUnequal(TwoStepTeam):
+    """The two-step game of Rashid et al. 2018 (arXiv:1803.11485), section 5: rooms as in TwoStepTeam, with other rewards.
+
+    In room A every pair of actions gives 7. In room B, by agent_0's action (rows) and agent_1's::
+
+        0   1
+        1   8
+
+    V*(start) = 8 g, V*(A) = 7, V*(B) = 8. The rewards of B are monotone in what each agent might value, but no sum of two values:
+    where all pairs are tried equally often, the sum closest to them (least squares) is (-1.5, 2.5; 2.5, 6.5), so that a learner
+    of sums takes room B to be worth 6.5, and goes to A. Policy gradients too go to A from the uniform policy, against which B is
+    worth 2.5.
+    """
+
+    rewards = ((0.0, 1.0), (1.0, 8.0))
+    safe = 7.0
+
+
 TEAM_PROBES: dict[str, type[TeamProbe]] = {
-    probe.__name__: probe for probe in (TeamMatrix, UnequalTeamMatrix, SecretSigns, TwoStepTeam)
+    probe.__name__: probe for probe in (TeamMatrix, UnequalTeamMatrix, SecretSigns, TwoStepTeam, TwoStepUnequal)
 }
 """Probes of several agents by the id that EnvConfig(suite="probe") takes."""
 

@@ -18,7 +18,9 @@ KNOWN = {
     "UnequalTeamMatrix": {(1,): (1.0, {(1, 2)})},
     "SecretSigns": {(x, y): (1.0 + x * y, {(int(x > 0), int(y > 0))}) for x in (-1, 1) for y in (-1, 1)},
     "TwoStepTeam": {(1, 0, 0): (DISCOUNT, {(1, 0), (1, 1)}), (0, 1, 0): (0.25, ALL), (0, 0, 1): (1.0, {(1, 1)})},
+    "TwoStepUnequal": {(1, 0, 0): (8 * DISCOUNT, {(1, 0), (1, 1)}), (0, 1, 0): (7.0, ALL), (0, 0, 1): (8.0, {(1, 1)})},
 }
+CLIMBED = [name for name in TEAM_PROBES if name != "TwoStepUnequal"]  # by policy gradients from the uniform policy
 
 
 def joint_actions(env):
@@ -64,7 +66,7 @@ def test_the_declared_values_and_actions_are_those_of_optimal_play(name):
         assert {actions for actions, found in values.items() if found == pytest.approx(value)} == best
 
 
-@pytest.mark.parametrize("name", TEAM_PROBES)
+@pytest.mark.parametrize("name", CLIMBED)
 def test_against_a_uniform_partner_each_agent_prefers_its_part_of_the_optimum(name):
     model = transitions(name)
     for state, (_, best) in KNOWN[name].items():
@@ -79,6 +81,17 @@ def test_against_a_uniform_partner_each_agent_prefers_its_part_of_the_optimum(na
             }
             preferred = {action for action, found in own.items() if found == pytest.approx(max(own.values()))}
             assert preferred == {actions[place] for actions in best}
+
+
+def test_the_closest_sums_in_two_step_unequal_take_the_better_room_to_be_worse():
+    model = transitions("TwoStepUnequal")
+    pairs = sorted(ALL)
+    design = np.array([np.concatenate([np.eye(2)[a], np.eye(2)[b]]) for a, b in pairs])  # each action's own part
+    room_b = np.array([model[0, 0, 1][pair][0] for pair in pairs])
+    closest = design @ np.linalg.lstsq(design, room_b, rcond=None)[0]
+    np.testing.assert_allclose(closest, [-1.5, 2.5, 2.5, 6.5])
+    assert closest.max() < min(reward for reward, _ in model[0, 1, 0].values()) == 7.0
+    assert room_b.mean() == 2.5
 
 
 @pytest.mark.parametrize("name", ["TeamMatrix", "UnequalTeamMatrix"])

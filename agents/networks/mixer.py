@@ -1,0 +1,90 @@
+"""From the values of a team's agents to the value of the team: their sum, or anything monotone that the state decides."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array, Observation, Params
+from agents.networks.branch import HeadSize, make_branch
+from agents.networks.config import NetworkConfig
+from agents.networks.observation_inputs import inputs_of, require_fit
+from agents.networks.team_state import make_team_state, memoryless_config
+from envpool_bridge.specs import EnvSpec
+
+
+class MixFn(Protocol):
+    """Values [T, N] of N teams, in reward units.
+
+    Args: params; values [T, N, n] of the agents; 0 for those that are not there; observation [T, N n, ...]; present [T, N n] bool.
+    """
+
+    def __call__(self, params: Params, values: Array, observation: Observation, present: Array) -> Array: ...
+
+
+class Mixer(NamedTuple):
+    """Attributes: init: makes parameters, the key is consumed; mix: the team's values."""
+
+    init: Callable[[Array], Params]
+    mix: MixFn
+
+
+def make_sum_mixer() -> Mixer:
+    """Q_tot = sum_i Q_i; no parameters. Source: Sunehag et al. 2018 (arXiv:1706.05296), eq. 1."""
+
+    def mix(params: Params, values: Array, observation: Observation, present: Array) -> Array:
+        del params, observation, present
+        return jnp.sum(values, axis=-1)
+
+    return Mixer(lambda key: {}, mix)
+
+
+def make_monotone_mixer(config: NetworkConfig, spec: EnvSpec, size: int) -> Mixer:
+    """Q_tot = |w_2(s)| . elu(|W_1(s)| q + b_1(s)) + b_2(s): it never falls where a Q_i rises.
+
+    The four come from one network of the state, with a torso as `config` says and a linear head each.
+
+    Args:
+        config: of that network, which has no memory.
+        spec: of the rows; n agents.
+        size: E, width of the mixing layer.
+
+    Raises:
+        UserError: the torso does not fit the state.
+
+    Source: Rashid et al. 2018 (arXiv:1803.11485), section 4.
+    """
+    count = spec.rows_per_env
+    state = make_team_state(spec, config.torso, always_observations=False)
+    config = memoryless_config(config, state.spec)
+    inputs = inputs_of(state.spec, config.torso)
+    require_fit(state.spec, inputs)
+    sizes = {"first": count * size, "first_bias": size, "second": size, "second_bias": 1}
+    heads = {name: HeadSize(outputs, 1.0) for name, outputs in sizes.items()}
+    hyper = make_branch(config, inputs, heads)
+
+    def mix(params: Params, values: Array, observation: Observation, present: Array) -> Array:
+        found, _ = hyper.unroll(params, state.view(observation, present), (), present)
+        return monotone(values, **found)
+
+    return Mixer(hyper.init, mix)
+
+
+def monotone(values: Array, first: Array, first_bias: Array, second: Array, second_bias: Array) -> Array:
+    """Two layers with weights made positive.
+
+    Args:
+        values: [..., n].
+        first: [..., n E].
+        first_bias: [..., E].
+        second: [..., E].
+        second_bias: [..., 1].
+
+    Returns:
+        [...].
+    """
+    weights = jnp.abs(first).reshape((*values.shape, first_bias.shape[-1]))
+    # Products and sums, not small matrix products of which there would be one for each step and team.
+    hidden = jax.nn.elu(jnp.sum(values[..., None] * weights, axis=-2) + first_bias)
+    return jnp.sum(hidden * jnp.abs(second), axis=-1) + second_bias[..., 0]

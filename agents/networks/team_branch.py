@@ -1,0 +1,100 @@
+"""One path from observations to outputs for all agents of a team: with weights that they share, or with their own.
+
+Rows are environment x agent with environments major, so that everything here stays within a row or an environment.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
+from agents.networks.branch import Branch, HeadSize, Outputs, make_branch
+from agents.networks.config import NetworkConfig
+from agents.networks.observation_inputs import inputs_of, require_fit
+from envpool_bridge.specs import DiscreteSpec, EnvSpec
+from envpool_bridge.tree import Path
+
+
+class TeamBranch(NamedTuple):
+    """Bound to a team's spec; B rows are those of whole environments.
+
+    Attributes:
+        init: parameters; the key is consumed. [n, ...] each where n agents have their own.
+        unroll: (params, observation [T, B, ...], state [B, ...], is_first [T, B]) to each head's [T, B, num_outputs] and the
+            state after.
+        initial_state: of so many rows; () without memory.
+    """
+
+    init: Callable[[Array], Params]
+    unroll: Callable[[Params, Observation, AgentState, Array], tuple[Outputs, AgentState]]
+    initial_state: InitialAgentStateFn
+
+
+def make_team_branch(
+    config: NetworkConfig, spec: EnvSpec, heads: Mapping[str, HeadSize], *, shared: bool, without: Path = ()
+) -> TeamBranch:
+    """Torso, core and heads for every agent.
+
+    Args:
+        config: of the network.
+        spec: of the rows; n = `spec.rows_per_env`.
+        heads: outputs by name.
+        shared: whether all agents have the same weights, and see which of the n they are (one-hot, as the leaf "agent" beside
+            "own") if there are several; otherwise each has weights of its own.
+        without: keys of what the network does not see, beside the action mask.
+
+    Raises:
+        UserError: the torso does not fit the observations.
+    """
+    count = spec.rows_per_env
+    if count == 1 or not shared:
+        inputs = inputs_of(spec, config.torso, without=without)
+        require_fit(spec, inputs)
+        branch = make_branch(config, inputs, heads)
+        return TeamBranch(branch.init, branch.unroll, branch.initial_state) if count == 1 else _apart(branch, count)
+    view = EnvSpec(
+        spec.env_id,
+        {"agent": DiscreteSpec(count), "own": spec.observation},
+        spec.action,
+        action_mask=("own", *spec.action_mask) if spec.action_mask else (),
+    )
+    inputs = inputs_of(view, config.torso, without=("own", *without) if without else ())
+    require_fit(view, inputs)
+    return _shared(make_branch(config, inputs, heads), count)
+
+
+def _shared(branch: Branch, count: int) -> TeamBranch:
+    def unroll(
+        params: Params, observation: Observation, state: AgentState, is_first: Array
+    ) -> tuple[Outputs, AgentState]:
+        places = jnp.arange(is_first.shape[1], dtype=jnp.int32) % count
+        view = {"agent": jnp.broadcast_to(places, is_first.shape), "own": observation}
+        return branch.unroll(params, view, state, is_first)
+
+    return TeamBranch(branch.init, unroll, branch.initial_state)
+
+
+def _apart(branch: Branch, count: int) -> TeamBranch:
+    apply = jax.vmap(branch.unroll, in_axes=(0, 2, 1, 2), out_axes=(2, 1))
+
+    def unroll(
+        params: Params, observation: Observation, state: AgentState, is_first: Array
+    ) -> tuple[Outputs, AgentState]:
+        seen, first = jax.tree.map(partial(by_agent, count, 1), (observation, is_first))
+        outputs, state = apply(params, seen, jax.tree.map(partial(by_agent, count, 0), state), first)
+        return jax.tree.map(partial(by_row, 1), outputs), jax.tree.map(partial(by_row, 0), state)
+
+    return TeamBranch(lambda key: jax.vmap(branch.init)(jax.random.split(key, count)), unroll, branch.initial_state)
+
+
+def by_agent(count: int, axis: int, rows: Any) -> Any:
+    """[.., N, count, ...] of an array [.., N * count, ...] whose rows are at `axis`."""
+    return rows.reshape((*rows.shape[:axis], -1, count, *rows.shape[axis + 1 :]))
+
+
+def by_row(axis: int, agents: Any) -> Any:
+    """[.., N * count, ...] of an array [.., N, count, ...] whose environments are at `axis`."""
+    return agents.reshape((*agents.shape[:axis], -1, *agents.shape[axis + 2 :]))
