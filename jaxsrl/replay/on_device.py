@@ -1,0 +1,162 @@
+"""Replay within the update: a trajectory is inserted, and the gradient steps that are due are taken, in one compiled program."""
+
+import dataclasses
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Agent, Array, LearnerState, Metrics, OnPolicy, ReplayAgent, Sample, Trajectory
+from jaxsrl.replay.pace import Pace, first_pace_state, make_pace, steps_due
+from jaxsrl.replay.pending import delay_priorities, no_pending
+from jaxsrl.replay.replayed import Buffer, Replayed, inner_state
+from jaxsrl.replay.ring import RingPosition, advance
+from jaxsrl.replay.selector import (
+    Drawn,
+    Selection,
+    draw,
+    first_selection,
+    insert_slot,
+    num_windows,
+)
+from jaxsrl.replay.sizes import RingSizes, make_sizes
+from jaxsrl.replay.storage import empty_storage, insert
+from jaxsrl.replay.windows import gather_windows, newest_steps
+
+
+class _Bound(NamedTuple):
+    agent: ReplayAgent
+    shapes: Trajectory
+    sizes: RingSizes
+    pace: Pace
+
+
+class StepKeys(NamedTuple):
+    """Keys of one gradient step, each for one use: drawing, the agent's update, and each step of `Replay.prepare`."""
+
+    draw: Array
+    update: Array
+    prepare: Array
+
+
+def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
+    """An agent whose update inserts the trajectory and takes the gradient steps that are due; its buffer is in its state.
+
+    Its metrics are means over the gradient steps of this trajectory, 0 if there were none; `gradient_steps` of this trajectory;
+    `replay_size`, env steps that are kept; and `stale_priorities`, those that came too late, in total. They are float32.
+
+    Args:
+        agent: what learns.
+        shapes: of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
+
+    Raises:
+        UserError: the buffer that the agent asks for cannot be.
+    """
+    sizes = make_sizes(agent.data, shapes)
+    pace = make_pace(agent.data.config, sizes.rollout_length * sizes.num_rows)
+    bound = _Bound(agent, shapes, sizes, pace)
+    return Agent(
+        name=agent.name,
+        init=partial(_init, bound),
+        initial_agent_state=agent.initial_agent_state,
+        act=agent.act,
+        update=partial(_update, bound),
+        extras=agent.extras,
+        data=OnPolicy(),
+    )
+
+
+def step_keys(agent: ReplayAgent, key: Array, step: Array) -> StepKeys:
+    """Keys of gradient step `step` (int32 scalar, from 0) of an update; on the host they are the same."""
+    draw_key, update_key, *prepare = jax.random.split(jax.random.fold_in(key, step), 2 + len(agent.data.prepare))
+    return StepKeys(draw_key, update_key, jnp.stack(prepare) if prepare else jnp.zeros((0,)))
+
+
+def prepare_sample(agent: ReplayAgent, params: object, sample: Sample, keys: Array) -> Sample:
+    """The sample after the agent's own steps between drawing and learning."""
+    for number, step in enumerate(agent.data.prepare):
+        sample = step(params, sample, keys[number])
+    return sample
+
+
+def _init(bound: _Bound, key: Array) -> LearnerState:
+    state = bound.agent.init(key)
+    sizes = bound.sizes
+    buffer = Buffer(
+        storage=empty_storage(sizes, bound.shapes),
+        selection=first_selection(sizes),
+        pace=first_pace_state(bound.pace),
+        pending=no_pending(sizes),
+    )
+    return dataclasses.replace(state, extra=Replayed(state.extra, buffer))
+
+
+def _update(bound: _Bound, state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
+    buffer = _insert(bound, state.extra.buffer, batch)
+    inner = inner_state(state)
+    inner = dataclasses.replace(inner, num_updates=inner.num_updates + 1)
+    due, pace = steps_due(bound.pace, buffer.pace, num_windows(bound.sizes, buffer.selection) > 0)
+    learn = partial(_learn, bound, buffer.storage, key)
+    first = (inner, buffer.selection, buffer.pending)
+    shapes = jax.eval_shape(learn, jnp.zeros((), jnp.int32), *first)[1]
+    none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def step(number: Array, carry: tuple) -> tuple:
+        carried, sums = carry
+        learnt, metrics = learn(number, *carried)
+        return learnt, jax.tree.map(jnp.add, sums, metrics)
+
+    (inner, selection, pending), sums = jax.lax.fori_loop(0, due, step, (first, none))
+    if bound.agent.data.refresh is not None:
+        inner = bound.agent.data.refresh(inner)
+    metrics = {name: value / jnp.maximum(due, 1) for name, value in sums.items()}
+    metrics |= _metrics(bound.sizes, selection, due)
+    buffer = Buffer(buffer.storage, selection, pace, pending)
+    return dataclasses.replace(inner, extra=Replayed(inner.extra, buffer)), metrics
+
+
+def _insert(bound: _Bound, buffer: Buffer, batch: Trajectory) -> Buffer:
+    sizes, replay = bound.sizes, bound.agent.data
+    storage = insert(sizes, buffer.storage, buffer.selection.position, batch)
+    priority = None
+    if replay.initial_priority is not None and sizes.priority_exponent:
+        count = sizes.rollout_length + sizes.window_steps - 1
+        after = advance(sizes, buffer.selection.position)
+        priority = replay.initial_priority(newest_steps(sizes, storage, after, count))
+    first = sizes.history
+    is_first = batch.is_first[first : first + sizes.rollout_length]
+    selection = insert_slot(sizes, buffer.selection, is_first, batch.valid, priority)
+    return dataclasses.replace(buffer, storage=storage, selection=selection)
+
+
+def _learn(
+    bound: _Bound,
+    storage: Trajectory,
+    key: Array,
+    number: Array,
+    inner: LearnerState,
+    selection: Selection,
+    pending: object,
+) -> tuple[tuple, Metrics]:
+    """One gradient step: draw, gather, prepare, learn, priorities."""
+    agent, sizes = bound.agent, bound.sizes
+    keys = step_keys(agent, key, number)
+    drawn = draw(sizes, selection, keys.draw)
+    sample = prepare_sample(agent, inner.params, _sample(sizes, storage, selection.position, drawn), keys.prepare)
+    inner, metrics, priority = agent.update(inner, sample, keys.update)
+    selection, pending = delay_priorities(sizes, selection, pending, drawn, priority)
+    return (inner, selection, pending), metrics
+
+
+def _sample(sizes: RingSizes, storage: Trajectory, position: RingPosition, drawn: Drawn) -> Sample:
+    windows = gather_windows(sizes, storage, position, drawn.begin, drawn.group)
+    return Sample(windows, drawn.probability, drawn.num_windows)
+
+
+def _metrics(sizes: RingSizes, selection: Selection, due: Array) -> Metrics:
+    return {
+        "gradient_steps": due.astype(jnp.float32),
+        "replay_size": selection.position.num_steps.astype(jnp.float32) * sizes.num_rows,
+        "stale_priorities": selection.num_stale.astype(jnp.float32),
+    }

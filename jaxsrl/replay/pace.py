@@ -1,0 +1,110 @@
+"""How many gradient steps are due after each trajectory: exact integers, whatever the number of env steps."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array
+from agents.replay_config import ReplayConfig
+from envpool_bridge.errors import UserError
+
+_LARGEST = 2**30  # remainders below it add up within int32
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """Gradient steps of a run, whose trajectories all have the same env steps.
+
+    Attributes:
+        first: number, from 1, of the trajectory that reaches `ReplayConfig.min_size`.
+        at_first: (gradient steps, remainder) of its env steps beyond the minimum.
+        after: likewise of each trajectory after it.
+        denominator: what remainders are counted in.
+    """
+
+    first: int
+    at_first: tuple[int, int]
+    after: tuple[int, int]
+    denominator: int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PaceState:
+    """Int32 scalars.
+
+    Attributes:
+        missing: trajectories until the first that counts.
+        remainder: of a gradient step, in units of `Pace.denominator`.
+        owed: gradient steps that were due while there was no window to learn from.
+    """
+
+    missing: Array
+    remainder: Array
+    owed: Array
+
+
+def steps_per_env_step(config: ReplayConfig) -> Fraction:
+    """Gradient steps for each env step: `samples_per_insert / batch_size`, as the simplest fraction that means it.
+
+    Raises:
+        UserError: it is so small that it is 0.
+    """
+    windows = Fraction(config.samples_per_insert).limit_denominator(_LARGEST // config.batch_size)
+    if windows <= 0:
+        raise UserError(
+            f"replay.samples_per_insert is too small, there would never be a gradient step: got {config.samples_per_insert} with "
+            f"replay.batch_size {config.batch_size}"
+        )
+    return windows / config.batch_size
+
+
+def make_pace(config: ReplayConfig, env_steps: int) -> Pace:
+    """The pace of trajectories of `env_steps` env steps, T * B.
+
+    Raises:
+        UserError: `samples_per_insert` is too small, or too large for a trajectory.
+    """
+    ratio = steps_per_env_step(config)
+    first = math.ceil(config.min_size / env_steps)
+    beyond = first * env_steps - config.min_size
+    after = divmod(env_steps * ratio.numerator, ratio.denominator)
+    if after[0] >= _LARGEST:
+        raise UserError(
+            f"replay.samples_per_insert is too large: {config.samples_per_insert} are {after[0]} gradient steps for a trajectory "
+            f"of {env_steps} env steps"
+        )
+    return Pace(first, divmod(beyond * ratio.numerator, ratio.denominator), after, ratio.denominator)
+
+
+def first_pace_state(pace: Pace) -> PaceState:
+    """Before the first trajectory."""
+    zero = jnp.zeros((), jnp.int32)
+    return PaceState(jnp.asarray(pace.first, jnp.int32), zero, zero)
+
+
+def steps_due(pace: Pace, state: PaceState, can_draw: Array) -> tuple[Array, PaceState]:
+    """(gradient steps to take now, the state after them) once a trajectory has been inserted.
+
+    In total they are floor((i - min_size) * samples_per_insert / batch_size) after i env steps; where there is nothing to draw
+    (no episode has begun, say) they are owed.
+
+    Args:
+        pace: of the run.
+        state: before this trajectory.
+        can_draw: bool scalar, whether there is a window.
+    """
+    missing = jnp.maximum(state.missing - 1, 0)
+    is_first = state.missing == 1
+    steps = jnp.where(is_first, pace.at_first[0], pace.after[0])
+    remainder = state.remainder + jnp.where(is_first, pace.at_first[1], pace.after[1])
+    carry = remainder >= pace.denominator
+    steps = steps + carry
+    remainder = jnp.where(carry, remainder - pace.denominator, remainder)
+    counts = missing == 0
+    owed = state.owed + jnp.where(counts, steps, 0)
+    due = jnp.where(can_draw, owed, 0)
+    return due, PaceState(missing, jnp.where(counts, remainder, state.remainder), owed - due)

@@ -1,0 +1,41 @@
+"""Priorities on their way: found by gradient step k, known to draws from that of step k + 1 + d on.
+
+So many samples can be drawn ahead of the learner, and what a draw knows is fixed by numbers and not by timing.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array
+from jaxsrl.replay.replayed import Pending
+from jaxsrl.replay.selector import Drawn, Selection, update_priorities
+from jaxsrl.replay.sizes import RingSizes
+
+
+def no_pending(sizes: RingSizes) -> Any:
+    """Nothing on its way; () where nothing ever is."""
+    delay, windows = sizes.priority_delay, sizes.batch_size
+    if not delay or not sizes.priority_exponent:
+        return ()
+    places = jnp.zeros((delay, windows), jnp.int32)
+    numbers = jnp.zeros((delay, windows), jnp.float32)
+    zeros = jnp.zeros((delay,), jnp.int32)
+    return Pending(Drawn(places, places, places, zeros, numbers, zeros), numbers, jnp.zeros((), jnp.int32))
+
+
+def delay_priorities(
+    sizes: RingSizes, selection: Selection, pending: Any, drawn: Drawn, priority: Array
+) -> tuple[Selection, Any]:
+    """Sends off the priorities [N] of these windows, and lets arrive those that were sent d gradient steps ago."""
+    if not isinstance(pending, Pending):
+        return update_priorities(sizes, selection, drawn, priority), pending
+    delay = sizes.priority_delay
+    place = pending.num_steps % delay
+    arrived: Drawn = jax.tree.map(lambda array: array[place], pending.drawn)
+    selection = update_priorities(sizes, selection, arrived, pending.priority[place], pending.num_steps >= delay)
+    sent = jax.tree.map(lambda array, new: array.at[place].set(new), pending.drawn, drawn)
+    priorities = pending.priority.at[place].set(priority.astype(jnp.float32))
+    after = pending.num_steps + 1
+    return selection, Pending(sent, priorities, jnp.where(after == 2 * delay, delay, after))

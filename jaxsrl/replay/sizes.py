@@ -1,0 +1,145 @@
+"""Sizes of a replay buffer, worked out once from what an agent asks for, and refused where they cannot be."""
+
+import dataclasses
+import math
+from typing import Literal
+
+import jax
+
+from agents.api import Replay, Trajectory
+from envpool_bridge.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class RingSizes:
+    """Static sizes of a ring of steps and of the windows in it. Letters as in `agents.api`.
+
+    Attributes:
+        rollout_length: T, steps inserted at a time.
+        num_rows: B.
+        ring_steps: C, steps that are kept of each row; a multiple of T and of `period`.
+        window_steps: L.
+        history: W - 1, frames before a window's first that are needed to stack its observations.
+        period: windows begin at multiples of it; 1 where they begin with episodes.
+        rows_per_window: A.
+        begins: see `agents.api.Replay`.
+        batch_size: N, windows of a sample.
+        priority_exponent: alpha; 0 draws uniformly.
+        priority_offset: added to every priority.
+        priority_delay: gradient steps until a priority counts.
+    """
+
+    rollout_length: int
+    num_rows: int
+    ring_steps: int
+    window_steps: int
+    history: int
+    period: int
+    rows_per_window: int
+    begins: Literal["any", "episode"]
+    batch_size: int
+    priority_exponent: float
+    priority_offset: float
+    priority_delay: int
+
+    @property
+    def num_groups(self) -> int:
+        """G, windows that may begin at a step: rows, or teams of rows."""
+        return self.num_rows // self.rows_per_window
+
+    @property
+    def num_begins(self) -> int:
+        """Steps of the ring at which windows may begin."""
+        return self.ring_steps // self.period
+
+    @property
+    def max_age(self) -> int:
+        """Steps from the beginning of the oldest window that can be drawn to the newest step."""
+        return self.ring_steps - self.history
+
+    @property
+    def keeps_tree(self) -> bool:
+        """Whether windows differ in their probability of being drawn, so that it must be kept."""
+        return self.begins == "episode" or self.priority_exponent > 0.0
+
+
+def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
+    """Sizes of the buffer that this agent asks for.
+
+    Args:
+        replay: what the agent learns from.
+        shapes: of a slot, [T + F, B, ...] each leaf of the observation for F stacked frames, [T + W, B] `is_first` with the
+            largest F, as `agents.api.Trajectory` says for the rest; arrays or `jax.ShapeDtypeStruct`.
+
+    Raises:
+        UserError: these sizes cannot be; with the numbers that can.
+    """
+    config = replay.config
+    steps, rows = shapes.reward.shape
+    history = shapes.is_first.shape[0] - steps - 1
+    period = replay.period if replay.begins == "any" else 1
+    _check_windows(replay, shapes)
+    unit = math.lcm(steps, period)
+    ring_steps = config.capacity // rows // unit * unit
+    needed = replay.num_steps + history + max(steps, period)
+    if ring_steps < needed:
+        least = math.ceil(needed / unit) * unit * rows
+        raise UserError(
+            f"replay.capacity is too small: {config.capacity} env steps are {ring_steps} steps (in whole units of {unit}) of "
+            f"{rows} rows, but one window and one trajectory need {needed}: set it to at least {least}"
+        )
+    sizes = RingSizes(
+        rollout_length=steps,
+        num_rows=rows,
+        ring_steps=ring_steps,
+        window_steps=replay.num_steps,
+        history=history,
+        period=period,
+        rows_per_window=replay.rows_per_window,
+        begins=replay.begins,
+        batch_size=config.batch_size,
+        priority_exponent=config.priority_exponent,
+        priority_offset=config.priority_offset,
+        priority_delay=config.priority_delay,
+    )
+    _check_minimum(config.min_size, sizes)
+    return sizes
+
+
+def _check_windows(replay: Replay, shapes: Trajectory) -> None:
+    steps, rows = shapes.reward.shape
+    if replay.num_steps < 1 or replay.period < 1 or replay.rows_per_window < 1:
+        raise UserError(
+            f"a window has at least 1 step, 1 row and a period of 1: got {replay.num_steps} steps, {replay.rows_per_window} "
+            f"rows and a period of {replay.period}"
+        )
+    if rows % replay.rows_per_window:
+        raise UserError(
+            f"windows of {replay.rows_per_window} neighbouring rows need a multiple of so many rows: got {rows}"
+        )
+    if replay.begins == "any" and replay.period % steps and _remembers(shapes):
+        raise UserError(
+            f"a policy with memory is known where trajectories begin, every {steps} steps: a period of {replay.period} steps "
+            f"between windows is no multiple of it; set run.rollout_length to a divisor of {replay.period}"
+        )
+
+
+def _remembers(shapes: Trajectory) -> bool:
+    """Whether the policy has a memory. A number a row, [B], is a constant of that row, as Ape-X's exploration rates are."""
+    return any(leaf.ndim > 1 for leaf in jax.tree.leaves(shapes.agent_state))
+
+
+def _check_minimum(min_size: int, sizes: RingSizes) -> None:
+    held = sizes.ring_steps * sizes.num_rows
+    if min_size > held:
+        raise UserError(
+            f"replay.min_size cannot be reached: it is {min_size}, but only {held} env steps are kept (replay.capacity in whole "
+            f"trajectories of {sizes.rollout_length} steps of {sizes.num_rows} rows)"
+        )
+    trajectories = math.ceil(min_size / (sizes.rollout_length * sizes.num_rows))
+    if trajectories * sizes.rollout_length < sizes.window_steps:
+        raise UserError(
+            f"replay.min_size is too small: after {min_size} env steps there are {trajectories * sizes.rollout_length} steps of "
+            f"{sizes.num_rows} rows, and a window has {sizes.window_steps}: set it to at least "
+            f"{sizes.window_steps * sizes.num_rows}"
+        )

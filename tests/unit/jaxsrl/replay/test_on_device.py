@@ -1,0 +1,120 @@
+"""An update inserts, draws and learns as often as it should; on any number of devices, and across a resume, to the bit."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.api import Replay
+from agents.replay_config import ReplayConfig
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.replay.on_device import with_device_replay
+from jaxsrl.replay.replayed import Replayed, state_shardings
+from tests.unit.jaxsrl.replay.counting_agent import make_counting
+from tests.unit.jaxsrl.replay.replay_model import Stream
+
+CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=1.0)
+PRIORITISED = dataclasses.replace(CONFIG, priority_exponent=0.6, priority_delay=2)
+
+
+def run(config, slots, *, state=None, first=0, mesh=None, **replay):
+    """[(state, metrics)] after each of these trajectories."""
+    agent = with_device_replay(make_counting(Replay(config, **{"num_steps": 2, **replay})), slots[0])
+    state = jax.jit(agent.init)(jax.random.key(0)) if state is None else state
+    update = jax.jit(agent.update)
+    if mesh is not None:
+        shardings = state_shardings(state, mesh.rows, mesh.replicated)
+        state = jax.device_put(state, shardings)
+        update = jax.jit(agent.update, out_shardings=(shardings, mesh.replicated), donate_argnums=0)
+        slots = [jax.device_put(slot, mesh.rows) for slot in slots]
+    found = []
+    for number, slot in enumerate(slots, start=first):
+        state, metrics = update(state, slot, jax.random.fold_in(jax.random.key(1), number))
+        found.append(jax.device_get((state, metrics)))
+    return found
+
+
+def slots_of(count, rows=4, steps=3):
+    stream = Stream(rows, steps)
+    return [stream.slot() for _ in range(count)]
+
+
+def test_gradient_steps_are_those_that_are_due():
+    done = 0
+    for number, (state, metrics) in enumerate(run(CONFIG, slots_of(14)), start=1):
+        due = max(0, (number * 12 - 20) // 8)
+        assert int(state.opt_state) == due
+        assert int(state.num_updates) == number
+        assert float(metrics["gradient_steps"]) == due - done
+        assert float(metrics["replay_size"]) == min(number * 12, 120)
+        assert float(metrics["loss"]) == (np.mean(range(done, due)) if due > done else 0.0)
+        np.testing.assert_allclose(state.extra.extra["inner"], 1.5**due, rtol=1e-6)
+        done = due
+
+
+@pytest.mark.parametrize("config", [CONFIG, PRIORITISED])
+def test_a_run_that_is_resumed_goes_on_to_the_bit(config):
+    slots = slots_of(14)
+    whole = run(config, slots)
+    resumed = run(config, slots[9:], state=whole[8][0], first=9)
+    jax.tree.map(np.testing.assert_array_equal, resumed[-1], whole[-1])
+
+
+@pytest.mark.parametrize("config", [CONFIG, PRIORITISED])
+def test_four_devices_do_what_one_does(config):
+    slots = slots_of(12)
+    one = run(config, slots)
+    four = run(config, slots, mesh=LearnerMesh(jax.devices()[:4]))
+    jax.tree.map(np.testing.assert_array_equal, four[-1][0].extra.buffer, one[-1][0].extra.buffer)
+    np.testing.assert_allclose(four[-1][0].params, one[-1][0].params, rtol=1e-6)
+    assert int(four[-1][0].opt_state) == int(one[-1][0].opt_state) > 0
+
+
+def test_only_stored_steps_are_sharded_over_rows():
+    state = run(PRIORITISED, slots_of(1))[0][0]
+    where = state_shardings(state, "rows", "all")
+    assert isinstance(where.extra, Replayed)
+    assert set(jax.tree.leaves(where.extra.buffer.storage)) == {"rows"}
+    rest = dataclasses.replace(where, extra=(where.extra.extra, dataclasses.replace(where.extra.buffer, storage=())))
+    assert set(jax.tree.leaves(rest)) == {"all"}
+    assert jax.tree.structure(where) == jax.tree.structure(state)
+
+
+def test_an_agents_state_without_replay_is_everywhere():
+    state = make_counting(Replay(CONFIG, 1)).init(jax.random.key(0))
+    assert set(jax.tree.leaves(state_shardings(state, "rows", "all"))) == {"all"}
+
+
+def test_what_act_needs_of_the_version_is_refreshed_with_every_trajectory():
+    def refresh(state):
+        return dataclasses.replace(state, params=state.params.at[2].set(state.num_updates.astype(jnp.float32)))
+
+    for number, (state, _) in enumerate(run(CONFIG, slots_of(4), refresh=refresh), start=1):
+        assert float(state.params[2]) == number
+
+
+def test_samples_are_prepared_in_order():
+    def doubled(params, sample, key):
+        reward = sample.trajectory.reward * 0.0 + params.sum() * 0.0 + 2.0
+        return dataclasses.replace(sample, trajectory=dataclasses.replace(sample.trajectory, reward=reward))
+
+    def more(params, sample, key):
+        reward = sample.trajectory.reward + 1.0
+        return dataclasses.replace(sample, trajectory=dataclasses.replace(sample.trajectory, reward=reward))
+
+    state = run(CONFIG, slots_of(3), prepare=(doubled, more))[-1][0]
+    total, steps = 0.0, int(state.opt_state)
+    for _ in range(steps):
+        total = 0.5 * total + 2 * 8 * 3.0
+    assert steps == 2
+    assert float(state.params[0]) == total
+
+
+def test_gradient_steps_without_any_window_are_owed():
+    stream = Stream(rows=4, steps=3, end=0.0)
+    slots = [dataclasses.replace(stream.slot(), is_first=jnp.zeros((4, 4), bool)) for _ in range(6)]
+    slots[3] = dataclasses.replace(slots[3], is_first=jnp.ones((4, 4), bool))
+    done = [int(state.opt_state) for state, _ in run(CONFIG, slots, begins="episode")]
+    assert done == [0, 0, 0, (48 - 20) // 8, (60 - 20) // 8, (72 - 20) // 8]

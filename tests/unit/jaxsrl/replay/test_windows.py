@@ -1,0 +1,76 @@
+"""Windows are what a list of all steps says, over several turns of the ring."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from agents.api import Replay
+from agents.replay_config import ReplayConfig
+from jaxsrl.replay.ring import step_of
+from jaxsrl.replay.selector import draw, first_selection, insert_slot, num_windows
+from jaxsrl.replay.sizes import make_sizes
+from jaxsrl.replay.storage import empty_storage, insert
+from jaxsrl.replay.windows import gather_windows
+from tests.unit.jaxsrl.replay.replay_model import Stream
+
+DRAWS = 64
+CASES = {
+    "one step": (Stream(rows=3, steps=4, seed=0), 40, {"num_steps": 1}),
+    "trajectories of one step": (Stream(rows=2, steps=1, frames=4, seed=3), 30, {"num_steps": 3}),
+    "stacked frames": (Stream(rows=2, steps=3, frames=4, seed=2), 40, {"num_steps": 4}),
+    "sequences that overlap": (Stream(rows=2, steps=2, seed=4, remembers=True), 48, {"num_steps": 7, "period": 4}),
+    "a period that trajectories do not fit": (Stream(rows=2, steps=4, frames=2, seed=5), 48, {"num_steps": 5, "period": 3}),
+    "teams": (Stream(rows=6, steps=3, seed=6), 100, {"num_steps": 2, "rows_per_window": 3}),
+    "episodes": (Stream(rows=3, steps=3, frames=2, seed=7, remembers=True), 60, {"num_steps": 4, "begins": "episode"}),
+    "episodes of teams": (Stream(rows=4, steps=3, end=0.5), 80, {"num_steps": 3, "begins": "episode", "rows_per_window": 2}),
+}  # fmt: skip
+
+
+def insert_both(sizes, storage, selection, slot):
+    stored = insert(sizes, storage, selection.position, slot)
+    is_first = slot.is_first[sizes.history : sizes.history + sizes.rollout_length]
+    return stored, insert_slot(sizes, selection, is_first, slot.valid)
+
+
+def draw_both(sizes, storage, selection, key):
+    drawn = draw(sizes, selection, key)
+    return drawn, gather_windows(sizes, storage, selection.position, drawn.begin, drawn.group)
+
+
+def column(windows, index):
+    steps = jax.tree.map(lambda leaf: np.asarray(leaf)[:, index], dataclasses.replace(windows, agent_state=()))
+    state = jax.tree.map(lambda leaf: np.asarray(leaf)[index], windows.agent_state)
+    return dataclasses.replace(steps, agent_state=state)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5])
+@pytest.mark.parametrize("case", CASES)
+def test_windows_are_those_of_a_list_of_all_steps(case, exponent):
+    template, capacity, replay = CASES[case]
+    stream = dataclasses.replace(template)
+    config = ReplayConfig(capacity, DRAWS, min_size=capacity // 2, priority_exponent=exponent)
+    example = dataclasses.replace(template).slot()
+    sizes = make_sizes(Replay(config, **replay), example)
+    storage, selection = empty_storage(sizes, example), first_selection(sizes)
+    add, sample = jax.jit(partial(insert_both, sizes)), jax.jit(partial(draw_both, sizes))
+    for number in range(3 * sizes.ring_steps // stream.steps + 2):
+        storage, selection = add(storage, selection, stream.slot())
+        expected = stream.begins(sizes)
+        assert int(num_windows(sizes, selection)) == len(expected)
+        if not expected:
+            continue
+        drawn, windows = sample(storage, selection, jax.random.key(number))
+        begins = stream.time - np.asarray(drawn.age)
+        found = set(zip(begins.tolist(), np.asarray(drawn.group).tolist(), strict=True))
+        assert found <= expected
+        assert len(found) > min(len(expected), DRAWS) // 2
+        np.testing.assert_array_equal(step_of(sizes, selection.position, drawn.age), drawn.begin)
+        np.testing.assert_allclose(drawn.probability, 1.0 / len(expected), rtol=1e-6)
+        for index in (number % DRAWS, -1):
+            for place in range(sizes.rows_per_window):
+                rows = sizes.rows_per_window
+                window = column(windows, (index % DRAWS) * rows + place)
+                stream.check(window, int(drawn.group[index]) * rows + place, int(begins[index]), sizes.window_steps)
