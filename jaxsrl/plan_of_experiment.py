@@ -13,6 +13,7 @@ from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.experiment import Composed, TrainingSkippedError, skip_training
 from jaxsrl.import_file import import_file
+from jaxsrl.learning_agent import replay_bytes
 from jaxsrl.plan_for_agent import plan_for_agent
 from jaxsrl.runtime.check_run import check_run
 from jaxsrl.runtime.launch import launch
@@ -55,10 +56,12 @@ def plan_experiment(path: Path, flags: Sequence[str], cores: int = 0, gpus: int 
             raise UserError(f"--{name} must not be negative: got {number}; leave it out for this machine")
     composed = compose(path, flags)
     resources = _resources(cores, gpus)
-    plan = plan_for_agent(load_policy(composed.config.policy)(composed.config, resources), composed.agent)
-    check_run(plan, composed.agent, composed.source, composed.spec, resources)
-    layout = agent_layout(composed.spec, plan.shape, composed.agent)
-    return PlannedExperiment(plan, resources, bytes_of_plan(plan, layout, params_bytes_of(composed.agent)))
+    agent, spec, config = composed.agent, composed.spec, composed.config
+    plan = plan_for_agent(load_policy(config.policy)(config, resources), agent, config.replay_on)
+    check_run(plan, agent, composed.source, spec, resources)
+    replay = replay_bytes(agent, spec, plan.num_rows, plan.shape.rollout_length)
+    sizes = bytes_of_plan(plan, agent_layout(spec, plan.shape, agent), params_bytes_of(agent), replay)
+    return PlannedExperiment(plan, resources, sizes)
 
 
 def compose(path: Path, flags: Sequence[str]) -> Composed:
@@ -86,7 +89,8 @@ def _resources(cores: int, gpus: int) -> Resources:
     """Those of this machine with what is asked for in its place; another machine's shared memory is not known."""
     found = Resources.detect()
     if cores:
-        found = dataclasses.replace(found, num_cores=cores, shared_memory_bytes=None)
+        found = dataclasses.replace(found, num_cores=cores, shared_memory_bytes=None, host_memory_bytes=None)
     if gpus:
-        found = dataclasses.replace(found, platform="gpu", num_devices=gpus, shared_memory_bytes=None, name="")
+        found = dataclasses.replace(found, platform="gpu", num_devices=gpus, name="")
+        found = dataclasses.replace(found, shared_memory_bytes=None, host_memory_bytes=None, device_memory_bytes=None)
     return found

@@ -29,6 +29,9 @@ def print_plan(planned: PlannedExperiment) -> None:
     console.print(_fragments(plan, resources.platform))
     console.print(_channels(planned))
     console.print(slots_in_words(plan, planned.sizes), highlight=False)
+    if plan.replay is not None:
+        held = planned.sizes.replay
+        console.print(f"experience kept for replay: {bytes_in_words(held)} ({held:,} bytes)", highlight=False)
 
 
 def _fragments(plan: Plan, platform: str) -> Table:

@@ -2,9 +2,11 @@
 
 import dataclasses
 import os
+from pathlib import Path
 from typing import Any
 
 _SHARED_MEMORY = "/dev/shm"
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +20,8 @@ class Resources:
         num_host_devices: devices of the platform "cpu"; 0 if jax was told not to make any.
         shared_memory_bytes: free for trajectory slots; None if not known.
         name: of the device, for people.
+        host_memory_bytes: that this process may still take; None if not known.
+        device_memory_bytes: free on each device; None if not known, or where devices use the host's.
     """
 
     num_cores: int
@@ -26,6 +30,8 @@ class Resources:
     num_host_devices: int = 1
     shared_memory_bytes: int | None = None
     name: str = ""
+    host_memory_bytes: int | None = None
+    device_memory_bytes: int | None = None
 
     @staticmethod
     def detect() -> "Resources":
@@ -44,9 +50,33 @@ class Resources:
             num_host = 0
         statistics = os.statvfs(_SHARED_MEMORY)
         free = statistics.f_bavail * statistics.f_frsize
-        name = str(devices[0].device_kind)
-        return Resources(len(os.sched_getaffinity(0)), platform, len(devices), num_host, free, name)
+        name, cores = str(devices[0].device_kind), len(os.sched_getaffinity(0))
+        of_devices = [free for device in devices if (free := _free_bytes(device)) is not None]
+        of_device = min(of_devices, default=None)
+        return Resources(cores, platform, len(devices), num_host, free, name, free_host_bytes(), of_device)
 
     def devices_of(self, platform: str) -> int:
         """Devices of a placement's platform."""
         return self.num_host_devices if platform == "cpu" and self.platform != "cpu" else self.num_devices
+
+
+def free_host_bytes() -> int | None:
+    """Memory that processes here may still take: what the kernel calls available, or what a control group leaves of it."""
+    try:
+        with open("/proc/meminfo") as file:
+            available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+    try:
+        with open(_CGROUP / "memory.max") as limit, open(_CGROUP / "memory.current") as used:
+            return min(available, max(0, int(limit.read()) - int(used.read())))
+    except (OSError, ValueError):  # no limit: "max", or another kind of control group
+        return available
+
+
+def _free_bytes(device: Any) -> int | None:
+    """Free memory of a device; None where it uses the host's."""
+    statistics = device.memory_stats()
+    if not statistics or "bytes_limit" not in statistics:
+        return None
+    return int(statistics["bytes_limit"]) - int(statistics.get("bytes_in_use", 0))

@@ -2,6 +2,7 @@
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.layout import SlotLayout
+from jaxsrl.dataflow.bytes_per_item import ReplayBytes
 from jaxsrl.dataflow.fragment import Carries, Channel, Devices, Fragment, FragmentKind, Processes, WhenFull
 from jaxsrl.dataflow.plan import Plan, nearest_multiple
 from jaxsrl.dataflow.resources import Resources
@@ -48,6 +49,26 @@ def validate_memory(plan: Plan, layout: SlotLayout, resources: Resources) -> Non
             f"take {wanted:,} bytes of shared memory, but {resources.shared_memory_bytes:,} are free: use fewer "
             f"--run.num-envs, a shorter --run.rollout-length, or a larger /dev/shm"
         )
+
+
+def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources) -> None:
+    """Refuses experience that the memory which is to keep it has no room for.
+
+    Raises:
+        UserError: says how many bytes are wanted and free, and what makes them fewer.
+    """
+    fragment = plan.replay
+    if fragment is None:
+        return
+    where = f"plan {plan.policy}: fragment {fragment.name}"
+    free, share, place = resources.host_memory_bytes, replay.held, "this machine's memory"
+    hint = "use a smaller --agent.replay.capacity"
+    if isinstance(fragment.placement, Devices) and resources.device_memory_bytes is not None:
+        number = len(fragment.placement.indices)
+        free, share, place = resources.device_memory_bytes, -(-replay.held // number), "each device's memory"
+        hint += ", --run.replay-on host, or more --run.num-devices"
+    if free is not None and share > free:
+        raise UserError(f"{where} takes {share:,} bytes of {place}, of which {free:,} are free: {hint}")
 
 
 def _validate_channel(plan: Plan, channel: Channel, names: list[str]) -> None:

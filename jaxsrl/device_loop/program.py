@@ -92,6 +92,6 @@ def compile_advance(
         carry = (state, rows, nothing)
         return jax.lax.fori_loop(0, num_updates, lambda _, carry: one(carry[0], carry[1], keys), carry)
 
-    out_shardings = (mesh.replicated, mesh.leading_rows, mesh.replicated)
+    out_shardings = (mesh.state_shardings(state), mesh.leading_rows, mesh.replicated)
     jitted = jax.jit(advance, donate_argnums=(1, 2), out_shardings=out_shardings)
     return jitted.lower(np.int32(1), state, rows, keys).compile()

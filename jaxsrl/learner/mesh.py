@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
 from envpool_bridge.slot_views import SlotViews
 from envpool_bridge.tree import map_leaves
+from jaxsrl.replay.replayed import state_shardings
 
 Device = Any  # a jax.Device, which is no type to type checkers
 KeyedUpdate = Callable[[LearnerState, Trajectory], tuple[LearnerState, Metrics]]
@@ -43,7 +44,11 @@ class LearnerMesh:
 
     def place_state(self, state: LearnerState) -> LearnerState:
         """The state with the sharding that the update returns: another one would compile a second time."""
-        return jax.device_put(state, self.replicated)
+        return jax.device_put(_apart(state), self.state_shardings(state))
+
+    def state_shardings(self, state: LearnerState) -> LearnerState:
+        """The sharding of each leaf: replicated, but for experience that the state keeps, whose rows are sharded."""
+        return state_shardings(state, self.rows, self.replicated)
 
     def place_batch(self, slots: Sequence[SlotViews]) -> Trajectory:
         """Slots, which share the rows in order, as a trajectory sharded over rows. It may alias them: see `aliases_host`.
@@ -94,7 +99,21 @@ class LearnerMesh:
         def update(state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
             return agent.update(state, batch, jax.random.fold_in(run_key, state.num_updates))
 
-        return jax.jit(update, donate_argnums=0, out_shardings=(self.replicated, self.replicated))
+        shardings = self.state_shardings(jax.eval_shape(agent.init, run_key))
+        return jax.jit(update, donate_argnums=0, out_shardings=(shardings, self.replicated))
+
+
+def _apart(state: LearnerState) -> LearnerState:
+    """The state with an array of its own in each leaf (target networks begin as the networks): none may be donated twice."""
+    seen: set[int] = set()
+
+    def own(leaf: Any) -> Any:
+        if id(leaf) in seen:
+            return leaf.copy()
+        seen.add(id(leaf))
+        return leaf
+
+    return jax.tree.map(own, state)
 
 
 def _as_trajectory(slot: SlotViews) -> Trajectory:

@@ -4,7 +4,7 @@ import math
 
 import jax
 
-from agents.api import Agent, GradientSteps
+from agents.api import Agent, AnyAgent, GradientSteps
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
@@ -12,11 +12,11 @@ from jaxsrl.agent_layout import agent_layout, trajectory_shapes
 from jaxsrl.dataflow.fragment import Devices
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Resources
-from jaxsrl.dataflow.validate import nearest_multiple, validate_memory, validate_plan
-from jaxsrl.frame_stacking import with_stacked_frames
+from jaxsrl.dataflow.validate import nearest_multiple, validate_memory, validate_plan, validate_replay_memory
 from jaxsrl.jax_envs.protocol import JaxEnv
 from jaxsrl.jax_envs.rows import JaxSource
 from jaxsrl.learner.group_plan import check_groups
+from jaxsrl.learning_agent import learning_agent, replay_bytes
 
 
 def runs_on_device(plan: Plan) -> bool:
@@ -24,7 +24,7 @@ def runs_on_device(plan: Plan) -> bool:
     return isinstance(plan.environments.placement, Devices)
 
 
-def check_run(plan: Plan, agent: Agent, source: EnvSource, spec: EnvSpec, resources: Resources) -> None:
+def check_run(plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec, resources: Resources) -> None:
     """Refuses what cannot run; starts nothing.
 
     Raises:
@@ -38,7 +38,9 @@ def check_run(plan: Plan, agent: Agent, source: EnvSource, spec: EnvSpec, resour
     check_groups(plan, agent)
     _check_whole_environments(plan, spec)
     validate_memory(plan, agent_layout(spec, plan.shape, agent), resources)
-    _check_update(with_stacked_frames(agent, spec), spec, plan)
+    sizes = (plan.num_rows, plan.shape.rollout_length)
+    validate_replay_memory(plan, replay_bytes(agent, spec, *sizes), resources)
+    _check_update(learning_agent(agent, spec, *sizes), spec, plan)
 
 
 def _check_whole_environments(plan: Plan, spec: EnvSpec) -> None:
@@ -84,13 +86,13 @@ def jax_env_of_source(source: EnvSource) -> JaxEnv:
     return source.make_jax_env()
 
 
-def gradient_steps_of(agent: Agent, plan: Plan) -> GradientSteps:
+def gradient_steps_of(agent: AnyAgent, plan: Plan) -> GradientSteps:
     """How the agent's update is cut.
 
     Raises:
         UserError: it is not.
     """
-    if agent.gradient_steps is None:
+    if not isinstance(agent, Agent) or agent.gradient_steps is None:
         raise UserError(
             f"plan {plan.policy}: a parameter server needs an update that is cut into gradient steps, which agent "
             f"{agent.name} has not: use another --policy (multiple_learners shares gradients without a server)"

@@ -1,9 +1,7 @@
 """Training wholly on devices: JAX environments, acting and learning in one program."""
 
-import jax
-
-from agents.api import LearnerState
-from jaxsrl.checkpoint import Arrays, flatten
+from agents.api import Agent, LearnerState
+from jaxsrl.checkpoint import Arrays
 from jaxsrl.device_loop.loop import DeviceLearner, run_device_learner
 from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.jax_envs.protocol import JaxEnv, validate_env
@@ -11,7 +9,7 @@ from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
 from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.runtime.interpret import devices_of
-from jaxsrl.runtime.progress import EPISODES, LEARNER, named, restore_state
+from jaxsrl.runtime.progress import EPISODES, named, restore_state, state_to_arrays
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
 from jaxsrl.runtime.training import Training, TrainingSetup
 
@@ -39,6 +37,7 @@ class DeviceTraining(Training):
             self._state = agent.init(self.init_key)
         else:
             self._state = restore_state(agent, self.init_key, arrays)
+            self.say_replay(arrays)
             self._episodes.restore(named(arrays, EPISODES))
             self._saved = arrays
         return int(self._state.num_updates)
@@ -52,6 +51,8 @@ class DeviceTraining(Training):
     def learn(self, sinks: Sinks) -> AnyLearner:
         """See `Training`."""
         setup, config = self.setup, self.config
+        if not isinstance(setup.agent, Agent):
+            raise TypeError(f"agent {setup.agent.name} has no replay around it")
         learner = DeviceLearner(
             setup.agent,
             self._env,
@@ -82,7 +83,8 @@ class DeviceTraining(Training):
         if not isinstance(learner, DeviceLearner):
             raise TypeError(f"expected the device's learner, got {type(learner).__name__}")
         episodes = {EPISODES + name: value for name, value in self._episodes.to_arrays().items()}
-        return {**flatten(jax.device_get(learner.state), LEARNER), **episodes, **learner.save_arrays()}
+        state = state_to_arrays(learner.state, self.config.checkpoint_replay)
+        return {**state, **episodes, **learner.save_arrays()}
 
     def episode_metrics(self) -> dict[str, float]:
         """See `Training`."""

@@ -41,6 +41,7 @@ class HostTraining(Training):
             self._progress = from_arrays(
                 agent, self.init_key, arrays, config.num_envs, config.rollout_length, self.setup.spec
             )
+            self.say_replay(arrays)
         return int(self._progress.state.num_updates)
 
     def finished_state(self) -> LearnerState:
@@ -93,7 +94,8 @@ class HostTraining(Training):
         if self._learner is None:
             raise RuntimeError("learn comes first")
         behind = self._learner.behind if self.setup.plan.max_policy_lag == 1 else None
-        return to_arrays(learner.state, behind, self.progress.episodes, self.progress.log)
+        with_replay = self.config.checkpoint_replay
+        return to_arrays(learner.state, behind, self.progress.episodes, self.progress.log, with_replay)
 
     def episode_metrics(self) -> dict[str, float]:
         """See `Training`."""

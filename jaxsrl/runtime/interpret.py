@@ -2,7 +2,7 @@
 
 import jax
 
-from agents.api import Agent, Array
+from agents.api import Agent, AnyAgent, Array
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.dataflow.fragment import Carries, Devices, Fragment, InProcess, Processes, WhenFull
@@ -52,7 +52,7 @@ def make_source(config: SourceConfig, lifecycle: Lifecycle) -> TrajectorySource:
 
 
 def make_learner(
-    agent: Agent,
+    agent: AnyAgent,
     spec: EnvSpec,
     plan: Plan,
     source: TrajectorySource,
@@ -77,6 +77,8 @@ def make_learner(
     server, gradients = plan.parameter_server, plan.channel(Carries.GRADIENTS)
     trajectories = plan.channel(Carries.TRAJECTORIES)
     drops = trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST
+    if not isinstance(agent, Agent):
+        raise NotImplementedError
     if learns_by_group(plan):
         meshes = GroupMeshes(
             stacked_groups(agent, spec), {learner.group: devices_of(learner) for learner in plan.learners}

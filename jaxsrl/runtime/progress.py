@@ -1,6 +1,7 @@
 """All that a checkpoint holds, to and from arrays."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,9 +12,10 @@ from envpool_bridge.specs import EnvSpec
 from jaxsrl.agent_layout import agent_state_spec
 from jaxsrl.checkpoint import Arrays, flatten, unflatten
 from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.replay.replayed import Replayed
 from jaxsrl.runtime.episode_log import EpisodeLog
 
-LEARNER, _BEHIND, EPISODES, _LOG = "learner", "behind", "episodes/", "environments/"
+LEARNER, REPLAY, _BEHIND, EPISODES, _LOG = "learner", "replay", "behind", "episodes/", "environments/"
 
 
 @dataclasses.dataclass
@@ -42,10 +44,16 @@ def begin(agent: AnyAgent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Prog
     return Progress(agent.init(key), None, EpisodeTracker(num_rows, spec.info_fields), log, reset)
 
 
-def to_arrays(state: LearnerState, behind: Params | None, episodes: EpisodeTracker, log: EpisodeLog) -> Arrays:
-    """Everything by name; fetches from the device."""
-    state, behind = jax.device_get((state, behind))
-    arrays = flatten(state, LEARNER)
+def to_arrays(
+    state: LearnerState,
+    behind: Params | None,
+    episodes: EpisodeTracker,
+    log: EpisodeLog,
+    with_replay: bool = True,
+) -> Arrays:
+    """Everything by name; fetches from the device. `with_replay` is whether experience that the state holds is kept."""
+    behind = jax.device_get(behind)
+    arrays = state_to_arrays(state, with_replay)
     if behind is not None:
         arrays |= flatten(behind, _BEHIND)
     arrays |= {EPISODES + name: value for name, value in episodes.to_arrays().items()}
@@ -72,11 +80,39 @@ def from_arrays(
     return Progress(state, behind, episodes, log, reset)
 
 
+def state_to_arrays(state: LearnerState, with_replay: bool = True) -> Arrays:
+    """The learner state by name; experience, if it holds any and `with_replay`, under a name of its own."""
+    if not isinstance(state.extra, Replayed):
+        return flatten(jax.device_get(state), LEARNER)
+    learner = dataclasses.replace(state, extra=state.extra.extra)
+    kept = flatten(jax.device_get(state.extra.buffer), REPLAY) if with_replay else {}
+    return flatten(jax.device_get(learner), LEARNER) | kept
+
+
+def holds_replay(arrays: Arrays) -> bool:
+    """Whether a checkpoint has experience in it."""
+    return any(name.startswith(REPLAY) for name in arrays)
+
+
 def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerState:
-    """The learner state alone, which is all that evaluation needs."""
+    """The learner state alone, which is all that evaluation needs.
+
+    An agent with replay around it gets its experience back if the arrays have it, and begins with none if not.
+
+    Raises:
+        UserError: the arrays are of another network or algorithm.
+    """
     template = jax.eval_shape(agent.init, key)
-    template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
-    return unflatten(template, arrays, LEARNER)
+    if not isinstance(template.extra, Replayed):
+        return unflatten(_zeros(template), arrays, LEARNER)
+    learner = _zeros(dataclasses.replace(template, extra=template.extra.extra))
+    state: LearnerState = unflatten(learner, arrays, LEARNER)
+    kept = unflatten(_zeros(template.extra.buffer), arrays, REPLAY) if holds_replay(arrays) else None
+    return dataclasses.replace(state, extra=Replayed(state.extra, kept or agent.init(key).extra.buffer))
+
+
+def _zeros(shapes: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def named(arrays: Arrays, prefix: str) -> Arrays:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from agents.api import Agent
+from agents.api import Agent, AnyAgent
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec, spec_to_dict
 from jaxsrl.config import RunConfig, to_json
@@ -11,7 +11,9 @@ from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import MakeEnv, as_source
 from jaxsrl.frame_stacking import with_stacked_frames
+from jaxsrl.learning_agent import learning_agent
 from jaxsrl.plan_for_agent import plan_for_agent
+from jaxsrl.replay.replay_plan import replays_on_host
 from jaxsrl.run_directory import PLAN, RunDirectory, write_json
 from jaxsrl.runtime.check_run import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.runtime.device_training import DeviceTraining
@@ -19,14 +21,14 @@ from jaxsrl.runtime.host_training import HostTraining
 from jaxsrl.runtime.training import RunReport, TrainingSetup
 
 
-def run_name(config: RunConfig, agent: Agent, spec: EnvSpec) -> str:
+def run_name(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> str:
     """Name of the run's directory."""
     return config.name or f"{agent.name}_{spec.env_id.replace('/', '-')}_seed{config.seed}"
 
 
 def run(
     plan: Plan,
-    agent: Agent,
+    agent: AnyAgent,
     make_env: MakeEnv,
     config: RunConfig,
     *,
@@ -53,14 +55,17 @@ def run(
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
     source = as_source(make_env)
     spec = spec or source.spec()
-    plan = plan_for_agent(plan, agent)
+    plan = plan_for_agent(plan, agent, config.replay_on)
     check_run(plan, agent, source, spec, Resources.detect())
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
     with RunDirectory(Path(config.directory) / run_name(config, agent, spec)) as directory:
         directory.claim(identity)
         write_json(directory.path / PLAN, plan_to_json(plan))
-        setup = TrainingSetup(plan, with_stacked_frames(agent, spec), source, spec, config, directory, identity, quiet)
+        trained = with_stacked_frames(agent, spec)
+        if isinstance(trained, Agent) or not replays_on_host(plan):
+            trained = learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length)
+        setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, quiet)
         if runs_on_device(plan):
             return DeviceTraining(setup, jax_env_of_source(source)).train()
         return HostTraining(setup).train()

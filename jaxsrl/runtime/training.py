@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from agents.api import Agent, LearnerState
+from agents.api import AnyAgent, LearnerState
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.checkpoint import Arrays, CheckpointStore
@@ -18,6 +18,7 @@ from jaxsrl.metrics.console import ConsoleSink
 from jaxsrl.metrics.sinks import JsonlSink, MetricsSink, Sinks, TensorBoardSink
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.lifecycle import Lifecycle, stop_on_signals
+from jaxsrl.runtime.progress import holds_replay
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
 
 
@@ -50,7 +51,8 @@ class TrainingSetup:
 
     Attributes:
         plan: what to interpret.
-        agent: what to train.
+        agent: what to train, for single frames. One that learns from replay only where that is on the host: elsewhere it has
+            its replay around it (`jaxsrl.learning_agent`).
         source: of environments.
         spec: of the source.
         config: of the run.
@@ -60,7 +62,7 @@ class TrainingSetup:
     """
 
     plan: Plan
-    agent: Agent
+    agent: AnyAgent
     source: EnvSource
     spec: EnvSpec
     config: RunConfig
@@ -159,6 +161,11 @@ class Training(abc.ABC):
         if self._reporter is not None:
             self._reporter.checkpoint_update = update
         self.setup.directory.log(f"checkpoint at update {update}")
+
+    def say_replay(self, arrays: Arrays) -> None:
+        """Says so where a resumed run has to collect its experience anew."""
+        if self.setup.plan.replay is not None and not holds_replay(arrays):
+            self.say("the checkpoint holds no experience (--run.no-checkpoint-replay): replay begins empty")
 
     def say(self, line: str) -> None:
         """Tells the log, and the terminal unless it is to be quiet."""

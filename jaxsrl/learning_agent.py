@@ -1,0 +1,50 @@
+"""The agent that a run trains: for single frames, and with replay around what learns from samples."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import Agent, AnyAgent, ReplayAgent
+from envpool_bridge.specs import EnvSpec
+from jaxsrl.agent_layout import trajectory_shapes
+from jaxsrl.dataflow.bytes_per_item import ReplayBytes
+from jaxsrl.frame_stacking import with_stacked_frames
+from jaxsrl.replay.on_device import with_device_replay
+from jaxsrl.replay.replayed import Replayed
+
+
+def learning_agent(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: int) -> Agent:
+    """The agent whose `update` takes what a slot holds: trajectories of single frames.
+
+    Args:
+        agent: as it was made for the spec.
+        spec: of all rows.
+        num_rows: B.
+        rollout_length: T.
+
+    Raises:
+        UserError: the sizes do not fit the agent's replay.
+    """
+    if not isinstance(agent, ReplayAgent):
+        return with_stacked_frames(agent, spec)
+    shapes = trajectory_shapes(agent, spec, num_rows, rollout_length)
+    return with_device_replay(with_stacked_frames(agent, spec), shapes)
+
+
+def replay_bytes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: int) -> ReplayBytes:
+    """What the agent's replay holds and hands out; nothing is allocated. Arguments as of `learning_agent`."""
+    if not isinstance(agent, ReplayAgent):
+        return ReplayBytes()
+    replay = agent.data
+    state: Any = jax.eval_shape(learning_agent(agent, spec, num_rows, rollout_length).init, jax.random.key(0))
+    held = _bytes(state.extra.buffer) if isinstance(state.extra, Replayed) else 0
+    rows = replay.config.batch_size * replay.rows_per_window
+    sample = _bytes(trajectory_shapes(agent, spec, rows, replay.num_steps))
+    return ReplayBytes(held, sample, replay.config.batch_size * np.dtype(np.float32).itemsize)
+
+
+def _bytes(tree: Any) -> int:
+    leaves: list[Any] = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
