@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import optax
 
 from agents import returns, schedules
-from agents.acting import EXTRAS
 from agents.api import (
     Action,
     Agent,
@@ -24,9 +23,7 @@ from agents.api import (
     GradientSteps,
     LearnerState,
     Metrics,
-    Mode,
     Observation,
-    OnPolicy,
     Params,
     Progress,
     Summary,
@@ -35,9 +32,9 @@ from agents.api import (
 from agents.coma_networks import ComaNetworks, make_coma_networks
 from agents.coma_team import team_view
 from agents.coma_values import counterfactual_advantage, lambda_targets, taken
-from agents.gradient_steps import make_update
 from agents.networks.config import NetworkConfig
-from agents.normalisation import NormalisationConfig, with_normalisation
+from agents.normalisation import NormalisationConfig
+from agents.on_policy import approximate_kl, clipped_adam, log_ratio_of, make_on_policy_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
 
@@ -128,7 +125,7 @@ def make_coma(config: COMAConfig, spec: EnvSpec, network: NetworkConfig) -> Agen
         "actor": _schedule(config, config.learning_rate, 1),
         "critic": _schedule(config, config.critic_learning_rate, config.num_critic_steps),
     }
-    optimizers = {name: _optimizer(config, rate) for name, rate in rates.items()}
+    optimizers = {name: clipped_adam(rate, config.max_grad_norm, config.adam_epsilon) for name, rate in rates.items()}
     steps = GradientSteps(
         num_steps=config.num_critic_steps + 1,
         prepare=partial(prepare, config, net, spec),
@@ -136,17 +133,7 @@ def make_coma(config: COMAConfig, spec: EnvSpec, network: NetworkConfig) -> Agen
         apply=make_coma_apply(optimizers),
         finish=partial(finish, config, rates["actor"]),
     )
-    agent = Agent(
-        name="coma",
-        init=partial(init, net, optimizers),
-        initial_agent_state=net.initial_state,
-        act=partial(act, net),
-        update=make_update(steps),
-        extras=EXTRAS,
-        data=OnPolicy(),
-        gradient_steps=steps,
-    )
-    return with_normalisation(agent, config.normalisation, spec, config.discount)
+    return make_on_policy_agent("coma", config, spec, net, partial(init, net, optimizers), steps)
 
 
 def init(net: ComaNetworks, optimizers: Mapping[str, optax.GradientTransformation], key: Array) -> LearnerState:
@@ -156,21 +143,6 @@ def init(net: ComaNetworks, optimizers: Mapping[str, optax.GradientTransformatio
     # A copy: what a learner state carries may be donated, and no array twice.
     target = jax.tree.map(jnp.copy, params["critic"])
     return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), {"target_critic": target})
-
-
-def act(
-    net: ComaNetworks,
-    params: Params,
-    observation: Observation,
-    agent_state: AgentState,
-    is_first: Array,
-    keys: Array,
-    mode: Mode,
-) -> tuple[Action, dict[str, Array], AgentState]:
-    """Actions of [B, ...] observations, each row's by its own alone, with their [B] log-probabilities."""
-    logits, agent_state = net.step(params, observation, agent_state, is_first)
-    action = net.distribution.sample(logits, keys) if mode is Mode.SAMPLE else net.distribution.mode(logits)
-    return action, {"behaviour_log_prob": net.distribution.log_prob(logits, action)}, agent_state
 
 
 def prepare(
@@ -259,12 +231,11 @@ def actor_loss(config: COMAConfig, net: ComaNetworks, params: Params, prepared: 
     log_prob = net.distribution.log_prob(logits, prepared.action)
     policy = -mean(advantage * log_prob)
     entropy = mean(net.distribution.entropy(logits))
-    log_ratio = jnp.where(prepared.weight > 0, log_prob - prepared.behaviour_log_prob, 0.0)
+    log_ratio = log_ratio_of(log_prob, prepared.behaviour_log_prob, prepared.weight > 0)
     metrics = {
         "loss/policy": policy,
         "policy/entropy": entropy,
-        # 0 where the newest policy acted; see `agents.ppo.loss`.
-        "policy/approx_kl": mean(jnp.exp(log_ratio) - 1.0 - log_ratio),
+        "policy/approx_kl": mean(approximate_kl(log_ratio)),
         "advantage/deviation": jnp.sqrt(mean(jnp.square(advantage))),
     }
     return policy - config.entropy_coef * entropy, metrics
@@ -309,7 +280,3 @@ def finish(
 
 def _schedule(config: COMAConfig, initial: float, steps_an_update: int) -> optax.Schedule:
     return schedules.make_schedule(config.learning_rate_schedule, initial, config.total_updates * steps_an_update)
-
-
-def _optimizer(config: COMAConfig, rate: optax.Schedule) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(rate, eps=config.adam_epsilon))

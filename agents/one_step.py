@@ -12,23 +12,22 @@ import jax.numpy as jnp
 import optax
 
 from agents import returns, schedules
-from agents.acting import EXTRAS, act
 from agents.api import (
     Agent,
     Array,
     GradientSteps,
     LearnerState,
     Metrics,
-    OnPolicy,
     Params,
     Progress,
     Summary,
     Trajectory,
 )
-from agents.gradient_steps import make_apply, make_update
+from agents.gradient_steps import make_apply
 from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
-from agents.normalisation import NormalisationConfig, with_normalisation
+from agents.normalisation import NormalisationConfig
+from agents.on_policy import approximate_kl, clipped_adam, log_ratio_of, make_on_policy_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
 
@@ -121,17 +120,7 @@ def make_one_step_agent(
         apply=make_apply(optimizer),
         finish=partial(finish, schedule),
     )
-    agent = Agent(
-        name=name,
-        init=partial(init, net, optimizer),
-        initial_agent_state=net.initial_state,
-        act=partial(act, net),
-        update=make_update(steps),
-        extras=EXTRAS,
-        data=OnPolicy(),
-        gradient_steps=steps,
-    )
-    return with_normalisation(agent, config.normalisation, spec, config.discount)
+    return make_on_policy_agent(name, config, spec, net, partial(init, net, optimizer), steps)
 
 
 def init(net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) -> LearnerState:
@@ -152,8 +141,7 @@ def loss(
     """- E[log pi(a|o) advantage] + c_v / 2 E[(V - target)^2] - c_e E[entropy], over the steps that count."""
     parameters, value, _ = net.unroll(params, batch.observation, batch.agent_state, batch.is_first)
     log_prob = net.distribution.log_prob(parameters[:-1], batch.action)
-    # A reset step's log-ratio may be anything; exp must not overflow there.
-    log_ratio = jnp.where(batch.valid, log_prob - batch.extras["behaviour_log_prob"], 0.0)
+    log_ratio = log_ratio_of(log_prob, batch.extras["behaviour_log_prob"], batch.valid)
     log_ratio, fixed_value = jax.lax.stop_gradient((log_ratio, value))
     found = targets(batch, log_ratio, fixed_value)
     mean = partial(returns.weighted_mean, weight=found.weight)
@@ -167,8 +155,7 @@ def loss(
         "loss/policy": policy,
         "loss/value": value_error,
         "policy/entropy": entropy,
-        # The low-variance estimate of KL(behaviour || target): E[(r - 1) - log r] (Schulman 2020).
-        "policy/approx_kl": mean(jnp.exp(log_ratio) - 1.0 - log_ratio),
+        "policy/approx_kl": mean(approximate_kl(log_ratio)),
         "value/explained_variance": returns.explained_variance(found.value, fixed_value[:-1], found.weight),
     }
     return total, metrics | found.metrics
@@ -195,7 +182,6 @@ def finish(
 def make_optimizer(config: OneStepConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     """The chosen optimizer behind a clip of the gradient's global norm."""
     if config.optimizer == "adam":
-        step = optax.adam(schedule, eps=config.optimizer_epsilon)
-    else:
-        step = optax.rmsprop(schedule, decay=config.rmsprop_decay, eps=config.optimizer_epsilon)
+        return clipped_adam(schedule, config.max_grad_norm, config.optimizer_epsilon)
+    step = optax.rmsprop(schedule, decay=config.rmsprop_decay, eps=config.optimizer_epsilon)
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), step)

@@ -9,13 +9,13 @@ Source: van Hasselt et al. 2016 (arXiv:1602.07714), algorithm 1 and section 2.1;
 
 How an agent uses it, cut into gradient steps or not:
 
-1. `init()` is part of the parameters, beside those of the network: `{"network": ..., "popart": ...}`, say. It is so versioned,
-   published and saved with the layer that it belongs to. Gradients are of the network alone; no optimizer has a state for it.
+1. `init()` is part of `LearnerState.extra` (`agents/ppo.py`), so that it is saved with the layer that it belongs to; no gradient
+   is of it, and no optimizer has a state for it. It is not published with the parameters: `act` needs no values.
 2. `prepare`: `denormalise` the network's values, then advantages and targets as ever, in reward units. The summary takes
    `target_moments(targets, weight)` along, which have no rows, so that they can travel to a parameter server.
-3. The loss: the error between the network's output and `normalise(statistics, targets)`, with the statistics in its parameters
-   (`stop_gradient` or not, if the gradient is of the network alone). What is clipped around old values is normalised, too.
-4. `finish`: `new = merge(old, moments, beta)` and `rescale(network, old, new)`, of the newest parameters.
+3. The loss: the error between the network's output and `normalise(statistics, targets)`, which `prepare` computes with the
+   statistics that it was given. What is clipped around old values is normalised, too.
+4. `finish`: `new = merge(old, moments, beta)` of the newest `extra`, and `rescale(params, old, new)` of the newest parameters.
 
 Deviations from the papers, on purpose:
 

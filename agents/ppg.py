@@ -15,11 +15,10 @@ import jax.numpy as jnp
 import optax
 
 from agents import returns, schedules
-from agents.acting import EXTRAS, act
-from agents.api import Agent, Array, LearnerState, Metrics, Observation, OnPolicy, OptState, Params, Trajectory
+from agents.api import Agent, Array, LearnerState, Metrics, Observation, OptState, Params, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, make_phasic
-from agents.normalisation import with_normalisation
+from agents.on_policy import clipped_adam, clipped_policy_loss, make_on_policy_agent
 from agents.ppg_auxiliary import auxiliary_phase, descend, empty_memory, remember, time_order
 from agents.ppg_config import PPGConfig
 from envpool_bridge.errors import UserError
@@ -54,17 +53,14 @@ def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     rate = schedules.make_schedule(kind, config.learning_rate, config.total_updates * config.num_gradient_steps)
     auxiliary_total = max(1, auxiliary_phases * config.num_auxiliary_steps)
     auxiliary_rate = schedules.make_schedule(kind, config.auxiliary_learning_rate, auxiliary_total)
-    optimizers = {_POLICY: _optimizer(config, rate), _AUXILIARY: _optimizer(config, auxiliary_rate)}
-    agent = Agent(
-        name="ppg",
-        init=partial(init, config, spec, phasic, optimizers),
-        initial_agent_state=phasic.net.initial_state,
-        act=partial(act, phasic.net),
-        update=partial(update, config, phasic, optimizers, rate),
-        extras=EXTRAS,
-        data=OnPolicy(),
+    optimizers = {
+        name: clipped_adam(of_phase, config.max_grad_norm, config.adam_epsilon)
+        for name, of_phase in {_POLICY: rate, _AUXILIARY: auxiliary_rate}.items()
+    }
+    begin = partial(init, config, spec, phasic, optimizers)
+    return make_on_policy_agent(
+        "ppg", config, spec, phasic.net, begin, partial(update, config, phasic, optimizers, rate)
     )
-    return with_normalisation(agent, config.normalisation, spec, config.discount)
 
 
 def init(
@@ -151,26 +147,8 @@ def policy_loss(config: PPGConfig, phasic: Phasic, params: Params, batch: Policy
     """Clipped surrogate + value error - entropy bonus; steps of weight 0 do not count."""
     parameters, value, _ = phasic.outputs(params, batch.observation)
     distribution, mean = phasic.net.distribution, partial(returns.weighted_mean, weight=batch.weight)
-    advantage = returns.standardise(batch.advantage, batch.weight) if config.normalise_advantage else batch.advantage
-    log_ratio = distribution.log_prob(parameters, batch.action) - batch.behaviour_log_prob
-    # A reset step's log-ratio may be anything; exp must not overflow there, or its gradient becomes NaN.
-    log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
-    ratio = jnp.exp(log_ratio)
-    clipped = jnp.clip(ratio, 1.0 - config.clip_epsilon, 1.0 + config.clip_epsilon)
-    policy = -mean(jnp.minimum(ratio * advantage, clipped * advantage))
+    policy, metrics = clipped_policy_loss(config, distribution.log_prob(parameters, batch.action), batch)
     value_error = 0.5 * mean(jnp.square(value - batch.target_value))
     entropy = mean(distribution.entropy(parameters))
     total = policy + config.value_coef * value_error - config.entropy_coef * entropy
-    return total, {
-        "loss/total": total,
-        "loss/policy": policy,
-        "loss/value": value_error,
-        "policy/entropy": entropy,
-        # The low-variance estimate of KL(behaviour || target): E[(r - 1) - log r] (Schulman 2020).
-        "policy/approx_kl": mean(ratio - 1.0 - log_ratio),
-        "policy/clip_fraction": mean((jnp.abs(ratio - 1.0) > config.clip_epsilon).astype(ratio.dtype)),
-    }
-
-
-def _optimizer(config: PPGConfig, rate: optax.Schedule) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(rate, eps=config.adam_epsilon))
+    return total, metrics | {"loss/total": total, "loss/value": value_error, "policy/entropy": entropy}

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import optax
 
 from agents import popart, returns, schedules, sequences
-from agents.acting import EXTRAS, act
 from agents.api import (
     Action,
     Agent,
@@ -23,16 +22,15 @@ from agents.api import (
     LearnerState,
     Metrics,
     Observation,
-    OnPolicy,
     Params,
     Progress,
     Summary,
     Trajectory,
 )
-from agents.gradient_steps import make_apply, make_update
+from agents.gradient_steps import make_apply
 from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
-from agents.normalisation import with_normalisation
+from agents.on_policy import clipped_adam, clipped_policy_loss, make_on_policy_agent
 from agents.ppo_config import PPOConfig
 from agents.value_targets import ValueTargets, make_targets
 from envpool_bridge.errors import UserError
@@ -93,9 +91,7 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     schedule = schedules.make_schedule(
         config.learning_rate_schedule, config.learning_rate, config.total_updates * config.num_gradient_steps
     )
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(config.max_grad_norm), optax.adam(schedule, eps=config.adam_epsilon)
-    )
+    optimizer = clipped_adam(schedule, config.max_grad_norm, config.adam_epsilon)
     steps = GradientSteps(
         num_steps=config.num_gradient_steps,
         prepare=partial(prepare, config, net),
@@ -103,17 +99,7 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
         apply=make_apply(optimizer, _kl_stop(config)),
         finish=partial(finish, config, schedule),
     )
-    agent = Agent(
-        name="ppo",
-        init=partial(init, config, net, optimizer),
-        initial_agent_state=net.initial_state,
-        act=partial(act, net),
-        update=make_update(steps),
-        extras=EXTRAS,
-        data=OnPolicy(),
-        gradient_steps=steps,
-    )
-    return with_normalisation(agent, config.normalisation, spec, config.discount)
+    return make_on_policy_agent("ppo", config, spec, net, partial(init, config, net, optimizer), steps)
 
 
 def init(config: PPOConfig, net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) -> LearnerState:
@@ -175,29 +161,12 @@ def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> t
     """Clipped surrogate + value error - entropy bonus; steps of weight 0 do not count."""
     parameters, value, _ = net.unroll(params, batch.observation, batch.agent_state, batch.is_first)
     mean = partial(returns.weighted_mean, weight=batch.weight)
-    advantage = returns.standardise(batch.advantage, batch.weight) if config.normalise_advantage else batch.advantage
-    log_ratio = net.distribution.log_prob(parameters, batch.action) - batch.behaviour_log_prob
-    # A reset step's log-ratio may be anything; exp must not overflow there, or its gradient becomes NaN.
-    log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
-    ratio = jnp.exp(log_ratio)
-    clipped = jnp.clip(ratio, 1.0 - config.clip_epsilon, 1.0 + config.clip_epsilon)
-    surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
-    if config.dual_clip is not None:
-        surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, config.dual_clip * advantage), surrogate)
-    policy = -mean(surrogate)
+    log_prob = net.distribution.log_prob(parameters, batch.action)
+    policy, metrics = clipped_policy_loss(config, log_prob, batch, config.dual_clip)
     value_error = 0.5 * mean(_squared_value_error(config, value, batch))
     entropy = mean(net.distribution.entropy(parameters))
     total = policy + config.value_coef * value_error - config.entropy_coef * entropy
-    metrics = {
-        "loss/total": total,
-        "loss/policy": policy,
-        "loss/value": value_error,
-        "policy/entropy": entropy,
-        # The low-variance estimate of KL(behaviour || target): E[(r - 1) - log r] (Schulman 2020).
-        "policy/approx_kl": mean(ratio - 1.0 - log_ratio),
-        "policy/clip_fraction": mean((jnp.abs(ratio - 1.0) > config.clip_epsilon).astype(ratio.dtype)),
-    }
-    return total, metrics
+    return total, metrics | {"loss/total": total, "loss/value": value_error, "policy/entropy": entropy}
 
 
 def prepare(

@@ -102,7 +102,7 @@ def _lstm(config: NetworkConfig) -> Core:
 
 
 def _gru(config: NetworkConfig) -> Core:
-    """Cho et al. 2014. State: hidden [B, H]."""
+    """Cho et al. 2014, but the reset gate acts after the matrix product: r * (W h + b), not W (r * h) + b. State: hidden [B, H]."""
     return _of_cell(nn.GRUCell(config.core_size), config.core_size, 1)
 
 
