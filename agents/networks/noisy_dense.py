@@ -1,0 +1,61 @@
+"""A dense layer whose weights carry learned noise. Source: Fortunato et al. 2018 (arXiv:1706.10295), section 3."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array
+
+
+class NoisyDense(nn.Module):
+    """y = (W + S * (f(e) f(e')^T)) x + b + s * f(e'), with factorised Gaussian noise e, e' and f(e) = sign(e) sqrt(|e|).
+
+    Attributes:
+        features: size of the output.
+        sigma: sigma_0 of the paper: deviations begin at sigma / sqrt(inputs).
+    """
+
+    features: int
+    sigma: float = 0.5
+
+    @nn.compact
+    def __call__(self, x: Array, keys: Array | None) -> Array:
+        """[..., D] to [..., features].
+
+        Args:
+            x: inputs.
+            keys: typed, consumed: one for all inputs, or [B] for x [..., B, D], noise of its own for each of B rows. None: no
+                noise, the mean weights.
+        """
+        size = x.shape[-1]
+        bound = size**-0.5
+
+        def mean(key: Array, shape: tuple[int, ...]) -> Array:
+            return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+        deviation = nn.initializers.constant(self.sigma * bound)
+        kernel = self.param("kernel", mean, (size, self.features))
+        bias = self.param("bias", mean, (self.features,))
+        kernel_deviation = self.param("kernel_deviation", deviation, (size, self.features), jnp.float32)
+        bias_deviation = self.param("bias_deviation", deviation, (self.features,), jnp.float32)
+        y = x @ kernel + bias
+        if keys is None:
+            return y
+        inward, outward = scaled_noise(keys, 0, size), scaled_noise(keys, 1, self.features)
+        # Multiplied from the sides, so that noise of each row needs no matrix of each row.
+        return y + ((x * inward) @ kernel_deviation) * outward + bias_deviation * outward
+
+
+def fold(keys: Array, number: int) -> Array:
+    """Keys of their own for the `number`-th of several uses; of the shape of `keys`, () or [B]."""
+    return jax.random.fold_in(keys, number) if keys.ndim == 0 else jax.vmap(lambda key: fold(key, number))(keys)
+
+
+def scaled_noise(keys: Array, number: int, size: int) -> Array:
+    """f(e) of standard normal e: [size] of one key, [B, size] of [B]; `number` tells several draws from one key apart."""
+
+    def draw(key: Array) -> Array:
+        noise = jax.random.normal(jax.random.fold_in(key, number), (size,))
+        return jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))
+
+    return draw(keys) if keys.ndim == 0 else jax.vmap(draw)(keys)

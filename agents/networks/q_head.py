@@ -1,0 +1,54 @@
+"""From features to what a network says of each action: one stream of layers or two, with noise or without."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from agents.api import Array
+from agents.networks.mlp import ACTIVATIONS
+from agents.networks.noisy_dense import NoisyDense, fold
+
+
+class QHead(nn.Module):
+    """Features [..., D] to [..., A, K].
+
+    Attributes:
+        num_actions: A.
+        num_outputs: K of each action.
+        hidden_size: of the layer in each stream.
+        activation: after it.
+        dueling: a stream for the state's value and one for the advantages of actions, whose mean over actions is taken off
+            (Wang et al. 2016, arXiv:1511.06581, eq. 9).
+        noisy_sigma: all layers are noisy (`NoisyDense`); None: none is.
+    """
+
+    num_actions: int
+    num_outputs: int
+    hidden_size: int
+    activation: str
+    dueling: bool
+    noisy_sigma: float | None
+
+    @nn.compact
+    def __call__(self, features: Array, noise: Array | None) -> Array:
+        """Outputs; `noise` is as the keys of `NoisyDense`."""
+        outputs = self._stream("advantage", 0, self.num_actions * self.num_outputs, features, noise)
+        outputs = outputs.reshape((*outputs.shape[:-1], self.num_actions, self.num_outputs))
+        if not self.dueling:
+            return outputs
+        value = self._stream("value", 1, self.num_outputs, features, noise)
+        return value[..., None, :] + outputs - jnp.mean(outputs, axis=-2, keepdims=True)
+
+    def _stream(self, name: str, number: int, size: int, x: Array, noise: Array | None) -> Array:
+        hidden = self._dense(f"{name}_hidden", self.hidden_size, 2**0.5, x, _of(noise, 2 * number))
+        hidden = ACTIVATIONS[self.activation](hidden)
+        # Small first outputs: values begin near 0, distributions near even ones.
+        return self._dense(name, size, 0.01, hidden, _of(noise, 2 * number + 1))
+
+    def _dense(self, name: str, size: int, gain: float, x: Array, noise: Array | None) -> Array:
+        if self.noisy_sigma is None:
+            return nn.Dense(size, kernel_init=nn.initializers.orthogonal(gain), name=name)(x)
+        return NoisyDense(size, self.noisy_sigma, name=name)(x, noise)
+
+
+def _of(noise: Array | None, number: int) -> Array | None:
+    return None if noise is None else fold(noise, number)

@@ -1,0 +1,174 @@
+"""Action values of observations, with or without memory, as pure functions of parameters."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
+from agents.distributions import find_mask
+from agents.networks.config import NetworkConfig
+from agents.networks.cores import Core, make_core
+from agents.networks.impala_resnet import ImpalaResNet
+from agents.networks.mlp import MLP
+from agents.networks.nature_cnn import NatureCNN
+from agents.networks.observation_inputs import ObservationInputs, inputs_of, require_fit
+from agents.networks.q_head import QHead
+from agents.networks.torso import apply_torso
+from envpool_bridge.errors import UserError
+from envpool_bridge.specs import DiscreteSpec, EnvSpec
+from envpool_bridge.tree import items, lookup, shown_path
+
+
+class QOptions(NamedTuple):
+    """Attributes: num_outputs: K of each action; dueling: two streams; noisy_sigma: of noisy layers, None for plain ones."""
+
+    num_outputs: int = 1
+    dueling: bool = False
+    noisy_sigma: float | None = None
+
+
+class OutputsFn(Protocol):
+    """[..., A, K] of observations [..., *leaf], without memory. `noise` is as the keys of `NoisyDense`: one, [B], or None."""
+
+    def __call__(self, params: Params, observation: Observation, noise: Array | None) -> Array: ...
+
+
+class UnrollFn(Protocol):
+    """[T, B, A, K] of T steps, and the state after them.
+
+    Args: params; observation [T, B, ...]; state [B, ...] each; is_first [T, B] bool; noise: one key, [B] of them, or None.
+    """
+
+    def __call__(
+        self, params: Params, observation: Observation, state: AgentState, is_first: Array, noise: Array | None
+    ) -> tuple[Array, AgentState]: ...
+
+
+class QNetwork(NamedTuple):
+    """Bound to an environment's spec.
+
+    Attributes:
+        init: parameters; the key is consumed.
+        outputs: of observations alone; a network that remembers refuses.
+        unroll: of steps; serves networks of every kind.
+        initial_state: of so many rows; () without memory.
+        legal: observation [..., *leaf] to [..., A], 0 where an action is illegal; None where all always are.
+        num_actions: A.
+        remembers: whether there is a state.
+    """
+
+    init: Callable[[Array], Params]
+    outputs: OutputsFn
+    unroll: UnrollFn
+    initial_state: InitialAgentStateFn
+    legal: Callable[[Observation], Array | None]
+    num_actions: int
+    remembers: bool
+
+    def step(
+        self, params: Params, observation: Observation, state: AgentState, is_first: Array, noise: Array | None
+    ) -> tuple[Array, AgentState]:
+        """[B, A, K] of one step of B rows, and the state after it; arguments as those of `unroll` without T."""
+        if not self.remembers:
+            return self.outputs(params, observation, noise), state
+        steps, first = jax.tree.map(lambda leaf: leaf[None], (observation, is_first))
+        outputs, state = self.unroll(params, steps, state, first, noise)
+        return outputs[0], state
+
+
+_TORSOS: dict[str, Any] = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet}
+
+
+class _Features(nn.Module):
+    """A torso. `cut`: of one array, without its last layer, which is that of the head's streams."""
+
+    config: NetworkConfig
+    images: tuple[str, ...]
+    cut: bool
+
+    @nn.compact
+    def __call__(self, inputs: Any) -> Array:
+        if self.cut and not isinstance(inputs, dict) and self.config.torso in _TORSOS:
+            torso = _TORSOS[self.config.torso]
+            return torso(self.config.hidden_sizes[:-1], self.config.activation, name="torso")(inputs)
+        return apply_torso(self.config, self.images, inputs)
+
+
+def make_q_network(config: NetworkConfig, spec: EnvSpec, options: QOptions) -> QNetwork:
+    """A network for this environment: torso, core if it remembers, and the streams of `QHead`.
+
+    The last of `hidden_sizes` is the size of each stream's hidden layer. Without memory, of an observation that is one array, that
+    layer is the torso's last (so that (512,) over images is the network of Mnih et al. 2015, and with dueling that of Wang et
+    al. 2016); otherwise it follows the whole torso and the core. The action mask is no input, nor what is `critic_only`.
+
+    Raises:
+        UserError: the action is not one Discrete leaf, or torso or mask do not fit the environment.
+    """
+    num_actions = require_discrete(spec)
+    inputs = inputs_of(spec, config.torso, without=spec.critic_only)
+    require_fit(spec, inputs)
+    head = QHead(
+        num_actions,
+        options.num_outputs,
+        config.hidden_sizes[-1],
+        config.activation,
+        options.dueling,
+        options.noisy_sigma,
+    )
+    core = None if config.core == "none" else make_core(config)
+    torso = _Features(config, inputs.images, cut=core is None)
+    masked = find_mask(spec)
+
+    def legal(observation: Observation) -> Array | None:
+        return None if masked is None else lookup(observation, masked.mask)
+
+    return _bound(inputs, torso, core, head)._replace(legal=legal, num_actions=num_actions)
+
+
+def require_discrete(spec: EnvSpec) -> int:
+    """The number of actions.
+
+    Raises:
+        UserError: the action is not one Discrete leaf.
+    """
+    leaf = spec.action
+    if not isinstance(leaf, DiscreteSpec):
+        listed = ", ".join(f"{shown_path('action', path)} {leaf}" for path, leaf in items(spec.action))
+        raise UserError(
+            f"{spec.env_id}: a Q-network has one value for each action: expected one Discrete action, got {listed}; enumerate the "
+            f"combinations as one Discrete action in a wrapper, or use an agent with a policy (PPO, SAC)"
+        )
+    return leaf.num_values
+
+
+def _bound(inputs: ObservationInputs, torso: nn.Module, core: Core | None, head: QHead) -> QNetwork:
+    def init(key: Array) -> Params:
+        torso_key, core_key, head_key = jax.random.split(key, 3)
+        params = torso.init(torso_key, inputs.zeros())
+        size: int = jax.eval_shape(torso.apply, params, inputs.zeros()).shape[-1]  # pyright: ignore
+        found = {"torso": params}
+        if core is not None:
+            found["core"], size = core.init(core_key, size), core.num_outputs
+        return found | {"head": head.init(head_key, jnp.zeros((1, size)), None)}
+
+    def features(params: Params, observation: Observation) -> Array:
+        return inputs.restore(observation, torso.apply(params["torso"], inputs.encode(observation)))
+
+    def outputs(params: Params, observation: Observation, noise: Array | None) -> Array:
+        if core is not None:
+            raise TypeError("a network with memory says nothing of an observation alone: use `step` or `unroll`")
+        return head.apply(params["head"], features(params, observation), noise)  # pyright: ignore[reportReturnType]
+
+    def unroll(
+        params: Params, observation: Observation, state: AgentState, is_first: Array, noise: Array | None
+    ) -> tuple[Array, AgentState]:
+        if core is None:
+            return outputs(params, observation, noise), state
+        remembered, state = core.apply(params["core"], features(params, observation), state, is_first)
+        return head.apply(params["head"], remembered, noise), state  # pyright: ignore[reportReturnType]
+
+    initial_state = (lambda num_rows: ()) if core is None else core.initial_state
+    return QNetwork(init, outputs, unroll, initial_state, lambda _: None, 0, core is not None)

@@ -1,0 +1,328 @@
+"""DQN's targets on a table of values against a loop over windows, and its parts against hand values and rlax."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.api import Mode, Sample, Trajectory
+from agents.dqn import DQNConfig, initial_priority, loss, make_dqn, rainbow_config, transitions
+from agents.dqn_learning import make_parts, sample_weights
+from agents.exploration import Exploration
+from agents.networks.config import NetworkConfig
+from agents.networks.q_network import QNetwork
+from agents.replay_config import ReplayConfig
+from envpool_bridge.errors import UserError
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
+
+STATES, ACTIONS, DISCOUNT = 9, 4, 0.9
+STILL = Exploration(initial=0.1, final=0.1)
+NETWORK = NetworkConfig(hidden_sizes=(8,))
+SPEC = EnvSpec("test", ArraySpec((2,), "float32"), DiscreteSpec(ACTIONS))
+MASKED = EnvSpec(
+    "masked",
+    {"state": ArraySpec((1,), "float32"), "legal": ArraySpec((ACTIONS,), "int8")},
+    DiscreteSpec(ACTIONS),
+    action_mask=("legal",),
+)
+
+
+def tabular(config):
+    """The agent's parts over a table of values, [STATES, A, K], of observations {"state", "legal"}."""
+    parts = make_parts(config, MASKED, NETWORK)
+
+    def look_up(params, observation, noise):
+        return jnp.asarray(params)[jnp.asarray(observation["state"][..., 0], jnp.int32)]
+
+    net = QNetwork(parts.net.init, look_up, None, lambda n: (), lambda o: o["legal"], ACTIONS, False)
+    return parts._replace(net=net)
+
+
+def windows(num_steps, num_windows=64, seed=0):
+    """Windows that begin anywhere: some end early, one way or the other, some begin with a step that only resets."""
+    rng = np.random.default_rng(seed)
+    terminated, truncated = rng.random((2, num_steps, num_windows)) < 0.15
+    valid = np.ones((num_steps, num_windows), bool)
+    before = rng.random(num_windows) < 0.2
+    for t in range(num_steps):
+        valid[t] = ~before
+        terminated[t] &= valid[t]
+        truncated[t] &= valid[t] & ~terminated[t]
+        before = terminated[t] | truncated[t]
+    legal = rng.random((num_steps + 1, num_windows, ACTIONS)) < 0.6
+    legal[..., 1] = True
+    return Trajectory(
+        observation={
+            "state": rng.integers(0, STATES, (num_steps + 1, num_windows, 1)).astype(np.float32),
+            "legal": legal.astype(np.int8),
+        },
+        is_first=np.concatenate([~valid, np.zeros((1, num_windows), bool)]),
+        action=rng.integers(0, ACTIONS, (num_steps, num_windows)).astype(np.int32),
+        reward=rng.normal(size=(num_steps, num_windows), scale=2.0).astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        valid=valid,
+        policy_version=np.zeros((num_steps, num_windows), np.int32),
+        extras={},
+    )
+
+
+def errors_by_loop(steps, online, target, *, double, clip):
+    """[N] temporal differences, walking each window from its first step; NaN where that only resets."""
+    num_steps, num_windows = steps.reward.shape
+    state = steps.observation["state"][..., 0].astype(int)
+    result = np.full(num_windows, np.nan)
+    for n in range(num_windows):
+        if not steps.valid[0, n]:
+            continue
+        total, weight, end = 0.0, 1.0, 0
+        for t in range(num_steps):
+            total += weight * np.clip(steps.reward[t, n], -clip, clip)
+            weight, end = weight * DISCOUNT, t + 1
+            if steps.terminated[t, n] or steps.truncated[t, n]:
+                break
+        if not steps.terminated[end - 1, n]:
+            legal = np.flatnonzero(steps.observation["legal"][end, n])
+            judge = online if double else target
+            best = legal[np.argmax(judge[state[end, n]][legal])]
+            total += weight * target[state[end, n], best]
+        result[n] = total - online[state[0, n], steps.action[0, n]]
+    return result
+
+
+@pytest.mark.parametrize(("double", "num_steps"), [(False, 1), (True, 3)])
+def test_errors_are_those_of_a_loop_over_windows_with_masks_and_every_kind_of_end(double, num_steps):
+    config = DQNConfig(
+        exploration=STILL, discount=DISCOUNT, num_steps=num_steps, double=double, huber_delta=None, reward_clip=1.5
+    )
+    parts, steps = tabular(config), windows(num_steps)
+    online, target = np.random.default_rng(1).normal(size=(2, STATES, ACTIONS, 1)).astype(np.float32)
+    weight = np.random.default_rng(2).random(64).astype(np.float32)
+
+    @partial(jax.value_and_grad, has_aux=True)
+    def of_table(table):
+        return loss(parts, table, target, transitions(parts, steps), weight, jax.random.key(0))
+
+    (total, (_, priority)), gradient = jax.jit(of_table)(online)
+    expected = errors_by_loop(steps, online[..., 0], target[..., 0], double=double, clip=1.5)
+    counted = ~np.isnan(expected)
+    assert 10 < counted.sum() < 64
+    assert steps.truncated[0][counted].any()
+    assert steps.terminated[0][counted].any()
+    np.testing.assert_allclose(priority, np.nan_to_num(np.abs(expected)), rtol=1e-4, atol=1e-5)
+    squares = 0.5 * np.square(np.nan_to_num(expected)) * weight
+    np.testing.assert_allclose(total, squares.sum() / counted.sum(), rtol=1e-4)
+    by_hand = np.zeros((STATES, ACTIONS))
+    for n in np.flatnonzero(counted):
+        state = int(steps.observation["state"][0, n, 0])
+        by_hand[state, steps.action[0, n]] -= weight[n] * expected[n] / counted.sum()
+    np.testing.assert_allclose(gradient[..., 0], by_hand, rtol=1e-3, atol=1e-5)
+
+
+def test_double_q_learning_is_rlaxs():
+    rlax = pytest.importorskip("rlax")
+    config = DQNConfig(exploration=STILL, discount=DISCOUNT, double=True, huber_delta=None)
+    parts, steps = tabular(config), windows(1, seed=3)
+    steps.observation["legal"][:] = 1
+    online, target = np.random.default_rng(4).normal(size=(2, STATES, ACTIONS, 1)).astype(np.float32)
+    batch = transitions(parts, steps)
+    _, (_, priority) = jax.jit(partial(loss, parts))(online, target, batch, np.ones(64, np.float32), jax.random.key(0))
+    before, after = steps.observation["state"][..., 0].astype(int)
+    theirs = jax.jit(jax.vmap(rlax.double_q_learning))(
+        online[before, :, 0],
+        steps.action[0],
+        steps.reward[0],
+        np.where(steps.terminated[0], 0.0, DISCOUNT).astype(np.float32),
+        target[after, :, 0],
+        online[after, :, 0],
+    )
+    np.testing.assert_allclose(priority[steps.valid[0]], np.abs(theirs)[steps.valid[0]], rtol=1e-5)
+
+
+def sample_of(steps, probability=None):
+    count = steps.reward.shape[1]
+    even = np.full(count, 1 / 1000, np.float32)
+    return Sample(steps, even if probability is None else probability, np.int32(1000))
+
+
+def plain(steps):
+    return dataclasses.replace(steps, observation=np.random.default_rng(5).normal(size=(*steps.is_first.shape, 2)))
+
+
+def prioritised(beta, total_updates=10):
+    return DQNConfig(
+        replay=ReplayConfig(priority_exponent=0.6),
+        exploration=STILL,
+        importance_exponent=beta,
+        total_updates=total_updates,
+    )
+
+
+def test_windows_that_are_drawn_often_weigh_less_and_at_the_end_of_the_run_by_the_whole_probability():
+    parts = make_parts(prioritised(0.5), SPEC, NETWORK)
+    state = make_dqn(prioritised(0.5), SPEC, NETWORK).init(jax.random.key(0))
+    sample = sample_of(windows(1, 3), np.array([0.1, 0.4, 0.2], np.float32))
+    np.testing.assert_allclose(sample_weights(parts, state, sample), [1.0, 0.5, 0.5**0.5], rtol=1e-6)
+    last = dataclasses.replace(state, num_updates=jnp.int32(10))
+    np.testing.assert_allclose(sample_weights(parts, last, sample), [1.0, 0.25, 0.5], rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    """Agent, its update compiled, its first state, a sample, and states after 1, 2 and 3 gradient steps."""
+    config = DQNConfig(
+        exploration=Exploration(1.0, 0.0, 1.0),
+        total_updates=10,
+        target_period=2,
+        num_steps=3,
+        noisy=True,
+        learning_rate=1e-2,
+    )
+    agent, sample = make_dqn(config, SPEC, NETWORK), sample_of(plain(windows(3)))
+    first = jax.jit(agent.init)(jax.random.key(0))
+    update, states = jax.jit(agent.update), [first]
+    for step in range(3):
+        state, metrics, priority = update(states[-1], sample, jax.random.key(step))
+        states.append(state)
+    return agent, update, sample, states, metrics, priority
+
+
+def same(a, b):
+    return all(jax.tree.leaves(jax.tree.map(lambda x, y: bool(np.array_equal(x, y)), a, b)))
+
+
+def test_the_target_network_is_copied_every_period_of_gradient_steps(learnt):
+    _, _, _, states, _, _ = learnt
+    networks = [state.params["network"] for state in states]
+    assert same(states[1].extra.target, networks[0])
+    assert same(states[2].extra.target, networks[2])
+    assert same(states[3].extra.target, networks[2])
+    assert not same(networks[1], networks[2])
+    assert [int(state.extra.num_gradient_steps) for state in states] == [0, 1, 2, 3]
+
+
+def test_a_gradient_step_counts_no_version_and_learns(learnt):
+    _, _, _, states, metrics, priority = learnt
+    assert int(states[3].num_updates) == 0
+    assert priority.shape == (64,)
+    assert (priority >= 0).all()
+    assert all(np.isfinite(value) and value.shape == () and value.dtype == jnp.float32 for value in metrics.values())
+
+
+def test_a_window_that_begins_with_a_reset_has_no_priority_and_changes_nothing_to_the_bit(learnt):
+    _, update, sample, states, _, _ = learnt
+    junk = ~sample.trajectory.valid[0]
+    assert junk.any()
+    reward = np.where(junk, 1e3, sample.trajectory.reward).astype(np.float32)
+    action = np.where(junk, 0, sample.trajectory.action).astype(np.int32)
+    spoiled = dataclasses.replace(sample.trajectory, reward=reward, action=action)
+    other, _, priority = update(states[0], dataclasses.replace(sample, trajectory=spoiled), jax.random.key(0))
+    assert same(other, states[1])
+    assert not priority[junk].any()
+
+
+def test_noisy_layers_draw_from_the_key_of_the_gradient_step(learnt):
+    _, update, sample, states, _, _ = learnt
+    other, _, _ = update(states[0], sample, jax.random.key(9))
+    assert not same(other.params["network"], states[1].params["network"])
+
+
+def test_the_epsilon_of_a_version_is_what_acts(learnt):
+    agent, _, _, states, _, _ = learnt
+    assert float(states[0].params["epsilon"]) == 1.0
+    later = agent.data.refresh(dataclasses.replace(states[3], num_updates=jnp.int32(5)))
+    assert float(later.params["epsilon"]) == 0.5
+    assert same(later.params["network"], states[3].params["network"])
+
+
+def test_acting_explores_by_each_rows_rung_of_the_ladder_and_not_at_all_when_greedy():
+    rows = 4_000
+    config = DQNConfig(exploration=Exploration(0.5, 0.5, ladder=7.0), total_updates=10, initial_priorities="recorded")
+    agent = make_dqn(config, MASKED, NETWORK)
+    params = jax.jit(agent.init)(jax.random.key(0)).params
+    legal = np.tile(np.array([1, 0, 1, 1], np.int8), (rows, 1))
+    observation = {"state": np.ones((rows, 1), np.float32), "legal": legal}
+    state = agent.initial_agent_state(rows)
+    keys, first = jax.random.split(jax.random.key(1), rows), np.zeros(rows, bool)
+    act = jax.jit(agent.act, static_argnums=5)
+    best, _, _ = act(params, observation, state, first, keys, Mode.GREEDY)
+    assert len(np.unique(best)) == 1
+    action, extras, after = act(params, observation, state, first, keys, Mode.SAMPLE)
+    explored = np.asarray(action != best)
+    # 2/3 of 0.5^(1 + 7 i / (rows - 1)) explore to another action: its sums over halves, integrated by hand
+    rates = 0.5 ** (1 + 7 * np.arange(rows) / (rows - 1)) * 2 / 3
+    for half in (slice(0, rows // 2), slice(rows // 2, None)):
+        spread = np.sqrt((rates[half] * (1 - rates[half])).sum())
+        assert abs(explored[half].sum() - rates[half].sum()) < 5 * spread
+    assert not (action == 1).any()
+    np.testing.assert_array_equal(after["exponent"], state["exponent"])
+    assert set(extras) == set(agent.extras) == {"value", "max_value"}
+    greedy_rows = ~explored
+    np.testing.assert_array_equal(extras["value"][greedy_rows], extras["max_value"][greedy_rows])
+    assert (extras["value"][explored] < extras["max_value"][explored]).all()
+
+
+def test_first_priorities_are_the_errors_of_what_was_recorded():
+    config = DQNConfig(exploration=STILL, discount=DISCOUNT, num_steps=2, initial_priorities="recorded")
+    steps = Trajectory(
+        observation=(),
+        is_first=(),
+        action=(),
+        reward=np.array([[1.0, 2.0, 3.0, 4.0]], np.float32).T,
+        terminated=np.array([[False, False, True, False]]).T,
+        truncated=np.zeros((4, 1), bool),
+        valid=np.array([[True, True, True, False]]).T,
+        policy_version=(),
+        extras={
+            "value": np.array([[0.5, 1.0, 1.5, 2.0]], np.float32).T,
+            "max_value": np.array([[10.0, 20.0, 30.0, 40.0]], np.float32).T,
+        },
+    )
+    found = initial_priority(make_parts(config, SPEC, NETWORK), steps)
+    # 1 + 0.9 * 2 + 0.81 * 30 - 0.5;  2 + 0.9 * 3 - 1;  3 - 1.5
+    np.testing.assert_allclose(found[:, 0], [26.6, 3.7, 1.5], rtol=1e-5)
+    cut = dataclasses.replace(steps, terminated=np.zeros((4, 1), bool), valid=np.ones((4, 1), bool))
+    found = initial_priority(make_parts(config, SPEC, NETWORK), cut)
+    # the value after the last step is not known: that before it stands in; 3 + 0.9 * 4 + 0.81 * 40 - 1.5
+    np.testing.assert_allclose(found[2, 0], 37.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_steps": 0}, "num_steps must be at least 1: got 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"reward_clip": -1.0}, "reward_clip must be positive, or None"),
+        ({"importance_exponent": 2.0}, r"importance_exponent must lie in \[0, 1\]"),
+        ({"value": "c52"}, "'c51' or 'quantile': got 'c52'"),
+        ({"value": "c51", "num_atoms": 1}, "num_atoms must be at least 2"),
+        ({"value": "c51", "value_low": 10.0}, "value_low must lie below value_high"),
+        ({"value": "quantile", "huber_delta": None}, "needs huber_delta"),
+        ({"value": "quantile", "value_rescaling": 1e-3}, "value_rescaling is of value='expected' only"),
+        ({"value": "c51", "initial_priorities": "recorded"}, "expected initial_priorities='highest'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        DQNConfig(**settings)
+
+
+def test_networks_actions_and_runs_that_do_not_fit_are_refused():
+    with pytest.raises(UserError, match=r"expected network.core 'none', got 'gru'; use R2D2"):
+        make_dqn(DQNConfig(exploration=STILL), SPEC, NetworkConfig(core="gru"))
+    many = EnvSpec("many", ArraySpec((2,), "float32"), MultiDiscreteSpec((2,), (2, 2), (0, 0)))
+    with pytest.raises(UserError, match="expected one Discrete action"):
+        make_dqn(DQNConfig(exploration=STILL), many, NETWORK)
+    with pytest.raises(UserError, match="needs the number of updates"):
+        make_dqn(DQNConfig(), SPEC, NETWORK)
+    with pytest.raises(UserError, match="the importance exponent grows"):
+        make_dqn(prioritised(0.4, total_updates=0), SPEC, NETWORK)
+
+
+def test_rainbow_is_everything_at_once_and_can_be_changed():
+    config = rainbow_config(num_steps=5)
+    assert (config.value, config.num_steps, config.replay.priority_exponent) == ("c51", 5, 0.5)
+    assert config.double and config.dueling and config.noisy  # noqa: PT018
