@@ -1,5 +1,7 @@
 """A cue that must be remembered: networks with memory learn to name it, one without provably cannot."""
 
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,14 +9,9 @@ import pytest
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import evaluate
-from jaxsrl.runtime.run import run
+from tests.learning.probe_runs import DISCOUNT, source_of, trained
 
-DISCOUNT = 0.9
 AGENT = PPOConfig(
     learning_rate=3e-3,
     discount=DISCOUNT,
@@ -27,20 +24,9 @@ AGENT = PPOConfig(
 
 
 def learnt(directory, network, updates):
-    config = RunConfig(
-        policy="serial",
-        directory=str(directory),
-        num_envs=32,
-        rollout_length=16,
-        env_steps=32 * 16 * updates,
-        max_policy_lag=0,
-        checkpoint_every_updates=0,
-    )
-    source = EnvConfig("RememberCue", suite="probe").source()
-    spec = source.spec()
-    agent = make_ppo(AGENT, spec, network)
-    report = run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
-    params = report.state.params
+    source = source_of("RememberCue")
+    make_agent = partial(make_ppo, AGENT, network=network)
+    spec, agent, params = trained(directory, source, make_agent, rows=32, steps=16, updates=updates)
     return evaluate(agent, params, source, episodes=100, seed=1).mean_return, make_actor_critic(network, spec), params
 
 

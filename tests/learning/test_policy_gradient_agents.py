@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,15 +14,10 @@ from agents.impala import IMPALAConfig, make_impala
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.reinforce import REINFORCEConfig, make_reinforce
-from envpool_bridge.adapters.environment import EnvConfig
 from experiments import a2c_cartpole, impala_cartpole, reinforce_cartpole
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.runtime.run import run
+from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, source_of, trained
 
-DISCOUNT = 0.9
-NETWORK = NetworkConfig(hidden_sizes=(32,))
+NETWORK, UPDATES = NetworkConfig(hidden_sizes=(32,)), 400
 COMMON = {
     "learning_rate": 1e-2,
     "learning_rate_schedule": "linear",
@@ -38,17 +34,6 @@ AGENTS = {
     "reinforce": (make_reinforce, REINFORCEConfig(**COMMON)),
     "reinforce_bootstrap": (make_reinforce, REINFORCEConfig(bootstrap=True, **COMMON)),
 }
-# observation -> optimal value, as each probe's docstring derives it
-VALUES = {
-    "ConstantReward": {0.0: 1.0},
-    "PredictableReward": {-1.0: -1.0, 1.0: 1.0},
-    "DiscountedReward": {0.0: DISCOUNT, 1.0: 1.0},
-    "ActionReward": {0.0: 1.0},
-    "MatchObservation": {-1.0: 1.0, 1.0: 1.0},
-    "EndsByTask": {0.0: 1.0},
-    "EndsByClock": {0.0: 1.0 / (1.0 - DISCOUNT)},
-}
-BEST_ACTIONS = {"ActionReward": {0.0: 1}, "MatchObservation": {-1.0: 0, 1.0: 1}}
 # What the clock ended has the return it got: without a bootstrap, nothing follows.
 WITHOUT_BOOTSTRAP = {"EndsByClock": {0.0: 1.0}}
 FAST = {("impala", "EndsByClock"), ("a2c", "MatchObservation"), ("reinforce", "MatchObservation")}
@@ -61,27 +46,16 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "probe"), CASES)
 def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
-    config = RunConfig(
-        policy="serial",
-        directory=str(tmp_path),
-        num_envs=16,
-        rollout_length=8,
-        env_steps=16 * 8 * 400,
-        max_policy_lag=0,
-        checkpoint_every_updates=0,
-    )
-    make, agent_config = AGENTS[name]
-    source = EnvConfig(probe, suite="probe").source()
-    spec = source.spec()
-    agent = make(dataclasses.replace(agent_config, total_updates=config.num_updates), spec, NETWORK)
-    report = run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    make, config = AGENTS[name]
+    make_agent = partial(make, dataclasses.replace(config, total_updates=UPDATES), network=NETWORK)
+    spec, _, params = trained(tmp_path, source_of(probe), make_agent, rows=16, steps=8, updates=UPDATES)
     net = make_actor_critic(NETWORK, spec)
     expected = WITHOUT_BOOTSTRAP.get(probe, VALUES[probe]) if name == "reinforce" else VALUES[probe]
     observations = jnp.array(list(expected))[:, None]
-    values = net.value(report.state.params, observations)
+    values = net.value(params, observations)
     np.testing.assert_allclose(values, list(expected.values()), atol=0.1)
     if probe in BEST_ACTIONS:
-        actions = net.distribution.mode(net.policy(report.state.params, observations))
+        actions = net.distribution.mode(net.policy(params, observations))
         assert actions.tolist() == list(BEST_ACTIONS[probe].values())
 
 

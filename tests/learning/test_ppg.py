@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,26 +11,11 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import make_phasic
 from agents.ppg import PPGConfig, make_ppg
-from envpool_bridge.adapters.environment import EnvConfig
 from experiments import ppg_cartpole
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.runtime.run import run
+from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, source_of, trained
 
-DISCOUNT, ROWS, STEPS, UPDATES = 0.9, 16, 16, 150
+ROWS, STEPS = 16, 16
 NETWORK = NetworkConfig(hidden_sizes=(32,))
-# observation -> optimal value, as each probe's docstring derives it
-VALUES = {
-    "ConstantReward": {0.0: 1.0},
-    "PredictableReward": {-1.0: -1.0, 1.0: 1.0},
-    "DiscountedReward": {0.0: DISCOUNT, 1.0: 1.0},
-    "ActionReward": {0.0: 1.0},
-    "MatchObservation": {-1.0: 1.0, 1.0: 1.0},
-    "EndsByTask": {0.0: 1.0},
-    "EndsByClock": {0.0: 1.0 / (1.0 - DISCOUNT)},
-}
-BEST_ACTIONS = {"ActionReward": {0.0: 1}, "MatchObservation": {-1.0: 0, 1.0: 1}}
 FAST = {"MatchObservation"}
 CONFIG = PPGConfig(
     learning_rate=5e-3, auxiliary_learning_rate=5e-3, discount=DISCOUNT, entropy_coef=0.0, max_grad_norm=10.0,
@@ -42,21 +28,10 @@ CONFIG = PPGConfig(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in VALUES]
 )
 def test_values_and_actions_of_a_probe_are_learned_by_both_values(tmp_path, name):
-    config = RunConfig(
-        policy="serial",
-        directory=str(tmp_path),
-        num_envs=ROWS,
-        rollout_length=STEPS,
-        env_steps=ROWS * STEPS * UPDATES,
-        max_policy_lag=0,
-        checkpoint_every_updates=0,
-    )
-    source = EnvConfig(name, suite="probe").source()
-    spec = source.spec()
-    agent = make_ppg(CONFIG, spec, NETWORK)
-    report = run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    make_agent = partial(make_ppg, CONFIG, network=NETWORK)
+    spec, _, params = trained(tmp_path, source_of(name), make_agent, rows=ROWS, steps=STEPS, updates=150)
     phasic = make_phasic(NETWORK, spec)
-    outputs = phasic.outputs(report.state.params, jnp.array(list(VALUES[name]))[:, None])
+    outputs = phasic.outputs(params, jnp.array(list(VALUES[name]))[:, None])
     np.testing.assert_allclose(outputs.value, list(VALUES[name].values()), atol=0.1)
     # Of targets that were computed while the values were still moving.
     np.testing.assert_allclose(outputs.auxiliary, list(VALUES[name].values()), rtol=0.1, atol=0.15)

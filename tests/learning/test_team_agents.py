@@ -17,16 +17,12 @@ from agents.grouped import places_of_policies, spec_of_policy
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.padding import cut
 from experiments import coma_coordination
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
 from jaxsrl.policies_config import PoliciesConfig, make_mapped_agent
-from jaxsrl.runtime.run import run
+from tests.learning import probe_runs
+from tests.learning.probe_runs import DISCOUNT
 
-DISCOUNT = 0.9
 NETWORK = NetworkConfig(hidden_sizes=(32,))
 PPO = PPOConfig(learning_rate=5e-3, discount=DISCOUNT, entropy_coef=0.0, max_grad_norm=10.0)
 COMA = COMAConfig(learning_rate=1e-2, critic_learning_rate=1e-2, discount=DISCOUNT, entropy_coef=0.0)
@@ -64,23 +60,15 @@ def values_and_actions(name):
     return values, np.array(actions)
 
 
-def trained(directory, name, make_agent, with_state, mapping=None, num_updates=150, policy="serial", **changes):
+def trained(directory, name, make_agent, with_state, mapping=None, num_updates=150, **changes):
     """(spec, agent, parameters) after a run of 32 environments."""
-    source = EnvConfig(name, suite="probe", kwargs=json.dumps({"global_state": with_state})).source()
-    spec = source.spec()
-    agent = make_mapped_agent(spec, PoliciesConfig(json.dumps(mapping or {})), make_agent)
-    config = RunConfig(
-        policy=policy,
-        directory=str(directory),
-        num_envs=64,
-        rollout_length=8,
-        env_steps=64 * 8 * num_updates,
-        max_policy_lag=0,
-        checkpoint_every_updates=0,
-        **changes,
-    )
-    report = run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
-    return spec, agent, report.state.params
+
+    def mapped(spec):
+        return make_mapped_agent(spec, PoliciesConfig(json.dumps(mapping or {})), make_agent)
+
+    source = probe_runs.source_of(name, json.dumps({"global_state": with_state}))
+    sizes = {"rows": 64, "steps": 8, "updates": num_updates}
+    return probe_runs.trained(directory, source, mapped, **sizes, **changes)
 
 
 def greedy(agent, params, seen):

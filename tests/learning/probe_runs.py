@@ -1,0 +1,43 @@
+"""What is known of the probe environments, and the run in turn that learns it."""
+
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.runtime.run import run
+
+DISCOUNT = 0.9
+# observation -> optimal value, as each probe's docstring derives it
+VALUES = {
+    "ConstantReward": {0.0: 1.0},
+    "PredictableReward": {-1.0: -1.0, 1.0: 1.0},
+    "DiscountedReward": {0.0: DISCOUNT, 1.0: 1.0},
+    "ActionReward": {0.0: 1.0},
+    "MatchObservation": {-1.0: 1.0, 1.0: 1.0},
+    "EndsByTask": {0.0: 1.0},
+    "EndsByClock": {0.0: 1.0 / (1.0 - DISCOUNT)},
+}
+BEST_ACTIONS = {"ActionReward": {0.0: 1}, "MatchObservation": {-1.0: 0, 1.0: 1}}
+
+
+def source_of(probe, kwargs="{}"):
+    """Rows of a probe environment."""
+    return EnvConfig(probe, suite="probe", kwargs=kwargs).source()
+
+
+def trained(directory, source, make_agent, *, rows, steps, updates, policy="serial", **changes):
+    """(spec, agent, parameters) after so many updates on trajectories of `steps` steps of `rows` environments at policy lag 0."""
+    spec = source.spec()
+    agent = make_agent(spec)
+    config = RunConfig(
+        policy=policy,
+        directory=str(directory),
+        num_envs=rows,
+        rollout_length=steps,
+        env_steps=rows * steps * updates,
+        max_policy_lag=0,
+        checkpoint_every_updates=0,
+        **changes,
+    )
+    report = run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    return spec, agent, report.state.params
