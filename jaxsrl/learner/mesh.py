@@ -55,7 +55,7 @@ class LearnerMesh:
 
         Observations are the slots' single frames (see `jaxsrl.frame_stacking`).
         """
-        parts = [_as_trajectory(slot) for slot in slots]
+        parts = [as_trajectory(slot) for slot in slots]
         # Two steps as far as sharding goes, of which only the first is wanted.
         states = [map_leaves(lambda array: array[:1], slot.agent_state) for slot in slots]
         if len(parts) == 1:
@@ -116,7 +116,8 @@ def _apart(state: LearnerState) -> LearnerState:
     return jax.tree.map(own, state)
 
 
-def _as_trajectory(slot: SlotViews) -> Trajectory:
+def as_trajectory(slot: SlotViews) -> Trajectory:
+    """A slot's numpy arrays under the names of a trajectory, frames single; without `agent_state`."""
     return Trajectory(
         observation=slot.frames,  # pyright: ignore[reportArgumentType]
         is_first=slot.is_first_frames,  # pyright: ignore[reportArgumentType]

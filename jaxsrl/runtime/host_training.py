@@ -6,10 +6,11 @@ import numpy as np
 from agents.api import LearnerState
 from envpool_bridge.tree import Tree, leaves
 from jaxsrl.checkpoint import Arrays
+from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import HostLearner, Learner, run_learner
 from jaxsrl.metrics.sinks import Sinks
-from jaxsrl.runtime.interpret import devices_of, make_learner, make_source
-from jaxsrl.runtime.progress import Progress, begin, from_arrays, to_arrays
+from jaxsrl.runtime.interpret import devices_of, make_host_replay, make_learner, make_source
+from jaxsrl.runtime.progress import Progress, begin, buffer_to_arrays, from_arrays, to_arrays
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
 from jaxsrl.runtime.source import SourceConfig, TrajectorySource
 from jaxsrl.runtime.training import Training, TrainingSetup
@@ -24,6 +25,8 @@ class HostTraining(Training):
         self._progress: Progress | None = None
         self._source: TrajectorySource | None = None
         self._learner: HostLearner | None = None
+        self._replay: HostReplay | None = None
+        self._saved: Arrays | None = None
 
     @property
     def progress(self) -> Progress:
@@ -41,6 +44,7 @@ class HostTraining(Training):
             self._progress = from_arrays(
                 agent, self.init_key, arrays, config.num_envs, config.rollout_length, self.setup.spec
             )
+            self._saved = arrays
             self.say_replay(arrays)
         return int(self._progress.state.num_updates)
 
@@ -68,7 +72,11 @@ class HostTraining(Training):
         self._source = source = make_source(source_config, self.lifecycle)
         if progress.behind is not None:
             source.publish(first - 1, progress.behind)
-        learner = make_learner(setup.agent, setup.spec, setup.plan, source, progress, self.update_key, self.lifecycle)
+        self._replay = make_host_replay(setup.agent, setup.spec, setup.plan, self.update_key, self._saved)
+        self._saved = None
+        learner = make_learner(
+            setup.agent, setup.spec, setup.plan, source, progress, self.update_key, self.lifecycle, self._replay
+        )
         self._learner = learner
         source.start(progress.reset)
         self.report_on(
@@ -95,7 +103,10 @@ class HostTraining(Training):
             raise RuntimeError("learn comes first")
         behind = self._learner.behind if self.setup.plan.max_policy_lag == 1 else None
         with_replay = self.config.checkpoint_replay
-        return to_arrays(learner.state, behind, self.progress.episodes, self.progress.log, with_replay)
+        arrays = to_arrays(learner.state, behind, self.progress.episodes, self.progress.log, with_replay)
+        if self._replay is not None and with_replay:
+            arrays |= buffer_to_arrays(self._replay.saved())
+        return arrays
 
     def episode_metrics(self) -> dict[str, float]:
         """See `Training`."""
@@ -106,9 +117,13 @@ class HostTraining(Training):
         return self.progress.episodes.timings()
 
     def close(self) -> None:
-        """Stops the environments."""
-        if self._source is not None:
-            self._source.close()
+        """Stops the environments, and what gathers samples."""
+        try:
+            if self._source is not None:
+                self._source.close()
+        finally:
+            if self._replay is not None:
+                self._replay.close()
 
     def _check_replay(self, source: TrajectorySource, expected: Tree) -> None:
         """Warns where replayed environments did not get to where they were; the run goes on from where they are."""

@@ -2,13 +2,16 @@
 
 import jax
 
-from agents.api import Agent, AnyAgent, Array
+from agents.api import Agent, AnyAgent, Array, ReplayAgent
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
+from jaxsrl.agent_layout import trajectory_shapes
+from jaxsrl.checkpoint import Arrays
 from jaxsrl.dataflow.fragment import Carries, Devices, Fragment, InProcess, Processes, WhenFull
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.learner.group_mesh import GroupMeshes, stacked_groups
 from jaxsrl.learner.group_plan import learns_by_group
+from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import HostLearner, Learner
 from jaxsrl.learner.mesh import Device, LearnerMesh
 from jaxsrl.learner.parameter_server import SynchronousUpdate
@@ -17,7 +20,7 @@ from jaxsrl.runtime.asynchronous_learners import AsynchronousLearners, ReplicaSe
 from jaxsrl.runtime.check_run import gradient_steps_of
 from jaxsrl.runtime.lifecycle import Lifecycle
 from jaxsrl.runtime.pool_source import PoolSource
-from jaxsrl.runtime.progress import Progress
+from jaxsrl.runtime.progress import Progress, holds_replay, restore_buffer
 from jaxsrl.runtime.serial_source import SerialSource
 from jaxsrl.runtime.source import SourceConfig, TrajectorySource
 
@@ -59,8 +62,9 @@ def make_learner(
     progress: Progress,
     update_key: Array,
     lifecycle: Lifecycle,
+    replay: HostReplay | None = None,
 ) -> HostLearner:
-    """What learns from the source: one program over a mesh, one for each policy, or gradients and a parameter server.
+    """What learns from the source: one program over a mesh, one for each policy, gradients and a parameter server, or host replay.
 
     Args:
         agent: for single frames (`jaxsrl.frame_stacking`).
@@ -70,6 +74,7 @@ def make_learner(
         progress: to continue from.
         update_key: the number of updates is folded into it for each update.
         lifecycle: of threads.
+        replay: where the plan keeps experience on the host.
 
     Raises:
         UserError: the plan has a parameter server, but the agent's update cannot be cut into gradient steps.
@@ -77,8 +82,10 @@ def make_learner(
     server, gradients = plan.parameter_server, plan.channel(Carries.GRADIENTS)
     trajectories = plan.channel(Carries.TRAJECTORIES)
     drops = trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST
+    if replay is not None:
+        return Learner(replay.mesh, source, progress.state, replay, progress.behind, drops)
     if not isinstance(agent, Agent):
-        raise NotImplementedError
+        raise TypeError(f"agent {agent.name} has no replay around it")
     if learns_by_group(plan):
         meshes = GroupMeshes(
             stacked_groups(agent, spec), {learner.group: devices_of(learner) for learner in plan.learners}
@@ -99,3 +106,27 @@ def make_learner(
     meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]
     replicas = ReplicaSetup(steps, meshes, device, gradients.max_lag, update_key)
     return AsynchronousLearners(replicas, source, progress, lifecycle)
+
+
+def make_host_replay(
+    agent: AnyAgent, spec: EnvSpec, plan: Plan, update_key: Array, saved: Arrays | None
+) -> HostReplay | None:
+    """The experience that a plan keeps on the host, as it was saved; None where it keeps none there.
+
+    Args:
+        agent: for single frames.
+        spec: of all rows.
+        plan: checked.
+        update_key: the number of updates is folded into it.
+        saved: a checkpoint; None to begin, or where it holds no experience.
+
+    Raises:
+        UserError: there is no memory for it, or what was saved is of other sizes.
+    """
+    if not isinstance(agent, ReplayAgent):
+        return None
+    shapes = trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length)
+    replay = HostReplay(agent, shapes, devices_of(plan.learner), update_key)
+    if saved is not None and holds_replay(saved):
+        replay.restore(restore_buffer(replay.saved(), saved))
+    return replay

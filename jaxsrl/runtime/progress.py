@@ -85,7 +85,7 @@ def state_to_arrays(state: LearnerState, with_replay: bool = True) -> Arrays:
     if not isinstance(state.extra, Replayed):
         return flatten(jax.device_get(state), LEARNER)
     learner = dataclasses.replace(state, extra=state.extra.extra)
-    kept = flatten(jax.device_get(state.extra.buffer), REPLAY) if with_replay else {}
+    kept = buffer_to_arrays(state.extra.buffer) if with_replay else {}
     return flatten(jax.device_get(learner), LEARNER) | kept
 
 
@@ -107,8 +107,26 @@ def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerSta
         return unflatten(_zeros(template), arrays, LEARNER)
     learner = _zeros(dataclasses.replace(template, extra=template.extra.extra))
     state: LearnerState = unflatten(learner, arrays, LEARNER)
-    kept = unflatten(_zeros(template.extra.buffer), arrays, REPLAY) if holds_replay(arrays) else None
+    kept = restore_buffer(template.extra.buffer, arrays) if holds_replay(arrays) else None
     return dataclasses.replace(state, extra=Replayed(state.extra, kept or agent.init(key).extra.buffer))
+
+
+def restore_buffer(template: Any, arrays: Arrays) -> Any:
+    """The experience that a checkpoint holds, in numpy arrays.
+
+    Args:
+        template: a buffer of the same shapes; its values do not matter.
+        arrays: the checkpoint.
+
+    Raises:
+        UserError: it is of other sizes.
+    """
+    return unflatten(_zeros(template), arrays, REPLAY)
+
+
+def buffer_to_arrays(buffer: Any) -> Arrays:
+    """Experience by name, as `restore_buffer` finds it."""
+    return flatten(jax.device_get(buffer), REPLAY)
 
 
 def _zeros(shapes: Any) -> Any:

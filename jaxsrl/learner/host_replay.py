@@ -1,0 +1,140 @@
+"""Learning from experience that is kept on the host: insertion, draws ahead of the learner, a compiled gradient step for each."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample, Trajectory
+from envpool_bridge.slot_views import SlotViews
+from jaxsrl.learner.mesh import Device, LearnerMesh, as_trajectory
+from jaxsrl.replay.host_buffer import HostBuffer
+from jaxsrl.replay.on_device import StepKeys, prepare_sample, step_keys
+from jaxsrl.replay.prefetch import PrefetchingSampler
+from jaxsrl.replay.replayed import Buffer
+
+
+class HostReplayMesh(LearnerMesh):
+    """A mesh on which samples are placed, and trajectories are not: those stay on the host."""
+
+    def place_batch(self, slots: Sequence[SlotViews]) -> Trajectory:
+        """The slots as one trajectory of numpy arrays: views of a single slot, copies of several."""
+        parts = [_on_host(slot) for slot in slots]
+        if len(parts) == 1:
+            return parts[0]
+        steps = [dataclasses.replace(part, agent_state=()) for part in parts]
+        joined: Trajectory = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
+        states = [part.agent_state for part in parts]
+        return dataclasses.replace(joined, agent_state=jax.tree.map(lambda *leaves: np.concatenate(leaves), *states))
+
+    def place_sample(self, sample: Sample) -> Sample:
+        """The sample, its rows sharded."""
+        return jax.device_put(sample, _sample_shardings(self, sample))
+
+
+class HostReplay:
+    """Stands in for a compiled update: a trajectory goes in, and the gradient steps that are due are taken.
+
+    The same key gives the samples that replay on a device draws. Thread-safety: one thread; a thread of its own gathers samples.
+    """
+
+    def __init__(self, agent: ReplayAgent, shapes: Trajectory, devices: Sequence[Device], run_key: Array) -> None:
+        """An empty buffer, all of its memory allocated.
+
+        Args:
+            agent: what learns, for single frames.
+            shapes: of a slot (`jaxsrl.agent_layout.trajectory_shapes`).
+            devices: that learn.
+            run_key: the number of updates is folded into it.
+
+        Raises:
+            UserError: the buffer cannot be, or there is no memory for it.
+        """
+        self.mesh = HostReplayMesh(devices)
+        self._agent, self._run_key = agent, run_key
+        self._buffer = HostBuffer(agent.data, shapes)
+        self._sampler = PrefetchingSampler(self._buffer)
+        self._learn = jax.jit(self._gradient_step, donate_argnums=(0, 1))
+        self._begin = jax.jit(_one_more)
+        self._refresh = jax.jit(agent.data.refresh or (lambda state: state))
+        self._keys = jax.jit(self._keys_of)
+        self._no_sums: Metrics | None = None
+
+    def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
+        """As `mesh.KeyedUpdate`; the batch is copied before this returns, and the state is donated."""
+        self._sampler.finish()
+        key = jax.random.fold_in(self._run_key, state.num_updates)
+        self._buffer.insert(batch)
+        due = self._buffer.steps_due()
+        keys = [self._keys(key, np.int32(number)) for number in range(due)]
+        if due:
+            self._sampler.begin([each.draw for each in keys])
+        state = self._begin(state)
+        sums: Metrics | None = None
+        for each in keys:
+            sample = self.mesh.place_sample(self._sampler.get())
+            sums = self._zeros(state, sample, each) if sums is None else sums
+            state, sums, priority = self._learn(state, sums, sample, each)
+            self._sampler.give_priorities(priority)
+        return self._refresh(state), self._metrics(sums, due)
+
+    def restore(self, saved: Buffer) -> None:
+        """Goes on from what `saved` gave, here or from a device; before the first update.
+
+        Raises:
+            UserError: it is of a buffer with other sizes.
+        """
+        self._sampler.restore(self._buffer.from_arrays(saved))
+
+    def saved(self) -> Buffer:
+        """All experience, in the form that a buffer on a device has; the memory is the buffer's own until the next update."""
+        self._sampler.finish()
+        return self._buffer.to_arrays(self._sampler.sent())
+
+    def close(self) -> None:
+        """Ends the thread that gathers."""
+        self._sampler.close()
+
+    def _gradient_step(
+        self, state: LearnerState, sums: Metrics, sample: Sample, keys: StepKeys
+    ) -> tuple[LearnerState, Metrics, Array]:
+        sample = prepare_sample(self._agent, state.params, sample, keys.prepare)
+        state, metrics, priority = self._agent.update(state, sample, keys.update)
+        return state, jax.tree.map(jnp.add, sums, metrics), priority
+
+    def _keys_of(self, key: Array, number: Array) -> StepKeys:
+        return step_keys(self._agent, key, number)
+
+    def _zeros(self, state: LearnerState, sample: Sample, keys: StepKeys) -> Metrics:
+        shapes = jax.eval_shape(self._agent.update, state, sample, keys.update)[1]
+        zeros = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
+        self._no_sums = zeros  # pyright: ignore[reportAttributeAccessIssue]
+        return jax.device_put(zeros, self.mesh.replicated)
+
+    def _metrics(self, sums: Metrics | None, due: int) -> dict[str, Any]:
+        found: dict[str, Any] = dict(sums or self._no_sums or {})
+        found = {name: value / max(due, 1) for name, value in found.items()}
+        return found | {
+            "gradient_steps": np.float32(due),
+            "replay_size": np.float32(self._buffer.num_steps),
+            "stale_priorities": np.float32(self._buffer.num_stale),
+        }
+
+
+def _one_more(state: LearnerState) -> LearnerState:
+    return dataclasses.replace(state, num_updates=state.num_updates + 1)
+
+
+def _on_host(slot: SlotViews) -> Trajectory:
+    state: Any = jax.tree.map(lambda leaf: leaf[0], slot.agent_state)
+    return dataclasses.replace(as_trajectory(slot), agent_state=state)
+
+
+def _sample_shardings(mesh: LearnerMesh, sample: Sample) -> Sample:
+    steps = jax.tree.map(lambda _: mesh.rows, sample.trajectory)
+    state = jax.tree.map(lambda _: mesh.leading_rows, sample.trajectory.agent_state)
+    whole: Any = mesh.replicated
+    return Sample(dataclasses.replace(steps, agent_state=state), whole, whole)

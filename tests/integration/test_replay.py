@@ -1,0 +1,140 @@
+"""Agents that learn from replay, under every plan: the same samples, the same parameters; runs that stop and go on to the bit."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from agents.dqn import make_dqn
+from agents.dqn_config import DQNConfig
+from agents.networks.config import NetworkConfig
+from agents.replay_config import ReplayConfig
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.load import load_agent
+from jaxsrl.runtime.run import RunReport, run
+
+TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
+UPDATES = 12
+REPLAY = ReplayConfig(capacity=512, batch_size=8, min_size=128, samples_per_insert=0.25, priority_exponent=0.6)
+"""From the third trajectory of 64 env steps on two gradient steps each; the ring is full after the eighth."""
+
+
+def train(
+    directory: Path, policy: str, suite: str = "gymnasium", replay: ReplayConfig = REPLAY, **changes
+) -> RunReport:
+    settings = {
+        "name": "run",
+        "directory": str(directory),
+        "policy": policy,
+        "num_envs": 16,
+        "num_env_workers": 2,
+        "lanes_per_worker": 1,
+        "rollout_length": 4,
+        "env_steps": 16 * 4 * UPDATES,
+        "checkpoint_every_updates": 0,
+        "max_policy_lag": 0,
+    }
+    config = RunConfig(**{**settings, **changes})
+    source = source_of(EnvConfig("CartPole-v1", suite=suite))
+    spec = source.spec()
+    dqn = DQNConfig(replay=replay, learning_rate=1e-3, num_steps=2, double=True, target_period=5, total_updates=UPDATES)
+    agent = make_dqn(dqn, spec, NetworkConfig(hidden_sizes=(16,)))
+    plan = POLICIES[policy](config, Resources.detect())
+    return run(plan, agent, source, config, spec=spec, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def serial_parameters(tmp_path_factory):
+    """Parameters of the reference, by suite."""
+    return {
+        suite: jax.device_get(train(tmp_path_factory.mktemp(suite), "serial", suite).state.params)
+        for suite in ("gymnasium", "jax")
+    }
+
+
+CASES = [
+    ("serial", {"replay_on": "host"}),
+    ("single_learner_fine", {}),
+    ("single_learner_coarse", {}),
+    ("distributed_replay", {}),
+    ("distributed_replay", {"num_devices": 2}),
+    ("decoupled", {"num_devices": 2, "num_inference_devices": 2, "num_inference_servers": 2}),
+    ("multiple_learners", {"num_devices": 2, "replay_on": "host"}),
+    ("multiple_learners", {"num_devices": 4, "num_env_workers": 4}),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else str(value)
+)
+def test_every_policy_learns_what_the_serial_one_does(tmp_path, serial_parameters, policy, changes):
+    report = train(tmp_path, policy, **changes)
+    assert report.num_updates == UPDATES
+    same(report.state.params, serial_parameters["gymnasium"], **TOLERANCE)
+
+
+def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_path, serial_parameters):
+    report = train(tmp_path, "device_only", "jax", num_devices=2)
+    same(report.state.params, serial_parameters["jax"], **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("policy", "suite", "changes"),
+    [
+        ("single_learner_fine", "gymnasium", {"max_policy_lag": 1}),
+        ("distributed_replay", "gymnasium", {"max_policy_lag": 1}),
+        ("device_only", "jax", {}),
+    ],
+)
+def test_runs_with_their_experience_resume_to_the_bit(tmp_path, policy, suite, changes):
+    replay = ReplayConfig(**{**vars(REPLAY), "priority_delay": 1})
+    whole = train(tmp_path / "whole", policy, suite, replay, **changes)
+    for updates in (5, UPDATES):
+        resumed = train(tmp_path / "parts", policy, suite, replay, env_steps=16 * 4 * updates, **changes)
+    same(resumed.state, whole.state, rtol=0, atol=0)
+    assert resumed.metrics == whole.metrics
+
+
+def test_experience_that_was_not_saved_is_collected_anew_and_that_is_said(tmp_path, capsys):
+    train(tmp_path, "serial", env_steps=16 * 4 * 5, checkpoint_replay=False)
+    report = train(tmp_path, "serial", checkpoint_replay=False)
+    assert "holds no experience" in (report.directory / "log.txt").read_text()
+    assert report.num_updates == UPDATES
+
+
+def test_experience_saved_on_the_host_goes_on_on_a_device(tmp_path):
+    whole = train(tmp_path / "whole", "serial")
+    train(tmp_path / "parts", "serial", env_steps=16 * 4 * 5, replay_on="host")
+    resumed = train(tmp_path / "parts", "serial", replay_on="device")
+    same(resumed.state.params, whole.state.params, **TOLERANCE)
+
+
+def test_a_checkpoint_with_experience_is_loaded_for_evaluation_without_it(tmp_path):
+    report = train(tmp_path, "serial", env_steps=16 * 4 * 3)
+    with pytest.raises(UserError, match="composed in code"):
+        load_agent(report.directory)  # no experiment is saved by these runs; its checkpoint itself is read
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"capacity": 64, "min_size": 64}, "replay.capacity is too small: 64 env steps"),
+        ({"capacity": 10**13}, r"takes [\d,]+ bytes of this machine's memory, of which [\d,]+ are free"),
+        ({"capacity": 140, "min_size": 140}, "replay.min_size cannot be reached: it is 140, but only 128"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_with_numbers_before_anything_starts(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        train(tmp_path, "serial", replay=ReplayConfig(**{**vars(REPLAY), **changes}))
+    assert not list(tmp_path.iterdir())
+
+
+def same(mine, reference, **tolerance):
+    for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(reference), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), **tolerance)
