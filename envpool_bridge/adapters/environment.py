@@ -17,6 +17,7 @@ from envpool_bridge.adapters.sleep import Sleep
 from envpool_bridge.adapters.suites.atari import atari_source
 from envpool_bridge.adapters.suites.gymnasium_ids import gymnasium_source, gymnasium_vector_source
 from envpool_bridge.adapters.suites.hanabi import hanabi_source
+from envpool_bridge.adapters.suites.hide_and_seek import hide_and_seek_source
 from envpool_bridge.adapters.suites.minigrid import minigrid_source
 from envpool_bridge.adapters.suites.overcooked import overcooked_source
 from envpool_bridge.adapters.suites.pettingzoo import mpe_source, pettingzoo_source
@@ -36,6 +37,7 @@ Suite = Literal[
     "mpe",
     "hanabi",
     "overcooked",
+    "hide_and_seek",
     "smax",
     "probe",
     "jax",
@@ -56,6 +58,7 @@ _SOURCES: dict[str, Callable[[str, dict[str, Any], bool], EnvSource]] = {
     "mpe": mpe_source,
     "hanabi": hanabi_source,
     "overcooked": overcooked_source,
+    "hide_and_seek": hide_and_seek_source,
 }
 
 
@@ -70,7 +73,7 @@ class EnvConfig:
             "atari" (ALE/* with the field's preprocessing), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*), "probe"
             (tasks with known values, some of teams, and Sleep), "jax" (our own: CartPole-v1), "gymnax", "brax", "jumanji" (those
             packages' ids); of several agents: "pettingzoo" (paths of modules), "mpe" (simple_*), "hanabi" (Hanabi-*), "overcooked"
-            (layouts), "smax" (scenarios).
+            (layouts), "hide_and_seek" (base, randomwalls), "smax" (scenarios).
         kwargs: JSON object of further arguments: the suite's options (docs/environments.md), or those of `gymnasium.make`,
             the probe or the JAX environment.
         check_range: whether observations must lie within the declared bounds.
