@@ -1,16 +1,17 @@
 """Q-learning of a team: its value is mixed from its agents' values, which each agent maximises alone. Pure functions.
 
-What VDN (`agents.vdn`) and QMIX (`agents.qmix`) share; they differ in how values are mixed. `docs/agents/qmix.md` lists all choices.
+What VDN (`agents.vdn`) and QMIX (`agents.qmix`) share, which differ in how values are mixed. See `docs/agents/qmix.md`.
 """
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from agents import returns
 from agents.api import (
     Action,
     AgentState,
@@ -29,11 +30,19 @@ from agents.exploration import Schedule, epsilon_greedy, epsilon_schedule, greed
 from agents.importance import importance_exponent, importance_weights
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import Mixer
+from agents.replay_config import ReplayConfig
 from agents.target_network import periodic, polyak
 from agents.team_q_config import TeamQConfig
 from agents.team_q_networks import TeamValues, make_team_values
 from agents.team_q_targets import team_steps, team_targets
 from envpool_bridge.specs import EnvSpec
+
+
+class WeighFn(Protocol):
+    """Importance weights [N] float32 of a sample's windows at version `num_updates`."""
+
+    def __call__(self, sample: Sample, num_updates: Array, /) -> Array: ...
+
 
 _NETWORKS = ("agents", "mixer")
 _PRIORITY_OF_LARGEST = 0.9  # eta of Kapturowski et al. 2019, section 2.3
@@ -47,7 +56,7 @@ def make_team_q(name: str, config: TeamQConfig, spec: EnvSpec, network: NetworkC
     """
     net = make_team_values(network, spec, mixer, shared=config.share_parameters)
     epsilon = epsilon_schedule(config.exploration, config.total_updates)
-    weigh = make_weigh(config)
+    weigh = make_weigh(config.replay, config.importance_exponent, config.total_updates)
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm), optax.adam(config.learning_rate, eps=config.adam_epsilon)
     )
@@ -101,11 +110,20 @@ def act(
     return epsilon_greedy(values[0], legal, params["epsilon"], keys), {}, agent_state
 
 
-def make_weigh(config: TeamQConfig) -> Any:
-    """(sample, num_updates) to importance weights [N] float32 of windows; all 1 where they are drawn evenly."""
-    if not config.replay.priority_exponent:
+def make_weigh(replay: ReplayConfig, initial: float, total_updates: int) -> WeighFn:
+    """How windows are weighed: by their probabilities where those differ, else all alike.
+
+    Args:
+        replay: whether there are priorities.
+        initial: beta at the start, which grows to 1 over the run.
+        total_updates: trajectories of the whole run.
+
+    Raises:
+        UserError: beta is to grow over a run of unknown length.
+    """
+    if not replay.priority_exponent:
         return lambda sample, num_updates: jnp.ones_like(sample.probability)
-    exponent = importance_exponent(config.importance_exponent, config.total_updates)
+    exponent = importance_exponent(initial, total_updates)
     return lambda sample, num_updates: importance_weights(sample.probability, sample.num_windows, exponent(num_updates))
 
 
@@ -114,7 +132,7 @@ def update(
     net: TeamValues,
     num_agents: int,
     optimizer: optax.GradientTransformation,
-    weigh: Any,
+    weigh: WeighFn,
     state: LearnerState,
     sample: Sample,
     key: Array,
@@ -167,12 +185,13 @@ def loss(
     next_value = net.mixed(target, target_values[1:], best, after, steps.follows)
     goal = team_targets(steps, next_value, discount=config.discount, num_steps=config.n_step)
     counts = steps.valid & (jnp.arange(len(steps.valid))[:, None] < config.sequence_length)
+    mean = partial(returns.weighted_mean, weight=counts.astype(chosen.dtype))
     error = jnp.where(counts, jax.lax.stop_gradient(goal) - chosen, 0.0)
-    mean_loss = 0.5 * _mean(jnp.square(error) * weight, counts)
+    mean_loss = 0.5 * mean(jnp.square(error) * weight)
     metrics = {
         "loss/value": mean_loss,
-        "value/mean": _mean(chosen, counts),
-        "value/absolute_error": _mean(jnp.abs(error), counts),
+        "value/mean": mean(chosen),
+        "value/absolute_error": mean(jnp.abs(error)),
     }
     return mean_loss, (metrics, jax.lax.stop_gradient(priorities_of(error, counts)))
 
@@ -193,7 +212,3 @@ def priorities_of(error: Array, counts: Array) -> Array:
     absolute = jnp.where(counts, jnp.abs(error), 0.0)
     mean = jnp.sum(absolute, axis=0) / jnp.maximum(jnp.sum(counts, axis=0), 1)
     return _PRIORITY_OF_LARGEST * jnp.max(absolute, axis=0) + (1.0 - _PRIORITY_OF_LARGEST) * mean
-
-
-def _mean(values: Array, counts: Array) -> Array:
-    return jnp.sum(jnp.where(counts, values, 0.0)) / jnp.maximum(jnp.sum(counts), 1)

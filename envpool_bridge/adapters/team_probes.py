@@ -59,7 +59,7 @@ class TeamProbe:
     def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
         """Everybody's reward, and the end if the game is over."""
         acted = list(self.agents)
-        first, second = (int(actions[name]) for name in self.possible_agents)
+        first, second = (self._value(actions[name]) for name in self.possible_agents)
         reward, over = self._play(first, second)
         observations = self._observations()
         if over:
@@ -81,6 +81,10 @@ class TeamProbe:
 
     def _begin(self) -> None:
         """Draws what is random in an episode."""
+
+    def _value(self, action: Any) -> Any:
+        """An agent's action as `_play` takes it."""
+        return int(action)
 
     def _play(self, first: int, second: int) -> tuple[float, bool]:
         """(reward, whether the game is over) for the agents' actions."""
@@ -224,8 +228,57 @@ class TwoStepUnequal(TwoStepTeam):
     safe = 7.0
 
 
+class JointTargets(TeamProbe):
+    """Two steps of continuous actions, one number in [-1, 3] of each agent, whose target c_i is 0 or 2 with probability 1/2.
+
+    With errors e_i = a_i - c_i the reward is 1 - (e_0^2 + e_0 e_1 + e_1^2) / 4: for both on target 1, and less for all other
+    actions. V* = 1 + g at the first step and 1 at the second, where targets are drawn anew. While the other agent is off by e, an
+    agent's best error is -e / 2, so that what is best for one depends on the other. An agent observes the sign of its own target
+    (-1 for 0, 1 for 2) and the step (0 or 1); the state is both signs and the step.
+    """
+
+    observation_size = 2
+    state_size = 3
+    bounds: ClassVar[tuple[float, float]] = (-1.0, 3.0)  # not symmetric: actions must be scaled and shifted
+
+    def __init__(self) -> None:
+        """Targets are drawn at the reset."""
+        super().__init__()
+        self._signs, self._step = np.ones(2, np.float32), 0
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """One number."""
+        del agent
+        return spaces.Box(*self.bounds, (1,), np.float32)
+
+    def state(self) -> np.ndarray:
+        """[3] float32, the signs of the targets, and the step."""
+        return np.array([*self._signs, min(self._step, 1)], np.float32)
+
+    def _begin(self) -> None:
+        self._step = 0
+        self._draw()
+
+    def _draw(self) -> None:
+        self._signs = self._random.choice(np.array([-1.0, 1.0], np.float32), 2)
+
+    def _value(self, action: Any) -> float:
+        return float(action[0])
+
+    def _play(self, first: float, second: float) -> tuple[float, bool]:
+        one, other = first - (1.0 + float(self._signs[0])), second - (1.0 + float(self._signs[1]))
+        self._step += 1
+        if self._step == 1:
+            self._draw()
+        return 1.0 - (one * one + one * other + other * other) / 4.0, self._step == 2
+
+    def _observed(self, place: int) -> np.ndarray:
+        return np.array([self._signs[place], min(self._step, 1)], np.float32)
+
+
 TEAM_PROBES: dict[str, type[TeamProbe]] = {
-    probe.__name__: probe for probe in (TeamMatrix, UnequalTeamMatrix, SecretSigns, TwoStepTeam, TwoStepUnequal)
+    probe.__name__: probe
+    for probe in (TeamMatrix, UnequalTeamMatrix, SecretSigns, TwoStepTeam, TwoStepUnequal, JointTargets)
 }
 """Probes of several agents by the id that EnvConfig(suite="probe") takes."""
 

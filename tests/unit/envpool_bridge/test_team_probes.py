@@ -20,7 +20,8 @@ KNOWN = {
     "TwoStepTeam": {(1, 0, 0): (DISCOUNT, {(1, 0), (1, 1)}), (0, 1, 0): (0.25, ALL), (0, 0, 1): (1.0, {(1, 1)})},
     "TwoStepUnequal": {(1, 0, 0): (8 * DISCOUNT, {(1, 0), (1, 1)}), (0, 1, 0): (7.0, ALL), (0, 0, 1): (8.0, {(1, 1)})},
 }
-CLIMBED = [name for name in TEAM_PROBES if name != "TwoStepUnequal"]  # by policy gradients from the uniform policy
+DISCRETE = [name for name in TEAM_PROBES if name != "JointTargets"]
+CLIMBED = [name for name in DISCRETE if name != "TwoStepUnequal"]  # by policy gradients from the uniform policy
 
 
 def joint_actions(env):
@@ -56,7 +57,7 @@ def action_values(model, state):
     }
 
 
-@pytest.mark.parametrize("name", TEAM_PROBES)
+@pytest.mark.parametrize("name", DISCRETE)
 def test_the_declared_values_and_actions_are_those_of_optimal_play(name):
     model = transitions(name)
     assert set(model) == set(KNOWN[name])
@@ -132,7 +133,7 @@ def test_what_is_shown_lies_in_the_spaces(name):
         assert all(env.observation_space(agent).contains(seen) for agent, seen in observations.items())
         assert env.state_space.contains(env.state())
         if env.agents:
-            observations = env.step(dict.fromkeys(env.agents, 0))[0]
+            observations = env.step({name: env.action_space(name).sample() for name in env.agents})[0]
 
 
 @pytest.mark.parametrize("name", TEAM_PROBES)
@@ -140,10 +141,37 @@ def test_a_team_probe_is_an_environment_of_suite_probe_with_a_row_for_each_agent
     spec = EnvConfig(name, suite="probe", kwargs='{"global_state": true}').source().spec()
     probe = TEAM_PROBES[name]
     assert spec.rows_per_env == 2
-    assert [agent.action.num_values for agent in spec.agents] == list(probe.num_actions)
+    if name in DISCRETE:
+        assert [agent.action.num_values for agent in spec.agents] == list(probe.num_actions)
     assert spec.critic_only == ("state",)
     assert spec.observation["state"].shape == (probe.state_size,)
     assert EnvConfig(name, suite="probe").source().spec().critic_only == ()
+
+
+def test_joint_targets_pays_most_on_target_and_an_agent_best_corrects_half_of_the_others_error():
+    env, grid = TEAM_PROBES["JointTargets"](), np.linspace(-1.0, 3.0, 9, dtype=np.float32)
+    targets_seen = set()
+    for seed, step in itertools.product(range(16), range(2)):
+
+        def play(*errors, seed=seed, step=step):
+            env.reset(seed=seed)
+            for _ in range(step):
+                env.step(dict.fromkeys(env.agents, np.zeros(1, np.float32)))
+            targets = 1.0 + env.state()[:2]
+            targets_seen.add((step, *targets))
+            assert env.state()[2] == step
+            actions = [np.array([target + error], np.float32) for target, error in zip(targets, errors, strict=True)]
+            _, rewards, over, _, _ = env.step(dict(zip(env.possible_agents, actions, strict=True)))
+            assert set(over.values()) == {step == 1}
+            assert len(set(rewards.values())) == 1
+            return rewards["agent_0"]
+
+        paid = {errors: play(*errors) for errors in itertools.product(grid - 1.0, repeat=2)}
+        assert max(paid, key=paid.__getitem__) == (0.0, 0.0)
+        assert paid[0.0, 0.0] == pytest.approx(1.0)
+        best = max(grid - 1.0, key=lambda error: paid[error, 1.0])
+        assert best == -0.5
+    assert len(targets_seen) == 8  # all pairs, at both steps
 
 
 def test_what_a_team_probe_does_not_take_is_refused():
