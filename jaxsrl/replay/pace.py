@@ -82,8 +82,7 @@ def make_pace(config: ReplayConfig, env_steps: int) -> Pace:
 
 def first_pace_state(pace: Pace) -> PaceState:
     """Before the first trajectory."""
-    zero = jnp.zeros((), jnp.int32)
-    return PaceState(jnp.asarray(pace.first, jnp.int32), zero, zero)
+    return PaceState(jnp.asarray(pace.first, jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def steps_due(pace: Pace, state: PaceState, can_draw: Array) -> tuple[Array, PaceState]:
