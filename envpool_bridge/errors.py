@@ -33,6 +33,10 @@ class WorkerDiedError(BridgeError):
     """A worker process ended without being asked to; the message decodes its exit status."""
 
 
+class QuorumError(BridgeError):
+    """Too many environments have failed for good; the message ends with what the last one did."""
+
+
 class WaitTimeoutError(BridgeError):
     """A bounded wait ran out of time."""
 

@@ -11,11 +11,14 @@ from envpool_bridge import segment as shared_segment
 from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset, ResetRequest
 from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.errors import PoolClosedError
+from envpool_bridge.heartbeat import Progress, WorkerBoard
 from envpool_bridge.layout import PoolShape, make_layout
 from envpool_bridge.local_policy import LocalPolicySpec, check_shape
-from envpool_bridge.ring import Command, Counters
+from envpool_bridge.ring import Command
 from envpool_bridge.slot_views import SlotAccess, SlotViews, view_slots
 from envpool_bridge.specs import ArraySpec, EnvSpec, SpecTree
+from envpool_bridge.supervisor import SupervisionTotals, Supervisor
+from envpool_bridge.supervisor_options import SupervisorOptions
 from envpool_bridge.tree import Tree, take
 from envpool_bridge.worker import WorkerConfig
 from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
@@ -38,6 +41,7 @@ class PoolOptions:
         first_sequence: where a resumed run goes on.
         first_row: of the run, that this pool's rows begin with; for seeds and messages.
         cores: that the workers keep to, in turn, among those this process may run on; () leaves it to the kernel.
+        supervision: what is done about workers and environments that fail.
     """
 
     run_seed: int | None = None
@@ -46,6 +50,7 @@ class PoolOptions:
     first_sequence: int = 0
     first_row: int = 0
     cores: tuple[int, ...] = ()
+    supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
 
 
 class EnvPool:
@@ -91,14 +96,18 @@ class EnvPool:
         self._options = options or PoolOptions()
         first_sequence = self._options.first_sequence
         self._segment = shared_segment.create(self._layout)
-        self._counters = Counters(self._layout, self._segment.buffer)
+        self._counters = Progress(self._layout, self._segment.buffer, first_sequence)
         self._counters.start_at(first_sequence)
         self.views: list[SlotViews] = view_slots(self._layout, self._segment.buffer)
         self.access = SlotAccess(self._layout)
         self._first_sequence = self._next_lease = first_sequence
         self._inference_bell = Doorbell()
         self._learner_bell = Doorbell()
+        self._board = WorkerBoard(shape)
         self._workers = WorkerProcesses(shape.num_workers, shape.num_parts, self.spec.env_id)
+        bells, hear = (self._inference_bell, self._learner_bell), not self._options.keep_infos
+        supervision = self._options.supervision
+        self._supervisor = Supervisor(self._workers, self._counters, self._board, shape, supervision, bells, hear)
         self._ring_workers = [
             [self._workers.doorbells[shape.worker_of_part(part)].ring for part in shape.parts_of_lane(lane)]
             for lane in range(shape.num_lanes)
@@ -142,6 +151,11 @@ class EnvPool:
         workers = range(self.shape.num_workers)
         return sum(self._counters.waited_seconds(self.shape.parts_of_worker(worker)[0]) for worker in workers)
 
+    @property
+    def supervision(self) -> SupervisionTotals:
+        """What workers and environments have done that they should not."""
+        return self._supervisor.totals()
+
     def start(self, resets: Sequence[ResetRequest], local_policy: LocalPolicySpec | None = None) -> None:
         """Starts the workers, which reset their environments and post the first observations.
 
@@ -173,17 +187,18 @@ class EnvPool:
             resets=(),
             spin_seconds=spin_seconds,
             verify_every=options.verify_every,
+            supervision=options.supervision,
+            first_sequence=self._first_sequence,
             first_row=options.first_row,
             cores=options.cores,
             local_policy=local_policy.factory if local_policy is not None else b"",
         )
         by_worker = [[resets[part] for part in self.shape.parts_of_worker(w)] for w in range(self.shape.num_workers)]
-        for part in range(self.shape.num_parts):
-            self._counters.begin_incarnation(part)
         bells = (self._inference_bell, self._learner_bell)
         extra = local_policy.descriptors if local_policy is not None else ()
-        self._workers.start(config, by_worker, self._segment.descriptor, bells, extra)
-        watched = self._workers.watched()
+        self._workers.share(self._segment.descriptor, self._board.descriptor, bells, extra)
+        self._supervisor.start(config, by_worker)
+        watched = (self._workers.failed_descriptor,)
         self._acting = Waiter(self._inference_bell, watched, acting_spin_seconds)
         self._learning = Waiter(self._learner_bell, watched, 0.0)
 
@@ -211,7 +226,8 @@ class EnvPool:
         Raises:
             WorkerError: an environment raised.
             BadEnvOutputError: an environment returned what its spaces do not allow.
-            WorkerDiedError: a worker died.
+            WorkerDiedError: a worker died, and may not be started again.
+            QuorumError: too few rows are left whose environments work.
             PoolClosedError: the pool is closed.
         """
         self._require_open()
@@ -295,9 +311,11 @@ class EnvPool:
         if self._closed:
             return
         self._closed = True
+        self._supervisor.stop()
         self._counters.request_stop()
         self._workers.stop()
         self._counters.close()
+        self._board.close()
         self.views, self._actions = [], []
         self._segment.close()
         self._inference_bell.close()

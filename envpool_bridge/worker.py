@@ -8,6 +8,7 @@ import signal
 import time
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import import_main_path
 
@@ -15,14 +16,17 @@ import gymnasium  # noqa: F401  imported before the fork, so that a worker start
 import numpy as np
 
 from envpool_bridge import segment
-from envpool_bridge.adapters.rows import EnvRows, EnvSource, ResetRequest, first_rows, step_rows
+from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset, ResetRequest, first_rows, step_rows
 from envpool_bridge.doorbell import Doorbell, Waiter
+from envpool_bridge.heartbeat import Progress, WorkerBoard
 from envpool_bridge.layout import SlotLayout
-from envpool_bridge.ring import Counters
 from envpool_bridge.slot_views import SlotAccess, SlotViews, view_slots
+from envpool_bridge.supervisor_isolation import IsolatedRows
+from envpool_bridge.supervisor_options import SupervisorOptions
+from envpool_bridge.supervisor_recovery import BrokenStep, DisabledRows, Recovery
 from envpool_bridge.tree import Tree, take
 
-NUM_DESCRIPTORS = 5  # that every worker receives: see `main`
+NUM_DESCRIPTORS = 7  # that every worker receives: see `main`
 _IDLE_SECONDS = 1.0
 
 
@@ -38,9 +42,12 @@ class WorkerConfig:
         main_path: the user's script, if `source` refers to it; "" otherwise.
         run_seed: seed of the run, or None for Gymnasium's own seeding.
         keep_infos: whether to send the environments' infos to the parent.
-        resets: first reset of each part this worker serves.
+        resets: first reset of each part this worker serves; () once all of them have begun.
         spin_seconds: how long to spin before blocking on the doorbell.
         verify_every: steps after which their values are verified together; see `EnvRows.verify`.
+        supervision: what is done about environments that fail.
+        first_sequence: where the pool's run goes on.
+        disabled: whether the environments are not to be stepped any more.
         first_row: of the run, that the pool's rows begin with.
         cores: that workers keep to, in turn; () for any.
         local_policy: pickled MakeLocalPolicy of workers that act themselves; b"" if actions come from the parent.
@@ -56,6 +63,9 @@ class WorkerConfig:
     resets: Sequence[ResetRequest]
     spin_seconds: float
     verify_every: int
+    supervision: SupervisorOptions
+    first_sequence: int = 0
+    disabled: bool = False
     first_row: int = 0
     cores: tuple[int, ...] = ()
     local_policy: bytes = b""
@@ -77,6 +87,13 @@ class ErrorMessage:
     kind: str
     message: str
     traceback: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FailureMessage:
+    """What an environment did that its worker has survived."""
+
+    text: str
 
 
 class Part:
@@ -112,34 +129,55 @@ class Worker:
 
     def __init__(self, config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> None:
         """Maps the segment and makes the environments; `descriptors` as `main` receives them."""
-        segment_descriptor, _, own_bell, inference_bell, learner_bell = descriptors
+        segment_descriptor, _, own_bell, _, board, inference_bell, learner_bell = descriptors
         self._config = config
         self._connection = connection
         self._segment = segment.attach(segment_descriptor, config.layout, config.run_id)
-        self._counters = Counters(config.layout, self._segment.buffer)
+        self._counters = Progress(config.layout, self._segment.buffer, config.first_sequence)
         self._slots = view_slots(config.layout, self._segment.buffer)
         self._access = SlotAccess(config.layout)
         self._inference_bell = Doorbell(inference_bell)
         self._learner_bell = Doorbell(learner_bell)
         self._waiter = Waiter(Doorbell(own_bell), spin_seconds=config.spin_seconds)
         self._pending_resets: dict[int, ResetRequest] = {}
-        if config.main_path:
-            import_main_path(config.main_path)
-        source: EnvSource = pickle.loads(config.source)
         shape = config.layout.shape
         self._rollout_length, self._num_slots = shape.rollout_length, shape.num_slots
         self._window = self._rollout_length * self._num_slots
+        self._board = WorkerBoard(shape, board)
+        self._recovery = Recovery(config.worker, shape, self._slots, self._counters, self._board)
+        if config.main_path:
+            import_main_path(config.main_path)
+        source: EnvSource = pickle.loads(config.source)
         self._parts: list[Part] = []
         for part in shape.parts_of_worker(config.worker):
-            columns = shape.part_rows(part)
-            row_ids = range(config.first_row + columns.start, config.first_row + columns.stop)
-            rows = source.make_rows(row_ids, config.run_seed, config.keep_infos)
+            rows = self._make_rows(source, part)
             self._parts.append(Part(part, config.layout, self._slots, rows, config.verify_every))
+            if isinstance(rows, IsolatedRows):
+                rows.on_cut = partial(self._cut, self._parts[-1])
+        # A worker that follows another goes on counting where that one was.
+        self._waiter.waited_seconds = self._counters.waited_seconds(self._parts[0].part)
+
+    def _make_rows(self, source: EnvSource, part: int) -> EnvRows:
+        config, columns = self._config, self._config.layout.shape.part_rows(part)
+        if config.disabled:
+            return DisabledRows(columns.stop - columns.start, self._recovery.newest_observation(part))
+        row_ids = range(config.first_row + columns.start, config.first_row + columns.stop)
+        options = config.supervision
+        if options.bad_env_output == "raise" or config.run_seed is None:
+            return source.make_rows(row_ids, config.run_seed, config.keep_infos)
+        budget = (options.max_restarts, options.window_seconds)
+        rows = IsolatedRows(source, config.layout.spec, row_ids, config.run_seed, budget)
+        rows.on_disabled = partial(self._board.count_disabled, config.worker)
+        rows.on_failure = lambda text: self._connection.send(FailureMessage(text))
+        return rows
 
     def serve(self) -> None:
         """Resets the environments, then steps them until the parent asks to stop."""
-        for part, request in zip(self._parts, self._config.resets, strict=True):
-            self._start(part, request)
+        for index, part in enumerate(self._parts):
+            if self._counters.has_begun(part.part):
+                self._follow(part)
+            else:
+                self._start(part, self._config.resets[index])
         while not self._counters.stop_requested():
             progressed = [self._advance(part) for part in self._parts]  # every part in turn: no lane starves another
             if not any(progressed):
@@ -156,7 +194,22 @@ class Worker:
         part.rows.reset(request, part.first[slot])
         part.first[slot].begin_history()
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
+        episodes = request.episodes if isinstance(request, EpisodeReset) else [0] * part.rows.num_rows
+        self._board.begin_episodes(part.part, sequence, episodes)
         self._publish(part)
+
+    def _follow(self, part: Part) -> None:
+        """Goes on where another worker ended; the step that it was at is broken."""
+        part.step, part.opening = self._recovery.place(part.part)
+        part.rows = BrokenStep(part, part.rows, self._recovery)
+        if part.opening is None:
+            slot = part.step // self._rollout_length % self._num_slots
+            self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
+        self._inference_bell.ring()  # the other may have died before it could
+        self._learner_bell.ring()
+
+    def _cut(self, part: Part, rows: slice) -> None:
+        self._recovery.cut_episodes(part.part, part.step, rows)
 
     def _may_advance(self) -> bool:
         counters = self._counters
@@ -205,6 +258,7 @@ class Worker:
     def _open_slot(self, part: Part, sequence: int) -> None:
         # The observation after the last step belongs to both trajectories: it ends one and begins the next.
         before, slot = (sequence - 1) % self._num_slots, sequence % self._num_slots
+        self._board.carry_episodes(part.part, sequence, self._slots[before].is_first[1:, part.columns])
         part.whole[slot].prepare()
         self._access.carry(self._slots[before], self._slots[slot], part.columns)
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
@@ -240,10 +294,12 @@ def main(descriptors: Sequence[int]) -> None:
     """Body of a forked worker; reports any exception to the parent before it ends.
 
     Args:
-        descriptors: segment, connection, own doorbell, inference doorbell, learner doorbell; then the local policy's.
+        descriptors: segment, connection, own doorbell, file for stacks, board, inference doorbell, learner doorbell; then the
+            local policy's.
     """
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # prints the stack even when an environment hangs in C
+    # The parent reads this file, and tells what is in it.
+    faulthandler.enable(descriptors[3])
+    faulthandler.register(signal.SIGUSR1, descriptors[3])  # even when an environment hangs in C
     connection = Connection(descriptors[1])
     try:
         config: WorkerConfig = connection.recv()

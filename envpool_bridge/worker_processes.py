@@ -1,12 +1,13 @@
 """The parent's side of the worker processes: starts them, hears their messages and deaths, stops them."""
 
 import contextlib
-import dataclasses
+import logging
 import os
 import pickle
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -15,11 +16,16 @@ from multiprocessing.connection import Connection
 
 from envpool_bridge.adapters.rows import EnvSource, ResetRequest
 from envpool_bridge.doorbell import Doorbell
-from envpool_bridge.errors import BadEnvOutputError, PoolClosedError, UserError, WorkerDiedError, WorkerError
+from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerDiedError, WorkerError
+from envpool_bridge.exit_status import Circumstances, MemoryGroup, describe_exit, resident_bytes
 from envpool_bridge.forkserver import ForkServer
-from envpool_bridge.worker import ErrorMessage, InfosMessage, WorkerConfig
+from envpool_bridge.worker import ErrorMessage, FailureMessage, InfosMessage, WorkerConfig
 
+_LOG = logging.getLogger("envpool_bridge")
 _STOP_SECONDS = 5.0
+_SEND_SECONDS = 10
+_STACK_SECONDS = 0.3
+_MAX_STACK_BYTES = 20_000
 
 
 def pickle_source(source: EnvSource) -> tuple[bytes, str]:
@@ -41,13 +47,30 @@ def pickle_source(source: EnvSource) -> tuple[bytes, str]:
     return data, os.path.abspath(path)
 
 
+class _Process:
+    """One incarnation of a worker."""
+
+    def __init__(self, pid: int, connection: Connection, oom_kills: int | None) -> None:
+        self.pid, self.connection = pid, connection
+        self.pidfd = os.pidfd_open(pid)
+        self.oom_kills_before = oom_kills
+        self.rss_bytes: int | None = None
+        self.error: ErrorMessage | None = None
+        self.hung = ""  # why it was killed by us
+
+    def close(self) -> None:
+        self.connection.close()
+        os.close(self.pidfd)
+
+
 class WorkerProcesses:
-    """Owner of the worker processes. Thread-safety: `check` may be called from any thread; the rest from the owner's.
+    """Owner of the worker processes. Thread-safety: `check` and `fail` from any thread; the rest from one at a time.
 
     Attributes:
         doorbells: one a worker; ring after posting actions or releasing a slot.
         infos: newest info message of each part.
         infos_received: info messages received of each part.
+        failed_descriptor: becomes readable with the first error, and stays so.
     """
 
     def __init__(self, num_workers: int, num_parts: int, env_id: str) -> None:
@@ -57,52 +80,65 @@ class WorkerProcesses:
         self._error: Exception | None = None
         self._closed = False
         self.doorbells = [Doorbell() for _ in range(num_workers)]
+        self._failed = Doorbell()
+        self.failed_descriptor = self._failed.descriptor
+        # Where a worker writes its stack when it is asked to, or crashes.
+        self._stacks = [os.memfd_create(f"stack of worker {worker}") for worker in range(num_workers)]
         self.infos: list[InfosMessage | None] = [None] * num_parts
         self.infos_received = [0] * num_parts
         self._server = ForkServer()
-        self._pids: list[int] = []
-        self._pidfds: list[int] = []
-        self._connections: list[Connection] = []
+        self._memory = MemoryGroup()
+        self._processes: list[_Process | None] = [None] * num_workers
         self._stopping = False
+        self._descriptors: list[int] = []
 
-    def start(
-        self,
-        config: WorkerConfig,
-        resets: Sequence[Sequence[ResetRequest]],
-        segment: int,
-        bells: Sequence[Doorbell],
-        policy_descriptors: Sequence[int] = (),
-    ) -> None:
-        """Forks one worker for each entry of `resets`; returns before their environments are ready.
+    @property
+    def _pids(self) -> list[int]:
+        return [process.pid for process in self._processes if process is not None]
+
+    def share(self, segment: int, board: int, bells: Sequence[Doorbell], policy_descriptors: Sequence[int]) -> None:
+        """Says what every worker is handed.
 
         Args:
-            config: what all workers share; index and resets are filled in here.
-            resets: for each worker, the first reset of each of its parts.
             segment: descriptor of the shared memory.
+            board: descriptor of the workers' board.
             bells: the doorbells of inference and of the learner.
             policy_descriptors: what the workers' local policies need.
         """
-        shared = [*(bell.descriptor for bell in bells), *policy_descriptors]
-        for worker, requests in enumerate(resets):
-            ours, theirs = socket.socketpair()
-            with theirs:
-                descriptors = [segment, theirs.fileno(), self.doorbells[worker].descriptor]
-                pid = self._server.fork(descriptors + shared)
-            self._pids.append(pid)
-            self._pidfds.append(os.pidfd_open(pid))
-            connection = Connection(ours.detach())
-            self._connections.append(connection)
-            with contextlib.suppress(BrokenPipeError):  # died already: `check` will say why
-                connection.send(dataclasses.replace(config, worker=worker, resets=tuple(requests)))
+        self._descriptors = [segment, board, *(bell.descriptor for bell in bells), *policy_descriptors]
 
-    def watched(self) -> tuple[int, ...]:
-        """Descriptors that become readable when a worker says something or dies."""
-        return (*(connection.fileno() for connection in self._connections), *self._pidfds)
+    def spawn(self, config: WorkerConfig) -> None:
+        """Forks a worker, whose predecessor (if any) has been buried; returns before its environments are ready.
+
+        Raises:
+            BridgeError: the fork server is gone.
+        """
+        worker, (segment, *others) = config.worker, self._descriptors
+        os.ftruncate(self._stacks[worker], 0)
+        os.lseek(self._stacks[worker], 0, os.SEEK_SET)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            own = [theirs.fileno(), self.doorbells[worker].descriptor, self._stacks[worker]]
+            pid = self._server.fork([segment, *own, *others])
+        # A worker that is stopped before it reads must not stop us.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
+        process = _Process(pid, Connection(ours.detach()), self._memory.oom_kills())
+        with self._lock:
+            self._processes[worker] = process
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):  # its death will say why
+            process.connection.send(config)
+
+    def pidfd(self, worker: int) -> int:
+        """Readable once the worker is dead; -1 while there is none."""
+        process = self._processes[worker]
+        return -1 if process is None else process.pidfd
 
     def send_reset(self, worker: int, part: int, request: ResetRequest) -> None:
         """Sends what a posted RESET step of `part` asks for."""
-        with contextlib.suppress(BrokenPipeError):
-            self._connections[worker].send((part, request))
+        process = self._processes[worker]
+        if process is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.connection.send((part, request))
 
     def ring_all(self) -> None:
         """Wakes every worker."""
@@ -115,13 +151,73 @@ class WorkerProcesses:
         Raises:
             WorkerError: an environment raised; the message ends with its original traceback.
             BadEnvOutputError: an environment returned what its spaces do not allow.
-            WorkerDiedError: a worker ended without a word.
+            WorkerDiedError: a worker ended without a word, once too often.
+            QuorumError: too few rows are left.
         """
         with self._lock:
-            if self._error is None and not self._stopping:
-                self._hear()
+            if not self._stopping:
+                for worker in range(len(self._processes)):
+                    self._hear(worker)
             if self._error is not None:
                 raise self._error
+
+    def hear(self) -> None:
+        """Takes in what the workers have said, and raises nothing."""
+        with self._lock:
+            for worker in range(len(self._processes)):
+                self._hear(worker)
+
+    def fail(self, error: Exception) -> None:
+        """Makes `check` raise this error, unless there is one already."""
+        with self._lock:
+            self._error = self._error or error
+        self._failed.ring()
+
+    def note_memory(self) -> None:
+        """Remembers how much memory each worker uses."""
+        for process in self._processes:
+            if process is not None:
+                process.rss_bytes = resident_bytes(process.pid) or process.rss_bytes
+
+    def kill_hung(self, worker: int, reason: str) -> None:
+        """Makes a worker tell its stack, and kills it; `reason` becomes part of what is said of its death."""
+        process = self._processes[worker]
+        if process is None:
+            return
+        process.hung = reason
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process.pidfd, signal.SIGUSR1)
+            deadline, size = time.monotonic() + _STACK_SECONDS, 0
+            while time.monotonic() < deadline:  # written piece by piece: it is whole when it stops growing
+                select.select([process.pidfd], [], [], _STACK_SECONDS / 6)
+                before, size = size, os.fstat(self._stacks[worker]).st_size
+                if size and size == before:
+                    break
+            signal.pidfd_send_signal(process.pidfd, signal.SIGKILL)
+
+    def bury(self, worker: int, in_step: bool) -> tuple[str, Exception]:
+        """Hears a dead worker's last words and lets go of what it had.
+
+        Returns:
+            What happened, in words, and the error that this is if nothing can be done about it.
+        """
+        with self._lock:
+            self._hear(worker)
+            process, self._processes[worker] = self._processes[worker], None
+        if process is None:
+            raise RuntimeError(f"worker {worker} was buried twice")
+        status = self._server.exit_status(process.pid)
+        process.close()
+        name = f"environment worker {worker} ({self._env_id}, pid {process.pid})"
+        if process.error is not None:
+            error = self._raised(worker, process.error)
+            return str(error), error
+        text = f"{name} died: {self._describe(process, status, in_step)}"
+        if process.hung:
+            text = f"{name} was killed: {process.hung}"
+        stack = os.pread(self._stacks[worker], _MAX_STACK_BYTES, 0).decode(errors="replace")
+        text += f"\n\nIn the worker:\n{stack}" if stack else ""
+        return text, WorkerDiedError(text)
 
     def stop(self) -> None:
         """Ends all workers, whose stop flag is already set: asks, waits, kills. Idempotent."""
@@ -130,59 +226,45 @@ class WorkerProcesses:
         self._closed = self._stopping = True
         self.ring_all()
         deadline = time.monotonic() + _STOP_SECONDS
-        for pid, pidfd in zip(self._pids, self._pidfds, strict=True):
-            readable, _, _ = select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
+        for process in self._processes:
+            if process is None:
+                continue
+            readable, _, _ = select.select([process.pidfd], [], [], max(0.0, deadline - time.monotonic()))
             if not readable:  # stuck inside an environment; SIGTERM would not reach code that holds the GIL
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                select.select([pidfd], [], [], _STOP_SECONDS)
-        for connection in self._connections:
-            connection.close()
-        for pidfd in self._pidfds:
-            os.close(pidfd)
+                    signal.pidfd_send_signal(process.pidfd, signal.SIGKILL)
+                select.select([process.pidfd], [], [], _STOP_SECONDS)
+            process.close()
         self._server.close()
-        for bell in self.doorbells:
+        for bell in [*self.doorbells, self._failed]:
             bell.close()
+        for stack in self._stacks:
+            os.close(stack)
 
-    def _hear(self) -> None:
-        for worker, connection in enumerate(self._connections):
-            try:
-                while connection.poll():
-                    self._take(worker, connection.recv())
-            except (EOFError, OSError):
-                self._error = self._error or self._death(worker)
-            if self._error is not None:
-                return
+    def _hear(self, worker: int) -> None:
+        process = self._processes[worker]
+        if process is None:
+            return
+        with contextlib.suppress(EOFError, OSError):  # it is dead, or about to be: its pidfd says so
+            while process.connection.poll():
+                self._take(process, worker, process.connection.recv())
 
-    def _take(self, worker: int, message: InfosMessage | ErrorMessage) -> None:
+    def _take(self, process: _Process, worker: int, message: InfosMessage | ErrorMessage | FailureMessage) -> None:
         if isinstance(message, InfosMessage):
             self.infos[message.part] = message
             self.infos_received[message.part] += 1
-            return
+        elif isinstance(message, FailureMessage):
+            _LOG.warning("environment worker %d: %s", worker, message.text)
+        else:
+            process.error = message
+
+    def _raised(self, worker: int, message: ErrorMessage) -> Exception:
         text = f"environment worker {worker} ({self._env_id}): {message.message}\n\nIn the worker:\n{message.traceback}"
-        self._error = BadEnvOutputError(text) if message.kind == "BadEnvOutputError" else WorkerError(text)
+        return BadEnvOutputError(text) if message.kind == "BadEnvOutputError" else WorkerError(text)
 
-    def _death(self, worker: int) -> WorkerDiedError:
-        if self._closed:
-            raise PoolClosedError("the pool is closed")
-        status = self._server.exit_status(self._pids[worker])
-        how = "it closed its connection but still runs" if status is None else describe_exit(status)
-        return WorkerDiedError(f"environment worker {worker} ({self._env_id}, pid {self._pids[worker]}) died: {how}")
-
-
-def describe_exit(status: int) -> str:
-    """An exit status in words."""
-    if status >= 0:
-        return f"exit status {status}: something in the environment called exit"
-    number = -status
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    causes = {
-        signal.SIGKILL: "killed from outside, often by the kernel for lack of memory (see dmesg)",
-        signal.SIGSEGV: "a crash in native code of the environment",
-        signal.SIGABRT: "native code of the environment aborted",
-        signal.SIGBUS: "a memory page could not be provided",
-    }
-    return f"{name}: {causes.get(signal.Signals(number), 'ended by a signal')}" if number in causes else name
+    def _describe(self, process: _Process, status: int | None, in_step: bool) -> str:
+        if status is None:
+            return "nobody knows how"
+        kills, before = self._memory.oom_kills(), process.oom_kills_before
+        known = None if kills is None or before is None else kills - before
+        return describe_exit(status, Circumstances(in_step, process.rss_bytes, known, self._memory.limit_bytes()))

@@ -1,0 +1,263 @@
+"""Watches a pool's workers: notices deaths and hangs, starts workers again, gives up on those that keep failing.
+
+A thread of its own, so that neither a long update nor a long inference call delays it. It sleeps in poll() on the workers'
+pidfds and costs nothing while all is well.
+"""
+
+import dataclasses
+import logging
+import select
+import threading
+from collections.abc import Sequence
+from time import monotonic
+
+from envpool_bridge.adapters.rows import ResetRequest
+from envpool_bridge.doorbell import Doorbell
+from envpool_bridge.errors import QuorumError, WorkerDiedError
+from envpool_bridge.heartbeat import Progress, WorkerBoard
+from envpool_bridge.layout import PoolShape
+from envpool_bridge.supervisor_options import RestartBudget, SupervisorOptions
+from envpool_bridge.worker import WorkerConfig
+from envpool_bridge.worker_processes import WorkerProcesses
+
+_LOG = logging.getLogger("envpool_bridge")
+_LOOK_SECONDS = 0.1  # between looks at heartbeats
+_MEMORY_SECONDS = 1.0  # between looks at memory
+_JOIN_SECONDS = 15.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SupervisionTotals:
+    """Of a pool, since its start.
+
+    Attributes:
+        restarts: of workers.
+        hangs: workers that were killed because they did not get on.
+        episodes_cut: because a worker died, or an environment failed.
+        rows_disabled: whose environment is not stepped any more.
+    """
+
+    restarts: int = 0
+    hangs: int = 0
+    episodes_cut: int = 0
+    rows_disabled: int = 0
+
+
+class _Watched:
+    """What is known of one worker."""
+
+    def __init__(self, parts: Sequence[int], budget: RestartBudget) -> None:
+        self.parts, self.budget = parts, budget
+        self.config: WorkerConfig | None = None
+        self.disabled = False
+        self.due: float | None = None  # when it is to be started again
+        self.beat, self.beat_at_start = 0, 0
+        self.since: float | None = None  # when the beat was seen to stand still though a step is owed
+
+
+class Supervisor:
+    """One thread a pool. Thread-safety: `totals` from any thread, the rest from the pool's owner."""
+
+    def __init__(
+        self,
+        workers: WorkerProcesses,
+        progress: Progress,
+        board: WorkerBoard,
+        shape: PoolShape,
+        options: SupervisorOptions,
+        wake: Sequence[Doorbell],
+        hear: bool,
+    ) -> None:
+        """Prepares to watch.
+
+        Args:
+            workers: to watch.
+            progress: of their parts.
+            board: of the workers.
+            shape: of the pool.
+            options: what to put up with.
+            wake: rung when something may have changed.
+            hear: whether to take in what workers say of failures they survive.
+        """
+        self._workers, self._progress, self._board = workers, progress, board
+        self._shape, self._options, self._wake, self._hear = shape, options, wake, hear
+        self._watched = [
+            _Watched(
+                shape.parts_of_worker(worker),
+                RestartBudget(options.max_restarts, options.window_seconds, options.max_backoff_seconds),
+            )
+            for worker in range(shape.num_workers)
+        ]
+        self._hangs = 0
+        self._looked = 0.0
+        self._last_words = ""
+        self._stop = Doorbell()
+        self._stopping = False
+        # Never waited for when the interpreter exits: the workers die with the process anyway.
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def start(self, config: WorkerConfig, resets: Sequence[Sequence[ResetRequest]]) -> None:
+        """Starts the workers, from the calling thread, and watches them from then on.
+
+        Args:
+            config: what all workers share; index and resets are filled in here.
+            resets: for each worker, the first reset of each of its parts.
+        """
+        for worker, requests in enumerate(resets):
+            watched = self._watched[worker]
+            watched.config = dataclasses.replace(config, worker=worker, resets=tuple(requests))
+            self._spawn(worker, watched)
+        self._thread.start()
+
+    def totals(self) -> SupervisionTotals:
+        """What has happened so far."""
+        restarts = sum(watched.budget.total for watched in self._watched)
+        disabled = sum(self._rows_disabled(worker) for worker in range(len(self._watched)))
+        return SupervisionTotals(restarts, self._hangs, self._board.episodes_cut(), disabled)
+
+    def stop(self) -> None:
+        """Ends the watch; workers may die unheard from now on. Idempotent."""
+        self._stopping = True
+        if self._thread.ident is not None and self._stop.descriptor >= 0:
+            self._stop.ring()
+            self._thread.join(_JOIN_SECONDS)
+        if not self._thread.is_alive():
+            self._stop.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except BaseException as error:  # noqa: BLE001  whoever waits for the workers must learn of it
+            if not self._stopping:
+                self._workers.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    def _turn(self) -> None:
+        poll = select.poll()
+        poll.register(self._stop.descriptor, select.POLLIN)
+        workers: dict[int, int] = {}
+        for worker in range(len(self._watched)):
+            descriptor = self._workers.pidfd(worker)
+            if descriptor >= 0:
+                workers[descriptor] = worker
+                poll.register(descriptor, select.POLLIN)
+        ready = poll.poll(self._sleep_seconds() * 1e3)
+        if self._stopping:
+            return
+        for descriptor, _ in ready:
+            if descriptor in workers:
+                self._bury(workers[descriptor])
+        now = monotonic()
+        for worker, watched in enumerate(self._watched):
+            if watched.due is not None and watched.due <= now:
+                self._restart(worker, watched)
+        self._look(now)
+
+    def _sleep_seconds(self) -> float:
+        now = monotonic()
+        dues = [watched.due - now for watched in self._watched if watched.due is not None]
+        return max(0.0, min([_LOOK_SECONDS, *dues]))
+
+    def _look(self, now: float) -> None:
+        for worker, watched in enumerate(self._watched):
+            self._look_for_hang(worker, watched, now)
+        if now - self._looked >= _MEMORY_SECONDS:
+            self._looked = now
+            self._workers.note_memory()
+            if self._hear:
+                self._workers.hear()
+            self._require_quorum()
+
+    def _look_for_hang(self, worker: int, watched: _Watched, now: float) -> None:
+        beat = self._progress.beat(watched.parts)
+        owes = any(self._progress.owes_step(part) for part in watched.parts)
+        if beat != watched.beat or not owes or watched.since is None:
+            watched.beat, watched.since = beat, now if owes else None
+            if watched.config is not None and watched.config.resets and self._has_begun(watched):
+                watched.config = dataclasses.replace(watched.config, resets=())  # may hold many actions
+            return
+        starting = beat == watched.beat_at_start
+        what = "its first observation" if starting else "a step"
+        setting = "start_timeout_seconds" if starting else "step_timeout_seconds"
+        limit = getattr(self._options, setting)
+        if now - watched.since > limit and self._workers.pidfd(worker) >= 0:
+            self._hangs += 1
+            self._workers.kill_hung(worker, f"it was not done with {what} after {limit:g} s ({setting})")
+            watched.since = None
+
+    def _bury(self, worker: int) -> None:
+        watched = self._watched[worker]
+        in_step = any(self._progress.owes_step(part) for part in watched.parts)
+        words, error = self._workers.bury(worker, in_step)
+        self._ring()
+        self._last_words = words
+        config, options = watched.config, self._options
+        raised = not isinstance(error, WorkerDiedError) and options.bad_env_output == "raise"
+        if config is None or config.run_seed is None or not options.max_restarts or raised or watched.disabled:
+            self._workers.fail(error)
+            return
+        got_on = self._progress.beat(watched.parts) > watched.beat_at_start + len(watched.parts)
+        wait = watched.budget.grant(monotonic(), got_on)
+        if wait is None:
+            self._give_up(worker, watched, error)
+            return
+        _LOG.warning("%s\nIt is started again (restart %d).", words, watched.budget.total)
+        watched.due = monotonic() + wait
+
+    def _give_up(self, worker: int, watched: _Watched, error: Exception) -> None:
+        if not self._has_begun(watched):  # there is nothing that its rows could show
+            self._workers.fail(error)
+            return
+        watched.disabled = True
+        rows = self._rows_disabled(worker)
+        _LOG.error(
+            "%s\nIt was started %d times within %g s: its %d rows are given up, and are never valid again.",
+            self._last_words,
+            self._options.max_restarts,
+            self._options.window_seconds,
+            rows,
+        )
+        self._require_quorum()
+        watched.due = monotonic()
+
+    def _restart(self, worker: int, watched: _Watched) -> None:
+        watched.due = None
+        if watched.disabled and watched.config is not None:
+            watched.config = dataclasses.replace(watched.config, disabled=True)
+        self._spawn(worker, watched)
+        self._ring()
+
+    def _spawn(self, worker: int, watched: _Watched) -> None:
+        if watched.config is None:
+            raise RuntimeError("start comes first")
+        for part in watched.parts:
+            self._progress.begin_incarnation(part)
+        watched.beat = watched.beat_at_start = self._progress.beat(watched.parts)
+        watched.since = monotonic()
+        self._workers.spawn(watched.config)
+
+    def _require_quorum(self) -> None:
+        total = self._shape.num_rows
+        alive = total - sum(self._rows_disabled(worker) for worker in range(len(self._watched)))
+        needed = self._options.min_alive_fraction * total
+        if alive < max(needed, 1):
+            self._workers.fail(
+                QuorumError(
+                    f"{alive} of {total} rows are left, expected at least {self._options.min_alive_fraction:.0%} "
+                    f"(min_alive_fraction) and one: the others failed more than {self._options.max_restarts} times within "
+                    f"{self._options.window_seconds:g} s; mend the environment, or raise max_restarts. The last failure: "
+                    f"{self._last_words or 'see the log'}"
+                )
+            )
+
+    def _rows_disabled(self, worker: int) -> int:
+        if self._watched[worker].disabled:
+            return len(self._watched[worker].parts) * self._shape.rows_per_part
+        return self._board.rows_disabled(worker)
+
+    def _has_begun(self, watched: _Watched) -> bool:
+        return all(self._progress.has_begun(part) for part in watched.parts)
+
+    def _ring(self) -> None:
+        for bell in self._wake:
+            bell.ring()
