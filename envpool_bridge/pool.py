@@ -4,14 +4,17 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from envpool_bridge import failpoint
 from envpool_bridge import segment as shared_segment
 from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset, ResetRequest
 from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.errors import PoolClosedError
 from envpool_bridge.heartbeat import Progress, WorkerBoard
+from envpool_bridge.journal import LearnerJournal
 from envpool_bridge.layout import PoolShape, make_layout
 from envpool_bridge.local_policy import LocalPolicySpec, check_shape
 from envpool_bridge.ring import Command
@@ -42,6 +45,7 @@ class PoolOptions:
         first_row: of the run, that this pool's rows begin with; for seeds and messages.
         cores: that the workers keep to, in turn, among those this process may run on; () leaves it to the kernel.
         supervision: what is done about workers and environments that fail.
+        journal: directory in which workers and the learner's side write down every step, for `journal_audit`; "" for none.
     """
 
     run_seed: int | None = None
@@ -51,6 +55,7 @@ class PoolOptions:
     first_row: int = 0
     cores: tuple[int, ...] = ()
     supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
+    journal: str = ""
 
 
 class EnvPool:
@@ -94,7 +99,10 @@ class EnvPool:
         self.shape = shape
         self._layout = make_layout(self.spec, shape, extras or {}, agent_state)
         self._options = options or PoolOptions()
-        first_sequence = self._options.first_sequence
+        failpoint.wanted()  # refused here rather than in every worker
+        first_row, first_sequence = self._options.first_row, self._options.first_sequence
+        journal = self._options.journal
+        self._journal = LearnerJournal(Path(journal), shape, first_row) if journal else None
         self._segment = shared_segment.create(self._layout)
         self._counters = Progress(self._layout, self._segment.buffer, first_sequence)
         self._counters.start_at(first_sequence)
@@ -188,6 +196,7 @@ class EnvPool:
             spin_seconds=spin_seconds,
             verify_every=options.verify_every,
             supervision=options.supervision,
+            journal=options.journal,
             first_sequence=self._first_sequence,
             first_row=options.first_row,
             cores=options.cores,
@@ -299,6 +308,8 @@ class EnvPool:
 
     def release(self, sequence: int) -> None:
         """Gives a leased slot back to the environments: nothing may read it any more."""
+        if self._journal is not None:
+            self._journal.note(sequence, self.views[sequence % self.shape.num_slots])
         self._counters.release(sequence)
         self._workers.ring_all()
 
@@ -311,6 +322,8 @@ class EnvPool:
         if self._closed:
             return
         self._closed = True
+        if self._journal is not None:
+            self._journal.close()
         self._supervisor.stop()
         self._counters.request_stop()
         self._workers.stop()

@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import import_main_path
+from pathlib import Path
+from typing import Any
 
 import gymnasium  # noqa: F401  imported before the fork, so that a worker starts in milliseconds
 import numpy as np
 
-from envpool_bridge import segment
+from envpool_bridge import failpoint, segment
 from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset, ResetRequest, first_rows, step_rows
 from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.heartbeat import Progress, WorkerBoard
+from envpool_bridge.journal import Journal, JournaledRows, environment_name
 from envpool_bridge.layout import SlotLayout
 from envpool_bridge.slot_views import SlotAccess, SlotViews, view_slots
 from envpool_bridge.supervisor_isolation import IsolatedRows
@@ -48,6 +51,7 @@ class WorkerConfig:
         supervision: what is done about environments that fail.
         first_sequence: where the pool's run goes on.
         disabled: whether the environments are not to be stepped any more.
+        journal: directory for journals; "" for none.
         first_row: of the run, that the pool's rows begin with.
         cores: that workers keep to, in turn; () for any.
         local_policy: pickled MakeLocalPolicy of workers that act themselves; b"" if actions come from the parent.
@@ -66,6 +70,7 @@ class WorkerConfig:
     supervision: SupervisorOptions
     first_sequence: int = 0
     disabled: bool = False
+    journal: str = ""
     first_row: int = 0
     cores: tuple[int, ...] = ()
     local_policy: bytes = b""
@@ -154,6 +159,8 @@ class Worker:
             self._parts.append(Part(part, config.layout, self._slots, rows, config.verify_every))
             if isinstance(rows, IsolatedRows):
                 rows.on_cut = partial(self._cut, self._parts[-1])
+        if config.journal:
+            self._keep_journal(Path(config.journal))
         # A worker that follows another goes on counting where that one was.
         self._waiter.waited_seconds = self._counters.waited_seconds(self._parts[0].part)
 
@@ -170,6 +177,25 @@ class Worker:
         rows.on_disabled = partial(self._board.count_disabled, config.worker)
         rows.on_failure = lambda text: self._connection.send(FailureMessage(text))
         return rows
+
+    def _keep_journal(self, directory: Path) -> None:
+        config, incarnation = self._config, self._counters.incarnation(self._parts[0].part)
+        journal = Journal(directory / environment_name(config.first_row, config.worker, incarnation))
+        for part in self._parts:
+            part.rows = JournaledRows(part, part.rows, journal, incarnation)
+
+    def failpoints(self) -> dict[str, list[tuple[Any, str]]]:
+        """The methods that `failpoint.PLACES` stand for."""
+        return {
+            "worker.step": [(part.rows, "step") for part in self._parts],
+            "worker.reset": [(part.rows, "reset") for part in self._parts],
+            "worker.commit": [(self._counters, "commit")],
+            "worker.open_slot": [(self, "_open_slot")],
+            "worker.carry": [(self._access, "carry")],
+            "worker.post_observation": [(self._counters, "post_observation")],
+            "worker.inference_bell": [(self._inference_bell, "ring")],
+            "worker.learner_bell": [(self._learner_bell, "ring")],
+        }
 
     def serve(self) -> None:
         """Resets the environments, then steps them until the parent asks to stop."""
@@ -303,7 +329,9 @@ def main(descriptors: Sequence[int]) -> None:
     connection = Connection(descriptors[1])
     try:
         config: WorkerConfig = connection.recv()
-        _make_worker(config, connection, descriptors).serve()
+        worker = _make_worker(config, connection, descriptors)
+        failpoint.arm(failpoint.wanted(), worker.failpoints())
+        worker.serve()
     except BaseException as error:  # noqa: BLE001  the parent must learn of it, whatever it is
         text = "".join(traceback.format_exception(error))
         try:

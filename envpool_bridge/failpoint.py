@@ -1,0 +1,128 @@
+"""Places where a worker can be made to fail, for tests of what happens then.
+
+`JAXSRL_FAILPOINT=name:action@count` makes every worker process do `action` when it comes to the place `name` for the `count`-th
+time; several are separated by commas. Places are methods that are wrapped in the worker when the variable is set: when it is
+not, nothing is there that could cost anything.
+
+| name | just before it | just after it |
+|---|---|---|
+| `worker.step` | actions are posted, nothing is stepped | the slot is written, nothing is published |
+| `worker.reset` | environments are about to begin their first episodes | they have begun |
+| `worker.commit` | a slot is full, nobody knows | the learner may read it, its bell has not rung |
+| `worker.open_slot` | the slot before is committed | the next observation is published |
+| `worker.carry` | the next slot's flags are set, its first observation is missing | it is there, unpublished |
+| `worker.post_observation` | the observation is written | it is published, no bell has rung |
+| `worker.inference_bell`, `worker.learner_bell` | published, not rung | rung |
+
+A name ends with `.before` or `.after`. Actions: `kill` (SIGKILL), `exit` (status 3), `raise` (FailpointError), `hang` (in C, with
+the interpreter's lock held), `stop` (SIGSTOP).
+"""
+
+import ctypes
+import dataclasses
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from envpool_bridge.errors import UserError
+
+VARIABLE = "JAXSRL_FAILPOINT"
+EXIT_STATUS = 3
+PLACES = (
+    *("worker.step", "worker.reset", "worker.commit", "worker.open_slot", "worker.carry", "worker.post_observation"),
+    *("worker.inference_bell", "worker.learner_bell"),
+)
+ACTIONS = ("kill", "exit", "raise", "hang", "stop")
+_FORM = re.compile(r"([a-z_.]+)\.(before|after):([a-z]+)@([0-9]+)")
+
+
+class FailpointError(RuntimeError):
+    """Raised by the action `raise`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Failpoint:
+    """One of the variable's entries.
+
+    Attributes:
+        place: one of PLACES.
+        before: whether to fail before it rather than after.
+        action: one of ACTIONS.
+        count: at which time, from 1.
+    """
+
+    place: str
+    before: bool
+    action: str
+    count: int
+
+
+def wanted(value: str | None = None) -> list[Failpoint]:
+    """The failpoints that `value` asks for; the environment variable's if None.
+
+    Raises:
+        UserError: it is not of the form above.
+    """
+    text = os.environ.get(VARIABLE, "") if value is None else value
+    return [_parse(entry) for entry in text.split(",") if entry]
+
+
+def _parse(entry: str) -> Failpoint:
+    found = _FORM.fullmatch(entry.strip())
+    if found is None or found[1] not in PLACES or found[3] not in ACTIONS or int(found[4]) < 1:
+        raise UserError(
+            f"{VARIABLE}: expected place.before:action@count or place.after:action@count with a place of {', '.join(PLACES)}, "
+            f"an action of {', '.join(ACTIONS)} and a count from 1: got {entry!r}"
+        )
+    return Failpoint(found[1], found[2] == "before", found[3], int(found[4]))
+
+
+def arm(failpoints: Sequence[Failpoint], places: Mapping[str, Sequence[tuple[Any, str]]]) -> None:
+    """Wraps the methods that are the failpoints' places.
+
+    Args:
+        failpoints: of `wanted`.
+        places: (object, name of its method) of each place, which share their count.
+    """
+    for failpoint in failpoints:
+        arrivals = _Arrivals(failpoint)
+        for owner, name in places[failpoint.place]:
+            setattr(owner, name, _wrapped(getattr(owner, name), failpoint.before, arrivals))
+
+
+class _Arrivals:
+    """Counts how often its place was come to, and fails when it is time."""
+
+    def __init__(self, failpoint: Failpoint) -> None:
+        self._failpoint, self._left = failpoint, failpoint.count
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if not self._left:
+            fail(self._failpoint.action)
+
+
+def _wrapped(method: Callable[..., Any], before: bool, arrive: Callable[[], None]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if before:
+            arrive()
+        result = method(*args, **kwargs)
+        if not before:
+            arrive()
+        return result
+
+    return wrapped
+
+
+def fail(action: str) -> None:
+    """Does one of ACTIONS to this process."""
+    if action == "raise":
+        raise FailpointError("a failpoint was reached")
+    if action == "exit":
+        os._exit(EXIT_STATUS)
+    if action == "hang":
+        while True:  # a signal ends the sleep
+            ctypes.PyDLL(None).sleep(3600)
+    os.kill(os.getpid(), signal.SIGSTOP if action == "stop" else signal.SIGKILL)
