@@ -78,6 +78,8 @@ class Episode:
 
     def _use_hands(self, pulls: np.ndarray, presses: np.ndarray) -> None:
         scene, agents = self.scene, self.scene.num_agents
+        if not scene.num_things:
+            return
         centres = scene.centres()
         distance = distance_to_cuboids(centres[:agents], centres[agents:], scene.position[agents:, 3], scene.half_sizes)
         self.grips.update(pulls, self.sight.things, distance)
