@@ -108,12 +108,14 @@ class Bound(NamedTuple):
     """An algorithm bound to its configuration and to an environment's spec.
 
     Attributes:
-        config: of the algorithm.
+        name: of the algorithm.
+        config: likewise.
         part: what is its own.
         actions: map to [-1, 1]^D.
         critics: the ensemble.
     """
 
+    name: str
     config: ContinuousConfig
     part: ActorPart
     actions: ContinuousActions
@@ -130,11 +132,11 @@ class Bound(NamedTuple):
         return optax.adam(self.config.critic_learning_rate)
 
 
-def make_continuous_agent(name: str, bound: Bound) -> ReplayAgent:
+def make_continuous_agent(bound: Bound) -> ReplayAgent:
     """The agent. Raises UserError for priorities without the number of updates over which their correction grows."""
     make_batch = batch_maker(bound.config, bound.actions)
     return ReplayAgent(
-        name=name,
+        name=bound.name,
         init=partial(init, bound),
         initial_agent_state=lambda num_rows: (),
         act=partial(act, bound),

@@ -8,14 +8,15 @@ import dataclasses
 
 from agents.api import ReplayAgent
 from agents.continuous_config import ContinuousConfig
+from agents.continuous_control import Bound, make_continuous_agent
 from agents.networks.config import NetworkConfig
-from agents.td3 import TD3Config, make_td3
+from agents.td3 import TD3Config, bind_td3
 from envpool_bridge.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)
 class DDPGConfig(ContinuousConfig):
-    """Hyper-parameters; defaults of "our DDPG" in Fujimoto et al. 2018, table 3, with the batch and memory of TD3's code.
+    """Hyper-parameters; defaults of the DDPG that Fujimoto et al. 2018 tuned, table 3, with the batch and memory of TD3's code.
 
     Attributes:
         exploration_noise: deviation of the Gaussian noise that training adds to actions scaled to [-1, 1].
@@ -32,7 +33,12 @@ class DDPGConfig(ContinuousConfig):
 
 def make_ddpg(config: DDPGConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """DDPG for this environment and network. Raises UserError where they do not fit."""
-    return make_td3(_as_td3(config), spec, network, name="ddpg")
+    return make_continuous_agent(bind_ddpg(config, spec, network))
+
+
+def bind_ddpg(config: DDPGConfig, spec: EnvSpec, network: NetworkConfig) -> Bound:
+    """The pieces that `make_ddpg` makes an agent of. Raises UserError as it does."""
+    return bind_td3(_as_td3(config), spec, network, name="ddpg")
 
 
 def _as_td3(config: DDPGConfig) -> TD3Config:

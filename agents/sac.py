@@ -74,6 +74,11 @@ class _SAC(NamedTuple):
 
 def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """SAC for this environment and network. Raises UserError where they do not fit."""
+    return make_continuous_agent(bind_sac(config, spec, network))
+
+
+def bind_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> Bound:
+    """The pieces that `make_sac` makes an agent of. Raises UserError as it does."""
     require_plain_network("SAC", network)
     actions = continuous_actions(spec)
     highest = actions.size * float(jnp.log(2.0))
@@ -92,7 +97,7 @@ def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
         loss=partial(actor_loss, sac),
         follow=partial(temperature_step, sac),
     )
-    return make_continuous_agent("sac", Bound(config, part, actions, critics))
+    return Bound("sac", config, part, actions, critics)
 
 
 def init(sac: _SAC, key: Array) -> tuple[Params, Temperature]:

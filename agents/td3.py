@@ -58,8 +58,13 @@ class _TD3(NamedTuple):
     num_actions: int
 
 
-def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str = "td3") -> ReplayAgent:
+def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """TD3 for this environment and network. Raises UserError where they do not fit."""
+    return make_continuous_agent(bind_td3(config, spec, network))
+
+
+def bind_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str = "td3") -> Bound:
+    """The pieces that `make_td3` makes an agent of; `name` is the algorithm's. Raises UserError as it does."""
     require_plain_network(name.upper(), network)
     actions = continuous_actions(spec)
     critics = make_critics(network, spec, actions.size, config.num_critics)
@@ -73,7 +78,7 @@ def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str
         follow=partial(follow, td3),
         delay=config.policy_delay,
     )
-    return make_continuous_agent(name, Bound(config, part, actions, critics))
+    return Bound(name, config, part, actions, critics)
 
 
 def init(td3: _TD3, key: Array) -> tuple[Params, Params]:
