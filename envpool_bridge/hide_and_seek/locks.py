@@ -38,6 +38,8 @@ class Locks:
             seen: [A, M] bool, what agents saw in their last observation.
             distance: [A, M] metres.
         """
+        if not (presses.any() or self.locked.any()):
+            return
         near = seen & (distance <= REACH) & self._can_lock
         want = near & presses[:, None]
         veto = near & ~presses[:, None] & (self._is_seeker[:, None] == self._is_seeker[self.locker])

@@ -1,5 +1,6 @@
 """What agents see, and their lidar: one bundle of rays an agent and step."""
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -51,12 +52,14 @@ class Eyes:
         away = middles[None, :, :2] - eyes[:, None, :2]
         maybe = in_cone(away, scene.position[:num_agents, 3], HALF_CONE)
         np.fill_diagonal(maybe, False)
-        seen = np.zeros(maybe.shape, bool)
+        seers, candidates = maybe.nonzero()  # in order of agents
+        directions = targets[candidates] - eyes[seers]
+        first_hits = np.empty(len(seers), np.int32)
         lidar = np.empty((num_agents, num_lidar))
-        for agent in range(num_agents):
-            candidates = maybe[agent].nonzero()[0]
-            count = num_lidar + len(candidates)
-            self._rays[num_lidar:count] = targets[candidates] - eyes[agent]
+        ends = np.searchsorted(seers, np.arange(num_agents + 1)).tolist()
+        for agent, (start, end) in enumerate(itertools.pairwise(ends)):
+            count = num_lidar + end - start
+            self._rays[num_lidar:count] = directions[start:end]
             body, geom, distance = scene.bodies[agent], self._geom[:count], self._distance[:count]
             mujoco.mj_multiRay(
                 model,
@@ -73,7 +76,9 @@ class Eyes:
                 1e10,
             )
             lidar[agent] = distance[:num_lidar]
-            seen[agent, candidates] = self._body_of[geom[num_lidar:]] == scene.bodies[candidates]
+            first_hits[start:end] = geom[num_lidar:]
+        seen = np.zeros(maybe.shape, bool)
+        seen[seers, candidates] = self._body_of[first_hits] == scene.bodies[candidates]
         lidar[lidar < 0] = LIDAR_MISS
         np.fill_diagonal(seen, True)
         return Sight(seen[:, :num_agents], seen[:, num_agents:], lidar)
