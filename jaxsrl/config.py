@@ -18,6 +18,9 @@ MAY_CHANGE = frozenset(
         "run.keep_checkpoints",
         "run.log_every_seconds",
         "run.checkpoint_replay",
+        "run.replay_on",
+        "run.max_skipped_updates",
+        "run.when_not_finite",
     }
 )
 
@@ -55,6 +58,9 @@ class RunConfig:
             that of this machine, which is larger; the samples are the same.
         checkpoint_replay: whether checkpoints hold the experience that replay keeps. Without it a resumed run collects anew before
             it goes on learning, and does not continue to the bit.
+        max_skipped_updates: updates in a row that may be left out because something in them was not finite; 0 for any number. After
+            that many the batch is written into the run's directory, and `when_not_finite` counts.
+        when_not_finite: "stop" ends the run with an error, "roll_back" goes on from what the newest good checkpoint had learned.
         host_devices: splits a CPU into so many jax devices; 0 leaves it whole.
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
@@ -82,6 +88,8 @@ class RunConfig:
     num_replicas: int = 0
     gradients: Literal["synchronous", "asynchronous"] = "synchronous"
     max_gradient_staleness: int = 8
+    max_skipped_updates: int = 10
+    when_not_finite: Literal["stop", "roll_back"] = "stop"
     replay_on: Literal["device", "host"] = "device"
     checkpoint_replay: bool = True
     host_devices: int = 0
@@ -112,6 +120,7 @@ class RunConfig:
             "num_replicas",
             "max_gradient_staleness",
             "host_devices",
+            "max_skipped_updates",
             "checkpoint_every_updates",
             "log_every_seconds",
             "evaluation_episodes",

@@ -14,9 +14,11 @@ from jaxsrl.device_loop.pace import Pace
 from jaxsrl.device_loop.program import RunKeys, compile_advance, place_keys
 from jaxsrl.device_loop.saved_rows import rows_from_arrays, rows_to_arrays
 from jaxsrl.jax_envs.protocol import JaxEnv
+from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
+from jaxsrl.replay.replayed import with_learnt
 
 
 class DeviceLearner:
@@ -30,6 +32,7 @@ class DeviceLearner:
         metrics: of the newest update, still on the device.
         stats: totals; `busy_seconds` are those of dispatches, the policy lag is always 0.
         pace: how many updates a dispatch should have.
+        is_stuck: whether the last update of as many dispatches as `watch` allows was left out.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class DeviceLearner:
         state: LearnerState,
         keys: RunKeys,
         saved: Arrays | None = None,
+        watch: FiniteWatch | None = None,
     ) -> None:
         """A learner that continues from `state`; compiles.
 
@@ -52,10 +56,12 @@ class DeviceLearner:
             state: after `state.num_updates` updates.
             keys: of `make_run_keys`, which says how many rows there are.
             saved: what `save_arrays` gave after as many updates, perhaps among other arrays; None begins episode 0.
+            watch: of updates that were left out, which sees the last one of each dispatch; None looks at none.
 
         Raises:
             UserError: `saved` is of another environment or agent, or of another number of rows.
         """
+        self._mesh, self._watch = mesh, watch
         self._keys = place_keys(mesh, keys)
         self._rows = _placed_rows(agent, env, mesh, self._keys, saved)
         self.state = mesh.place_state(state)
@@ -66,6 +72,7 @@ class DeviceLearner:
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
         self.pace = Pace()
+        self.is_stuck = False
 
     def step(self, num_updates: int) -> Metrics:
         """Collects and updates `num_updates` times (at least once) in one dispatch, and waits for it.
@@ -81,7 +88,15 @@ class DeviceLearner:
         self.stats.updates += num_updates
         self.stats.busy_seconds += seconds
         self.pace.measured(num_updates, seconds)
+        if self._watch is not None:
+            self.is_stuck = self._watch.observe(self.metrics, (), wait=True)
+            self.stats.skipped = self._watch.skipped
         return self.metrics
+
+    def continue_from(self, learnt: LearnerState) -> None:
+        """As `jaxsrl.learner.loop.Learner.continue_from`."""
+        self.state = self._mesh.place_state(with_learnt(self.state, learnt))
+        self.is_stuck = False
 
     def take_episodes(self, totals: EpisodeTotals) -> None:
         """Moves the episodes that finished since the last call from the device into `totals`."""

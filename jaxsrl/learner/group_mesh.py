@@ -14,6 +14,7 @@ from agents.grouped import LearningGroup, part_of
 from envpool_bridge.slot_views import SlotViews
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.frame_stacking import with_stacked_frames
+from jaxsrl.learner.finite import SKIPPED, with_finite_updates
 from jaxsrl.learner.group_rows import rows_of_places
 from jaxsrl.learner.mesh import Device, KeyedUpdate, LearnerMesh
 
@@ -98,7 +99,7 @@ class GroupMeshes(LearnerMesh):
                 params[name], opt_state[name], extra[name] = learnt.params, learnt.opt_state, learnt.extra
                 if num_updates is state.num_updates:
                     num_updates = learnt.num_updates
-                metrics |= found
+                metrics |= {f"{name}/{SKIPPED}": found.pop(SKIPPED), **found}
             return LearnerState(params, opt_state, num_updates, extra), metrics
 
         return update
@@ -116,6 +117,6 @@ def _jit_group(group: LearningGroup, mesh: LearnerMesh, run_key: Array) -> Any:
     def update(part: tuple[Any, Any, Any], number: Array, batch: Trajectory) -> tuple[LearnerState, Metrics]:
         params, opt_state, extra = part
         state = LearnerState(params, opt_state, number, extra)
-        return group.update(state, batch, jax.random.fold_in(run_key, number))
+        return with_finite_updates(group.update)(state, batch, jax.random.fold_in(run_key, number))
 
     return jax.jit(update, donate_argnums=0, out_shardings=(mesh.replicated, mesh.replicated))

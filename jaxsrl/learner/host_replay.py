@@ -10,6 +10,7 @@ import numpy as np
 
 from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample, Trajectory
 from envpool_bridge.slot_views import SlotViews
+from jaxsrl.learner.finite import SKIPPED, finite_or_before
 from jaxsrl.learner.mesh import Device, LearnerMesh, as_trajectory
 from jaxsrl.replay.host_buffer import HostBuffer
 from jaxsrl.replay.on_device import StepKeys, prepare_sample, step_keys
@@ -65,7 +66,6 @@ class HostReplay:
 
     def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
         """As `mesh.KeyedUpdate`; the batch is copied before this returns, and the state is donated."""
-        self._sampler.finish()
         key = jax.random.fold_in(self._run_key, state.num_updates)
         self._buffer.insert(batch)
         due = self._buffer.steps_due()
@@ -79,6 +79,7 @@ class HostReplay:
             sums = self._zeros(state, sample, each) if sums is None else sums
             state, sums, priority = self._learn(state, sums, sample, each)
             self._sampler.give_priorities(priority)
+        self._sampler.finish()
         return self._refresh(state), self._metrics(sums, due)
 
     def restore(self, saved: Buffer) -> None:
@@ -91,7 +92,6 @@ class HostReplay:
 
     def saved(self) -> Buffer:
         """All experience, in the form that a buffer on a device has; the memory is the buffer's own until the next update."""
-        self._sampler.finish()
         return self._buffer.to_arrays(self._sampler.sent())
 
     def close(self) -> None:
@@ -102,15 +102,16 @@ class HostReplay:
         self, state: LearnerState, sums: Metrics, sample: Sample, keys: StepKeys
     ) -> tuple[LearnerState, Metrics, Array]:
         sample = prepare_sample(self._agent, state.params, sample, keys.prepare)
-        state, metrics, priority = self._agent.update(state, sample, keys.update)
-        return state, jax.tree.map(jnp.add, sums, metrics), priority
+        learnt, metrics, priority = self._agent.update(state, sample, keys.update)
+        learnt, metrics = finite_or_before(state, learnt, metrics)
+        return learnt, jax.tree.map(jnp.add, sums, metrics), priority
 
     def _keys_of(self, key: Array, number: Array) -> StepKeys:
         return step_keys(self._agent, key, number)
 
     def _zeros(self, state: LearnerState, sample: Sample, keys: StepKeys) -> Metrics:
         shapes = jax.eval_shape(self._agent.update, state, sample, keys.update)[1]
-        zeros = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
+        zeros = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items()} | {SKIPPED: np.float32(0.0)}
         self._no_sums = zeros  # pyright: ignore[reportAttributeAccessIssue]
         return jax.device_put(zeros, self.mesh.replicated)
 

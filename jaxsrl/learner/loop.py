@@ -10,8 +10,10 @@ import numpy as np
 
 from agents.api import LearnerState, Metrics, Params
 from envpool_bridge.slot_views import SlotViews, join_slots
+from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.replay.replayed import with_learnt
 from jaxsrl.runtime.episode_log import EpisodeLog
 from jaxsrl.runtime.source import TrajectorySource
 
@@ -28,6 +30,7 @@ class LearnerStats:
         lag_max: largest policy lag of any step.
         updates: done by this process.
         dropped: slots given back without an update, because a newer one was full; only where the plan says so.
+        skipped: updates that were left out because they were not finite.
     """
 
     busy_seconds: float = 0.0
@@ -35,6 +38,7 @@ class LearnerStats:
     lag_max: int = 0
     updates: int = 0
     dropped: int = 0
+    skipped: int = 0
 
 
 class Learner:
@@ -47,6 +51,7 @@ class Learner:
         stats: totals.
         published: newest parameters that were published.
         behind: those one version older; None before there were any.
+        is_stuck: whether the newest updates were left out, as many in a row as `watch` allows (`continue_from` clears it).
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class Learner:
         update: KeyedUpdate,
         behind: Params = None,
         drop_oldest: bool = False,
+        watch: FiniteWatch | None = None,
     ) -> None:
         """A learner that continues from `state`, and publishes its parameters.
 
@@ -67,9 +73,11 @@ class Learner:
             update: `mesh.jit_update` of an agent, or what stands in for it.
             behind: parameters one version older than `state`, which the source has been told of.
             drop_oldest: whether the newest full slot is learned from, and older ones are dropped and counted.
+            watch: of updates that were left out; None looks at none.
         """
         self._mesh, self._source, self._update = mesh, source, update
-        self._drop_oldest = drop_oldest
+        self._drop_oldest, self._watch = drop_oldest, watch
+        self.is_stuck = False
         self.state = mesh.place_state(state)
         self.num_updates = int(state.num_updates)
         self.metrics: Metrics = {}
@@ -115,6 +123,9 @@ class Learner:
         # On CPU the batch is the slot's own memory, so only the finished update proves that it has been read; elsewhere it
         # is a copy, and the slot is free as soon as that copy is made.
         jax.block_until_ready((self.state, self.metrics) if self._mesh.aliases_host else batch)
+        if self._watch is not None:
+            self.is_stuck = self._watch.observe(self.metrics, batch, wait=self._mesh.aliases_host)
+            self.stats.skipped = self._watch.skipped
         del batch
         self.num_updates += 1
         self.publish()
@@ -122,6 +133,15 @@ class Learner:
         self.stats.updates += 1
         self.stats.busy_seconds += time.perf_counter() - start
         return True
+
+    def continue_from(self, learnt: LearnerState) -> None:
+        """Takes in what an older state had learned; the next update goes on from it.
+
+        Args:
+            learnt: parameters, optimizer and what else the agent carries; its number and experience for replay do not count.
+        """
+        self.state = self._mesh.place_state(with_learnt(self.state, learnt))
+        self.is_stuck = False
 
     def _measure_lag(self, slot: SlotViews) -> None:
         lag = self.num_updates - slot.policy_version
@@ -136,6 +156,7 @@ class HostLearner(Protocol):
     metrics: Metrics
     stats: LearnerStats
     behind: Params
+    is_stuck: bool
 
     @property
     def state(self) -> LearnerState:
@@ -144,6 +165,10 @@ class HostLearner(Protocol):
 
     def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
         """One update, if it is done within a short wait; whether it was."""
+        ...
+
+    def continue_from(self, learnt: LearnerState) -> None:
+        """Goes on from what an older state had learned."""
         ...
 
 

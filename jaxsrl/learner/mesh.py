@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
 from envpool_bridge.slot_views import SlotViews
 from envpool_bridge.tree import map_leaves
+from jaxsrl.learner.finite import with_finite_updates
 from jaxsrl.replay.replayed import state_shardings
 
 Device = Any  # a jax.Device, which is no type to type checkers
@@ -94,10 +95,14 @@ class LearnerMesh:
         return self._copy(params)
 
     def jit_update(self, agent: Agent, run_key: Array) -> KeyedUpdate:
-        """The agent's update over the mesh: donates the state, and folds the number of updates into `run_key`."""
+        """The agent's update over the mesh: donates the state, and folds the number of updates into `run_key`.
+
+        Updates that are not finite are left out (`jaxsrl.learner.finite`).
+        """
+        guarded = with_finite_updates(agent.update)
 
         def update(state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
-            return agent.update(state, batch, jax.random.fold_in(run_key, state.num_updates))
+            return guarded(state, batch, jax.random.fold_in(run_key, state.num_updates))
 
         shardings = self.state_shardings(jax.eval_shape(agent.init, run_key))
         return jax.jit(update, donate_argnums=0, out_shardings=(shardings, self.replicated))

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, GradientSteps, LearnerState, Metrics, OptState, Params, Progress, Trajectory
 from jaxsrl.learner.block import Block, pack, unpack, unpack_stacked
+from jaxsrl.learner.finite import SKIPPED, all_finite
 from jaxsrl.learner.mesh import Device, LearnerMesh
 from jaxsrl.learner.replica import Replica
 
@@ -26,14 +28,19 @@ class ServerPrograms:
         """Programs of these gradient steps."""
 
         def apply(params: Block, opt_state: OptState, num_skipped: Array, grads: Block, metrics: Block) -> Progress:
-            progress = steps.apply(Progress(unpack(params), opt_state, num_skipped), unpack(grads), unpack(metrics))
+            before = Progress(unpack(params), opt_state, num_skipped)
+            progress = steps.apply(before, unpack(grads), unpack(metrics))
+            ok = all_finite((grads, progress.params, progress.opt_state))
+            progress = jax.tree.map(lambda new, old: jnp.where(ok, new, old), progress, before)
             return Progress(pack(progress.params), progress.opt_state, progress.num_skipped)
 
         def finish(
             state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
         ) -> tuple[LearnerState, Metrics]:
             progress = Progress(unpack(progress.params), progress.opt_state, progress.num_skipped)
-            return steps.finish(state, progress, prepared_metrics, unpack_stacked(step_metrics))
+            finished, found = steps.finish(state, progress, prepared_metrics, unpack_stacked(step_metrics))
+            losses = {name: value for name, value in found.items() if name.startswith("loss")}
+            return finished, found | {SKIPPED: 1.0 - all_finite(losses).astype(jnp.float32)}
 
         self._device = device
         # The parameters are not donated: a replica on the server's own device may have pulled this very memory.

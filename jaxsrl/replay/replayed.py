@@ -77,3 +77,16 @@ def state_shardings(state: LearnerState, rows: Any, replicated: Any) -> LearnerS
     buffer = state.extra.buffer
     stored = dataclasses.replace(shardings.extra.buffer, storage=jax.tree.map(lambda _: rows, buffer.storage))
     return dataclasses.replace(shardings, extra=dataclasses.replace(shardings.extra, buffer=stored))
+
+
+def with_learnt(state: LearnerState, learnt: LearnerState) -> LearnerState:
+    """The state with the parameters, the optimizer and what else the agent carries of another; its count and experience stay.
+
+    Args:
+        state: of any agent.
+        learnt: of the same agent, with or without experience.
+    """
+    extra = learnt.extra.extra if isinstance(learnt.extra, Replayed) else learnt.extra
+    if isinstance(state.extra, Replayed):
+        extra = Replayed(extra, state.extra.buffer)
+    return LearnerState(learnt.params, learnt.opt_state, state.num_updates, extra)

@@ -13,6 +13,7 @@ from agents.api import Array, GradientSteps, LearnerState, Metrics, Params
 from envpool_bridge.slot_views import SlotViews, copy_slot, join_slots
 from jaxsrl.learner.asynchronous_replica import AsynchronousReplica
 from jaxsrl.learner.asynchronous_server import ParameterServer
+from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.learner.mesh import Device, LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTracker
@@ -51,11 +52,20 @@ class AsynchronousLearners:
         metrics: of the newest trajectory of any replica, on the server's device.
         stats: totals; `busy_seconds` are means over replicas.
         behind: parameters one update before the newest.
+        is_stuck: whether too many updates in a row were left out because they were not finite.
     """
 
-    def __init__(self, setup: ReplicaSetup, source: PoolSource, progress: Progress, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self,
+        setup: ReplicaSetup,
+        source: PoolSource,
+        progress: Progress,
+        lifecycle: Lifecycle,
+        watch: FiniteWatch | None = None,
+    ) -> None:
         """Publishes the parameters; the replicas start with the first `step`."""
-        self._source, self._lifecycle = source, lifecycle
+        self._source, self._lifecycle, self._watch = source, lifecycle, watch
+        self.is_stuck = False
         self.num_updates = int(progress.state.num_updates)
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
@@ -98,7 +108,21 @@ class AsynchronousLearners:
         counters = {name: jnp.float32(value) for name, value in self._server.counters.values().items()}
         with self._lock:
             self.metrics = {**self.metrics, **counters}
+        if self._watch is not None:
+            self.is_stuck = self._watch.observe(self.metrics, (), wait=True)
+            self.stats.skipped = self._watch.skipped
         return True
+
+    def continue_from(self, learnt: LearnerState) -> None:
+        """Refuses: replicas push at their own pace, and what they are computing cannot be called back.
+
+        Raises:
+            NotFiniteError: always.
+        """
+        del learnt
+        raise NotFiniteError(
+            "asynchronous replicas cannot be rolled back: use --run.gradients synchronous, or resume the run"
+        )
 
     def _publish(self, num_updates: int, params: Params) -> None:
         self.behind, self.published = self.published, params

@@ -61,6 +61,7 @@ class DeviceTraining(Training):
             self.finished_state(),
             make_run_keys(config.seed, self.act_key, self.update_key, config.num_envs),
             self._saved,
+            self.finite_watch(),
         )
         reporter = Reporter(sinks, learner, dict, config.env_steps_per_update, setup.spec.action_repeat)
         self.report_on(reporter, learner.num_updates)

@@ -72,10 +72,10 @@ class HostTraining(Training):
         self._source = source = make_source(source_config, self.lifecycle)
         if progress.behind is not None:
             source.publish(first - 1, progress.behind)
-        self._replay = make_host_replay(setup.agent, setup.spec, setup.plan, self.update_key, self._saved)
+        self._replay = make_host_replay(setup, self.update_key, self._saved)
         self._saved = None
         learner = make_learner(
-            setup.agent, setup.spec, setup.plan, source, progress, self.update_key, self.lifecycle, self._replay
+            setup, source, progress, self.update_key, self.lifecycle, self._replay, self.finite_watch()
         )
         self._learner = learner
         source.start(progress.reset)

@@ -2,13 +2,12 @@
 
 import jax
 
-from agents.api import Agent, AnyAgent, Array, ReplayAgent
+from agents.api import Agent, Array, ReplayAgent
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
 from jaxsrl.agent_layout import trajectory_shapes
 from jaxsrl.checkpoint import Arrays
 from jaxsrl.dataflow.fragment import Carries, Devices, Fragment, InProcess, Processes, WhenFull
-from jaxsrl.dataflow.plan import Plan
+from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.group_mesh import GroupMeshes, stacked_groups
 from jaxsrl.learner.group_plan import learns_by_group
 from jaxsrl.learner.host_replay import HostReplay
@@ -23,6 +22,7 @@ from jaxsrl.runtime.pool_source import PoolSource
 from jaxsrl.runtime.progress import Progress, holds_replay, restore_buffer
 from jaxsrl.runtime.serial_source import SerialSource
 from jaxsrl.runtime.source import SourceConfig, TrajectorySource
+from jaxsrl.runtime.training import TrainingSetup
 
 
 def devices_of(fragment: Fragment) -> list[Device]:
@@ -55,74 +55,72 @@ def make_source(config: SourceConfig, lifecycle: Lifecycle) -> TrajectorySource:
 
 
 def make_learner(
-    agent: AnyAgent,
-    spec: EnvSpec,
-    plan: Plan,
+    setup: TrainingSetup,
     source: TrajectorySource,
     progress: Progress,
     update_key: Array,
     lifecycle: Lifecycle,
     replay: HostReplay | None = None,
+    watch: FiniteWatch | None = None,
 ) -> HostLearner:
     """What learns from the source: one program over a mesh, one for each policy, gradients and a parameter server, or host replay.
 
     Args:
-        agent: for single frames (`jaxsrl.frame_stacking`).
-        spec: of all rows.
-        plan: checked.
+        setup: checked.
         source: of trajectories.
         progress: to continue from.
         update_key: the number of updates is folded into it for each update.
         lifecycle: of threads.
         replay: where the plan keeps experience on the host.
+        watch: of updates that were left out because they were not finite.
 
     Raises:
         UserError: the plan has a parameter server, but the agent's update cannot be cut into gradient steps.
     """
+    agent, spec, plan = setup.agent, setup.spec, setup.plan
     server, gradients = plan.parameter_server, plan.channel(Carries.GRADIENTS)
     trajectories = plan.channel(Carries.TRAJECTORIES)
     drops = trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST
     if replay is not None:
-        return Learner(replay.mesh, source, progress.state, replay, progress.behind, drops)
+        return Learner(replay.mesh, source, progress.state, replay, progress.behind, drops, watch)
     if not isinstance(agent, Agent):
         raise TypeError(f"agent {agent.name} has no replay around it")
     if learns_by_group(plan):
         meshes = GroupMeshes(
             stacked_groups(agent, spec), {learner.group: devices_of(learner) for learner in plan.learners}
         )
-        return Learner(meshes, source, progress.state, meshes.jit_update(agent, update_key), progress.behind, drops)
+        return Learner(
+            meshes, source, progress.state, meshes.jit_update(agent, update_key), progress.behind, drops, watch
+        )
     devices = devices_of(plan.learner)
     if server is None or gradients is None:
         mesh = LearnerMesh(devices)
-        return Learner(mesh, source, progress.state, mesh.jit_update(agent, update_key), progress.behind, drops)
+        return Learner(mesh, source, progress.state, mesh.jit_update(agent, update_key), progress.behind, drops, watch)
     steps = gradient_steps_of(agent, plan)
     device = devices_of(server)[0]
     if gradients.synchronous:
         mesh = LearnerMesh(devices)
         update = SynchronousUpdate(steps, mesh, device, update_key)
-        return Learner(mesh, source, progress.state, update, progress.behind, drops)
+        return Learner(mesh, source, progress.state, update, progress.behind, drops, watch)
     if not isinstance(source, PoolSource):
         raise UserError(f"plan {plan.policy}: asynchronous replicas need environment processes of their own")
     meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]
     replicas = ReplicaSetup(steps, meshes, device, gradients.max_lag, update_key)
-    return AsynchronousLearners(replicas, source, progress, lifecycle)
+    return AsynchronousLearners(replicas, source, progress, lifecycle, watch)
 
 
-def make_host_replay(
-    agent: AnyAgent, spec: EnvSpec, plan: Plan, update_key: Array, saved: Arrays | None
-) -> HostReplay | None:
+def make_host_replay(setup: TrainingSetup, update_key: Array, saved: Arrays | None) -> HostReplay | None:
     """The experience that a plan keeps on the host, as it was saved; None where it keeps none there.
 
     Args:
-        agent: for single frames.
-        spec: of all rows.
-        plan: checked.
+        setup: checked.
         update_key: the number of updates is folded into it.
         saved: a checkpoint; None to begin, or where it holds no experience.
 
     Raises:
         UserError: there is no memory for it, or what was saved is of other sizes.
     """
+    agent, spec, plan = setup.agent, setup.spec, setup.plan
     if not isinstance(agent, ReplayAgent):
         return None
     shapes = trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length)

@@ -34,6 +34,15 @@ class AnyLearner(Protocol):
         """Totals."""
         ...
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether too many updates in a row were left out because they were not finite."""
+        ...
+
+    def continue_from(self, learnt: LearnerState) -> None:
+        """Goes on from what an older state had learned."""
+        ...
+
 
 class Reporter:
     """Writes records of rates and shares since the record before. One thread: the learner's."""
@@ -70,6 +79,7 @@ class Reporter:
         values["policy/lag_mean"] = gained["learner/lag_sum"] / updates if updates else 0.0
         values["policy/lag_max"] = float(self._learner.stats.lag_max)
         values["trajectories/dropped"] = float(self._learner.stats.dropped)
+        values["updates/skipped"] = float(self._learner.stats.skipped)
         values["checkpoint/update"] = float(self.checkpoint_update)
         env_steps = self._learner.num_updates * self._steps_per_update
         self._sink.write(

@@ -14,12 +14,15 @@ from envpool_bridge.specs import EnvSpec
 from jaxsrl.checkpoint import Arrays, CheckpointStore
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.plan import Plan
+from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
 from jaxsrl.metrics.console import ConsoleSink
 from jaxsrl.metrics.sinks import JsonlSink, MetricsSink, Sinks, TensorBoardSink
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.lifecycle import Lifecycle, stop_on_signals
-from jaxsrl.runtime.progress import holds_replay
+from jaxsrl.runtime.progress import holds_replay, restore_state
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
+
+NOT_FINITE_BATCH = "not_finite_batch.npz"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +144,8 @@ class Training(abc.ABC):
 
     def after_update(self, learner: AnyLearner) -> None:
         """Saves and writes a record where one is due; between two updates."""
+        if learner.is_stuck:
+            self._on_not_finite(learner)
         every = self.config.checkpoint_every_updates
         if every and learner.num_updates % every == 0:
             self.save(learner)
@@ -172,6 +177,26 @@ class Training(abc.ABC):
         self.setup.directory.log(line)
         if not self.setup.quiet:
             print(line, flush=True)  # noqa: T201
+
+    def finite_watch(self) -> FiniteWatch:
+        """What looks after updates that are not finite; a batch of too many in a row is written into the run's directory."""
+        return FiniteWatch(self.config.max_skipped_updates, self.setup.directory.path / NOT_FINITE_BATCH)
+
+    def _on_not_finite(self, learner: AnyLearner) -> None:
+        """Rolls back or gives up."""
+        happened = (
+            f"{self.config.max_skipped_updates} updates in a row, the last of them {learner.num_updates}, came to NaN or infinity "
+            f"and were left out; the batch is in {NOT_FINITE_BATCH} of {self.setup.directory.path}"
+        )
+        found = self._checkpoints.restore_newest() if self.config.when_not_finite == "roll_back" else None
+        if found is None:
+            raise NotFiniteError(
+                f"{happened}: look for rewards or observations that are not finite, use a smaller learning rate, or "
+                f"--run.when-not-finite roll_back with --run.checkpoint-every-updates"
+            )
+        step, arrays, _, _ = found
+        self.say(f"{happened}: goes on from what the checkpoint of update {step} had learned")
+        learner.continue_from(restore_state(self.setup.agent, self.init_key, arrays))
 
     def _restore(self) -> Arrays | None:
         found = self._checkpoints.restore_newest()

@@ -1,4 +1,4 @@
-"""What every algorithm of the catalogue keeps: the contract of agents.api that all plans rely on."""
+"""What every algorithm of the catalogue that learns from trajectories keeps: the contract that all plans rely on."""
 
 import dataclasses
 import json
@@ -16,8 +16,10 @@ from agents.gradient_steps import make_update
 from agents.networks.config import NetworkConfig
 from envpool_bridge.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config import from_json
+from tests.contract.replaying_agents import REPLAYING
 
 STEPS, ROWS = 8, 4
+ON_POLICY = sorted(set(AGENTS) - set(REPLAYING))
 OBSERVATION, ACTION = ArraySpec((3,), "float32"), DiscreteSpec(2)
 ALONE = EnvSpec("test", OBSERVATION, ACTION)
 TEAM = EnvSpec("test", OBSERVATION, ACTION, agents=tuple(AgentSpec(name, OBSERVATION, ACTION) for name in ("a", "b")))
@@ -57,7 +59,7 @@ def trajectory(seed: int = 0) -> Trajectory:
     )
 
 
-@pytest.fixture(scope="module", params=sorted(AGENTS))
+@pytest.fixture(scope="module", params=ON_POLICY)
 def learnt(request) -> Learnt:
     spec = TEAM if request.param == "coma" else ALONE
     config = AGENT_CONFIGS[request.param](**SIZES.get(request.param, {}))
@@ -122,7 +124,7 @@ def test_an_update_that_is_cut_into_gradient_steps_is_the_update(learnt):
     chex.assert_trees_all_close(whole, learnt.state, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", sorted(AGENTS))
+@pytest.mark.parametrize("name", ON_POLICY)
 def test_a_configuration_comes_back_from_the_json_of_a_checkpoint(name):
     config = dataclasses.replace(AGENT_CONFIGS[name](), discount=0.5, total_updates=7)
     assert from_json(AGENT_CONFIGS[name], json.loads(json.dumps(dataclasses.asdict(config)))) == config

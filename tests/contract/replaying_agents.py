@@ -1,0 +1,69 @@
+"""What the contract tests give the agents that learn from replay: their specs, configurations and samples."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from agents.api import ReplayAgent, Sample, Trajectory
+from agents.catalog import AGENT_CONFIGS, AGENTS
+from agents.networks.config import NetworkConfig
+from agents.replay_config import ReplayConfig
+from envpool_bridge.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
+
+REPLAYING = sorted(
+    name for name, config in AGENT_CONFIGS.items() if "replay" in {field.name for field in dataclasses.fields(config)}
+)
+CONTINUOUS, TEAMS, REMEMBERING = {"ddpg", "td3", "sac", "maddpg"}, {"vdn", "qmix", "maddpg"}, {"r2d2"}
+SMALL = {"r2d2": {"burn_in": 2, "length": 2, "num_steps": 1, "period": 2}}
+WINDOWS, TEAM = 6, 2
+OBSERVATION = ArraySpec((3,), "float32")
+
+
+def spec_of(name: str) -> EnvSpec:
+    """Of an environment that the agent is for."""
+    action = ArraySpec((2,), "float32", -2.0, 2.0) if name in CONTINUOUS else DiscreteSpec(3)
+    if name not in TEAMS:
+        return EnvSpec("test", OBSERVATION, action)
+    members = tuple(AgentSpec(member, OBSERVATION, action) for member in ("a", "b"))
+    return EnvSpec("test", OBSERVATION, action, agents=members)
+
+
+def agent_of(name: str, **changes) -> ReplayAgent:
+    """The agent of the catalogue with a small network."""
+    config = AGENT_CONFIGS[name](
+        replay=ReplayConfig(batch_size=WINDOWS), total_updates=10, **{**SMALL.get(name, {}), **changes}
+    )
+    network = NetworkConfig(hidden_sizes=(8,), core="gru" if name in REMEMBERING else "none", core_size=4)
+    return AGENTS[name](config, spec_of(name), network)
+
+
+def sample_for(name: str, agent: ReplayAgent, seed: int = 0) -> Sample:
+    """Windows with ends of both kinds, steps that only reset, and one that begins with such a step."""
+    rng = np.random.default_rng(seed)
+    steps, team = agent.data.num_steps, agent.data.rows_per_window
+    rows = WINDOWS * team
+    ended = np.repeat(rng.random((steps, WINDOWS)) < 0.2, team, axis=1)
+    ended[1:] &= ~ended[:-1]
+    terminated = ended & np.repeat(rng.random((steps, WINDOWS)) < 0.5, team, axis=1)
+    valid = np.concatenate([np.ones((1, rows), bool), ~ended[:-1]])
+    valid[0, :team], ended[0, :team], terminated[0, :team] = False, False, False
+    observation = rng.normal(size=(steps + 1, rows, 3)).astype(np.float32)
+    continuous = rng.uniform(-2, 2, (steps, rows, 2)).astype(np.float32)
+    discrete = rng.integers(0, 3, (steps, rows)).astype(np.int32)
+    extras = {key: rng.normal(size=(steps, rows, *spec.shape)).astype(spec.dtype) for key, spec in agent.extras.items()}
+    reward = np.repeat(rng.normal(size=(steps, WINDOWS)).astype(np.float32), team, axis=1)
+    trajectory = Trajectory(
+        observation=observation,
+        is_first=np.concatenate([np.zeros((1, rows), bool), ~valid[1:], np.zeros((1, rows), bool)]),
+        action=continuous if name in CONTINUOUS else discrete,
+        reward=reward,
+        terminated=terminated,
+        truncated=ended & ~terminated,
+        valid=valid,
+        policy_version=np.zeros((steps, rows), np.int32),
+        extras=extras,
+        agent_state=jax.device_get(agent.initial_agent_state(rows)),
+    )
+    probability = rng.uniform(0.001, 0.01, WINDOWS).astype(np.float32)
+    return Sample(trajectory, probability, np.int32(400))

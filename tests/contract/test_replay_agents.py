@@ -1,0 +1,98 @@
+"""What every algorithm of the catalogue that learns from replay keeps, and `jaxsrl.replay` relies on."""
+
+import dataclasses
+import json
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.api import LearnerState, Mode, ReplayAgent, Sample
+from agents.catalog import AGENT_CONFIGS
+from jaxsrl.config import from_json
+from tests.contract.replaying_agents import REPLAYING, WINDOWS, agent_of, sample_for
+
+
+class Learnt(NamedTuple):
+    """An agent, its first state, a sample, and what an update made of them."""
+
+    agent: ReplayAgent
+    first: LearnerState
+    sample: Sample
+    update: object
+    state: LearnerState
+    metrics: dict
+    priority: np.ndarray
+
+
+@pytest.fixture(scope="module", params=REPLAYING)
+def learnt(request) -> Learnt:
+    agent = agent_of(request.param)
+    sample, first = sample_for(request.param, agent), jax.jit(agent.init)(jax.random.key(0))
+    update = jax.jit(agent.update)
+    state, metrics, priority = update(first, sample, jax.random.key(1))
+    return Learnt(agent, first, sample, update, state, metrics, np.asarray(priority))
+
+
+def test_a_gradient_step_moves_the_parameters_and_is_no_trajectory(learnt):
+    assert int(learnt.state.num_updates) == int(learnt.first.num_updates)
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), learnt.first.params, learnt.state.params)
+    assert any(jax.tree.leaves(moved))
+    chex.assert_tree_all_finite(learnt.state.params)
+
+
+def test_a_state_keeps_its_structure_so_that_it_can_be_donated_and_saved(learnt):
+    chex.assert_trees_all_equal_shapes_and_dtypes(learnt.first, learnt.state)
+    if learnt.agent.data.refresh is not None:
+        chex.assert_trees_all_equal_shapes_and_dtypes(learnt.first, learnt.agent.data.refresh(learnt.state))
+
+
+def test_metrics_are_finite_float32_scalars(learnt):
+    assert learnt.metrics
+    for name, value in learnt.metrics.items():
+        assert (value.shape, value.dtype) == ((), jnp.float32), name
+        assert np.isfinite(value), name
+
+
+def test_every_window_has_a_new_priority_that_is_not_negative(learnt):
+    assert (learnt.priority.shape, learnt.priority.dtype) == ((WINDOWS,), np.float32)
+    assert np.isfinite(learnt.priority).all()
+    assert (learnt.priority >= 0.0).all()
+    assert (learnt.priority[1:] > 0.0).any()
+
+
+def test_a_step_that_only_resets_changes_nothing_to_the_bit(learnt):
+    steps, junk = learnt.sample.trajectory, ~learnt.sample.trajectory.valid
+    assert junk.any()
+    wide = junk.reshape(junk.shape + (1,) * (steps.action.ndim - 2))
+    spoiled = dataclasses.replace(
+        steps,
+        action=np.where(wide, 0, steps.action).astype(steps.action.dtype),
+        reward=np.where(junk, 1e3, steps.reward).astype(np.float32),
+        extras={name: np.where(junk, -40.0, value).astype(value.dtype) for name, value in steps.extras.items()},
+    )
+    other = learnt.update(learnt.first, dataclasses.replace(learnt.sample, trajectory=spoiled), jax.random.key(1))
+    chex.assert_trees_all_equal(other[0], learnt.state)
+
+
+def test_acting_depends_on_the_rows_own_key_alone_and_adds_what_is_declared(learnt):
+    agent, rows = learnt.agent, 2 * learnt.agent.data.rows_per_window
+    observation = np.asarray(learnt.sample.trajectory.observation[0][: 2 * rows])
+    keys, state = jax.random.split(jax.random.key(2), 2 * rows), agent.initial_agent_state(2 * rows)
+    is_first, act = np.ones(2 * rows, bool), jax.jit(agent.act, static_argnums=5)
+    action, extras, _ = act(learnt.first.params, observation, state, is_first, keys, Mode.SAMPLE)
+    assert {name: value.shape[1:] for name, value in extras.items()} == {
+        name: spec.shape for name, spec in agent.extras.items()
+    }
+    mine = jax.tree.map(lambda leaf: leaf[rows:], state)
+    one, _, _ = act(learnt.first.params, observation[rows:], mine, is_first[rows:], keys[rows:], Mode.SAMPLE)
+    np.testing.assert_array_equal(action[rows:], one)
+
+
+@pytest.mark.parametrize("name", REPLAYING)
+def test_a_configuration_comes_back_from_the_json_of_a_checkpoint(name):
+    config = dataclasses.replace(AGENT_CONFIGS[name](), discount=0.5, total_updates=7)
+    assert from_json(AGENT_CONFIGS[name], json.loads(json.dumps(dataclasses.asdict(config)))) == config

@@ -1,0 +1,78 @@
+"""A run whose learning comes to NaN: nothing of it reaches the actors; it stops, or goes back to what was good."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.learner.finite_watch import NotFiniteError
+from jaxsrl.runtime.run import run
+
+UPDATES = 12
+
+
+def spoilt(agent, begin, end):
+    """The agent, whose updates from `begin` to before `end` come to NaN."""
+
+    def update(state, batch, key):
+        bad = (state.num_updates >= begin) & (state.num_updates < end)
+        learnt, metrics = agent.update(state, batch, key)
+        params = jax.tree.map(lambda leaf: jnp.where(bad, jnp.nan, leaf), learnt.params)
+        return dataclasses.replace(learnt, params=params), metrics
+
+    return agent._replace(update=update, gradient_steps=None)
+
+
+def train(directory, begin, end, policy="serial", suite="gymnasium", **changes):
+    config = RunConfig(
+        name="run",
+        directory=str(directory),
+        policy=policy,
+        num_envs=8,
+        rollout_length=4,
+        env_steps=8 * 4 * UPDATES,
+        max_policy_lag=0,
+        checkpoint_every_updates=2,
+        max_skipped_updates=3,
+        **changes,
+    )
+    source = source_of(EnvConfig("CartPole-v1", suite=suite))
+    spec = source.spec()
+    agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
+    plan = POLICIES[policy](config, Resources.detect())
+    return run(plan, spoilt(agent, begin, end), source, config, spec=spec, quiet=True)
+
+
+def test_one_bad_update_is_left_out_and_the_run_goes_on(tmp_path):
+    report = train(tmp_path, 5, 6)
+    assert report.num_updates == UPDATES
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(report.state.params)))
+    assert '"updates/skipped": 1.0' in (report.directory / "metrics.jsonl").read_text().splitlines()[-1]
+
+
+def test_too_many_in_a_row_stop_the_run_with_the_batch_at_hand(tmp_path):
+    with pytest.raises(NotFiniteError, match="3 updates in a row, the last of them 8, came to NaN or infinity"):
+        train(tmp_path, 5, UPDATES)
+    with np.load(tmp_path / "run" / "not_finite_batch.npz") as batch:
+        assert batch["reward"].shape == (4, 8)
+
+
+def test_rolled_back_the_run_goes_on_from_its_newest_good_checkpoint(tmp_path):
+    report = train(tmp_path, 5, 8, when_not_finite="roll_back")
+    assert report.num_updates == UPDATES
+    assert "goes on from what the checkpoint of update 6 had learned" in (report.directory / "log.txt").read_text()
+
+
+@pytest.mark.slow
+def test_on_the_device_alone_they_are_left_out_too(tmp_path):
+    report = train(tmp_path, 5, 6, "device_only", "jax")
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(report.state.params)))
