@@ -93,6 +93,7 @@ class Supervisor:
         self._last_words = ""
         self._stop = Doorbell()
         self._stopping = False
+        self._final: SupervisionTotals | None = None
         # Never waited for when the interpreter exits: the workers die with the process anyway.
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
@@ -110,13 +111,16 @@ class Supervisor:
         self._thread.start()
 
     def totals(self) -> SupervisionTotals:
-        """What has happened so far."""
+        """What has happened so far, or until `stop`."""
+        if self._final is not None:
+            return self._final
         restarts = sum(watched.budget.total for watched in self._watched)
         disabled = sum(self._rows_disabled(worker) for worker in range(len(self._watched)))
         return SupervisionTotals(restarts, self._hangs, self._board.episodes_cut(), disabled)
 
     def stop(self) -> None:
         """Ends the watch; workers may die unheard from now on. Idempotent."""
+        self._final = self.totals()
         self._stopping = True
         if self._thread.ident is not None and self._stop.descriptor >= 0:
             self._stop.ring()

@@ -18,7 +18,7 @@ from jaxsrl.agent_layout import agent_state_spec
 from jaxsrl.dataflow.fragment import Processes
 from jaxsrl.params.shared import ParamsLayout, SharedParams, params_layout
 from jaxsrl.runtime.lifecycle import Lifecycle
-from jaxsrl.runtime.source import SourceConfig, split_reset
+from jaxsrl.runtime.source import SourceConfig, split_reset, supervision_metrics
 
 _WAIT_SECONDS = 0.2
 # Settings that change what a program computes: an actor's must be the learner's.
@@ -55,6 +55,8 @@ class ActorSource:
                 run_seed=config.seed,
                 first_sequence=config.first_sequence,
                 cores=placement.cores if isinstance(placement, Processes) else (),
+                supervision=config.supervision,
+                journal=config.journal,
             )
             self._pool = EnvPool(
                 config.env_source,
@@ -111,6 +113,7 @@ class ActorSource:
             "inference/busy_seconds": acted.busy_seconds / actors,
             "inference/calls": float(acted.calls),
             "inference/rows": float(acted.rows),
+            **supervision_metrics([self._pool.supervision]),
         }
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from jaxsrl.inference.server import InferenceServer
 from jaxsrl.learner.mesh import Device
 from jaxsrl.params.store import ParamsStore
 from jaxsrl.runtime.lifecycle import Lifecycle
-from jaxsrl.runtime.source import SourceConfig, split_reset
+from jaxsrl.runtime.source import SourceConfig, split_reset, supervision_metrics
 
 _WAIT_SECONDS = 0.2
 
@@ -69,6 +69,8 @@ class PoolSource:
             first_sequence=config.first_sequence,
             first_row=first_row,
             cores=_cores_of(self._plan, replica),
+            supervision=config.supervision,
+            journal=config.journal,
         )
         agent, saved = config.agent, config.agent_state
         pool = EnvPool(
@@ -175,6 +177,7 @@ class PoolSource:
             "inference/busy_seconds": sum(stat.busy_seconds for stat in stats) / pools,
             "inference/calls": float(sum(stat.calls for stat in stats)),
             "inference/rows": float(sum(stat.rows for stat in stats)),
+            **supervision_metrics([pool.supervision for pool in self._pools]),
         }
 
     def close(self) -> None:

@@ -9,6 +9,8 @@ from envpool_bridge.adapters.rows import EnvSource, EpisodeReset
 from envpool_bridge.layout import PoolShape
 from envpool_bridge.slot_views import SlotViews
 from envpool_bridge.specs import EnvSpec
+from envpool_bridge.supervisor import SupervisionTotals
+from envpool_bridge.supervisor_options import SupervisorOptions
 from envpool_bridge.tree import Tree
 from jaxsrl.dataflow.plan import Plan
 
@@ -27,6 +29,8 @@ class SourceConfig:
         act_key: the run's key of actions, which every row and step is folded into.
         agent_state: [B, ...] a leaf, what the policy of every row of the run remembers as this process begins; None for the
             agent's initial one.
+        supervision: what is done about environments, and processes of them, that fail.
+        journal: directory in which every step is written down, for an audit; "" for none.
     """
 
     env_source: EnvSource
@@ -37,6 +41,8 @@ class SourceConfig:
     first_sequence: int
     act_key: Array
     agent_state: Tree = None
+    supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
+    journal: str = ""
 
 
 class TrajectorySource(Protocol):
@@ -77,6 +83,12 @@ class TrajectorySource(Protocol):
     def close(self) -> None:
         """Stops and frees everything; idempotent."""
         ...
+
+
+def supervision_metrics(totals: Sequence[SupervisionTotals]) -> dict[str, float]:
+    """What has failed so far in several pools together: counts, by metric name."""
+    names = [field.name for field in dataclasses.fields(SupervisionTotals)]
+    return {f"environment/{name}": float(sum(getattr(total, name) for total in totals)) for name in names}
 
 
 def split_reset(reset: EpisodeReset, shape: PoolShape, first_row: int = 0) -> list[EpisodeReset]:

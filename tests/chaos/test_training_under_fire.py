@@ -1,0 +1,110 @@
+"""Real training while its workers are killed: it learns all the same, and the auditor finds nothing wrong."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# What the experiment's own command would do, with workers that may die any number of times and journals of what they do.
+TRAIN = """
+import sys
+from functools import partial
+import jaxsrl.runtime.host_training as host_training
+from envpool_bridge.supervisor_options import SupervisorOptions
+from experiments.ppo_cartpole import Experiment, main
+from jaxsrl.config import RunConfig
+directory, env_steps, policy = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+options = SupervisorOptions(max_restarts=1_000_000, max_backoff_seconds=0.0)
+host_training.SourceConfig = partial(host_training.SourceConfig, supervision=options, journal=directory + "/journals")
+run = RunConfig(num_envs=128, rollout_length=32, env_steps=env_steps, name="run", directory=directory, policy=policy)
+main(Experiment(run=run))
+"""
+
+
+def members(session):
+    """Living processes of a session: their ids and parents."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if entry.name.isdigit():
+                state, parent, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(its_session) == session and state != "Z":
+                    found[int(entry.name)] = int(parent)
+    return found
+
+
+def workers_of(main):
+    """Grandchildren of the main process: children of its fork server."""
+    living = members(main)
+    servers = {pid for pid, parent in living.items() if parent == main}
+    return [pid for pid, parent in living.items() if parent in servers]
+
+
+def train(directory, env_steps, policy):
+    path = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-c", TRAIN, str(directory), str(env_steps), policy]
+    with (directory / "output").open("w") as output:
+        return subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **path}, start_new_session=True
+        )
+
+
+def end(process):
+    for pid in members(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def kill_workers_until_it_ends(process, generator, mean_seconds, output, seconds):
+    """Kills a random worker now and then, from the first record on; returns how many."""
+    kills, deadline = 0, time.monotonic() + seconds
+    while "env steps/s" not in output.read_text():
+        assert process.poll() is None, output.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    while process.poll() is None:
+        assert time.monotonic() < deadline, f"still running after {kills} kills"
+        time.sleep(generator.expovariate(1.0 / mean_seconds))
+        workers = workers_of(process.pid)
+        if workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(generator.choice(workers), signal.SIGKILL)
+                kills += 1
+    return kills
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("policy", "mean_seconds", "least_kills"), [("single_learner_fine", 0.3, 50), ("single_learner_coarse", 8.0, 3)]
+)
+def test_ppo_learns_cartpole_while_its_workers_are_killed(policy, mean_seconds, least_kills, tmp_path):
+    names = set(os.listdir("/dev/shm"))
+    process = train(tmp_path, 1_500_000, policy)
+    output = tmp_path / "output"
+    try:
+        kills = kill_workers_until_it_ends(process, random.Random(0), mean_seconds, output, 600.0)
+        printed = output.read_text()
+        assert process.returncode == 0, printed
+        assert members(process.pid) == {}
+    finally:
+        end(process)
+    assert set(os.listdir("/dev/shm")) <= names
+    assert kills >= least_kills
+    command = [sys.executable, "-m", "envpool_bridge.journal_audit", str(tmp_path / "journals")]
+    audited = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(audited.stdout)
+    print(json.dumps({"kills": kills, **found}))
+    assert found["clean"]
+    assert found["deaths"] >= kills * 0.8  # some die again before they have begun to write
+    evaluated = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert evaluated["mean_return"] >= 475.0
