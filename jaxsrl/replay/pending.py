@@ -19,10 +19,20 @@ def no_pending(sizes: RingSizes) -> Any:
     delay, windows = sizes.priority_delay, sizes.batch_size
     if not delay or not sizes.priority_exponent:
         return ()
-    places = jnp.zeros((delay, windows), jnp.int32)
-    numbers = jnp.zeros((delay, windows), jnp.float32)
-    zeros = jnp.zeros((delay,), jnp.int32)
-    return Pending(Drawn(places, places, places, zeros, numbers, zeros), numbers, jnp.zeros((), jnp.int32))
+
+    def numbers(dtype: Any, *shape: int) -> Array:
+        return jnp.zeros((delay, *shape), dtype)
+
+    int32, float32 = jnp.int32, jnp.float32
+    drawn = Drawn(
+        begin=numbers(int32, windows),
+        group=numbers(int32, windows),
+        age=numbers(int32, windows),
+        num_insertions=numbers(int32),
+        probability=numbers(float32, windows),
+        num_windows=numbers(int32),
+    )
+    return Pending(drawn, numbers(float32, windows), jnp.zeros((), int32))
 
 
 def delay_priorities(

@@ -63,14 +63,13 @@ class Drawn:
 
 def first_selection(sizes: RingSizes) -> Selection:
     """Nothing can be drawn."""
-    zero = jnp.zeros((), jnp.int32)
     return Selection(
         position=first_position(),
         starts=jnp.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.begins == "episode" else (),
         tree=empty_tree(sizes.num_begins * sizes.num_groups) if sizes.keeps_tree else (),
-        num_weighted=zero,
+        num_weighted=jnp.zeros((), jnp.int32),
         highest=jnp.ones((), jnp.float32),
-        num_stale=zero,
+        num_stale=jnp.zeros((), jnp.int32),
     )
 
 

@@ -1,0 +1,104 @@
+"""The sum-tree is numpy's: sums, leaves drawn from given numbers, and what changes."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from jaxsrl.replay import sum_tree
+from jaxsrl.replay.sum_tree import draw_leaves, empty_tree, set_leaves, set_range, total, weights_at
+
+WIDTH = 32
+SIZES = [1, 33, pytest.param(40_000, marks=pytest.mark.slow)]  # one level, two, four
+
+
+def sums_of(weights):
+    """Levels from the leaves up, each row added from first to last; float32 throughout."""
+    levels = []
+    while not levels or len(weights) > 1:
+        rows = -(-len(weights) // WIDTH)
+        level = np.zeros(rows * WIDTH, np.float32)
+        level[: len(weights)] = weights
+        levels.append(level.reshape(rows, WIDTH))
+        weights = np.cumsum(levels[-1], axis=1, dtype=np.float32)[:, -1]
+    return levels
+
+
+def drawn_from(levels, uniform):
+    """By a loop: from the root down, in each row the first child whose running sum exceeds the number's part of it."""
+    leaves = []
+    for numbers in uniform.T:
+        node = 0
+        for level, number in zip(levels[::-1], numbers, strict=True):
+            sums = np.cumsum(level[node], dtype=np.float32)
+            target = min(np.float32(number * sums[-1]), np.nextafter(sums[-1], np.float32(0)))
+            node = node * WIDTH + int(np.argmax(sums > target))
+        leaves.append(node)
+    return np.array(leaves)
+
+
+def tree_of(weights):
+    tree = empty_tree(len(weights))
+    return jax.jit(partial(set_range, num_leaves=len(weights)))(tree, 0, weights, np.ones(len(weights), bool))
+
+
+def random_weights(rng, count):
+    return (rng.random(count, np.float32) ** 8 * (rng.random(count) < 0.7)).astype(np.float32)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_sums_and_drawn_leaves_are_numpys_to_the_bit(count):
+    rng = np.random.default_rng(count)
+    weights = random_weights(rng, count)
+    weights[rng.integers(count)] = 0.5
+    tree, levels = tree_of(weights), sums_of(weights)
+    jax.tree.map(np.testing.assert_array_equal, list(tree), levels)
+    uniform = np.array(jax.random.uniform(jax.random.key(count), (len(tree), 300)))
+    uniform[:, 0], uniform[:, 1] = 0.0, np.nextafter(np.float32(1), np.float32(0))
+    (leaves, found), everything = jax.jit(lambda *given: (draw_leaves(*given), total(tree)))(tree, uniform)
+    np.testing.assert_array_equal(everything, np.cumsum(levels[-1][0], dtype=np.float32)[-1])
+    np.testing.assert_array_equal(leaves, drawn_from(levels, uniform))
+    np.testing.assert_array_equal(found, weights[leaves])
+    assert found.min() > 0.0
+
+
+def test_any_leaves_and_ranges_change_as_numpys_do():
+    rng, count = np.random.default_rng(1), 1500
+    weights = np.zeros(count, np.float32)
+    tree = empty_tree(count)
+    change, change_range = jax.jit(set_leaves), jax.jit(partial(set_range, num_leaves=count))
+    for _ in range(20):
+        size = min(count, 40)
+        places, keep = rng.choice(count, size, replace=False), rng.random(size) < 0.8
+        new = random_weights(rng, size)
+        tree = change(tree, places.astype(np.int32), new, keep)
+        weights[places[keep]] = new[keep]
+        first, new, keep = int(rng.integers(count)), random_weights(rng, size), rng.random(size) < 0.8
+        tree = change_range(tree, first, new, keep)  # over the end of the ring, often
+        for place in np.flatnonzero(keep):
+            weights[(first + place) % count] = new[place]
+    jax.tree.map(np.testing.assert_array_equal, list(tree), sums_of(weights))
+    places = rng.integers(count, size=50)
+    np.testing.assert_array_equal(weights_at(tree, places), weights[places])
+
+
+def test_no_rounding_error_stays():
+    tree = empty_tree(64)
+    change = jax.jit(set_leaves)
+    one = np.zeros(1, np.int32)
+    for weight in (1e8, 3.0, 1e-3):
+        tree = change(tree, one, np.array([weight], np.float32), np.ones(1, bool))
+    assert float(total(tree)) == np.float32(1e-3)
+
+
+def test_small_weights_among_many_are_told_apart():
+    # A million leaves: one number for the whole way down would have a resolution of a tenth of a leaf.
+    count = 2**20
+    tree = tuple(np.ones((count // WIDTH**level, WIDTH), np.float32) * WIDTH ** (level - 1) for level in range(1, 5))
+    uniform = np.random.default_rng(0).random((4, 200_000), np.float32)
+    leaves, _ = jax.jit(draw_leaves)(tree, uniform)
+    counts = np.bincount(np.asarray(leaves) % WIDTH, minlength=WIDTH)
+    expected = 200_000 / WIDTH
+    assert ((counts - expected) ** 2 / expected).sum() < 61.1  # chi-square, 31 degrees of freedom: one in a thousand
+    assert sum_tree.FAN_OUT == WIDTH
