@@ -193,7 +193,7 @@ class Supervisor:
         watched = self._watched[worker]
         in_step = any(self._progress.owes_step(part) for part in watched.parts)
         words, error = self._workers.bury(worker, in_step)
-        self._ring()
+        self._ring()  # it may have died between publishing and ringing
         self._last_words = words
         config, options = watched.config, self._options
         raised = not isinstance(error, WorkerDiedError) and options.bad_env_output == "raise"

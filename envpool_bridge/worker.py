@@ -231,8 +231,6 @@ class Worker:
         if part.opening is None:
             slot = part.step // self._rollout_length % self._num_slots
             self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
-        self._inference_bell.ring()  # the other may have died before it could
-        self._learner_bell.ring()
 
     def _cut(self, part: Part, rows: slice) -> None:
         self._recovery.cut_episodes(part.part, part.step, rows)
