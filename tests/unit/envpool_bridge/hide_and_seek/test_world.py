@@ -47,7 +47,7 @@ def test_a_ramp_against_a_wall_can_be_climbed_from_its_low_side():
     for _ in range(30):
         act(env, hider_0=(5, 0, 5, 0, 0))
         highest = max(highest, centre(env, 0)[2])
-    assert highest > 0.5  # 0.15 on the floor, 0.65 on top of what is 0.5 high
+    assert highest == pytest.approx(0.58, abs=0.02)  # 0.15 on the floor; measured of the original
 
 
 def test_an_agent_on_a_ramp_gets_over_an_inner_wall():
