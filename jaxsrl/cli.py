@@ -1,4 +1,4 @@
-"""The `jaxsrl` command: evaluate checkpoints, show plans, run benchmarks. Imports wait until needed, so that --help is quick."""
+"""The `jaxsrl` command: evaluate, plan, bench, doctor. Imports wait until they are needed, so that --help is quick."""
 
 import dataclasses
 import json
@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from agents.networks.config import CoreName
+from jaxsrl.bench.command import BenchCommand, run_bench
 from jaxsrl.runtime.launch import exit_on_user_error
+from jaxsrl.show_result import show
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,159 +60,25 @@ class ShowPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchPool:
-    """Step environments: the pool, bare processes, and Gymnasium's vector environments, side by side.
+class Doctor:
+    """Check this installation and machine, and list what dead runs left behind.
 
     Attributes:
-        env: environment id.
-        suite: as in EnvConfig.
-        workers: environment processes.
-        envs_per_worker: environments each steps.
-        lanes_per_worker: lanes of the pool.
-        seconds: that each contender steps.
+        runs: directory of runs to look into.
+        clean: also remove what dead runs left; what is of a run that lives is never touched.
         json: print one JSON object instead of a table.
     """
 
-    env: str = "CartPole-v1"
-    suite: str = "gymnasium"
-    workers: int = 2
-    envs_per_worker: int = 64
-    lanes_per_worker: int = 1
-    seconds: float = 5.0
+    runs: Path = Path("runs")
+    clean: bool = False
     json: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchTrain:
-    """Train PPO on CartPole: env steps per second while learning, and what each part waited.
-
-    Attributes:
-        workers: environment processes.
-        num_envs: environments in all.
-        max_policy_lag: as in RunConfig.
-        env_steps: length of the run.
-        json: print one JSON object instead of a table.
-    """
-
-    workers: int = 2
-    num_envs: int = 128
-    max_policy_lag: int = 1
-    env_steps: int = 800_000
-    json: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchPlans:
-    """Train PPO on CartPole under every distribution policy: speed, policy lag, idle learner, memory.
-
-    Attributes:
-        policies: names; all of them if none is given.
-        env_steps: length of each run.
-        num_envs: environments in all.
-        json: print one JSON object instead of a table.
-    """
-
-    policies: tuple[str, ...] = ()
-    env_steps: int = 400_000
-    num_envs: int = 128
-    json: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchSleep:
-    """Train on environments that sleep: how near rows / sleep it comes, by worker processes and by rows.
-
-    Attributes:
-        milliseconds: of sleep a step.
-        rows: environments in all.
-        json: print one JSON object instead of a table.
-    """
-
-    milliseconds: float = 5.0
-    rows: int = 256
-    json: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchStepTimes:
-    """Step environments whose steps take different times: asynchronous lanes against lockstep.
-
-    Attributes:
-        rows: environments, one worker process each.
-        least: milliseconds a step at least.
-        most: milliseconds a step at most; each is drawn uniformly.
-        seconds: that each contender steps.
-        json: print one JSON object instead of a table.
-    """
-
-    rows: int = 16
-    least: float = 1.0
-    most: float = 50.0
-    seconds: float = 20.0
-    json: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchDevice:
-    """Train PPO with environments on the device, against PureJaxRL's published shape (and rejax, where it is installed).
-
-    Attributes:
-        num_envs: numbers of environments to measure.
-        seconds: of measuring at each.
-        json: print one JSON object instead of a table.
-    """
-
-    num_envs: tuple[int, ...] = (64, 512, 2048)
-    seconds: float = 10.0
-    json: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchRecurrent:
-    """Train PPO with and without memory on CartPole.
-
-    Attributes:
-        cores: to measure against none.
-        num_envs: environments in all.
-        env_steps: length of each run.
-        json: print one JSON object instead of a table.
-    """
-
-    cores: tuple[CoreName, ...] = ("gru", "lstm")
-    num_envs: int = 128
-    env_steps: int = 300_000
-    json: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchGpu:
-    """Run the tests and benchmarks that need an accelerator and record them; without one, say so."""
-
-
-Bench = Annotated[
-    Annotated[BenchPool, tyro.conf.subcommand("pool")]
-    | Annotated[BenchTrain, tyro.conf.subcommand("train")]
-    | Annotated[BenchPlans, tyro.conf.subcommand("plans")]
-    | Annotated[BenchSleep, tyro.conf.subcommand("sleep")]
-    | Annotated[BenchStepTimes, tyro.conf.subcommand("step-times")]
-    | Annotated[BenchDevice, tyro.conf.subcommand("device")]
-    | Annotated[BenchRecurrent, tyro.conf.subcommand("recurrent")]
-    | Annotated[BenchGpu, tyro.conf.subcommand("gpu")],
-    tyro.conf.arg(name=""),
-]
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchCommand:
-    """Benchmarks, as ratios against named baselines in one run."""
-
-    what: Bench
 
 
 Command = (
     Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[ShowPlan, tyro.conf.subcommand("plan")]
     | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 
 
@@ -226,46 +93,9 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(command, Evaluate):
         _evaluate(command)
         return
-    bench = command.what
-    if isinstance(bench, BenchPool):
-        from envpool_bridge.adapters.environment import EnvConfig
-        from jaxsrl.bench.pool import bench_pool
-
-        env = EnvConfig(bench.env, suite=bench.suite)  # pyright: ignore[reportArgumentType]
-        result = bench_pool(env, bench.workers, bench.envs_per_worker, bench.seconds, bench.lanes_per_worker)
-        _show(result, bench.json, "bench pool")
-    elif isinstance(bench, BenchTrain):
-        from jaxsrl.bench.train import bench_train
-
-        result = bench_train(bench.workers, bench.num_envs, bench.max_policy_lag, bench.env_steps)
-        _show(result, bench.json, "bench train")
-    elif isinstance(bench, BenchPlans):
-        from jaxsrl.bench.plans import bench_plans
-
-        rows = bench_plans(bench.policies, bench.env_steps, bench.num_envs)
-        _show_rows({"plans": rows}, bench.json)
-    elif isinstance(bench, BenchSleep):
-        from jaxsrl.bench.sleep import SleepBench, bench_sleep
-
-        _show_rows(bench_sleep(SleepBench(bench.milliseconds, bench.rows)), bench.json)
-    elif isinstance(bench, BenchStepTimes):
-        from jaxsrl.bench.step_times import bench_step_times
-
-        _show(bench_step_times(bench.rows, bench.least, bench.most, bench.seconds), bench.json, "step times")
-    elif isinstance(bench, BenchDevice):
-        from jaxsrl.bench.device_only import bench_device_only
-
-        measured = bench_device_only(bench.num_envs, seconds=bench.seconds)
-        sizes = [{"num_envs": size, **found} for size, found in measured.pop("by_num_envs").items()]
-        _show_rows({**measured, "sizes": sizes}, bench.json)
-    elif isinstance(bench, BenchRecurrent):
-        from jaxsrl.bench.recurrent import bench_recurrent
-
-        _show_rows(bench_recurrent(bench.cores, num_envs=bench.num_envs, env_steps=bench.env_steps), bench.json)
-    else:
-        from jaxsrl.bench.gpu import bench_gpu
-
-        bench_gpu()
+    if isinstance(command, Doctor):
+        sys.exit(_doctor(command))
+    run_bench(command.what)
 
 
 def _parse(arguments: list[str]) -> tuple[Any, list[str]]:
@@ -292,6 +122,18 @@ def _plan(command: ShowPlan, flags: list[str]) -> None:
         print(json.dumps(planned.to_json()))  # noqa: T201
     else:
         print_plan(planned)
+
+
+def _doctor(command: Doctor) -> int:
+    """The exit status: 0 if all is well, 1 if something is not."""
+    from jaxsrl.doctor.report import examine, print_report
+
+    report = examine(command.runs, command.clean)
+    if command.json:
+        print(json.dumps(report.to_json()))  # noqa: T201
+    else:
+        print_report(report)
+    return 0 if report.is_well else 1
 
 
 def _evaluate(command: Evaluate) -> None:
@@ -326,44 +168,7 @@ def _evaluate(command: Evaluate) -> None:
         result["video"] = str(command.video)
     if loaded.run_directory is not None:
         write_json(loaded.run_directory / "eval.json", result)
-    _show(result, command.json, f"evaluation of {command.path}")
-
-
-def _show(result: dict[str, Any], as_json: bool, title: str) -> None:
-    if as_json:
-        print(json.dumps(result))  # noqa: T201
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, show_header=False)
-    for name, value in result.items():
-        if not isinstance(value, dict | list):
-            table.add_row(name, f"{value:,.3f}" if isinstance(value, float) else str(value))
-    Console(file=sys.stdout).print(table)
-
-
-def _show_rows(result: dict[str, Any], as_json: bool) -> None:
-    """Lists of rows as a table each, single values below them."""
-    if as_json:
-        print(json.dumps(result))  # noqa: T201
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(file=sys.stdout)
-    console.width = max(console.width, 160)
-    for name, rows in result.items():
-        if not isinstance(rows, list):
-            console.print(f"{name}: {rows}")
-            continue
-        table = Table(title=name, title_justify="left", box=SIMPLE_HEAD)
-        for column in rows[0]:
-            table.add_column(column.replace("_", " "))
-        for row in rows:
-            table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else f"{value}" for value in row.values()))
-        console.print(table)
+    show(result, command.json, f"evaluation of {command.path}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Agents that learn from replay, under every plan: the same samples, the same parameters; runs that stop and go on to the bit."""
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -25,6 +26,16 @@ REPLAY = ReplayConfig(capacity=512, batch_size=8, min_size=128, samples_per_inse
 """From the third trajectory of 64 env steps on two gradient steps each; the ring is full after the eighth."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """What the scripts in experiments/ save of a run."""
+
+    env: EnvConfig
+    network: NetworkConfig
+    agent: DQNConfig
+    run: RunConfig
+
+
 def train(
     directory: Path, policy: str, suite: str = "gymnasium", replay: ReplayConfig = REPLAY, **changes
 ) -> RunReport:
@@ -41,32 +52,31 @@ def train(
         "max_policy_lag": 0,
     }
     config = RunConfig(**{**settings, **changes})
-    source = source_of(EnvConfig("CartPole-v1", suite=suite))
-    spec = source.spec()
     dqn = DQNConfig(replay=replay, learning_rate=1e-3, num_steps=2, double=True, target_period=5, total_updates=UPDATES)
-    agent = make_dqn(dqn, spec, NetworkConfig(hidden_sizes=(16,)))
+    experiment = Experiment(EnvConfig("CartPole-v1", suite=suite), NetworkConfig(hidden_sizes=(16,)), dqn, config)
+    source = source_of(experiment.env)
+    spec = source.spec()
+    agent = make_dqn(dqn, spec, experiment.network)
     plan = POLICIES[policy](config, Resources.detect())
-    return run(plan, agent, source, config, spec=spec, quiet=True)
+    return run(plan, agent, source, config, experiment=experiment, spec=spec, quiet=True)
 
 
 @pytest.fixture(scope="module")
 def serial_parameters(tmp_path_factory):
-    """Parameters of the reference, by suite."""
-    return {
-        suite: jax.device_get(train(tmp_path_factory.mktemp(suite), "serial", suite).state.params)
-        for suite in ("gymnasium", "jax")
-    }
+    """Parameters of the reference."""
+    return jax.device_get(train(tmp_path_factory.mktemp("serial"), "serial").state.params)
 
 
+slow = pytest.mark.slow
 CASES = [
     ("serial", {"replay_on": "host"}),
     ("single_learner_fine", {}),
-    ("single_learner_coarse", {}),
-    ("distributed_replay", {}),
+    pytest.param("single_learner_coarse", {}, marks=slow),
+    pytest.param("distributed_replay", {}, marks=slow),
     ("distributed_replay", {"num_devices": 2}),
-    ("decoupled", {"num_devices": 2, "num_inference_devices": 2, "num_inference_servers": 2}),
-    ("multiple_learners", {"num_devices": 2, "replay_on": "host"}),
-    ("multiple_learners", {"num_devices": 4, "num_env_workers": 4}),
+    pytest.param("decoupled", {"num_devices": 2, "num_inference_devices": 2, "num_inference_servers": 2}, marks=slow),
+    pytest.param("multiple_learners", {"num_devices": 2, "replay_on": "host"}, marks=slow),
+    pytest.param("multiple_learners", {"num_devices": 4, "num_env_workers": 4}, marks=slow),
 ]
 
 
@@ -76,20 +86,22 @@ CASES = [
 def test_every_policy_learns_what_the_serial_one_does(tmp_path, serial_parameters, policy, changes):
     report = train(tmp_path, policy, **changes)
     assert report.num_updates == UPDATES
-    same(report.state.params, serial_parameters["gymnasium"], **TOLERANCE)
+    same(report.state.params, serial_parameters, **TOLERANCE)
 
 
-def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_path, serial_parameters):
-    report = train(tmp_path, "device_only", "jax", num_devices=2)
-    same(report.state.params, serial_parameters["jax"], **TOLERANCE)
+@slow
+def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_path):
+    serial = train(tmp_path / "serial", "serial", "jax")
+    report = train(tmp_path / "device", "device_only", "jax", num_devices=2)
+    same(report.state.params, serial.state.params, **TOLERANCE)
 
 
 @pytest.mark.parametrize(
     ("policy", "suite", "changes"),
     [
-        ("single_learner_fine", "gymnasium", {"max_policy_lag": 1}),
+        pytest.param("single_learner_fine", "gymnasium", {"max_policy_lag": 1}, marks=slow),
         ("distributed_replay", "gymnasium", {"max_policy_lag": 1}),
-        ("device_only", "jax", {}),
+        pytest.param("device_only", "jax", {}, marks=slow),
     ],
 )
 def test_runs_with_their_experience_resume_to_the_bit(tmp_path, policy, suite, changes):
@@ -108,6 +120,7 @@ def test_experience_that_was_not_saved_is_collected_anew_and_that_is_said(tmp_pa
     assert report.num_updates == UPDATES
 
 
+@slow
 def test_experience_saved_on_the_host_goes_on_on_a_device(tmp_path):
     whole = train(tmp_path / "whole", "serial")
     train(tmp_path / "parts", "serial", env_steps=16 * 4 * 5, replay_on="host")
@@ -117,8 +130,9 @@ def test_experience_saved_on_the_host_goes_on_on_a_device(tmp_path):
 
 def test_a_checkpoint_with_experience_is_loaded_for_evaluation_without_it(tmp_path):
     report = train(tmp_path, "serial", env_steps=16 * 4 * 3)
-    with pytest.raises(UserError, match="composed in code"):
-        load_agent(report.directory)  # no experiment is saved by these runs; its checkpoint itself is read
+    loaded = load_agent(report.directory)
+    assert loaded.agent.name == "dqn"
+    same(loaded.params, report.state.params, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
