@@ -1,0 +1,52 @@
+"""DQN on CartPole-v1. Run: python experiments/dqn_cartpole.py --run.seed 1
+
+Double, dueling, three steps, prioritised; `--agent.value c51` or `quantile`, and `--agent.noisy`, for the others.
+"""
+
+import dataclasses
+
+from agents.dqn import DQNConfig, make_dqn
+from agents.exploration import Exploration
+from agents.networks.config import NetworkConfig
+from agents.replay_config import ReplayConfig
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.config import RunConfig
+from jaxsrl.environments import source_of
+from jaxsrl.experiment import train_and_evaluate
+from jaxsrl.runtime.launch import launch
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Everything that changes the run; saved beside every checkpoint."""
+
+    env: EnvConfig = EnvConfig("CartPole-v1")
+    network: NetworkConfig = NetworkConfig(hidden_sizes=(128, 128), activation="relu")
+    agent: DQNConfig = DQNConfig(
+        replay=ReplayConfig(
+            capacity=50_000, batch_size=64, min_size=1_000, samples_per_insert=16.0, priority_exponent=0.6
+        ),
+        exploration=Exploration(initial=1.0, final=0.04, fraction=0.2),
+        learning_rate=1e-3,
+        learning_rate_schedule="linear",
+        num_steps=3,
+        target_period=100,
+        double=True,
+        dueling=True,
+        value_low=0.0,
+        value_high=100.0,
+    )
+    run: RunConfig = RunConfig(num_envs=16, rollout_length=16, env_steps=100_000, evaluation_episodes=50)
+
+
+def main(experiment: Experiment) -> None:
+    """Composes and trains."""
+    source = source_of(experiment.env)
+    spec = source.spec()
+    config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_optimizer_updates)
+    agent = make_dqn(config, spec, experiment.network)
+    train_and_evaluate(experiment, agent, source, spec, experiment.run)
+
+
+if __name__ == "__main__":
+    launch(main, Experiment, __doc__)
