@@ -1,12 +1,14 @@
 """Checkpoints: an Orbax directory with a manifest that proves it whole.
 
-`checkpoints/<updates>/` holds `state/` (Orbax) and `MANIFEST.json`: sha256 of every file, shape and dtype of every array, and
-the run's metadata. Everything is written under a temporary name, synced, and renamed: a directory with a number for a name is
-complete. Restoring walks from the newest to the oldest until one verifies; a damaged one is moved to `quarantine/`. Nothing is
-pickled, so nothing in a checkpoint can become code.
+`checkpoints/<updates>/` holds `state/` (Orbax) and `MANIFEST.json`: sha256 of every file, shape and dtype of every array, versions
+of what wrote it, the run's metadata and their sha256. Everything is written under a temporary name, synced to the disk, renamed: a
+directory with a number for a name is complete. Restoring walks from the newest to the oldest until one verifies; a damaged one is
+moved to `quarantine/`. Nothing is pickled, so nothing in a checkpoint can become code.
 """
 
+import contextlib
 import hashlib
+import importlib.metadata
 import json
 import os
 import shutil
@@ -20,13 +22,18 @@ import orbax.checkpoint as ocp
 
 from envpool_bridge.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "MANIFEST.json"
+WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
 Arrays = dict[str, np.ndarray]
 
 
 class DamagedCheckpointError(Exception):
     """A checkpoint whose files are not what its manifest says."""
+
+
+class CheckpointNotSavedError(Exception):
+    """A checkpoint that could not be written; those before it are as they were."""
 
 
 def flatten(tree: Any, prefix: str) -> Arrays:
@@ -74,8 +81,21 @@ class CheckpointStore:
         """Writes a checkpoint; it is durable when this returns.
 
         Raises:
-            OSError: the disk is full or not writable; older checkpoints are untouched.
+            CheckpointNotSavedError: the disk is full or not writable, say; older checkpoints are untouched.
         """
+        try:
+            return self._save(step, arrays, metadata)
+        except Exception as error:  # what Orbax raises of a full disk is no OSError
+            with contextlib.suppress(OSError):
+                shutil.rmtree(self.directory / f".{step}.tmp")
+            kept = self.steps()
+            newest = f"the newest is that of update {kept[-1]}" if kept else "there is none yet"
+            raise CheckpointNotSavedError(
+                f"the checkpoint of update {step} could not be written to {self.directory} ({type(error).__name__}: {error}); "
+                f"{newest}"
+            ) from error
+
+    def _save(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> Path:
         final, temporary = self.directory / str(step), self.directory / f".{step}.tmp"
         self.directory.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -89,12 +109,15 @@ class CheckpointStore:
             "step": step,
             "files": {name: _sha256(temporary / name) for name in _files(temporary)},
             "schema": {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()},
+            "versions": {name: importlib.metadata.version(name) for name in WRITTEN_BY},
             "metadata": dict(metadata),
+            "metadata_sha256": _sha256_of_json(dict(metadata)),
         }
         with open(temporary / MANIFEST, "w") as file:
             json.dump(manifest, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
+        _sync_all(temporary)
         if final.exists():
             shutil.rmtree(final)
         temporary.rename(final)
@@ -151,6 +174,8 @@ def load_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
         raise DamagedCheckpointError(f"{path}: {MANIFEST} cannot be read ({error})") from error
     if version != FORMAT:
         raise UserError(f"{path} has checkpoint format {version}, this version of jaxsrl reads {FORMAT}")
+    if _sha256_of_json(manifest.get("metadata")) != manifest.get("metadata_sha256"):
+        raise DamagedCheckpointError(f"{path}: the metadata in {MANIFEST} are not what was written (sha256 differs)")
     found = set(_files(path)) - {MANIFEST}
     if found != set(files):
         raise DamagedCheckpointError(f"{path}: files differ from the manifest: {sorted(found ^ set(files))}")
@@ -174,6 +199,17 @@ def _files(directory: Path) -> list[str]:
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sha256_of_json(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _sync_all(directory: Path) -> None:
+    """Everything in a directory, and it, onto the disk: a rename that outlives a power failure must not outlive what it names."""
+    for path in sorted(directory.rglob("*")):
+        _sync(path)
+    _sync(directory)
 
 
 def _sync(directory: Path) -> None:

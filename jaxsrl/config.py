@@ -17,6 +17,7 @@ MAY_CHANGE = frozenset(
         "run.checkpoint_every_updates",
         "run.keep_checkpoints",
         "run.log_every_seconds",
+        "run.grace_seconds",
         "run.checkpoint_replay",
         "run.replay_on",
         "run.max_skipped_updates",
@@ -65,6 +66,7 @@ class RunConfig:
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
         log_every_seconds: between lines of metrics.
+        grace_seconds: after SIGINT, SIGTERM or SIGUSR1, before a run that has not stopped is left all the same; 0 for never.
         evaluation_episodes: greedy episodes after training; 0 for none.
     """
 
@@ -96,6 +98,7 @@ class RunConfig:
     checkpoint_every_updates: int = 100
     keep_checkpoints: int = 3
     log_every_seconds: float = 2.0
+    grace_seconds: float = 0.0
     evaluation_episodes: int = 100
 
     def __post_init__(self) -> None:
@@ -123,6 +126,7 @@ class RunConfig:
             "max_skipped_updates",
             "checkpoint_every_updates",
             "log_every_seconds",
+            "grace_seconds",
             "evaluation_episodes",
         )
         for name in not_negative:

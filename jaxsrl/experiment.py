@@ -3,7 +3,6 @@
 import contextlib
 import contextvars
 import dataclasses
-import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from jaxsrl.dataflow.load_policy import load_policy
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import EvaluationReport, evaluate
 from jaxsrl.run_directory import write_json
+from jaxsrl.runtime.lifecycle import exit_status
 from jaxsrl.runtime.run import RunReport, run
 
 _skip_training = contextvars.ContextVar("skip_training", default=False)
@@ -65,7 +65,7 @@ def train_and_evaluate(
         The run's report, and the evaluation's (None if no episodes are wanted).
 
     Raises:
-        SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it.
+        SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it, or 75 (try again) for SIGUSR1.
         TrainingSkippedError: inside `skip_training`.
     """
     if _skip_training.get():
@@ -75,7 +75,7 @@ def train_and_evaluate(
     speed = report.env_steps / report.seconds if report.seconds else 0.0
     if report.stopped_by:
         print(f"stopped by {report.stopped_by} at {report.env_steps:,} env steps; the same command resumes")  # noqa: T201
-        sys.exit(128 + signal.Signals[report.stopped_by])
+        sys.exit(exit_status(report.stopped_by))
     if report.seconds:
         print(f"trained {report.env_steps:,} env steps in {report.seconds:.1f} s ({speed:,.0f} env steps/s)")  # noqa: T201
     evaluation = None

@@ -31,6 +31,7 @@ class LearnerStats:
         updates: done by this process.
         dropped: slots given back without an update, because a newer one was full; only where the plan says so.
         skipped: updates that were left out because they were not finite.
+        unsaved: checkpoints that could not be written.
     """
 
     busy_seconds: float = 0.0
@@ -39,6 +40,7 @@ class LearnerStats:
     updates: int = 0
     dropped: int = 0
     skipped: int = 0
+    unsaved: int = 0
 
 
 class Learner:

@@ -1,8 +1,10 @@
 """Starting, stopping and failing as one: the first error stops everything and is raised in the main thread."""
 
 import contextlib
+import faulthandler
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -65,27 +67,57 @@ class Lifecycle:
                 raise TimeoutError(f"thread {thread.name} did not stop within {timeout_seconds} s")
 
 
+REQUEUE_STATUS = 75
+"""Exit status after SIGUSR1, which schedulers send before they take a machine away: EX_TEMPFAIL, "try again"."""
+
+
+def exit_status(signal_name: str) -> int:
+    """What a process that this signal stopped in good order exits with: 128 + its number as shells say, or `REQUEUE_STATUS`."""
+    return REQUEUE_STATUS if signal_name == "SIGUSR1" else 128 + signal.Signals[signal_name]
+
+
 @contextlib.contextmanager
-def stop_on_signals(requested: Callable[[str], None]) -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM call `requested(name)` once; a second signal leaves the process at once.
+def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0) -> Iterator[None]:
+    """Inside, SIGINT, SIGTERM and SIGUSR1 call `requested(name)` once; a second signal leaves the process at once.
 
     Only the main thread can receive signals: elsewhere (a notebook's worker thread) nothing changes.
+
+    Args:
+        requested: asks the run to stop.
+        grace_seconds: after the signal, before the process is left all the same, with the stacks of its threads on stderr; 0 for
+            never.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     seen = False
+    timers: list[threading.Timer] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal seen
         if seen:
             os._exit(128 + number)  # children go with us: the kernel kills them when their parent ends
         seen = True
-        requested(signal.Signals(number).name)
+        name = signal.Signals(number).name
+        if grace_seconds:
+            timer = threading.Timer(grace_seconds, _leave, (name, grace_seconds))
+            timer.daemon = True
+            timers.append(timer)
+            timer.start()
+        requested(name)
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
     finally:
+        for timer in timers:
+            timer.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _leave(name: str, grace_seconds: float) -> None:
+    sys.stderr.write(f"the run did not stop within {grace_seconds:g} s of {name}; where its threads are:\n")
+    sys.stderr.flush()
+    faulthandler.dump_traceback()
+    os._exit(exit_status(name))

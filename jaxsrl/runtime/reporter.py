@@ -80,6 +80,7 @@ class Reporter:
         values["policy/lag_max"] = float(self._learner.stats.lag_max)
         values["trajectories/dropped"] = float(self._learner.stats.dropped)
         values["updates/skipped"] = float(self._learner.stats.skipped)
+        values["checkpoint/unsaved"] = float(self._learner.stats.unsaved)
         values["checkpoint/update"] = float(self.checkpoint_update)
         env_steps = self._learner.num_updates * self._steps_per_update
         self._sink.write(

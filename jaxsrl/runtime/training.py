@@ -11,7 +11,7 @@ import jax
 from agents.api import AnyAgent, LearnerState
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.specs import EnvSpec
-from jaxsrl.checkpoint import Arrays, CheckpointStore
+from jaxsrl.checkpoint import Arrays, CheckpointNotSavedError, CheckpointStore
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
@@ -123,11 +123,11 @@ class Training(abc.ABC):
         started = time.perf_counter()
         sinks = Sinks(self._make_sinks())
         try:
-            with stop_on_signals(self._on_signal):
+            with stop_on_signals(self._on_signal, self.config.grace_seconds):
                 learner = self.learn(sinks)
                 self.lifecycle.raise_error()
                 if learner.num_updates > max(first, self._saved_update):
-                    self.save(learner)
+                    self.save(learner, must=True)
                 self.write_record()
         finally:
             try:
@@ -157,11 +157,28 @@ class Training(abc.ABC):
         if self._reporter is not None:
             self._reporter.write({**self.episode_metrics(), **self.episode_timings()})
 
-    def save(self, learner: AnyLearner) -> None:
-        """Writes a checkpoint of this moment."""
+    def save(self, learner: AnyLearner, must: bool = False) -> None:
+        """Writes a checkpoint of this moment.
+
+        One that cannot be written is said and counted, and training goes on with those that there are.
+
+        Args:
+            learner: to save.
+            must: raise instead.
+
+        Raises:
+            CheckpointNotSavedError: it could not be written, and it must.
+        """
         update = learner.num_updates
         metadata = {**self.setup.identity, "env_steps": update * self.config.env_steps_per_update}
-        self._checkpoints.save(update, self.arrays(learner), metadata)
+        try:
+            self._checkpoints.save(update, self.arrays(learner), metadata)
+        except CheckpointNotSavedError as error:
+            if must:
+                raise
+            learner.stats.unsaved += 1
+            self.say(f"{error}; training goes on")
+            return
         self._saved_update = update
         if self._reporter is not None:
             self._reporter.checkpoint_update = update

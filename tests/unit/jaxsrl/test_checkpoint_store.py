@@ -1,6 +1,8 @@
 """The checkpoint store beyond single faults: retention, repetition, what a crash leaves, and any tree of arrays."""
 
 import json
+import os
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,15 @@ from hypothesis.extra import numpy as arrays_of
 
 import jaxsrl.checkpoint
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoint import MANIFEST, CheckpointStore, DamagedCheckpointError, flatten, load_checkpoint, unflatten
+from jaxsrl.checkpoint import (
+    MANIFEST,
+    CheckpointNotSavedError,
+    CheckpointStore,
+    DamagedCheckpointError,
+    flatten,
+    load_checkpoint,
+    unflatten,
+)
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "bool"]
 SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -93,10 +103,13 @@ def test_an_error_while_writing_leaves_the_older_ones(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(jaxsrl.checkpoint, "_sha256", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(
+        CheckpointNotSavedError, match=r"update 2 could not be .*No space left.*the newest is that of update 1"
+    ):
         store.save(2, small(2), {})
     monkeypatch.undo()
     assert store.steps() == [1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1"]
     assert store.restore_newest()[0] == 1
 
 
@@ -171,3 +184,35 @@ def test_no_more_than_twenty_leaves_are_listed():
     with pytest.raises(UserError) as refused:
         unflatten({f"layer{i:02}": jnp.zeros(1) for i in range(50)}, {}, "x")
     assert str(refused.value).count("missing") == 20
+
+
+def test_metadata_that_were_changed_are_damage(tmp_path):
+    path = CheckpointStore(tmp_path).save(1, small(1), {"agent_name": "ppo"})
+    manifest = json.loads((path / MANIFEST).read_text())
+    (path / MANIFEST).write_text(json.dumps({**manifest, "metadata": {"agent_name": "dqn"}}))
+    with pytest.raises(DamagedCheckpointError, match="the metadata in MANIFEST.json are not what was written"):
+        load_checkpoint(path)
+
+
+def test_the_manifest_says_which_versions_wrote_it(tmp_path):
+    path = CheckpointStore(tmp_path).save(1, small(1), {})
+    assert set(json.loads((path / MANIFEST).read_text())["versions"]) == {"jaxsrl", "jax", "numpy", "orbax-checkpoint"}
+
+
+def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    synced, renamed = set(), []
+    fsync, rename = os.fsync, Path.rename
+
+    def note_sync(descriptor):
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def note_rename(path, target):
+        renamed.append({str(found) for found in path.rglob("*")} <= synced)
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "rename", note_rename)
+    CheckpointStore(tmp_path).save(1, small(1), {})
+    assert renamed[-1]
+    assert str(tmp_path) in synced

@@ -2,11 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
-from jaxsrl.runtime.lifecycle import Lifecycle, stop_on_signals
+from jaxsrl.runtime.lifecycle import Lifecycle, exit_status, stop_on_signals
 
 
 def test_without_an_error_nothing_is_raised_and_a_stop_is_only_a_stop():
@@ -56,7 +59,33 @@ def test_a_thread_that_does_not_stop_is_named():
     lifecycle.join(5.0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_does_not_stop_in_time_is_left_with_the_stacks_of_its_threads():
+    code = (
+        "import os, signal, time\n"
+        "from jaxsrl.runtime.lifecycle import stop_on_signals\n"
+        "def stuck_in_here(): time.sleep(60)\n"
+        "with stop_on_signals(lambda name: None, 0.2):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    stuck_in_here()\n"
+    )
+    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert left.returncode == 128 + signal.SIGTERM
+    assert "the run did not stop within 0.2 s of SIGTERM" in left.stderr
+    assert "stuck_in_here" in left.stderr
+
+
+def test_a_run_that_stops_in_time_is_left_alone():
+    with stop_on_signals(lambda name: None, 0.05):
+        os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.1)  # past the deadline, which has been called off
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 75)])
+def test_the_exit_status_says_which_signal_it_was_or_to_try_again(name, status):
+    assert exit_status(name) == status
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_asks_once_by_name_and_the_handlers_come_back(number):
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     asked = []

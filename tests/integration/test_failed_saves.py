@@ -1,0 +1,65 @@
+"""A disk that is full while a run saves: training goes on with the checkpoints that there are, and says so."""
+
+import errno
+import json
+
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.checkpoint import CheckpointNotSavedError, CheckpointStore
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.runtime.run import run
+
+
+def train(directory):
+    config = RunConfig(
+        name="run",
+        directory=str(directory),
+        policy="serial",
+        num_envs=4,
+        rollout_length=4,
+        env_steps=4 * 4 * 6,
+        checkpoint_every_updates=2,
+    )
+    source = source_of(EnvConfig("CartPole-v1"))
+    spec = source.spec()
+    agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
+    return run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+
+
+@pytest.fixture
+def full_at(monkeypatch):
+    """Makes the disk full when the checkpoint of one of these updates has been half written."""
+    save = CheckpointStore._save
+
+    def at(*updates):
+        def full(store, step, arrays, metadata):
+            if step in updates:
+                (store.directory / f".{step}.tmp").mkdir(parents=True)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return save(store, step, arrays, metadata)
+
+        monkeypatch.setattr(CheckpointStore, "_save", full)
+
+    return at
+
+
+def test_training_goes_on_and_keeps_the_older_checkpoints(tmp_path, full_at):
+    full_at(4)
+    report = train(tmp_path)
+    assert report.num_updates == 6
+    assert CheckpointStore(report.directory / "checkpoints").steps() == [2, 6]
+    assert "update 4 could not be written" in (report.directory / "log.txt").read_text()
+    last = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["checkpoint/unsaved"], last["checkpoint/update"]) == (1.0, 6.0)
+
+
+def test_what_was_learned_last_must_be_saved_or_the_run_fails(tmp_path, full_at):
+    full_at(6)
+    with pytest.raises(CheckpointNotSavedError, match="the newest is that of update 4"):
+        train(tmp_path)
