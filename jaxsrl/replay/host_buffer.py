@@ -14,11 +14,11 @@ import numpy as np
 from agents.api import Array, Replay, Sample, Trajectory
 from envpool_bridge.errors import UserError
 from jaxsrl.replay.host_storage import HostPosition, HostStorage
-from jaxsrl.replay.pace import PaceState, first_pace_state, make_pace, steps_due
+from jaxsrl.replay.pace import Pace, PaceState, first_pace_state, make_pace, steps_due
 from jaxsrl.replay.pending import no_pending
 from jaxsrl.replay.replayed import Buffer, Pending
 from jaxsrl.replay.selector import Drawn, Selection, draw, first_selection, insert_slot, num_windows, update_priorities
-from jaxsrl.replay.sizes import make_sizes
+from jaxsrl.replay.sizes import RingSizes, make_sizes
 
 Sent = tuple[Drawn, Any]
 """Windows, and their priorities [N] that draws do not know yet."""
@@ -47,15 +47,15 @@ class HostBuffer:
         pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)
         self._storage = HostStorage(sizes, shapes)
         self.device = jax.local_devices(backend="cpu")[0]
-        with jax.default_device(self.device):
-            self._selection: Selection = jax.jit(partial(first_selection, sizes))()
-            self._pace: PaceState = jax.jit(partial(first_pace_state, pace))()
+        # What is placed on the processor keeps every program that it enters there, whatever the default device is.
+        self._selection: Selection = self._placed(jax.jit(partial(first_selection, sizes))())
+        self._pace: PaceState = self._placed(first_pace_state(pace))
         self._insert = jax.jit(partial(insert_slot, sizes), donate_argnums=0)
         self._initial_priority = None if replay.initial_priority is None else jax.jit(replay.initial_priority)
         self._draw = jax.jit(partial(draw, sizes))
         self._update = jax.jit(partial(update_priorities, sizes), donate_argnums=0)
         self._num_windows = jax.jit(partial(num_windows, sizes))
-        self._due = jax.jit(partial(steps_due, pace))
+        self._due = jax.jit(partial(_due, sizes, pace))
 
     @property
     def num_bytes(self) -> int:
@@ -91,12 +91,11 @@ class HostBuffer:
             priority = self._initial_priority(self._placed(newest))
         is_first = slot.is_first[sizes.history : sizes.history + sizes.rollout_length]
         # Copies: a program that has only been enqueued would still read the slot.
-        marks = self._placed((np.array(is_first), np.array(slot.valid)))
-        self._selection = self._insert(self._selection, *marks, priority)
+        self._selection = self._insert(self._selection, np.array(is_first), np.array(slot.valid), priority)
 
     def steps_due(self) -> int:
         """Gradient steps that the newest insertion makes due; to be asked once for each."""
-        due, self._pace = self._due(self._pace, self._num_windows(self._selection) > 0)
+        due, self._pace = self._due(self._pace, self._selection)
         return int(due)
 
     def sample(self, key: Array) -> tuple[Sample, Drawn]:
@@ -105,7 +104,9 @@ class HostBuffer:
         Raises:
             UserError: there is no window yet.
         """
-        drawn: Drawn = self._draw(self._selection, jax.device_put(key, self.device))
+        if key.devices() != {self.device}:
+            key = jax.device_put(key, self.device)
+        drawn: Drawn = self._draw(self._selection, key)
         count = int(drawn.num_windows)
         if count < 1:
             raise UserError(
@@ -118,7 +119,7 @@ class HostBuffer:
 
     def update_priorities(self, drawn: Drawn, priority: Any) -> None:
         """Takes in the priorities [N] of windows; waits until they are computed. See `selector.update_priorities`."""
-        self._selection = self._update(self._selection, drawn, self._placed(np.asarray(priority)))
+        self._selection = self._update(self._selection, drawn, np.asarray(priority))
 
     def to_arrays(self, sent: Sequence[Sent] = ()) -> Buffer:
         """All of the buffer in numpy arrays, in the form that a buffer on a device has.
@@ -146,11 +147,9 @@ class HostBuffer:
             )
         arrays = jax.device_get(arrays)
         jax.tree.map(lambda ring, saved: np.copyto(ring, saved), self._storage.arrays, arrays.storage)
-        with jax.default_device(self.device):
-            # Copied by a program: an array that shares memory with numpy's could not be updated in place.
-            self._selection, self._pace = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))(
-                (arrays.selection, arrays.pace)
-            )
+        # Copied by a program: an array that shares memory with numpy's could not be updated in place.
+        copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+        self._selection, self._pace = copy(self._placed((arrays.selection, arrays.pace)))
         position = arrays.selection.position
         self._storage.position = HostPosition(int(position.next_step), int(position.num_steps))
         return self._sent(arrays.pending)
@@ -180,6 +179,10 @@ class HostBuffer:
 
     def _placed(self, tree: Any) -> Any:
         return jax.device_put(tree, self.device)
+
+
+def _due(sizes: RingSizes, pace: Pace, state: PaceState, selection: Selection) -> tuple[Array, PaceState]:
+    return steps_due(pace, state, num_windows(sizes, selection) > 0)
 
 
 def _set(array: np.ndarray, place: int, value: Any) -> None:
