@@ -5,6 +5,7 @@ import pytest
 
 mujoco = pytest.importorskip("mujoco")
 
+from envpool_bridge.hide_and_seek import scene as scene_module
 from envpool_bridge.hide_and_seek.game import Base, RandomWalls
 from envpool_bridge.hide_and_seek.scene import SUBSTEPS, make_scene
 from envpool_bridge.hide_and_seek.walls import Wall, outer_walls
@@ -153,3 +154,21 @@ def test_physics_that_blow_up_end_the_episode_at_once(tmp_path, monkeypatch):
     assert set(rewards.values()) == {0.0}
     assert infos["hider_0"]["discard_episode"] == 1.0
     assert all(np.isfinite(value).all() for shown in observations.values() for value in shown.values())
+
+
+def test_sleep_saves_computation_and_changes_nothing_else(monkeypatch):
+    def pushed():
+        env = arena([(3.0, 4.45)], boxes=[(3.0, 4.0), (3.0, 2.5), (5.0, 1.0)], ramps=[(4.5, 4.5)])
+        act(env, 25)
+        contacts = env.episode.scene.data.ncon
+        act(env, 6, hider_0=(5, 0, 5, 0, 0))
+        return contacts, env.episode.scene.position.copy()
+
+    if not scene_module._SLEEP:
+        pytest.skip("this MuJoCo has no sleep")
+    few, asleep = pushed()
+    monkeypatch.setattr(scene_module, "_SLEEP", 0)
+    many, awake = pushed()
+    assert few < 8 < 16 <= many
+    assert asleep[3, 1] < 2.0  # the first box has come to the second and moved it
+    assert np.abs(asleep - awake).max() < 5e-3

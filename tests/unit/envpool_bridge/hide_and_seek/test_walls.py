@@ -49,7 +49,9 @@ def test_the_quadrant_has_a_door_of_two_cells_anywhere_in_each_of_its_walls():
 
 def test_a_stretch_that_is_too_short_for_a_door_has_none():
     lines = lines_of(quadrant_walls(Base(one_door=0.0, door_size=14), np.random.default_rng(0)))
-    assert lines == {(0, 15): set(range(15, 30))}  # 15 cells were just enough for the upright wall, 14 are not for this one
+    assert lines == {
+        (0, 15): set(range(15, 30))
+    }  # 15 cells were just enough for the upright wall, 14 are not for this one
 
 
 def test_one_door_leaves_either_wall_whole_with_equal_probability():
