@@ -1,0 +1,107 @@
+"""How fast experience is inserted and drawn, on the device and on the host, against other replay buffers in one run."""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+
+from envpool_bridge.errors import UserError
+from jaxsrl.bench.replay_contenders import RATES, Contender, installed_contenders
+from jaxsrl.bench.replay_reverb import reverb_contender
+from jaxsrl.bench.replay_sizes import ATARI, VECTOR, BenchSizes
+
+SizeName = Literal["atari", "vector"]
+_SIZES: dict[SizeName, BenchSizes] = {"atari": ATARI, "vector": VECTOR}
+_FILL_SECONDS = 20.0
+
+
+def bench_replay(
+    sizes: tuple[SizeName, ...] = ("atari", "vector"),
+    priority_exponent: float = 0.0,
+    rounds: int = 5,
+    seconds: float = 0.5,
+    reverb_python: str = "",
+) -> dict[str, Any]:
+    """Env steps inserted and windows drawn per second, by contenders in alternating turns, each filled before.
+
+    Every contender keeps the same arrays of a step: one frame or vector, action, reward, marks and version. What is drawn is
+    there to be used when it counts: on the device, or in numpy arrays.
+
+    Args:
+        sizes: "atari": single frames 84x84, drawn with the 3 before them, batch 32; "vector": 17 numbers, batch 256.
+        priority_exponent: 0 draws uniformly; above, windows are drawn by priority, and each draw sets those of what it drew.
+        rounds: turns of each contender.
+        seconds: of a turn.
+        reverb_python: interpreter that has dm-reverb, which needs packages older than ours; "" leaves Reverb out.
+
+    Returns:
+        A row for each size and contender: `insert_env_steps_per_second` and `sample_windows_per_second`, medians; the ratios of
+        ours on the device and on the host to it, medians of the rounds' ratios; `bytes_per_env_step` that it keeps beside
+        `theoretical_bytes_per_env_step`, of the arrays themselves.
+
+    Raises:
+        UserError: no round or no size is asked for.
+    """
+    if rounds < 1 or not sizes:
+        raise UserError(f"there must be at least 1 round and 1 size: got {rounds} and {sizes}")
+    found = {name: _rows(_SIZES[name], priority_exponent, rounds, seconds, reverb_python) for name in sizes}
+    shown = {"priority_exponent": priority_exponent, "rounds": rounds, "platform": jax.default_backend()}
+    return {**found, **shown}
+
+
+def _rows(
+    sizes: BenchSizes, priority_exponent: float, rounds: int, seconds: float, reverb_python: str
+) -> list[dict[str, Any]]:
+    with contextlib.ExitStack() as stack:
+        contenders = installed_contenders(sizes, priority_exponent)
+        if reverb_python:
+            contenders["reverb"] = stack.enter_context(reverb_contender(sizes, priority_exponent, reverb_python))
+        for contender in contenders.values():
+            _fill(contender, sizes)
+        speeds = _measure(contenders, rounds, seconds)
+        theoretical = sizes.step_bytes
+        return [
+            {
+                "contender": name,
+                **{_COLUMNS[rate]: statistics.median(speeds[name, rate]) for rate in RATES},
+                **_ratios(speeds, name),
+                "bytes_per_env_step": contender.bytes_per_env_step(),
+                "theoretical_bytes_per_env_step": theoretical,
+            }
+            for name, contender in contenders.items()
+        ]
+
+
+_COLUMNS = {"insert": "insert_env_steps_per_second", "sample": "sample_windows_per_second"}
+Speeds = dict[tuple[str, str], list[float]]
+
+
+def _fill(contender: Contender, sizes: BenchSizes) -> None:
+    """Until everything that it has room for is there, which also compiles what is compiled; or for 20 s."""
+    deadline, left = time.perf_counter() + _FILL_SECONDS, sizes.capacity
+    while left > 0 and time.perf_counter() < deadline:
+        left -= contender.insert_some()
+    contender.sample(0.0)
+
+
+def _measure(contenders: dict[str, Contender], rounds: int, seconds: float) -> Speeds:
+    speeds: Speeds = {(name, rate): [] for name in contenders for rate in RATES}
+    for _ in range(rounds):
+        for rate in RATES:
+            for name, contender in contenders.items():
+                turn: Callable[[float], float] = getattr(contender, rate)
+                speeds[name, rate].append(turn(seconds))
+    return speeds
+
+
+def _ratios(speeds: Speeds, name: str) -> dict[str, float]:
+    return {
+        f"{rate}_ratio_of_{ours}": statistics.median(
+            mine / other for mine, other in zip(speeds[ours, rate], speeds[name, rate], strict=True)
+        )
+        for rate in RATES
+        for ours in ("device", "host")
+    }
