@@ -23,6 +23,7 @@ from envpool_bridge.worker_processes import WorkerProcesses
 _LOG = logging.getLogger("envpool_bridge")
 _LOOK_SECONDS = 0.1  # between looks at heartbeats
 _MEMORY_SECONDS = 1.0  # between looks at memory
+_STALL_SECONDS = 1.0  # between looks: whoever was stopped for so long (Ctrl-Z) was not alone
 _JOIN_SECONDS = 15.0
 
 
@@ -89,7 +90,7 @@ class Supervisor:
             for worker in range(shape.num_workers)
         ]
         self._hangs = 0
-        self._looked = 0.0
+        self._looked = self._turned = 0.0
         self._last_words = ""
         self._stop = Doorbell()
         self._stopping = False
@@ -163,6 +164,10 @@ class Supervisor:
         return max(0.0, min([_LOOK_SECONDS, *dues]))
 
     def _look(self, now: float) -> None:
+        if now - self._turned > _STALL_SECONDS:
+            for watched in self._watched:
+                watched.since = None  # the workers may have had no time either
+        self._turned = now
         for worker, watched in enumerate(self._watched):
             self._look_for_hang(worker, watched, now)
         if now - self._looked >= _MEMORY_SECONDS:
