@@ -10,7 +10,7 @@ not, nothing is there that could cost anything.
 | `worker.reset` | environments are about to begin their first episodes | they have begun |
 | `worker.commit` | a slot is full, nobody knows | the learner may read it, its bell has not rung |
 | `worker.open_slot` | the slot before is committed | the next observation is published |
-| `worker.carry` | the next slot's flags are set, its first observation is missing | it is there, unpublished |
+| `worker.carry` | the next slot's first observation is missing | it is there, the slot's flags are not |
 | `worker.post_observation` | the observation is written | it is published, no bell has rung |
 | `worker.inference_bell`, `worker.learner_bell` | published, not rung | rung |
 

@@ -283,8 +283,8 @@ class Worker:
         # The observation after the last step belongs to both trajectories: it ends one and begins the next.
         before, slot = (sequence - 1) % self._num_slots, sequence % self._num_slots
         self._board.carry_episodes(part.part, sequence, self._slots[before].is_first[1:, part.columns])
-        part.whole[slot].prepare()
         self._access.carry(self._slots[before], self._slots[slot], part.columns)
+        part.whole[slot].prepare()  # after it: in a ring of one slot, it is the same
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
         part.opening = None
         self._publish(part)
