@@ -1,6 +1,7 @@
 """MADDPG: targets and losses by loops, what critics see, and that nothing else reaches a gradient step."""
 
 import dataclasses
+from functools import partial
 
 import chex
 import jax
@@ -112,13 +113,13 @@ def test_targets_and_losses_are_those_of_a_loop():
             error[row] = target[row] - (0.5 * (10.0 * did[0] + did[1]) + rest)
             did[row % TEAM] = now[row].sum()
             climbed[row] = 0.5 * (10.0 * did[0] + did[1]) + rest
-    got = maddpg.targets(bound, actor, 0.7, batch)
+    got = jax.jit(partial(maddpg.targets, bound))(actor, 0.7, batch)
     np.testing.assert_allclose(got, target, rtol=1e-4, atol=1e-5)
-    loss, (errors, _) = maddpg.critic_loss(bound, 0.5, batch, got)
+    loss, (errors, _) = jax.jit(partial(maddpg.critic_loss, bound))(0.5, batch, got)
     np.testing.assert_allclose(errors, error, rtol=1e-4, atol=1e-4)
     expected = 0.5 * (np.repeat(WEIGHTS, TEAM) * error**2)[valid].mean()
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
-    loss, found = maddpg.actor_loss(bound, actor, 0.5, batch, jax.random.key(0))
+    loss, found = jax.jit(partial(maddpg.actor_loss, bound))(actor, 0.5, batch, jax.random.key(0))
     outputs = data.observation["observation"][0] @ actor
     np.testing.assert_allclose(found["loss/actor"], -climbed[valid].mean(), rtol=1e-4)
     np.testing.assert_allclose(loss, -climbed[valid].mean() + 0.1 * (outputs**2)[valid].mean(), rtol=1e-4)
@@ -130,7 +131,7 @@ def test_an_actor_climbs_through_its_own_action_alone():
     def seen_by_row(own):
         return with_own(TEAM, actions, own).sum((1, 2))
 
-    slopes = jax.jacobian(seen_by_row)(jnp.ones((ROWS, 2)))
+    slopes = jax.jit(jax.jacobian(seen_by_row))(jnp.ones((ROWS, 2)))
     np.testing.assert_array_equal(slopes, np.eye(ROWS)[..., None] * np.ones(2))
     own = np.arange(ROWS * 2, dtype=np.float32).reshape(ROWS, 2)
     joint = np.asarray(joint_actions(TEAM, own, np.arange(ROWS) != 3))
@@ -140,7 +141,9 @@ def test_an_actor_climbs_through_its_own_action_alone():
             np.testing.assert_array_equal(joint[row, place], np.zeros(2) if other == 3 else own[other])
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
+@pytest.mark.parametrize(
+    "shared", [pytest.param(True, id="shared", marks=pytest.mark.slow), pytest.param(False, id="apart")]
+)
 def test_a_critic_sees_the_state_and_what_all_agents_observe_and_do_but_no_mask(shared):
     net, data = make_maddpg_networks(NETWORK, DISCRETE, CHOICES, shared=shared), sample(DISCRETE).trajectory
     params, value = jax.jit(net.init_critic)(jax.random.key(0)), jax.jit(net.value)
@@ -162,7 +165,10 @@ def test_a_critic_sees_the_state_and_what_all_agents_observe_and_do_but_no_mask(
     np.testing.assert_array_equal(value(params, seen, present, more) != before, np.arange(ROWS) == 5)
 
 
-@pytest.fixture(scope="module", params=[(CONTINUOUS, False), (DISCRETE, True)], ids=["continuous", "discrete"])
+DISCRETE_CASE = pytest.param((DISCRETE, True), id="discrete", marks=pytest.mark.slow)  # to compile
+
+
+@pytest.fixture(scope="module", params=[pytest.param((CONTINUOUS, False), id="continuous"), DISCRETE_CASE])
 def learnt(request):
     """(agent, first state, update, sample, spec)."""
     spec, shared = request.param
@@ -241,10 +247,15 @@ def test_a_discrete_action_is_one_hot_forwards_and_soft_backwards():
     outputs, weights = jnp.array([[1.0, 0.0, -1.0]]), jnp.array([1.0, 2.0, 4.0])
     legal = jnp.array([[1, 1, 0]])
     key = jax.random.key(0)
-    vector = actions.relaxed(outputs, legal, key)
+
+    @jax.jit
+    def relaxed(x):
+        return actions.relaxed(x, legal, key)
+
+    vector = relaxed(outputs)
     assert sorted(np.asarray(vector)[0]) == pytest.approx([0.0, 0.0, 1.0])
     assert vector[0, 2] == 0
-    slope = jax.grad(lambda x: (actions.relaxed(x, legal, key) @ weights).sum())(outputs)[0]
+    slope = jax.jit(jax.grad(lambda x: (relaxed(x) @ weights).sum()))(outputs)[0]
     noise = np.asarray(jax.random.gumbel(key, (1, 3)))[0]
     soft = np.exp((np.array([1.0, 0.0]) + noise[:2]) / 0.5)
     soft /= soft.sum()

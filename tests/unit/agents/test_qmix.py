@@ -17,7 +17,7 @@ from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.team_probes import TwoStepUnequal
 
 DISCOUNT = 0.9
-NETWORK = NetworkConfig(hidden_sizes=(32,))
+NETWORK = NetworkConfig(hidden_sizes=(16,))
 COMMON = {"learning_rate": 1e-2, "discount": DISCOUNT, "target_period": 20, "exploration": Exploration(1.0, 1.0)}
 PAIRS = list(itertools.product((0, 1), (0, 1)))
 
@@ -93,6 +93,7 @@ def test_vdn_learns_the_closest_sums_and_takes_the_worse_room(game):
     assert first == 0
 
 
+@pytest.mark.slow  # to compile
 def test_qmix_learns_the_values_of_the_game_and_takes_the_better_room(game):
     spec, sample = game
     agent = make_qmix(QMIXConfig(**COMMON, mixing_size=8), spec, NETWORK)
