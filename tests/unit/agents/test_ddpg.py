@@ -57,7 +57,7 @@ def test_a_hand_computed_step():
         extras={},
     )
     sample = Sample(steps, jnp.ones(1), jnp.int32(1))
-    new, metrics, priority = jax.jit(agent.update)(state, sample, jax.random.key(0))
+    new, metrics, priority = jax.device_get(jax.jit(agent.update)(state, sample, jax.random.key(0)))
     target = 2.0 + 0.5 * 5.0 * (0.5 + np.tanh(2.0 * 0.5))  # r + g Q'(o', mu'(o'))
     value = 3.0 * (1.0 + 0.25)
     assert float(metrics["value/target"]) == pytest.approx(target, rel=1e-5)

@@ -76,12 +76,12 @@ def _sample() -> Sample:
 def learnt() -> Learnt:
     bound = bind_sac(CONFIG, SPEC, NETWORK)
     agent = make_continuous_agent(bound)
-    first = dataclasses.replace(jax.jit(agent.init)(jax.random.key(0)), num_updates=jnp.int32(5))
+    first = dataclasses.replace(jax.device_get(jax.jit(agent.init)(jax.random.key(0))), num_updates=np.int32(5))
     # A target that differs from the newest critics, or no test could tell them apart.
     moved = jax.tree.map(lambda leaf: leaf + 0.1, first.extra.target_critic)
     first = dataclasses.replace(first, extra=dataclasses.replace(first.extra, target_critic=moved))
     update = jax.jit(agent.update)
-    state, metrics, priorities = update(first, _sample(), jax.random.key(KEY))
+    state, metrics, priorities = jax.device_get(update(first, _sample(), jax.random.key(KEY)))
     values, next_action = jax.jit(bound.critics.values), jax.jit(bound.part.next_action)
     return Learnt(bound, agent, first, _sample(), state, metrics, np.asarray(priorities), update, values, next_action)
 

@@ -74,7 +74,7 @@ def learnt() -> Learnt:
     states, metrics, update = [_filled(zeros)], [], jax.jit(agent.update)
     for step in range(3):
         state, found, _ = update(states[-1], sample, jax.random.key(step))
-        states.append(state)
+        states.append(jax.device_get(state))  # numpy: comparing jax arrays one by one compiles for each shape
         metrics.append(found)
     return Learnt(bound, agent, sample, states, metrics, update)
 
@@ -149,7 +149,7 @@ def test_the_actors_loss_is_what_the_first_critic_says_of_its_actions(learnt):
 
 def test_the_actors_step_makes_its_loss_smaller(learnt):
     part, old, new = learnt.bound.part, learnt.states[2], learnt.states[3]
-    batch = learnt.agent.update.args[1](learnt.sample, old.num_updates)
+    batch = jax.jit(learnt.agent.update.args[1])(learnt.sample, old.num_updates)
     loss = jax.jit(lambda actor: part.loss(actor, (), new.extra.critic, batch, jax.random.key(0))[0])
     assert float(loss(new.params["actor"])) < float(loss(old.params["actor"]))
 
