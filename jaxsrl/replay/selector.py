@@ -14,7 +14,16 @@ import jax.numpy as jnp
 from agents.api import Array
 from jaxsrl.replay.ring import RingPosition, advance, age_of, first_position, step_of
 from jaxsrl.replay.sizes import RingSizes
-from jaxsrl.replay.sum_tree import Tree, draw_leaves, empty_tree, set_leaves, set_range, total, weights_at
+from jaxsrl.replay.sum_tree import (
+    FAN_OUT,
+    add_up,
+    draw_leaves,
+    empty_tree,
+    nodes_of_run,
+    num_levels,
+    total,
+    write_leaves,
+)
 
 
 @jax.tree_util.register_dataclass
@@ -25,16 +34,17 @@ class Selection:
     Attributes:
         position: of the ring.
         starts: [C, G] bool, whether an episode begins; () where windows begin anywhere.
-        tree: weight of each window that can be drawn, 0 of others, by `begin // period * G + group`; () if all are alike.
-        num_weighted: int32 scalar, weights above 0; 0 without a tree.
+        tree: sum-tree of the weight of each window that can be drawn, 0 of others, by `begin // period * G + group`; () if all
+            are alike.
+        num_starts: int32 scalar, windows that can be drawn where they begin with episodes; 0 elsewhere.
         highest: float32 scalar, the highest priority that there was.
         num_stale: int32 scalar, priorities that came when their windows could no longer be drawn.
     """
 
     position: RingPosition
     starts: Any
-    tree: Tree
-    num_weighted: Array
+    tree: Any
+    num_starts: Array
     highest: Array
     num_stale: Array
 
@@ -66,8 +76,8 @@ def first_selection(sizes: RingSizes) -> Selection:
     return Selection(
         position=first_position(),
         starts=jnp.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.begins == "episode" else (),
-        tree=empty_tree(sizes.num_begins * sizes.num_groups) if sizes.keeps_tree else (),
-        num_weighted=jnp.zeros((), jnp.int32),
+        tree=empty_tree(sizes.num_leaves) if sizes.keeps_tree else (),
+        num_starts=jnp.zeros((), jnp.int32),
         highest=jnp.ones((), jnp.float32),
         num_stale=jnp.zeros((), jnp.int32),
     )
@@ -87,14 +97,20 @@ def insert_slot(
             (`agents.api.InitialPriorityFn`); None for the highest so far.
     """
     before, position = selection.position, advance(sizes, selection.position)
-    starts = selection.starts
+    selection = dataclasses.replace(selection, position=position)
     if sizes.begins == "episode":
         new = episode_starts(sizes, is_first, valid)
-        starts = jax.lax.dynamic_update_slice_in_dim(starts, new, before.next_step, 0)
-    selection = dataclasses.replace(selection, position=position, starts=starts)
+        starts = jax.lax.dynamic_update_slice_in_dim(selection.starts, new, before.next_step, 0)
+        age = age_of(sizes, position, jnp.arange(sizes.ring_steps, dtype=jnp.int32))
+        complete = (age >= sizes.window_steps) & (age <= jnp.minimum(position.num_steps, sizes.max_age))
+        count = jnp.sum(starts & complete[:, None], dtype=jnp.int32)
+        selection = dataclasses.replace(selection, starts=starts, num_starts=count)
     if not sizes.keeps_tree:
         return selection
-    return _add_completed(sizes, _remove_overwritten(sizes, selection, before), priority)
+    selection, emptied = _remove_overwritten(sizes, selection, before)
+    selection, filled = _add_completed(sizes, selection, priority)
+    tree = add_up(sizes.num_leaves, selection.tree, jnp.concatenate([emptied, filled]))
+    return dataclasses.replace(selection, tree=tree)
 
 
 def episode_starts(sizes: RingSizes, is_first: Array, valid: Array) -> Array:
@@ -106,8 +122,8 @@ def episode_starts(sizes: RingSizes, is_first: Array, valid: Array) -> Array:
 
 def num_windows(sizes: RingSizes, selection: Selection) -> Array:
     """Windows that can be drawn, int32 scalar."""
-    if sizes.keeps_tree:
-        return selection.num_weighted
+    if sizes.begins == "episode":
+        return selection.num_starts
     return _begins(sizes, selection.position)[1] * sizes.num_groups
 
 
@@ -117,7 +133,8 @@ def draw(sizes: RingSizes, selection: Selection, key: Array) -> Drawn:
     count = num_windows(sizes, selection)
     shape = (sizes.batch_size,)
     if sizes.keeps_tree:
-        leaf, weight = draw_leaves(selection.tree, jax.random.uniform(key, (len(selection.tree), *shape)))
+        uniform = jax.random.uniform(key, (num_levels(sizes.num_leaves), *shape))
+        leaf, weight = draw_leaves(sizes.num_leaves, selection.tree, uniform)
         begin, group = leaf // groups * sizes.period, leaf % groups
         age = age_of(sizes, position, begin)
         probability = weight / total(selection.tree)
@@ -155,9 +172,10 @@ def update_priorities(
     ordered = leaf[order]
     last = jnp.concatenate([ordered[1:] != ordered[:-1], jnp.ones((1,), bool)])
     weight = _weight(sizes, priority[order])
+    tree = write_leaves(sizes.num_leaves, selection.tree, ordered, weight, last & fresh[order])
     return dataclasses.replace(
         selection,
-        tree=set_leaves(selection.tree, ordered, weight, last & fresh[order]),
+        tree=add_up(sizes.num_leaves, tree, ordered // FAN_OUT),
         highest=jnp.maximum(selection.highest, jnp.max(jnp.where(fresh, priority, 0.0))),
         num_stale=selection.num_stale + jnp.sum(stale, dtype=jnp.int32),
     )
@@ -189,20 +207,23 @@ def _candidates(sizes: RingSizes, step: Array, count: int) -> tuple[Array, Array
     return first, offset, offset < count
 
 
-def _remove_overwritten(sizes: RingSizes, selection: Selection, before: RingPosition) -> Selection:
-    """Windows out of the tree that begin in steps which are overwritten, or whose history is."""
-    groups = sizes.num_groups
-    first, _, within = _candidates(sizes, before.next_step, sizes.rollout_length + sizes.history)
-    keep = jnp.repeat(within, groups)
-    leaves = sizes.num_begins * groups
-    place = (first * groups + jnp.arange(keep.shape[0], dtype=jnp.int32)) % leaves
-    gone = jnp.sum((weights_at(selection.tree, place) > 0.0) & keep, dtype=jnp.int32)
-    tree = set_range(selection.tree, first * groups, jnp.zeros(keep.shape, jnp.float32), keep, leaves)
-    return dataclasses.replace(selection, tree=tree, num_weighted=selection.num_weighted - gone)
+def _run_of_leaves(sizes: RingSizes, first: Array, begins: int) -> Array:
+    """[n * G] leaves of n beginnings from number `first` on."""
+    leaves = jnp.arange(begins * sizes.num_groups, dtype=jnp.int32)
+    return (first * sizes.num_groups + leaves) % sizes.num_leaves
 
 
-def _add_completed(sizes: RingSizes, selection: Selection, priority: Array | None) -> Selection:
-    """Windows into the tree that the newest T steps complete."""
+def _remove_overwritten(sizes: RingSizes, selection: Selection, before: RingPosition) -> tuple[Selection, Array]:
+    """Windows out of the leaves that begin in steps which are overwritten, or whose history is; and the nodes to add up."""
+    first, offset, within = _candidates(sizes, before.next_step, sizes.rollout_length + sizes.history)
+    leaf, keep = _run_of_leaves(sizes, first, offset.shape[0]), jnp.repeat(within, sizes.num_groups)
+    tree = write_leaves(sizes.num_leaves, selection.tree, leaf, jnp.zeros(leaf.shape, jnp.float32), keep)
+    nodes = nodes_of_run(sizes.num_leaves, first * sizes.num_groups, leaf.shape[0])
+    return dataclasses.replace(selection, tree=tree), nodes
+
+
+def _add_completed(sizes: RingSizes, selection: Selection, priority: Array | None) -> tuple[Selection, Array]:
+    """Windows into the leaves that the newest T steps complete; and the nodes to add up."""
     position, groups = selection.position, sizes.num_groups
     oldest = sizes.window_steps + sizes.rollout_length - 1
     step = step_of(sizes, position, jnp.asarray(oldest, jnp.int32))
@@ -222,7 +243,7 @@ def _add_completed(sizes: RingSizes, selection: Selection, priority: Array | Non
         found = jnp.where(jnp.isfinite(found), jnp.maximum(found, 0.0), highest)
         weight = _weight(sizes, found)
         highest = jnp.maximum(highest, jnp.max(jnp.where(keep, found, 0.0)))
-    tree = set_range(selection.tree, first * groups, weight.reshape(-1), keep.reshape(-1), sizes.num_begins * groups)
-    return dataclasses.replace(
-        selection, tree=tree, num_weighted=selection.num_weighted + jnp.sum(keep, dtype=jnp.int32), highest=highest
-    )
+    leaf = _run_of_leaves(sizes, first, offset.shape[0])
+    tree = write_leaves(sizes.num_leaves, selection.tree, leaf, weight.reshape(-1), keep.reshape(-1))
+    nodes = nodes_of_run(sizes.num_leaves, first * groups, leaf.shape[0])
+    return dataclasses.replace(selection, tree=tree, highest=highest), nodes

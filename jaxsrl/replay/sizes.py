@@ -53,6 +53,11 @@ class RingSizes:
         return self.ring_steps // self.period
 
     @property
+    def num_leaves(self) -> int:
+        """Windows that there may be, and places for their weights."""
+        return self.num_begins * self.num_groups
+
+    @property
     def max_age(self) -> int:
         """Steps from the beginning of the oldest window that can be drawn to the newest step."""
         return self.ring_steps - self.history

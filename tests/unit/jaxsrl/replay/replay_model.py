@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Trajectory
@@ -57,16 +56,18 @@ class Stream:
         numbers = np.stack([self.frame(t) for t in range(begin, self.time)])
         is_first = np.concatenate([np.zeros((self.frames - 1, self.rows), bool), self.is_first[begin:]])
         slot = Trajectory(
-            observation={"image": jnp.asarray(frames), "plain": jnp.asarray(frames[self.frames - 1 :])},
-            is_first=jnp.asarray(is_first),
-            action=jnp.asarray(numbers.astype(np.int32)),
-            reward=jnp.asarray(numbers),
-            terminated=jnp.asarray(flags[0]),
-            truncated=jnp.asarray(flags[1]),
-            valid=jnp.asarray(flags[2]),
-            policy_version=jnp.asarray(np.full((self.steps, self.rows), len(self.slots), np.int32)),
-            extras={"value": jnp.asarray(numbers * 2)},
-            agent_state=(jnp.asarray(np.arange(self.rows)[:, None] * 1000.0 + begin),) if self.remembers else (),
+            observation={"image": frames, "plain": frames[self.frames - 1 :]},
+            is_first=is_first,
+            action=np.asarray(numbers.astype(np.int32)),
+            reward=numbers,
+            terminated=flags[0],
+            truncated=flags[1],
+            valid=flags[2],
+            policy_version=np.asarray(np.full((self.steps, self.rows), len(self.slots), np.int32)),
+            extras={"value": numbers * 2},
+            agent_state=((np.arange(self.rows)[:, None] * 1000.0 + begin).astype(np.float32),)
+            if self.remembers
+            else (),
         )
         self.slots.append(slot)
         return slot

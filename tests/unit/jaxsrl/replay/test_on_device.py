@@ -12,6 +12,7 @@ from agents.replay_config import ReplayConfig
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.replay.on_device import with_device_replay
 from jaxsrl.replay.replayed import Replayed, state_shardings
+from jaxsrl.replay.sum_tree import level_offsets
 from tests.unit.jaxsrl.replay.counting_agent import make_counting
 from tests.unit.jaxsrl.replay.replay_model import Stream
 
@@ -118,3 +119,48 @@ def test_gradient_steps_without_any_window_are_owed():
     slots[3] = dataclasses.replace(slots[3], is_first=jnp.ones((4, 4), bool))
     done = [int(state.opt_state) for state, _ in run(CONFIG, slots, begins="episode")]
     assert done == [0, 0, 0, (48 - 20) // 8, (60 - 20) // 8, (72 - 20) // 8]
+
+
+def test_first_priorities_are_those_of_whole_windows():
+    seen = []
+
+    def initial_priority(steps):
+        seen.append((steps.is_first.shape, steps.reward.shape, steps.observation, steps.agent_state))
+        return steps.reward[:3] + 0.5 * steps.reward[3 - 1 + 2 :][:3].sum(axis=0) * steps.valid[:3] + steps.is_first[:3]
+
+    config = dataclasses.replace(PRIORITISED, priority_exponent=1.0, samples_per_insert=1e-3, capacity=1200)
+    stream = Stream(rows=4, steps=3)
+    slots = [stream.slot() for _ in range(110)]
+    state = run(config, slots, num_steps=5, initial_priority=initial_priority)[-1][0]
+    assert set(map(str, seen)) == {"((8, 4), (7, 4), (), ())"}
+    weights = state.extra.buffer.selection.tree[level_offsets(1200)[-2] :][:1200].reshape(300, 4)
+    # The windows beginning at steps 300 to 302 are completed by steps 305 to 307, those of one trajectory: 7 steps in all.
+    for begin in range(40, 326):
+        number = (begin + 4) // 3  # of the trajectory that completes it
+        oldest = 3 * number - 4
+        rows = np.arange(4) * 1000.0
+        after = sum(rows + oldest + 4 + place for place in range(3))
+        valid, first = stream.flags[begin][2], stream.is_first[begin]
+        np.testing.assert_allclose(weights[begin % 300], rows + begin + 0.5 * after * valid + first, rtol=1e-6)
+
+
+@pytest.mark.slow  # compiles for four devices
+def test_stored_steps_are_neither_copied_nor_gathered():
+    mesh = LearnerMesh(jax.devices()[:4])
+    slot = slots_of(1)[0]
+    agent = with_device_replay(make_counting(Replay(dataclasses.replace(PRIORITISED, capacity=400_000), 2)), slot)
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    shardings = state_shardings(state, mesh.rows, mesh.replicated)
+
+    def several(state, slot, key, count):
+        def one(number, state):
+            return agent.update(state, slot, jax.random.fold_in(key, number))[0]
+
+        return jax.lax.fori_loop(0, count, one, state)
+
+    placed = jax.device_put((slot, jax.random.key(1)), (mesh.rows, mesh.replicated))
+    jitted = jax.jit(several, donate_argnums=0, in_shardings=(shardings, None, None, None), out_shardings=shardings)
+    memory = jitted.lower(state, *placed, np.int32(3)).compile().memory_analysis()
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.extra.buffer.storage))
+    assert memory.alias_size_in_bytes > held / 4
+    assert memory.temp_size_in_bytes < held / 100

@@ -6,8 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsrl.replay import sum_tree
-from jaxsrl.replay.sum_tree import draw_leaves, empty_tree, set_leaves, set_range, total, weights_at
+from jaxsrl.replay.sum_tree import (
+    add_up,
+    draw_leaves,
+    empty_tree,
+    nodes_of_run,
+    num_levels,
+    total,
+    weights_at,
+    write_leaves,
+)
 
 WIDTH = 32
 SIZES = [1, 33, pytest.param(40_000, marks=pytest.mark.slow)]  # one level, two, four
@@ -38,9 +46,23 @@ def drawn_from(levels, uniform):
     return np.array(leaves)
 
 
+def change(tree, leaf, weight, keep, num_leaves):
+    return add_up(num_leaves, write_leaves(num_leaves, tree, leaf, weight, keep), leaf // WIDTH)
+
+
+def change_run(tree, first, weight, keep, num_leaves):
+    leaf = (first + np.arange(len(weight), dtype=np.int32)) % num_leaves
+    tree = write_leaves(num_leaves, tree, leaf, weight, keep)
+    return add_up(num_leaves, tree, nodes_of_run(num_leaves, first, len(weight)))
+
+
 def tree_of(weights):
-    tree = empty_tree(len(weights))
-    return jax.jit(partial(set_range, num_leaves=len(weights)))(tree, 0, weights, np.ones(len(weights), bool))
+    count = len(weights)
+    return jax.jit(partial(change_run, num_leaves=count))(empty_tree(count), 0, weights, np.ones(count, bool))
+
+
+def flat(levels):
+    return np.concatenate([level.reshape(-1) for level in levels[::-1]])
 
 
 def random_weights(rng, count):
@@ -53,10 +75,10 @@ def test_sums_and_drawn_leaves_are_numpys_to_the_bit(count):
     weights = random_weights(rng, count)
     weights[rng.integers(count)] = 0.5
     tree, levels = tree_of(weights), sums_of(weights)
-    jax.tree.map(np.testing.assert_array_equal, list(tree), levels)
-    uniform = np.array(jax.random.uniform(jax.random.key(count), (len(tree), 300)))
+    np.testing.assert_array_equal(tree, flat(levels))
+    uniform = np.array(jax.random.uniform(jax.random.key(count), (num_levels(count), 300)))
     uniform[:, 0], uniform[:, 1] = 0.0, np.nextafter(np.float32(1), np.float32(0))
-    (leaves, found), everything = jax.jit(lambda *given: (draw_leaves(*given), total(tree)))(tree, uniform)
+    (leaves, found), everything = jax.jit(lambda *given: (draw_leaves(count, *given), total(tree)))(tree, uniform)
     np.testing.assert_array_equal(everything, np.cumsum(levels[-1][0], dtype=np.float32)[-1])
     np.testing.assert_array_equal(leaves, drawn_from(levels, uniform))
     np.testing.assert_array_equal(found, weights[leaves])
@@ -67,38 +89,36 @@ def test_any_leaves_and_ranges_change_as_numpys_do():
     rng, count = np.random.default_rng(1), 1500
     weights = np.zeros(count, np.float32)
     tree = empty_tree(count)
-    change, change_range = jax.jit(set_leaves), jax.jit(partial(set_range, num_leaves=count))
+    some, run = (jax.jit(partial(function, num_leaves=count)) for function in (change, change_run))
     for _ in range(20):
         size = min(count, 40)
         places, keep = rng.choice(count, size, replace=False), rng.random(size) < 0.8
         new = random_weights(rng, size)
-        tree = change(tree, places.astype(np.int32), new, keep)
+        tree = some(tree, places.astype(np.int32), new, keep)
         weights[places[keep]] = new[keep]
         first, new, keep = int(rng.integers(count)), random_weights(rng, size), rng.random(size) < 0.8
-        tree = change_range(tree, first, new, keep)  # over the end of the ring, often
+        tree = run(tree, first, new, keep)  # over the end of the ring, often
         for place in np.flatnonzero(keep):
             weights[(first + place) % count] = new[place]
-    jax.tree.map(np.testing.assert_array_equal, list(tree), sums_of(weights))
+    np.testing.assert_array_equal(tree, flat(sums_of(weights)))
     places = rng.integers(count, size=50)
-    np.testing.assert_array_equal(weights_at(tree, places), weights[places])
+    np.testing.assert_array_equal(weights_at(count, tree, places), weights[places])
 
 
 def test_no_rounding_error_stays():
     tree = empty_tree(64)
-    change = jax.jit(set_leaves)
-    one = np.zeros(1, np.int32)
+    one = jax.jit(partial(change, num_leaves=64))
     for weight in (1e8, 3.0, 1e-3):
-        tree = change(tree, one, np.array([weight], np.float32), np.ones(1, bool))
+        tree = one(tree, np.zeros(1, np.int32), np.array([weight], np.float32), np.ones(1, bool))
     assert float(total(tree)) == np.float32(1e-3)
 
 
 def test_small_weights_among_many_are_told_apart():
     # A million leaves: one number for the whole way down would have a resolution of a tenth of a leaf.
     count = 2**20
-    tree = tuple(np.ones((count // WIDTH**level, WIDTH), np.float32) * WIDTH ** (level - 1) for level in range(1, 5))
+    tree = np.concatenate([np.full(WIDTH**level, WIDTH ** (4 - level), np.float32) for level in range(1, 5)])
     uniform = np.random.default_rng(0).random((4, 200_000), np.float32)
-    leaves, _ = jax.jit(draw_leaves)(tree, uniform)
+    leaves, _ = jax.jit(partial(draw_leaves, count))(tree, uniform)
     counts = np.bincount(np.asarray(leaves) % WIDTH, minlength=WIDTH)
     expected = 200_000 / WIDTH
     assert ((counts - expected) ** 2 / expected).sum() < 61.1  # chi-square, 31 degrees of freedom: one in a thousand
-    assert sum_tree.FAN_OUT == WIDTH
