@@ -28,6 +28,7 @@ _BOOTSTRAP = (
 )
 _START_SECONDS = 60.0
 _PR_SET_PDEATHSIG = 1
+_OOM_SCORE = "500"  # of 1000; anybody may raise his own
 # One thread each: a worker is one of many, and their number is what uses the cores. Should an environment import jax, it
 # must not take the accelerator from the learner.
 _WORKER_ENVIRONMENT = {
@@ -103,6 +104,12 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def die_before_others() -> None:
+    """Makes this process the one that the kernel kills when memory runs out: a worker is replaced, a learner is not."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_OOM_SCORE)
+
+
 def serve(descriptor: int, parent: int) -> None:
     """Body of the server process: forks and reaps on request until its socket closes."""
     die_with_parent(parent)
@@ -125,6 +132,7 @@ def serve(descriptor: int, parent: int) -> None:
         if pid == 0:
             connection.close()
             die_with_parent(server)
+            die_before_others()
             worker.main(descriptors)
             os._exit(0)
         for received in descriptors:

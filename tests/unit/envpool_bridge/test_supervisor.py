@@ -240,6 +240,8 @@ def test_without_restarts_the_first_death_stops_the_pool():
     with make_pool(SHAPE, supervision=SupervisorOptions(max_restarts=0)) as pool:
         begin(pool)
         collect(pool, 1)
+        # When memory runs out it is a worker that dies, not the learner.
+        assert [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in pids(pool)] == [500, 500]
         kill(pool, 1)
         with pytest.raises(WorkerDiedError, match=r"environment worker 1 .* died: SIGKILL"):
             collect(pool, 100)
