@@ -130,7 +130,8 @@ class HostBuffer:
         Returns:
             The buffer. Its steps are the buffer's own memory: save or copy them before the next insertion.
         """
-        selection, pace = jax.device_get((self._selection, self._pace))
+        # Copies: what numpy sees of an array on the processor is the array's own memory, which the next update takes.
+        selection, pace = jax.tree.map(np.array, (self._selection, self._pace))
         return Buffer(self._storage.arrays, selection, pace, self._pending(sent))
 
     def from_arrays(self, arrays: Buffer) -> list[Sent]:
