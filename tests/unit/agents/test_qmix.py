@@ -80,6 +80,7 @@ def values_and_first_action(agent, net, state, sample):
     return np.asarray(mixed).reshape(3, 4), int(actions[0])
 
 
+@pytest.mark.slow  # to compile
 def test_vdn_learns_the_closest_sums_and_takes_the_worse_room(game):
     spec, sample = game
     agent, net = (
