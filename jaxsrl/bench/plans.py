@@ -9,7 +9,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.one_run import run_apart
-from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.policies import POLICIES, REPLAY_POLICIES
 
 # What a policy needs to be itself, beyond the common sizes: two devices where it places replicas or acting apart.
 _CHANGES: dict[str, dict[str, Any]] = {
@@ -37,13 +37,14 @@ def bench_plans(policies: Sequence[str] = (), env_steps: int = 400_000, num_envs
     Raises:
         UserError: an unknown policy.
     """
+    known = [name for name in POLICIES if name not in REPLAY_POLICIES]
     for name in policies:
-        if name not in POLICIES:
-            close = difflib.get_close_matches(name, list(POLICIES), n=1)
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise UserError(f"unknown policy {name!r}: expected some of {', '.join(POLICIES)}{hint}")
+            raise UserError(f"unknown policy {name!r}: expected some of {', '.join(known)}{hint}")
     platform, num_devices = _devices()
-    return [_row(name, env_steps, num_envs, platform, num_devices) for name in policies or POLICIES]
+    return [_row(name, env_steps, num_envs, platform, num_devices) for name in policies or known]
 
 
 def _row(policy: str, env_steps: int, num_envs: int, platform: str, num_devices: int) -> dict[str, Any]:

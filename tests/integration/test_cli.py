@@ -1,6 +1,7 @@
 """The `jaxsrl` command on what a run leaves: which checkpoint it takes, what it prints, and how it fails."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 import subprocess
@@ -196,6 +197,8 @@ def test_parameters_of_another_network_are_refused_by_leaf(capsys, run):
     path = run / "checkpoints" / "20"
     manifest = json.loads((path / MANIFEST).read_text())
     manifest["metadata"]["experiment"]["network"]["hidden_sizes"] = [5]
+    text = json.dumps(manifest["metadata"], sort_keys=True)
+    manifest["metadata_sha256"] = hashlib.sha256(text.encode()).hexdigest()
     (path / MANIFEST).write_text(json.dumps(manifest))
     code, printed = stopped(capsys, "evaluate", path)
     assert code == 2

@@ -7,11 +7,12 @@ import pytest
 import jaxsrl.cli
 from envpool_bridge import forkserver
 from jaxsrl.dataflow.plan import plan_from_json
-from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.policies import POLICIES, REPLAY_POLICIES
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.dataflow.validate import validate_plan
 
 CARTPOLE = "experiments/ppo_cartpole.py"
+REPLAYING = "experiments/dqn_cartpole.py"
 FOUR = ("--gpus", "4", "--cores", "8", "--run.num-devices", "2", "--run.num-env-workers", "4")
 
 
@@ -41,13 +42,16 @@ def refusal(capsys, *arguments):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_is_shown_and_its_json_is_its_plan(capsys, policy):
     suite = ("--env.suite", "jax") if policy == "device_only" else ()
-    data = json.loads(shown(capsys, CARTPOLE, "--policy", policy, "--json", *FOUR, *suite))
+    if policy in REPLAY_POLICIES:
+        suite = ("--run.num-envs", "128", "--run.rollout-length", "32")
+    experiment = REPLAYING if policy in REPLAY_POLICIES else CARTPOLE
+    data = json.loads(shown(capsys, experiment, "--policy", policy, "--json", *FOUR, *suite))
     plan = plan_from_json(data)
     validate_plan(plan, Resources(8, "gpu", 4))
     assert (plan.policy, plan.num_rows) == (policy, 128)
     assert len(data["bytes"]["channels"]) == len(plan.channels)
     assert data["bytes"]["slots"] > data["bytes"]["slot"] > 128 * 32
-    table = shown(capsys, CARTPOLE, "--policy", policy, *FOUR, *suite)
+    table = shown(capsys, experiment, "--policy", policy, *FOUR, *suite)
     for channel in plan.channels:
         assert f"{channel.source} -> {channel.target}" in table
     for fragment in plan.fragments:

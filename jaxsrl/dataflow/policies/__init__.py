@@ -29,3 +29,6 @@ POLICIES: dict[str, DistributionPolicy] = {
     "distributed_replay": distributed_replay,
 }
 """Policies by the name that `--policy` takes."""
+
+REPLAY_POLICIES = frozenset({"distributed_replay"})
+"""Those that are for agents that learn from replay alone."""

@@ -13,6 +13,7 @@ from envpool_bridge.slot_views import allocate_slots
 from envpool_bridge.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 from envpool_bridge.tree import leaves
 from jaxsrl.frame_stacking import with_stacked_frames
+from jaxsrl.learner.finite import SKIPPED
 from jaxsrl.learner.group_mesh import GroupMeshes, stacked_groups
 from jaxsrl.learner.group_rows import rows_of_places
 from tests.unit.envpool_bridge.scripted_agents import Scripted
@@ -102,7 +103,8 @@ def side_by_side(agent, groups, devices, state, slots_of_updates):
     state, metrics = meshes.place_state(state), {}
     for slots in slots_of_updates:
         state, metrics = update(state, meshes.place_batch(slots))
-    return state, metrics
+    assert [float(value) for name, value in metrics.items() if name.endswith(SKIPPED)] == [0.0] * len(groups)
+    return state, {name: value for name, value in metrics.items() if not name.endswith(SKIPPED)}
 
 
 def assert_same(one, other):

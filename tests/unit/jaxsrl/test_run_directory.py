@@ -86,6 +86,11 @@ CHANGES = {
     "run.checkpoint_every_updates": 7,
     "run.keep_checkpoints": 9,
     "run.log_every_seconds": 0.5,
+    "run.checkpoint_replay": False,
+    "run.replay_on": "host",
+    "run.max_skipped_updates": 3,
+    "run.when_not_finite": "roll_back",
+    "run.grace_seconds": 20.0,
 }
 
 
