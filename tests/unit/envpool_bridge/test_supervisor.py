@@ -1,6 +1,7 @@
 """A pool whose workers die, hang and fail: what is lost, what is said, and what is left alone."""
 
 import ctypes
+import dataclasses
 import functools
 import logging
 import os
@@ -94,7 +95,7 @@ def assert_rows_equal(slots, expected, rows):
             np.testing.assert_array_equal(slot[name][:, rows], wanted[name][:, rows], err_msg=name)
 
 
-@pytest.mark.parametrize("shape", [SHAPE, SHARED])
+@pytest.mark.parametrize("shape", [SHAPE, pytest.param(SHARED, marks=pytest.mark.slow)])
 def test_a_killed_worker_costs_its_rows_one_step_and_the_others_nothing(shape):
     expected = run_undisturbed(shape, 6)
 
@@ -351,3 +352,30 @@ def test_after_close_no_worker_is_left_however_it_ended(tmp_path):
         kill(pool, 1, signal.SIGSTOP)
         workers = pids(pool)
     assert still_running(workers) == []
+
+
+class HangsInReset(Counting):
+    """Never begins its first episode while the file `once` is there."""
+
+    def __init__(self, once):
+        super().__init__()
+        self.once = Path(once)
+
+    def reset(self, *, seed=None, options=None):
+        if self.once.exists():
+            self.once.unlink()
+            hang_in_python()
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.slow
+def test_a_worker_that_does_not_begin_is_replaced_too(tmp_path, caplog):
+    once = tmp_path / "once"
+    once.touch()
+    options = dataclasses.replace(PATIENT, start_timeout_seconds=2.0)
+    with make_pool(SHAPE, partial(HangsInReset, str(once)), options) as pool:
+        begin(pool)
+        slots = collect(pool, 2)
+        assert pool.supervision.hangs >= 1
+    assert_rows_equal(slots, run_undisturbed(SHAPE, 2), list(range(6)))
+    assert "was killed: it was not done with its first observation after 2 s (start_timeout_seconds)" in caplog.text
