@@ -101,6 +101,7 @@ def _device(sizes: BenchSizes, priority_exponent: float) -> Contender:
     take = jax.jit(partial(_sample_windows, ring), donate_argnums=1)
     storage = jax.jit(partial(empty_storage, ring, slot))()
     held = {"storage": storage, "selection": jax.jit(partial(first_selection, ring))(), "number": 0}
+    num_bytes = _bytes(held["storage"]) + _bytes(held["selection"])
     placed = jax.device_put(slot)
 
     def insert_one() -> None:
@@ -112,7 +113,7 @@ def _device(sizes: BenchSizes, priority_exponent: float) -> Contender:
         windows, held["selection"] = take(held["storage"], held["selection"], np.uint32(held["number"]))
         jax.block_until_ready((windows, held["selection"]))
 
-    return _InProcess(sizes, insert_one, sample_one, _bytes(storage))
+    return _InProcess(sizes, insert_one, sample_one, num_bytes)
 
 
 def _insert_slot(

@@ -59,8 +59,8 @@ class HostBuffer:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the steps that are kept."""
-        return self._storage.num_bytes
+        """Bytes of the steps that are kept, and of what decides which can be drawn."""
+        return self._storage.num_bytes + sum(leaf.nbytes for leaf in jax.tree.leaves(self._selection))
 
     @property
     def num_steps(self) -> int:

@@ -32,7 +32,8 @@ def test_every_contender_inserts_and_draws_in_one_json_object(monkeypatch, expon
         assert row["theoretical_bytes_per_env_step"] == 36 + 1 + 4 + 4 + 3 + 4
         if name in {"device", "host"}:
             # The frames that precede the first step, and the one after the newest, are few in a ring of usual size.
-            assert row["bytes_per_env_step"] == pytest.approx(52 + 4 * 16 * 37 / 1024)
+            around, tree = 4 * 16 * 37 / 1024, 5 if exponent else 0
+            assert 52 + around <= row["bytes_per_env_step"] < 52.1 + around + tree
     for rate in ("insert", "sample"):
         for ours in ("device", "host"):
             assert rows[ours][f"{rate}_ratio_of_{ours}"] == 1.0
