@@ -15,7 +15,7 @@ MAX_CONTROL = 0.9  # of a motor, whose gear is 100: 90 N, 90 Nm
 WALL_HALF_THICKNESS = 0.05
 INNER_WALL_HALF_HEIGHT, OUTER_WALL_HALF_HEIGHT = 0.25, 2.0
 HIDER_COLOUR, SEEKER_COLOUR = "0.2 0.45 0.95 1", "0.9 0.2 0.2 1"
-# What lies still costs nothing until something touches it: half of the time of physics. MuJoCo has it from 3.4 on.
+# What lies still costs nothing until something touches it: half of the time of physics. Older versions have no such flag.
 _SLEEP = int(getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0))
 _JOINTS = 4  # of an agent or thing: x, y, z, turn about z
 
