@@ -44,7 +44,9 @@ def delay_priorities(
     delay = sizes.priority_delay
     place = pending.num_steps % delay
     arrived: Drawn = jax.tree.map(lambda array: array[place], pending.drawn)
-    selection = update_priorities(sizes, selection, arrived, pending.priority[place], pending.num_steps >= delay)
+    # The second condition always holds: it orders the write to the sum-tree after what this draw read of it, without a copy.
+    counts = (pending.num_steps >= delay) & (drawn.begin[0] >= 0)
+    selection = update_priorities(sizes, selection, arrived, pending.priority[place], counts)
     sent = jax.tree.map(lambda array, new: array.at[place].set(new), pending.drawn, drawn)
     priorities = pending.priority.at[place].set(priority.astype(jnp.float32))
     after = pending.num_steps + 1

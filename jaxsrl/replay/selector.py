@@ -21,7 +21,6 @@ from jaxsrl.replay.sum_tree import (
     empty_tree,
     nodes_of_run,
     num_levels,
-    total,
     write_leaves,
 )
 
@@ -134,10 +133,9 @@ def draw(sizes: RingSizes, selection: Selection, key: Array) -> Drawn:
     shape = (sizes.batch_size,)
     if sizes.keeps_tree:
         uniform = jax.random.uniform(key, (num_levels(sizes.num_leaves), *shape))
-        leaf, weight = draw_leaves(sizes.num_leaves, selection.tree, uniform)
+        leaf, probability = draw_leaves(sizes.num_leaves, selection.tree, uniform)
         begin, group = leaf // groups * sizes.period, leaf % groups
         age = age_of(sizes, position, begin)
-        probability = weight / total(selection.tree)
     else:
         number = jax.random.randint(key, shape, 0, jnp.maximum(count, 1))
         youngest, _ = _begins(sizes, position)

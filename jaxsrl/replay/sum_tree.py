@@ -1,10 +1,10 @@
 """A sum-tree on the device: weights, drawn in proportion to them.
 
-Each node has 32 children and is the sum of them, added from the first to the last: float32 additions whose order is fixed, so
+Each node has 16 children and is the sum of them, added from the first to the last: float32 additions whose order is fixed, so
 that the same weights give the same sums on every backend and in numpy. A node that changes is added up again from its children,
 never corrected by a difference, so that no rounding error stays.
 
-All levels lie in one array, the 32 children of the root first and the leaves last. Levels are passed in a loop that compiles once,
+All levels lie in one array, the 16 children of the root first and the leaves last. Levels are passed in a loop that compiles once,
 and whose steps are not computed again for each number that is read after them, as compilers would without it.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from agents.api import Array
 
-FAN_OUT = 32
+FAN_OUT = 16
 
 
 def level_offsets(num_leaves: int) -> list[int]:
@@ -35,11 +35,6 @@ def num_levels(num_leaves: int) -> int:
 def empty_tree(num_leaves: int) -> Array:
     """A tree of zeros: [nodes] float32."""
     return jnp.zeros(level_offsets(num_leaves)[-1], jnp.float32)
-
-
-def total(tree: Array) -> Array:
-    """The sum of all weights, float32 scalar."""
-    return _running_sums(_children(tree, jnp.zeros((), jnp.int32)))[-1]
 
 
 def weights_at(num_leaves: int, tree: Array, leaf: Array) -> Array:
@@ -62,7 +57,7 @@ def write_leaves(num_leaves: int, tree: Array, leaf: Array, weight: Array, keep:
 
 
 def add_up(num_leaves: int, tree: Array, node: Array) -> Array:
-    """The tree with correct sums above these lowest nodes: [n] int32, of which node i has the leaves from 32 i on."""
+    """The tree with correct sums above these lowest nodes: [n] int32, of which node i has the leaves from 16 i on."""
     offsets = jnp.asarray(level_offsets(num_leaves), jnp.int32)
     above = num_levels(num_leaves) - 1
 
@@ -95,28 +90,36 @@ def draw_leaves(num_leaves: int, tree: Array, uniform: Array) -> tuple[Array, Ar
         uniform: [levels, n] float32 in [0, 1).
 
     Returns:
-        [n] int32 leaves, and [n] float32 weights.
+        [n] int32 leaves, and [n] float32 probabilities: weights by the total.
     """
     offsets = jnp.asarray(level_offsets(num_leaves), jnp.int32)
+    zeros = jnp.zeros(uniform.shape[1:], jnp.float32)
+    # The loop has all that is read of the tree: whatever is written to it later needs no copy.
     descend = partial(_descend, tree, offsets, uniform)
-    leaf = jax.lax.fori_loop(0, uniform.shape[0], descend, jnp.zeros(uniform.shape[1:], jnp.int32))
-    return leaf, weights_at(num_leaves, tree, leaf)
+    first = (jnp.zeros(zeros.shape, jnp.int32), zeros, zeros)
+    leaf, weight, everything = jax.lax.fori_loop(0, uniform.shape[0], descend, first)
+    return leaf, weight / everything
 
 
-def _descend(tree: Array, offsets: Array, uniform: Array, level: Array, node: Array) -> Array:
-    """[n] nodes of a level to one child of each."""
-    sums = _running_sums(_children(tree, offsets[level] + node * FAN_OUT))
+def _descend(
+    tree: Array, offsets: Array, uniform: Array, level: Array, carry: tuple[Array, Array, Array]
+) -> tuple[Array, Array, Array]:
+    """From nodes [n] of a level to one child of each: the children, what they weigh, and the sum of the root."""
+    node, _, everything = carry
+    first = offsets[level] + node * FAN_OUT
+    sums = _running_sums(_children(tree, first))
     # Rounded up, the product could be the whole sum: then the last child would be drawn even if it is 0.
     target = jnp.minimum(uniform[level] * sums[-1], jnp.nextafter(sums[-1], jnp.float32(0.0)))
     # One after the other: as one array of sums, the compiler adds each of them up from the beginning.
     child = jnp.zeros(node.shape, jnp.int32)
     for reached in sums:
         child += reached <= target
-    return node * FAN_OUT + child
+    weight = tree.at[first + child].get(mode="promise_in_bounds")
+    return node * FAN_OUT + child, weight, jnp.where(level == 0, sums[-1], everything)
 
 
 def _children(tree: Array, first: Array) -> list[Array]:
-    """32 neighbours from `first` [...] on, [...] each."""
+    """16 neighbours from `first` [...] on, [...] each."""
     return [tree.at[first + place].get(mode="promise_in_bounds") for place in range(FAN_OUT)]
 
 

@@ -145,10 +145,12 @@ def test_first_priorities_are_those_of_whole_windows():
 
 
 @pytest.mark.slow  # compiles for four devices
-def test_stored_steps_are_neither_copied_nor_gathered():
+@pytest.mark.parametrize("delay", [0, 2])
+def test_stored_steps_and_sums_are_neither_copied_nor_gathered(delay):
     mesh = LearnerMesh(jax.devices()[:4])
     slot = slots_of(1)[0]
-    agent = with_device_replay(make_counting(Replay(dataclasses.replace(PRIORITISED, capacity=400_000), 2)), slot)
+    config = dataclasses.replace(PRIORITISED, capacity=400_000, priority_delay=delay)
+    agent = with_device_replay(make_counting(Replay(config, 2)), slot)
     state = jax.eval_shape(agent.init, jax.random.key(0))
     shardings = state_shardings(state, mesh.rows, mesh.replicated)
 

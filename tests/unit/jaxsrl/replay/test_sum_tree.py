@@ -12,12 +12,11 @@ from jaxsrl.replay.sum_tree import (
     empty_tree,
     nodes_of_run,
     num_levels,
-    total,
     weights_at,
     write_leaves,
 )
 
-WIDTH = 32
+WIDTH = 16
 SIZES = [1, 33, pytest.param(40_000, marks=pytest.mark.slow)]  # one level, two, four
 
 
@@ -78,10 +77,9 @@ def test_sums_and_drawn_leaves_are_numpys_to_the_bit(count):
     np.testing.assert_array_equal(tree, flat(levels))
     uniform = np.array(jax.random.uniform(jax.random.key(count), (num_levels(count), 300)))
     uniform[:, 0], uniform[:, 1] = 0.0, np.nextafter(np.float32(1), np.float32(0))
-    (leaves, found), everything = jax.jit(lambda *given: (draw_leaves(count, *given), total(tree)))(tree, uniform)
-    np.testing.assert_array_equal(everything, np.cumsum(levels[-1][0], dtype=np.float32)[-1])
+    leaves, found = jax.jit(partial(draw_leaves, count))(tree, uniform)
     np.testing.assert_array_equal(leaves, drawn_from(levels, uniform))
-    np.testing.assert_array_equal(found, weights[leaves])
+    np.testing.assert_array_equal(found, weights[leaves] / np.cumsum(levels[-1][0], dtype=np.float32)[-1])
     assert found.min() > 0.0
 
 
@@ -110,15 +108,15 @@ def test_no_rounding_error_stays():
     one = jax.jit(partial(change, num_leaves=64))
     for weight in (1e8, 3.0, 1e-3):
         tree = one(tree, np.zeros(1, np.int32), np.array([weight], np.float32), np.ones(1, bool))
-    assert float(total(tree)) == np.float32(1e-3)
+    np.testing.assert_array_equal(tree[:2], np.float32([1e-3, 0.0]))
 
 
 def test_small_weights_among_many_are_told_apart():
     # A million leaves: one number for the whole way down would have a resolution of a tenth of a leaf.
     count = 2**20
-    tree = np.concatenate([np.full(WIDTH**level, WIDTH ** (4 - level), np.float32) for level in range(1, 5)])
-    uniform = np.random.default_rng(0).random((4, 200_000), np.float32)
+    tree = np.concatenate([np.full(WIDTH**level, WIDTH ** (5 - level), np.float32) for level in range(1, 6)])
+    uniform = np.random.default_rng(0).random((5, 200_000), np.float32)
     leaves, _ = jax.jit(partial(draw_leaves, count))(tree, uniform)
     counts = np.bincount(np.asarray(leaves) % WIDTH, minlength=WIDTH)
     expected = 200_000 / WIDTH
-    assert ((counts - expected) ** 2 / expected).sum() < 61.1  # chi-square, 31 degrees of freedom: one in a thousand
+    assert ((counts - expected) ** 2 / expected).sum() < 37.7  # chi-square, 15 degrees of freedom: one in a thousand
