@@ -221,6 +221,7 @@ def test_a_worker_that_keeps_dying_is_given_up_and_its_rows_are_never_valid_agai
     for slot in slots[9:]:
         assert not slot["valid"][:, :3].any()
         assert slot["is_first"][1:, :3].all()
+        assert (slot["observation"][0, :3, 0] > 0).all()  # one that an environment has shown: a policy can act on it
         np.testing.assert_array_equal(
             slot["observation"][1:, :3], np.broadcast_to(slot["observation"][0, :3], (8, 3, 4))
         )
