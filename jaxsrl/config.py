@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import tyro
 
 from envpool_bridge.errors import UserError
+from envpool_bridge.supervisor_options import SupervisorOptions
 
 # What may differ when a run directory is resumed: how long and how often. Mind that a schedule over the whole run (a learning
 # rate that falls to 0, say) stretches with `env_steps`: what follows is then not the longer run from the start.
@@ -18,6 +19,7 @@ MAY_CHANGE = frozenset(
         "run.keep_checkpoints",
         "run.log_every_seconds",
         "run.grace_seconds",
+        *(f"run.supervision.{field.name}" for field in dataclasses.fields(SupervisorOptions)),
         "run.checkpoint_replay",
         "run.replay_on",
         "run.max_skipped_updates",
@@ -62,6 +64,7 @@ class RunConfig:
         max_skipped_updates: updates in a row that may be left out because something in them was not finite; 0 for any number. After
             that many the batch is written into the run's directory, and `when_not_finite` counts.
         when_not_finite: "stop" ends the run with an error, "roll_back" goes on from what the newest good checkpoint had learned.
+        supervision: what is done about environment processes that die or hang, and environments that fail.
         host_devices: splits a CPU into so many jax devices; 0 leaves it whole.
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
@@ -100,6 +103,7 @@ class RunConfig:
     log_every_seconds: float = 2.0
     grace_seconds: float = 0.0
     evaluation_episodes: int = 100
+    supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
 
     def __post_init__(self) -> None:
         at_least_one = (

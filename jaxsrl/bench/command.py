@@ -1,7 +1,7 @@
 """The `jaxsrl bench` command: which benchmarks there are, and their flags. Imports wait until needed."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -135,6 +135,27 @@ class BenchRecurrent:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchReplay:
+    """Insert into replay buffers and draw from them: ours on device and host, flashbax, a numpy ring, Reverb.
+
+    Attributes:
+        sizes: of steps to measure.
+        priority_exponent: 0 draws uniformly; above, by priority.
+        rounds: turns of each contender.
+        seconds: of a turn.
+        reverb_python: interpreter of an environment of its own that has dm-reverb; "" leaves Reverb out.
+        json: print one JSON object instead of a table.
+    """
+
+    sizes: tuple[Literal["atari", "vector"], ...] = ("atari", "vector")
+    priority_exponent: float = 0.0
+    rounds: int = 5
+    seconds: float = 0.5
+    reverb_python: str = ""
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchGpu:
     """Run the tests and benchmarks that need an accelerator and record them; without one, say so."""
 
@@ -147,6 +168,7 @@ Bench = Annotated[
     | Annotated[BenchStepTimes, tyro.conf.subcommand("step-times")]
     | Annotated[BenchDevice, tyro.conf.subcommand("device")]
     | Annotated[BenchRecurrent, tyro.conf.subcommand("recurrent")]
+    | Annotated[BenchReplay, tyro.conf.subcommand("replay")]
     | Annotated[BenchGpu, tyro.conf.subcommand("gpu")],
     tyro.conf.arg(name=""),
 ]
@@ -196,6 +218,11 @@ def run_bench(bench: Bench) -> None:
         from jaxsrl.bench.recurrent import bench_recurrent
 
         show_rows(bench_recurrent(bench.cores, num_envs=bench.num_envs, env_steps=bench.env_steps), bench.json)
+    elif isinstance(bench, BenchReplay):
+        from jaxsrl.bench.replay import bench_replay
+
+        measured = bench_replay(bench.sizes, bench.priority_exponent, bench.rounds, bench.seconds, bench.reverb_python)
+        show_rows(measured, bench.json)
     else:
         from jaxsrl.bench.gpu import bench_gpu
 

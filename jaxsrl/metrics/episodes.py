@@ -28,12 +28,16 @@ class EpisodeTracker:
         self._seconds: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, slot: SlotViews) -> None:
-        """Takes in a full slot."""
-        ended = slot.terminated | slot.truncated
+        """Takes in a full slot. An episode that a failure cut is in no mean: it did not come to an end of its own."""
+        cut = slot.truncated & ~slot.valid  # the broken step; what it ended is `truncated` in the step before
+        ended = (slot.terminated | slot.truncated) & ~cut
+        ended[:-1] &= ~cut[1:]
         part_of_row = np.arange(len(self._return)) * slot.stepped_at.shape[1] // len(self._return)
         for t in range(slot.reward.shape[0]):
             self._return += slot.reward[t]
             self._length += slot.valid[t]
+            self._return[cut[t]] = 0.0
+            self._length[cut[t]] = 0
             if ended[t].any():
                 self._finish(np.flatnonzero(ended[t]), slot, t, slot.stepped_at[t, part_of_row])
             began = slot.is_first[t + 1]

@@ -68,6 +68,7 @@ class HostTraining(Training):
             first,
             self.act_key,
             remembered,
+            supervision=self.config.supervision,
         )
         self._source = source = make_source(source_config, self.lifecycle)
         if progress.behind is not None:

@@ -7,8 +7,13 @@ from typing import Protocol
 import jax
 
 from agents.api import LearnerState, Metrics
+from envpool_bridge.supervisor import SupervisionTotals
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.metrics.sinks import MetricsSink, Record
+from jaxsrl.runtime.source import supervision_metrics
+
+_COUNTED = supervision_metrics([SupervisionTotals()])
+"""Totals of a source that are recorded as they are."""
 
 
 class AnyLearner(Protocol):
@@ -75,6 +80,7 @@ class Reporter:
         values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
         values |= episodes
         values |= rates(gained, seconds)
+        values |= {name: total for name, total in totals.items() if name in _COUNTED}
         values["speed/env_steps_per_second"] = updates * self._steps_per_update / seconds
         values["policy/lag_mean"] = gained["learner/lag_sum"] / updates if updates else 0.0
         values["policy/lag_max"] = float(self._learner.stats.lag_max)

@@ -23,8 +23,9 @@ from experiments.ppo_cartpole import Experiment, main
 from jaxsrl.config import RunConfig
 directory, env_steps, policy = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 options = SupervisorOptions(max_restarts=1_000_000, max_backoff_seconds=0.0)
-host_training.SourceConfig = partial(host_training.SourceConfig, supervision=options, journal=directory + "/journals")
-run = RunConfig(num_envs=128, rollout_length=32, env_steps=env_steps, name="run", directory=directory, policy=policy)
+host_training.SourceConfig = partial(host_training.SourceConfig, journal=directory + "/journals")
+sizes = {"num_envs": 128, "rollout_length": 32, "env_steps": env_steps}
+run = RunConfig(name="run", directory=directory, policy=policy, supervision=options, **sizes)
 main(Experiment(run=run))
 """
 

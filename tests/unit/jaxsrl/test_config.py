@@ -9,6 +9,7 @@ from agents.catalog import AGENT_CONFIGS, AGENTS
 from agents.networks.config import NetworkConfig
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.errors import UserError
+from envpool_bridge.supervisor_options import SupervisorOptions
 from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
 from jaxsrl.config import MAY_CHANGE, RunConfig, differences, from_json, to_json
 
@@ -109,7 +110,8 @@ def test_a_bare_value_differs_under_the_path_it_is_given():
 
 def test_settings_that_may_change_exist_and_none_of_them_changes_a_step():
     names = {path.removeprefix("run.") for path in MAY_CHANGE}
-    assert names <= {field.name for field in dataclasses.fields(RunConfig)}
+    supervision = {f"supervision.{field.name}" for field in dataclasses.fields(SupervisorOptions)}
+    assert names <= {field.name for field in dataclasses.fields(RunConfig)} | supervision
     computed = {"seed", "num_envs", "rollout_length", "max_policy_lag", "num_env_workers", "inference_batching"}
     assert not names & computed
 

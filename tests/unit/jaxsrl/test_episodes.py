@@ -223,3 +223,25 @@ def test_infos_and_seconds_of_episodes_are_those_told_at_their_ends():
     again.restore(tracker.to_arrays())
     assert again.metrics() == tracker.metrics()
     assert again.timings() == {}
+
+
+@pytest.mark.parametrize("at", [(0, 3), (1, 0)], ids=["within a slot", "at a slot's first step"])
+def test_an_episode_that_a_failure_cut_is_in_no_mean(at):
+    views, _ = legal_run(0, slots=3, ends=0.0)
+    slot, step = at
+    for view in views:
+        view.reward[...] = 1.0
+    broken = views[slot]
+    # What the pool writes of a step that broke: see docs/reliability.md.
+    broken.valid[step, 2], broken.truncated[step, 2], broken.reward[step, 2] = False, True, 0.0
+    broken.is_first[step + 1, 2] = True
+    if step:
+        broken.truncated[step - 1, 2] = True
+    views[2].terminated[4] = True
+    tracker = EpisodeTracker(4)
+    for view in views:
+        tracker.observe(view)
+    assert tracker.num_episodes == 4
+    after = 15 - (slot * 5 + step) - 1
+    assert tracker.metrics()["episode/return_mean"] == (3 * 15 + after) / 4
+    assert tracker.metrics()["episode/length_mean"] == (3 * 15 + after) / 4

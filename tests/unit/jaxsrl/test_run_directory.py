@@ -91,6 +91,13 @@ CHANGES = {
     "run.max_skipped_updates": 3,
     "run.when_not_finite": "roll_back",
     "run.grace_seconds": 20.0,
+    "run.supervision.max_restarts": 2,
+    "run.supervision.window_seconds": 9.0,
+    "run.supervision.max_backoff_seconds": 1.0,
+    "run.supervision.step_timeout_seconds": 30.0,
+    "run.supervision.start_timeout_seconds": 40.0,
+    "run.supervision.min_alive_fraction": 0.9,
+    "run.supervision.bad_env_output": "drop_episode",
 }
 
 
@@ -101,7 +108,13 @@ def test_all_changes_that_are_allowed_are_tried_below():
 @pytest.mark.parametrize("path", CHANGES)
 def test_an_allowed_change_passes_and_is_what_the_file_then_says(tmp_path, path):
     claim(tmp_path / "run", saved())
-    changed = saved(**{path.removeprefix("run."): CHANGES[path]})
+    changed = saved()
+    *places, name = path.split(".")
+    section = changed["experiment"]
+    for place in places:
+        section = section[place]
+    assert section[name] != CHANGES[path]
+    section[name] = CHANGES[path]
     claim(tmp_path / "run", changed)
     assert read_json(tmp_path / "run" / "config.json") == changed
 

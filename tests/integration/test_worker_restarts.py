@@ -1,0 +1,80 @@
+"""A run whose environment processes are killed: it goes on to its end, and its records tell of it."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.supervisor_options import SupervisorOptions
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.runtime.run import run
+from jaxsrl.runtime.training import Training
+
+UPDATES = 30
+
+
+def children_of(parent):
+    """Living processes that this one started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if entry.name.isdigit():
+                state, its_parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if int(its_parent) == parent and state != "Z":
+                    found.append(int(entry.name))
+    return found
+
+
+def train(directory, monkeypatch, kills, **supervision):
+    """Kills a worker after each of these updates."""
+    config = RunConfig(
+        name="run",
+        directory=str(directory),
+        policy="single_learner_fine",
+        num_envs=8,
+        num_env_workers=2,
+        lanes_per_worker=1,
+        rollout_length=8,
+        env_steps=8 * 8 * UPDATES,
+        checkpoint_every_updates=0,
+        supervision=SupervisorOptions(**supervision),
+    )
+    after = Training.after_update
+
+    def kill_and_go_on(training, learner):
+        if learner.num_updates in kills:
+            (server,) = (pid for pid in children_of(os.getpid()) if len(children_of(pid)) == 2)
+            os.kill(children_of(server)[learner.num_updates % 2], signal.SIGKILL)
+            deadline = time.monotonic() + 10.0
+            while supervision.get("max_restarts") != 0 and len(children_of(server)) < 2:
+                assert time.monotonic() < deadline, "the worker was not started again"
+                time.sleep(0.01)
+        after(training, learner)
+
+    monkeypatch.setattr(Training, "after_update", kill_and_go_on)
+    source = source_of(EnvConfig("CartPole-v1"))
+    spec = source.spec()
+    agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
+    return run(POLICIES[config.policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+
+
+def test_killed_workers_come_back_and_the_run_ends_as_it_should(tmp_path, monkeypatch):
+    report = train(tmp_path, monkeypatch, {5, 9, 14})
+    assert report.num_updates == UPDATES
+    last = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["environment/restarts"] == 3.0
+
+
+def test_without_restarts_the_first_death_stops_the_run_in_words(tmp_path, monkeypatch):
+    with pytest.raises(Exception, match="SIGKILL"):
+        train(tmp_path, monkeypatch, {5}, max_restarts=0)
