@@ -107,7 +107,7 @@ def pairs():
 @pytest.mark.parametrize("mode", list(Mode))
 def test_every_policy_acts_for_its_agents_as_it_would_alone(spec, make, mode):
     agent, groups = make()
-    state = agent.init(jax.random.key(3))
+    state = jax.jit(agent.init)(jax.random.key(3))
     batch = random_batch(spec, agent.extras)
     keys = jax.random.split(jax.random.key(4), ENVS * spec.rows_per_env)
     agent_state = agent.initial_agent_state(len(keys))
@@ -128,14 +128,14 @@ def test_every_policy_acts_for_its_agents_as_it_would_alone(spec, make, mode):
 @pytest.mark.parametrize(("spec", "make"), [(TWINS, pairs)])
 def test_every_policy_learns_from_its_agents_rows_as_it_would_alone(spec, make):
     agent, groups = make()
-    state, key = agent.init(jax.random.key(3)), jax.random.key(5)
+    state, key = jax.jit(agent.init)(jax.random.key(3)), jax.random.key(5)
     batch = random_batch(spec, agent.extras)
     learnt, metrics = jax.jit(agent.update)(state, batch, key)
     assert int(learnt.num_updates) == 1
     for number, group in enumerate(groups):
         own = jax.tree.map(lambda x, group=group: jnp.asarray(rows_of(group.places, spec.rows_per_env, x, 1)), batch)
         own = dataclasses.replace(own, observation=own.observation[..., : group.spec.observation.shape[0]])
-        first = group.agent.init(jax.random.key(0))
+        first = jax.jit(group.agent.init)(jax.random.key(0))
         first = dataclasses.replace(first, params=state.params[group.name], opt_state=state.opt_state[group.name])
         expected, found = jax.jit(group.agent.update)(first, own, jax.random.fold_in(key, number))
         for one, other in zip(
@@ -146,9 +146,9 @@ def test_every_policy_learns_from_its_agents_rows_as_it_would_alone(spec, make):
 
 
 def test_a_frozen_policy_acts_but_never_learns():
-    trained = ppo(spec_of_policy(TWINS, [1])).init(jax.random.key(9)).params
+    trained = jax.jit(ppo(spec_of_policy(TWINS, [1])).init)(jax.random.key(9)).params
     agent = make_policies(TWINS, {"x*": "pair", "y": "single"}, ppo, {"single": trained})
-    state = agent.init(jax.random.key(3))
+    state = jax.jit(agent.init)(jax.random.key(3))
     learnt, metrics = jax.jit(agent.update)(state, random_batch(TWINS, agent.extras), jax.random.key(5))
     for one, other in zip(jax.tree.leaves(learnt.params["single"]), jax.tree.leaves(trained), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -24,10 +24,15 @@ def test_strided_conv_equals_the_convolution_of_xla(size, kernel, stride):
     np.testing.assert_allclose(strided_conv(x, weights, stride), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("shared", [True, False])
+# The other torso of each pair, shared or not, sees an image in test_structured_observations.py: convolutions are slow to compile.
 @pytest.mark.parametrize(
-    ("torso", "observation"),
-    [("mlp", ArraySpec((3,), "float32")), ("mlp", DiscreteSpec(6)), ("nature_cnn", IMAGE), ("impala_resnet", IMAGE)],
+    ("torso", "observation", "shared"),
+    [
+        ("mlp", ArraySpec((3,), "float32"), True),
+        ("mlp", DiscreteSpec(6), False),
+        ("nature_cnn", IMAGE, False),
+        ("impala_resnet", IMAGE, True),
+    ],
 )
 def test_outputs_have_the_leading_axes_of_the_observations(torso, observation, shared):
     spec = EnvSpec("e", observation, DiscreteSpec(4))

@@ -1,6 +1,7 @@
 """PPO: its loss by hand, its options, and the same update on one device, four devices and under pmap."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -43,9 +44,16 @@ def trajectory(seed=0, p_end=0.1) -> Trajectory:
     )
 
 
-def updated(config, data, key=0):
+@functools.cache
+def compiled(config):
+    """(agent, its init and update), each compiled once for all tests."""
     agent = ppo.make_ppo(config, SPEC, NETWORK)
-    return jax.jit(agent.update)(agent.init(jax.random.key(1)), data, jax.random.key(key))
+    return agent, jax.jit(agent.init), jax.jit(agent.update)
+
+
+def updated(config, data, key=0):
+    _, init, update = compiled(config)
+    return update(init(jax.random.key(1)), data, jax.random.key(key))
 
 
 def fixed_network(logits, value) -> ActorCritic:
@@ -99,7 +107,8 @@ def test_each_action_is_kept_with_the_observation_it_was_chosen_for():
         observation={"a": data.observation, "b": (-data.observation,)},
         action={"left": data.action, "right": 1 - data.action},
     )
-    batch, _ = ppo.make_batch(ppo.PPOConfig(), net, net.init(jax.random.key(0)), structured)
+    make_batch = jax.jit(ppo.make_batch, static_argnums=(0, 1))
+    batch, _ = make_batch(ppo.PPOConfig(), net, jax.jit(net.init)(jax.random.key(0)), structured)
     np.testing.assert_array_equal(batch.observation["a"], data.observation[:STEPS])
     np.testing.assert_array_equal(batch.observation["b"][0], -data.observation[:STEPS])
     np.testing.assert_array_equal(batch.action["right"], 1 - data.action)
@@ -137,10 +146,9 @@ def test_reset_rows_do_not_move_the_parameters():
 def test_early_stop_freezes_the_parameters_and_counts_what_it_skipped():
     config = ppo.PPOConfig(learning_rate=0.05, target_kl=1e-9, num_epochs=3, num_minibatches=4)
     data = trajectory()
-    agent = ppo.make_ppo(config, SPEC, NETWORK)
-    state = agent.init(jax.random.key(1))
+    state = compiled(config)[1](jax.random.key(1))
     # The behaviour policy is uniform and the fresh one nearly so: the first minibatches exceed a target of next to nothing.
-    after, metrics = jax.jit(agent.update)(state, data, jax.random.key(0))
+    after, metrics = updated(config, data)
     assert float(metrics["update/skipped_minibatches"]) == 12.0
     chex.assert_trees_all_equal(after.params, state.params)
     _, metrics = updated(dataclasses.replace(config, target_kl=100.0), data)
@@ -155,11 +163,11 @@ def test_gradients_are_clipped_by_their_global_norm():
 
 def test_a_linear_schedule_ends_at_zero():
     config = ppo.PPOConfig(learning_rate_schedule="linear", total_updates=2, num_epochs=1, num_minibatches=2)
-    agent = ppo.make_ppo(config, SPEC, NETWORK)
-    state, rates = agent.init(jax.random.key(0)), []
+    _, init, update = compiled(config)
+    state, rates = init(jax.random.key(0)), []
     for _ in range(3):
         before = state
-        state, metrics = jax.jit(agent.update)(state, trajectory(), jax.random.key(0))
+        state, metrics = update(state, trajectory(), jax.random.key(0))
         rates.append(float(metrics["learning_rate"]))
     np.testing.assert_allclose(rates, [3e-4, 1.5e-4, 0.0], atol=1e-9)
     chex.assert_trees_all_equal(before.params, state.params)
@@ -168,7 +176,7 @@ def test_a_linear_schedule_ends_at_zero():
 def test_update_returns_the_structure_it_takes_and_compiles_once():
     agent = ppo.make_ppo(ppo.PPOConfig(num_epochs=1), SPEC, NETWORK)
     update = jax.jit(agent.update)
-    state = agent.init(jax.random.key(0))
+    state = jax.jit(agent.init)(jax.random.key(0))
     for number in range(3):
         new, metrics = update(state, trajectory(number), jax.random.key(number))
         chex.assert_trees_all_equal_shapes_and_dtypes(state, new)
@@ -179,8 +187,8 @@ def test_update_returns_the_structure_it_takes_and_compiles_once():
 
 
 def test_greedy_actions_are_the_most_likely_and_sampled_ones_carry_their_log_probability():
-    agent = ppo.make_ppo(ppo.PPOConfig(), SPEC, NETWORK)
-    params = agent.init(jax.random.key(0)).params
+    agent, init, _ = compiled(ppo.PPOConfig())
+    params = init(jax.random.key(0)).params
     net = make_actor_critic(NETWORK, SPEC)
     observation = trajectory().observation[0]
     keys = jax.random.split(jax.random.key(3), ROWS)
@@ -206,7 +214,7 @@ def test_hyper_parameters_out_of_range_are_refused(change):
 def sharded_update(agent, devices, data):
     mesh = LearnerMesh(devices)
     update = mesh.jit_update(agent, jax.random.key(5))
-    return update, mesh.place_state(agent.init(jax.random.key(1))), jax.device_put(data, mesh.rows)
+    return update, mesh.place_state(jax.jit(agent.init)(jax.random.key(1))), jax.device_put(data, mesh.rows)
 
 
 def test_the_update_over_four_devices_is_the_update_on_one_and_gathers_nothing():
@@ -216,9 +224,9 @@ def test_the_update_over_four_devices_is_the_update_on_one_and_gathers_nothing()
     for count in (1, 4):
         update, state, batch = sharded_update(agent, jax.local_devices()[:count], data)
         if count == 4:
-            text = update.lower(state, batch).compile().as_text()
-            assert "all-reduce" in text
-            assert "all-gather" not in text
+            update = update.lower(state, batch).compile()
+            assert "all-reduce" in update.as_text()
+            assert "all-gather" not in update.as_text()
         states.append(jax.device_get(update(state, batch)[0]))
     chex.assert_trees_all_close(*states, rtol=2e-5, atol=2e-6)
 
@@ -248,7 +256,7 @@ def test_the_sharded_update_is_what_pmap_computes():
         return params
 
     shards = jax.tree.map(lambda x: np.stack(np.split(np.asarray(x), 4, axis=1)), data)
-    params = agent.init(jax.random.key(1)).params
+    params = jax.jit(agent.init)(jax.random.key(1)).params
     parallel = jax.pmap(device_update, axis_name="rows", in_axes=(None, None, 0), devices=jax.local_devices()[:4])
     got = jax.tree.map(lambda x: np.asarray(x)[0], parallel(params, optimizer.init(params), shards))
     chex.assert_trees_all_close(got, expected, rtol=2e-5, atol=2e-6)

@@ -1,6 +1,7 @@
 """Chunks of time begin where a full unroll would be; gradients end there, and rows stay where they are."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -19,7 +20,7 @@ from jaxsrl.learner.mesh import LearnerMesh
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
 NETWORK = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=6)
-STEPS, ROWS = 8, 4
+STEPS, ROWS, KEY = 8, 4, jax.random.key(0)
 
 
 def trajectory(seed=0, rows=ROWS):
@@ -58,7 +59,7 @@ def unrolled_step_by_step(net, params, data):
 @pytest.mark.parametrize(("length", "burn_in"), [(8, 0), (4, 4), (2, 1)])
 def test_chunks_begin_with_the_states_that_single_steps_reach(length, burn_in):
     net, data = make_actor_critic(NETWORK, SPEC), trajectory()
-    params, sizes = net.init(jax.random.key(0)), sequences.ChunkSizes(length, burn_in)
+    params, sizes = jax.jit(net.init)(jax.random.key(0)), sequences.ChunkSizes(length, burn_in)
     unroll = jax.jit(sequences.unroll_in_chunks, static_argnums=(0, 5))
     found = unroll(net, params, data.observation, data.is_first, data.agent_state, sizes)
     states, outputs = unrolled_step_by_step(net, params, data)
@@ -82,24 +83,30 @@ def test_chunks_side_by_side_keep_rows_together():
         np.testing.assert_array_equal(taken[:, 2 * row + 1], x[2:4, row])
 
 
-def gradient_of(config, data, params):
-    """Mean gradient over the minibatches of one epoch, without a step in between."""
+@functools.cache
+def compiled(config):
+    """(agent, its init, update, prepare and gradient), each compiled once for all tests."""
     agent = ppo.make_ppo(config, SPEC, NETWORK)
     steps = agent.gradient_steps
-    prepared, _ = jax.jit(steps.prepare)(params, (), data, jax.random.key(3))
-    gradient = jax.jit(steps.gradient)
-    found = [gradient(params, prepared, np.int32(step)) for step in range(steps.num_steps)]
+    return agent, *(jax.jit(function) for function in (agent.init, agent.update, steps.prepare, steps.gradient))
+
+
+def gradient_of(config, data, params):
+    """Mean gradient over the minibatches of one epoch, without a step in between."""
+    _, _, _, prepare, gradient = compiled(config)
+    prepared, _ = prepare(params, (), data, jax.random.key(3))
+    found = [gradient(params, prepared, np.int32(step)) for step in range(config.num_gradient_steps)]
     grads = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *[grads for grads, _ in found])
     return grads, float(np.mean([metrics["loss/total"] for _, metrics in found]))
 
 
 PLAIN = PPOConfig(normalise_advantage=False, num_epochs=1, num_minibatches=1)
+CHUNKS = PPOConfig(chunk_length=4, num_minibatches=2, burn_in=2)
 
 
 def test_chunks_that_begin_with_stored_states_have_the_loss_of_the_full_sequence():
     data = dataclasses.replace(trajectory(), valid=np.ones((STEPS, ROWS), bool))
-    net = make_actor_critic(NETWORK, SPEC)
-    params = net.init(jax.random.key(1))
+    params = compiled(PLAIN)[1](jax.random.key(1)).params
     _, whole = gradient_of(PLAIN, data, params)
     for chunk, count, burn_in in ((2, 4, 0), (4, 2, 3)):
         config = dataclasses.replace(PLAIN, chunk_length=chunk, num_minibatches=count, burn_in=burn_in)
@@ -110,8 +117,8 @@ def test_chunks_that_begin_with_stored_states_have_the_loss_of_the_full_sequence
 def test_gradients_of_chunks_are_those_of_a_full_sequence_that_is_cut_by_hand():
     data = trajectory()
     net = make_actor_critic(NETWORK, SPEC)
-    params = net.init(jax.random.key(1))
-    batch, _ = ppo.make_batch(PLAIN, net, params, data)
+    params = compiled(PLAIN)[1](jax.random.key(1)).params
+    batch, _ = jax.jit(ppo.make_batch, static_argnums=(0, 1))(PLAIN, net, params, data)
 
     def loss_by_hand(p):
         """Single steps over all time; the state is cut from the graph where a chunk of 4 begins, under the same params."""
@@ -142,24 +149,23 @@ def test_what_a_reset_step_holds_changes_nothing_to_the_bit():
         reward=np.where(junk, 1e3, data.reward).astype(np.float32),
         extras={"behaviour_log_prob": np.where(junk, -50.0, np.log(0.5)).astype(np.float32)},
     )
-    config = PPOConfig(chunk_length=4, num_minibatches=2, burn_in=2)
-    agent = ppo.make_ppo(config, SPEC, NETWORK)
-    update = jax.jit(agent.update)
-    one, _ = update(agent.init(jax.random.key(1)), data, jax.random.key(0))
-    other, _ = update(agent.init(jax.random.key(1)), spoiled, jax.random.key(0))
+    _, init, update, _, _ = compiled(CHUNKS)
+    one, _ = update(init(jax.random.key(1)), data, jax.random.key(0))
+    other, _ = update(init(jax.random.key(1)), spoiled, jax.random.key(0))
     chex.assert_trees_all_equal(one, other)
 
 
 def test_a_recurrent_update_over_four_devices_is_the_one_on_one_device_and_gathers_nothing():
-    agent = ppo.make_ppo(PPOConfig(chunk_length=4, num_minibatches=2, burn_in=2), SPEC, NETWORK)
+    agent, init, _, _, _ = compiled(CHUNKS)
     data, states = trajectory(rows=8), []
     for count in (1, 4):
         mesh = LearnerMesh(jax.local_devices()[:count])
-        update, state = mesh.jit_update(agent, jax.random.key(5)), mesh.place_state(agent.init(jax.random.key(1)))
+        update, state = mesh.jit_update(agent, jax.random.key(5)), mesh.place_state(init(jax.random.key(1)))
         steps = jax.device_put(dataclasses.replace(data, agent_state=()), mesh.rows)
         batch = dataclasses.replace(steps, agent_state=jax.device_put(data.agent_state, mesh.leading_rows))
         if count == 4:
-            assert "all-gather" not in update.lower(state, batch).compile().as_text()
+            update = update.lower(state, batch).compile()
+            assert "all-gather" not in update.as_text()
         states.append(jax.device_get(update(state, batch)[0]))
     chex.assert_trees_all_close(*states, rtol=2e-5, atol=2e-6)
 
@@ -177,4 +183,4 @@ def test_a_recurrent_update_over_four_devices_is_the_one_on_one_device_and_gathe
 def test_chunks_that_do_not_divide_are_refused(change, message):
     agent = ppo.make_ppo(PPOConfig(**change), SPEC, NETWORK)
     with pytest.raises(UserError, match=message):
-        jax.eval_shape(agent.update, agent.init(jax.random.key(0)), trajectory(), jax.random.key(0))
+        jax.eval_shape(agent.update, jax.eval_shape(agent.init, KEY), trajectory(), KEY)

@@ -53,8 +53,10 @@ def test_discrete_leaves_become_one_hot_vectors_and_arrays_are_flattened():
     assert {value.dtype for value in encoded.values()} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("torso", ["mlp", "nature_cnn", "impala_resnet"])
+# Convolutions are slow to compile: test_networks.py has the other of each pair.
+@pytest.mark.parametrize(
+    ("torso", "shared"), [("mlp", True), ("mlp", False), ("nature_cnn", True), ("impala_resnet", False)]
+)
 def test_outputs_have_the_leading_axes_of_the_observations(torso, shared):
     net = make_actor_critic(NetworkConfig(torso, (8,), shared_torso=shared), SPEC)
     params = jax.jit(net.init)(jax.random.key(0))
