@@ -1,6 +1,7 @@
 """An update inserts, draws and learns as often as it should; on any number of devices, and across a resume, to the bit."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 from agents.api import Replay
 from agents.replay_config import ReplayConfig
 from jaxsrl.learner.mesh import LearnerMesh
-from jaxsrl.replay.on_device import with_device_replay
+from jaxsrl.replay.on_device import step_keys, with_device_replay
 from jaxsrl.replay.replayed import Replayed, state_shardings
 from jaxsrl.replay.sum_tree import level_offsets
 from tests.unit.jaxsrl.replay.counting_agent import make_counting
@@ -20,11 +21,17 @@ CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_inser
 PRIORITISED = dataclasses.replace(CONFIG, priority_exponent=0.6, priority_delay=2)
 
 
+@functools.cache
+def compiled(config, replay, shape):
+    """(agent, init, update) of these sizes, compiled once for all tests."""
+    agent = with_device_replay(make_counting(Replay(config, **dict(replay))), Stream(shape[1], shape[0]).slot())
+    return agent, jax.jit(agent.init), jax.jit(agent.update)
+
+
 def run(config, slots, *, state=None, first=0, mesh=None, **replay):
     """[(state, metrics)] after each of these trajectories."""
-    agent = with_device_replay(make_counting(Replay(config, **{"num_steps": 2, **replay})), slots[0])
-    state = jax.jit(agent.init)(jax.random.key(0)) if state is None else state
-    update = jax.jit(agent.update)
+    agent, init, update = compiled(config, tuple(sorted({"num_steps": 2, **replay}.items())), slots[0].reward.shape)
+    state = init(jax.random.key(0)) if state is None else state
     if mesh is not None:
         shardings = state_shardings(state, mesh.rows, mesh.replicated)
         state = jax.device_put(state, shardings)
@@ -55,7 +62,7 @@ def test_gradient_steps_are_those_that_are_due():
         done = due
 
 
-@pytest.mark.parametrize("config", [CONFIG, PRIORITISED])
+@pytest.mark.parametrize("config", [CONFIG, pytest.param(PRIORITISED, marks=pytest.mark.slow)])
 def test_a_run_that_is_resumed_goes_on_to_the_bit(config):
     slots = slots_of(14)
     whole = run(config, slots)
@@ -63,7 +70,7 @@ def test_a_run_that_is_resumed_goes_on_to_the_bit(config):
     jax.tree.map(np.testing.assert_array_equal, resumed[-1], whole[-1])
 
 
-@pytest.mark.parametrize("config", [CONFIG, PRIORITISED])
+@pytest.mark.parametrize("config", [CONFIG, pytest.param(PRIORITISED, marks=pytest.mark.slow)])
 def test_four_devices_do_what_one_does(config):
     slots = slots_of(12)
     one = run(config, slots)
@@ -74,7 +81,7 @@ def test_four_devices_do_what_one_does(config):
 
 
 def test_only_stored_steps_are_sharded_over_rows():
-    state = run(PRIORITISED, slots_of(1))[0][0]
+    state = jax.eval_shape(compiled(PRIORITISED, (("num_steps", 2),), (3, 4))[0].init, jax.random.key(0))
     where = state_shardings(state, "rows", "all")
     assert isinstance(where.extra, Replayed)
     assert set(jax.tree.leaves(where.extra.buffer.storage)) == {"rows"}
@@ -121,6 +128,7 @@ def test_gradient_steps_without_any_window_are_owed():
     assert done == [0, 0, 0, (48 - 20) // 8, (60 - 20) // 8, (72 - 20) // 8]
 
 
+@pytest.mark.slow
 def test_first_priorities_are_those_of_whole_windows():
     seen = []
 
@@ -166,3 +174,14 @@ def test_stored_steps_and_sums_are_neither_copied_nor_gathered(delay):
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.extra.buffer.storage))
     assert memory.alias_size_in_bytes > held / 4
     assert memory.temp_size_in_bytes < held / 100
+
+
+def test_every_key_is_for_one_use():
+    agent = make_counting(Replay(CONFIG, 2, prepare=(lambda params, sample, key: sample,) * 2))
+    keys = jax.jit(lambda number: step_keys(agent, jax.random.key(3), number))
+    used = {tuple(data) for number in (0, 1) for data in _key_data(keys(number))}
+    assert len(used) == 2 * 4
+
+
+def _key_data(keys):
+    return np.concatenate([jax.random.key_data(part).reshape(-1, 2) for part in keys]).tolist()
