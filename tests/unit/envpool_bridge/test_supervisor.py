@@ -120,6 +120,8 @@ def test_a_killed_worker_costs_its_rows_one_step_and_the_others_nothing(shape):
     # Each part says which incarnation of its worker it was filled by.
     parts = shape.parts_of_worker(0)
     assert (slots[0]["incarnation"] == 1).all()
+    broken = int(np.flatnonzero(cut.any(1))[0]) // shape.rollout_length
+    assert (slots[broken]["incarnation"][parts] == 2).any()
     assert (slots[-1]["incarnation"][parts] == 2).all()
     assert (np.delete(slots[-1]["incarnation"], parts) == 1).all()
 

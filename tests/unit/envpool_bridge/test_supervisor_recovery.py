@@ -1,17 +1,20 @@
 """What the counters and the slots say of a worker that is gone: where it stood, what it owed, whose episodes are cut."""
 
 import os
+import types
 
+import numpy as np
 import pytest
 
 from envpool_bridge import segment
+from envpool_bridge.adapters.rows import step_rows
 from envpool_bridge.heartbeat import Progress, WorkerBoard
 from envpool_bridge.layout import PoolShape, make_layout
 from envpool_bridge.slot_views import view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
-from envpool_bridge.supervisor_recovery import Recovery
+from envpool_bridge.supervisor_recovery import BrokenStep, DisabledRows, Recovery
 
-SPEC = EnvSpec("e", ArraySpec((1,), "float32"), DiscreteSpec(2))
+SPEC = EnvSpec("e", ArraySpec((1,), "float32"), DiscreteSpec(2), info_fields=("score",))
 T, FIRST = 4, 10  # steps a slot, sequence that the run goes on with
 SHAPE = PoolShape(num_workers=1, lanes_per_worker=1, workers_per_lane=1, rows_per_part=4, rollout_length=T, num_slots=2)
 
@@ -169,3 +172,22 @@ def test_rows_that_are_given_up_are_counted_by_worker(ring):
     other = WorkerBoard(SHAPE, os.dup(ring.board.descriptor))
     assert other.rows_disabled(0) == 3  # from another process too
     other.close()
+
+
+def test_nothing_that_the_dead_one_left_at_the_broken_step_stays(ring):
+    ring.observe(BEGIN + 1)
+    prepare(ring.slot(BEGIN))
+    out = step_rows(ring.slot(BEGIN), 1)
+    out.terminated[...], out.truncated[...], out.reward[...], out.infos["score"][...] = True, True, 5.0, 5.0
+    rows = DisabledRows(4, np.full((4, 1), 9.0, np.float32))
+    owner = types.SimpleNamespace(part=0, step=BEGIN + 1, rows=None)
+    owner.rows = BrokenStep(owner, rows, ring.recovery)
+    owner.rows.step(None, out)
+    assert owner.rows is rows  # the steps that follow are its own
+    assert np.isnan(out.infos["score"]).all()
+    assert not out.terminated.any()
+    assert not out.valid.any()
+    assert not out.reward.any()
+    assert out.is_first.all()
+    assert (out.observation == 9.0).all()
+    assert out.truncated.all()  # the mark of episodes that were cut
