@@ -108,8 +108,8 @@ def _descend(
     node, _, everything = carry
     first = offsets[level] + node * FAN_OUT
     sums = _running_sums(_children(tree, first))
-    # Rounded up, the product could be the whole sum: then the last child would be drawn even if it is 0.
-    target = jnp.minimum(uniform[level] * sums[-1], jnp.nextafter(sums[-1], jnp.float32(0.0)))
+    # Below the whole sum even when rounded, for the numbers are at most 1 - 2^-24: a last child of weight 0 is never drawn.
+    target = uniform[level] * sums[-1]
     # One after the other: as one array of sums, the compiler adds each of them up from the beginning.
     child = jnp.zeros(node.shape, jnp.int32)
     for reached in sums:

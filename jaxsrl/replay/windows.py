@@ -30,16 +30,19 @@ def gather_windows(
         in: before its first step where the window begins with it.
     """
     team = jnp.arange(sizes.rows_per_window, dtype=jnp.int32)
-    rows = (group[:, None] * sizes.rows_per_window + team).reshape(-1)
+    rows = _computed_once((group[:, None] * sizes.rows_per_window + team).reshape(-1))
     begin = jnp.repeat(begin, sizes.rows_per_window)
     take = partial(_take, rows)
-    within = _indices(sizes, position, begin, 0)[:-1]
+    places = {0: _computed_once(_indices(sizes, position, begin, 0))}
     steps = jax.tree.map(
-        partial(take, within), dataclasses.replace(storage, observation=(), is_first=(), agent_state=())
+        partial(take, places[0][:-1]), dataclasses.replace(storage, observation=(), is_first=(), agent_state=())
     )
 
     def observed(ring: Array) -> Array:
-        return take(_indices(sizes, position, begin, ring.shape[0] - sizes.ring_steps - 1), ring)
+        before = ring.shape[0] - sizes.ring_steps - 1
+        if before not in places:
+            places[before] = _computed_once(_indices(sizes, position, begin, before))
+        return take(places[before], ring)
 
     return dataclasses.replace(
         steps,
@@ -74,6 +77,14 @@ def _indices(sizes: RingSizes, position: RingPosition, begin: Array, before: int
         return step
     order = position.num_steps - age + offset  # since the first step that is kept
     return jnp.where(order < 0, size + 1 + before + order, step)
+
+
+def _computed_once(indices: Array) -> Array:
+    """The same, by way of a scatter: compilers for CPU would compute indices again for each number that is read with them."""
+    flat = indices.reshape(-1)
+    places = jnp.arange(flat.shape[0], dtype=jnp.int32)
+    copied = jnp.zeros(flat.shape, flat.dtype).at[places].set(flat, mode="promise_in_bounds", unique_indices=True)
+    return copied.reshape(indices.shape)
 
 
 def _take(rows: Array, steps: Array, ring: Any) -> Array:

@@ -17,6 +17,7 @@ class Stream:
     seed: int = 0
     end: float = 0.2
     remembers: bool = False
+    before: int = 0  # steps of all rows before the first slot
 
     def __post_init__(self):
         self.rng = np.random.default_rng(self.seed)
@@ -24,6 +25,8 @@ class Stream:
         self.is_first = [np.ones(self.rows, bool)]
         self.flags = []  # (terminated, truncated, valid) a step
         self.time = 0
+        for _ in range(self.before):
+            self.step()
 
     def frame(self, time):
         return (np.arange(self.rows) * 1000 + time).astype(np.float32)
@@ -78,7 +81,8 @@ class Stream:
         np.testing.assert_array_equal(window.action, numbers[:-1])
         np.testing.assert_array_equal(window.reward, numbers[:-1])
         np.testing.assert_array_equal(window.extras["value"], 2 * numbers[:-1])
-        np.testing.assert_array_equal(window.policy_version, np.arange(begin, begin + length) // self.steps)
+        slots = np.arange(begin - self.before, begin - self.before + length) // self.steps
+        np.testing.assert_array_equal(window.policy_version, slots)
         np.testing.assert_array_equal(window.observation["plain"], numbers)
         for place, name in enumerate(("terminated", "truncated", "valid")):
             flags = [self.flags[time][place][row] for time in range(begin, begin + length)]
@@ -88,7 +92,7 @@ class Stream:
         for after in range(length + 1):
             self._check_stack(window, row, begin, after)
         if self.remembers:
-            assert window.agent_state[0][0] == row * 1000 + begin // self.steps * self.steps
+            assert window.agent_state[0][0] == row * 1000 + self.before + slots[0] * self.steps
 
     def _check_stack(self, window, row, begin, after):
         """The newest F frames at this place of the window; its first flag that is set counts only within the window's flags."""
@@ -104,8 +108,8 @@ class Stream:
         """{(first step, group)} of all windows that can be drawn."""
         found = set()
         # The frames before a window's first are in the ring too; those before the first step of all are always there.
-        oldest = max(0, self.time - sizes.ring_steps + self.frames - 1)
-        for begin in range(0, self.time, sizes.period):
+        oldest = max(self.before, self.time - sizes.ring_steps + self.frames - 1)
+        for begin in range(self.before, self.time, sizes.period):
             if begin + sizes.window_steps > self.time or begin < oldest:
                 continue
             for group in range(sizes.num_groups):

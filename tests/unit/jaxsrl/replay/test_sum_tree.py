@@ -39,8 +39,8 @@ def drawn_from(levels, uniform):
         node = 0
         for level, number in zip(levels[::-1], numbers, strict=True):
             sums = np.cumsum(level[node], dtype=np.float32)
-            target = min(np.float32(number * sums[-1]), np.nextafter(sums[-1], np.float32(0)))
-            node = node * WIDTH + int(np.argmax(sums > target))
+            assert number * sums[-1] < sums[-1]
+            node = node * WIDTH + int(np.argmax(sums > number * sums[-1]))
         leaves.append(node)
     return np.array(leaves)
 

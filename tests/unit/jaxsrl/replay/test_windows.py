@@ -20,10 +20,10 @@ DRAWS = 64
 # Steps, capacity, priority exponent, windows.
 CASES = {
     "one step": (Stream(rows=3, steps=4, seed=0), 40, 0.0, {"num_steps": 1}),
-    "trajectories of one step": (Stream(rows=2, steps=1, frames=4, seed=3), 30, 0.5, {"num_steps": 3}),
+    "trajectories of one step": (Stream(rows=2, steps=1, frames=4, seed=3, before=4, end=0.1), 30, 0.5, {"num_steps": 3}),
     "stacked frames": (Stream(rows=2, steps=3, frames=4, seed=2), 40, 0.0, {"num_steps": 4}),
     "a period in the tree": (Stream(rows=2, steps=4, frames=2, seed=5), 48, 0.5, {"num_steps": 5, "period": 3}),
-    "sequences that overlap": (Stream(rows=2, steps=2, seed=4, remembers=True), 48, 0.5, {"num_steps": 7, "period": 4}),
+    "sequences that overlap": (Stream(rows=2, steps=2, seed=4, remembers=True, before=3), 48, 0.5, {"num_steps": 7, "period": 4}),
     "a period that trajectories do not fit": (Stream(rows=2, steps=4, frames=2, seed=5), 48, 0.0, {"num_steps": 5, "period": 3}),
     "teams": (Stream(rows=6, steps=3, seed=6), 60, 0.5, {"num_steps": 2, "rows_per_window": 3}),
     "episodes": (Stream(rows=3, steps=3, frames=2, seed=7, remembers=True), 60, 0.0, {"num_steps": 4, "begins": "episode"}),
