@@ -110,13 +110,15 @@ def assert_same_run(host, device):
 
 CASES = {
     "uniform": (CONFIG, {}),
+    "prioritised": (PRIORITISED, {}),
     "delayed": (DELAYED, {"initial_priority": first_priority, "prepare": (scaled, scaled)}),
 }
+SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in ("prioritised", "delayed")]
 
 
-@pytest.mark.parametrize("case", ["prioritised", *[pytest.param(case, marks=pytest.mark.slow) for case in CASES]])
+@pytest.mark.parametrize("case", ["uniform", *SLOW])
 def test_updates_on_host_and_device_are_the_same_to_the_bit(case):
-    config, replay = CASES.get(case, (PRIORITISED, {}))
+    config, replay = CASES[case]
     agent, slots = agent_of(config, **replay), slots_of(14)
     host, buffer = on_host(agent, slots, slow=0)
     device = on_device(agent, slots)
