@@ -9,6 +9,8 @@ import jax
 from agents.api import Replay, Trajectory
 from envpool_bridge.errors import UserError
 
+_MOST_STEPS = 2**30  # twice as many windows are still numbered by an int32
+
 
 @dataclasses.dataclass(frozen=True)
 class RingSizes:
@@ -86,6 +88,7 @@ def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
     _check_windows(replay, shapes)
     unit = math.lcm(steps, period)
     ring_steps = config.capacity // rows // unit * unit
+    _check_places(ring_steps * rows)
     needed = replay.num_steps + history + max(steps, period)
     if ring_steps < needed:
         least = math.ceil(needed / unit) * unit * rows
@@ -109,6 +112,13 @@ def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
     )
     _check_minimum(config.min_size, sizes)
     return sizes
+
+
+def _check_places(held: int) -> None:
+    if held > _MOST_STEPS:
+        raise UserError(
+            f"replay.capacity is too large: windows are numbered by int32, which {_MOST_STEPS} env steps allow for: got {held}"
+        )
 
 
 def _check_windows(replay: Replay, shapes: Trajectory) -> None:

@@ -54,6 +54,12 @@ def test_a_ring_that_holds_no_window_and_trajectory_is_refused_with_the_least_th
     assert make_sizes(Replay(least, 25), shapes_of(8, 4)).ring_steps == 40
 
 
+def test_more_steps_than_int32_counts_are_refused():
+    refused(
+        "1073741824 env steps allow for: got 2000000000", config=dataclasses.replace(CONFIG, capacity=2_000_000_000)
+    )
+
+
 def test_a_minimum_that_is_never_reached_or_holds_no_window_is_refused():
     refused("min_size cannot be reached: it is 1000, but only 992", config=dataclasses.replace(CONFIG, min_size=1000))
     refused("after 20 env steps there are 8 steps of 4 rows, and a window has 30: set it to at least 120",
