@@ -45,7 +45,8 @@ COMMON = {
 SOFT = {"initial_temperature": 0.05, "temperature_learning_rate": 1e-2}
 ALGORITHMS = {
     "ddpg": (bind_ddpg, DDPGConfig(**COMMON)),
-    "td3": (bind_td3, TD3Config(**COMMON)),
+    # Its targets move at every second step only: as far in as many gradient steps.
+    "td3": (bind_td3, TD3Config(**{**COMMON, "target_step_size": 0.1})),
     "sac": (bind_sac, SACConfig(**COMMON, **SOFT)),
     "sac_three_steps_prioritised": (
         bind_sac,
