@@ -36,7 +36,7 @@ KINDS = {
     "noisy": dataclasses.replace(PLAIN, noisy=True),
 }
 NETWORK = NetworkConfig(hidden_sizes=(32,))
-FAST = [("double", name) for name in ("DiscountedReward", "MatchObservation", "EndsByClock")]
+FAST = [("double", "MatchObservation")]
 SLOW = [(kind, name) for kind in KINDS for name in VALUES if (kind, name) not in FAST]
 
 
