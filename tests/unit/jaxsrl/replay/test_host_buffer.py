@@ -138,11 +138,12 @@ def test_draws_are_computed_on_the_processor_wherever_the_learner_is():
     slot = jax.device_get(Stream(rows=2, steps=3).slot())
     with jax.default_device(jax.devices()[1]):
         host = HostBuffer(replay_of(60, num_steps=2), slot)
-        for _ in range(2):
-            host.from_arrays(jax.tree.map(np.array, host.to_arrays()))
-            host.insert(slot)
-        _, drawn = host.sample(jax.random.key(0))
-    assert drawn.begin.devices() == host._selection.position.next_step.devices() == {jax.devices()[0]}
+        host.insert(slot)
+        assert host._selection.position.next_step.devices() == {jax.devices()[0]}
+        host.from_arrays(jax.tree.map(np.array, host.to_arrays()))
+        host.insert(slot)
+        assert host._selection.position.next_step.devices() == {jax.devices()[0]}
+        assert host.sample(jax.random.key(0))[1].begin.devices() == {jax.devices()[0]}
 
 
 def test_a_saved_buffer_of_another_size_is_refused():
