@@ -57,7 +57,7 @@ class Experiment:
     )
     policies: PoliciesConfig = PoliciesConfig()
     network: NetworkConfig = NetworkConfig(
-        "entities", hidden_sizes=(64, 64), activation="relu", core="lstm", core_size=64
+        "entities", hidden_sizes=(64, 64), activation="relu", core="lstm", core_size=64, circular=("lidar",)
     )
     agent: PPOConfig = dataclasses.replace(_PUBLISHED, num_minibatches=4)
     run: RunConfig = RunConfig(num_envs=64, rollout_length=80, env_steps=4_000_000, evaluation_episodes=20)
@@ -69,7 +69,7 @@ class FullScale(Experiment):
 
     env: EnvConfig = EnvConfig("randomwalls", "hide_and_seek", '{"global_state": true}', info_fields=PHASES)
     network: NetworkConfig = NetworkConfig(
-        "entities", hidden_sizes=(128, 256), activation="relu", core="lstm", core_size=256
+        "entities", hidden_sizes=(128, 256), activation="relu", core="lstm", core_size=256, circular=("lidar",)
     )
     agent: PPOConfig = _PUBLISHED
     run: RunConfig = RunConfig(

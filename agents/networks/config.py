@@ -29,6 +29,7 @@ class NetworkConfig:
         core_heads: of the attention of "gtrxl"; divides `core_size`.
         core_memory: steps that each layer of "gtrxl" sees beside the present one.
         entity_heads: of the attention of "entities"; divides the first of `hidden_sizes`.
+        circular: names of leaves of the observation that are rays evenly around, which pass a circular convolution first.
     """
 
     torso: Torso = "mlp"
@@ -43,9 +44,11 @@ class NetworkConfig:
     core_heads: int = 4
     core_memory: int = 32
     entity_heads: int = 4
+    circular: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        object.__setattr__(self, "circular", tuple(self.circular))
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise UserError(f"hidden_sizes must be positive and at least one: got {self.hidden_sizes}")
         for name in ("core_size", "core_layers", "core_heads", "core_memory", "entity_heads"):

@@ -9,6 +9,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.entity_sets import EntitySet
 from agents.networks.entity_torso import EntityTorso
 from agents.networks.impala_resnet import ImpalaResNet
+from agents.networks.lidar import with_circles
 from agents.networks.mlp import ACTIVATIONS, MLP
 from agents.networks.named_dense import NamedDense
 from agents.networks.nature_cnn import NatureCNN
@@ -26,6 +27,8 @@ def apply_torso(config: NetworkConfig, images: tuple[str, ...], x: Any) -> Array
     """
     if isinstance(x, EntitySet):
         x = {"": x}
+    if config.circular:
+        x = with_circles(config.circular, x if isinstance(x, dict) else {"": x})
     if isinstance(x, dict) and any(isinstance(leaf, EntitySet) for leaf in x.values()):
         return EntityTorso(config.hidden_sizes, config.activation, config.entity_heads, name="torso")(x)
     if isinstance(x, dict):

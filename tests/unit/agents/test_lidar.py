@@ -6,9 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.networks.actor_critic import make_actor_critic
+from agents.networks.config import NetworkConfig
 from agents.networks.entity_sets import EntitySet
 from agents.networks.lidar import CircularConvolution, with_circles
 from envpool_bridge.errors import UserError
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 
 class Inputs(nn.Module):
@@ -63,3 +66,17 @@ def test_a_name_that_is_no_vector_of_rays_is_refused(name):
     inputs = {"lidar": jnp.ones((2, 5)), "boxes": EntitySet(jnp.ones((2, 3, 2)), jnp.ones((2, 3), bool))}
     with pytest.raises(UserError, match=f"vectors of rays, got '{name}': there are lidar"):
         Inputs((name,)).init(jax.random.key(0), inputs)
+
+
+def test_a_network_turns_the_leaves_that_its_configuration_names():
+    leaves = {
+        "lidar": ArraySpec((6,), "float32"),
+        "own": ArraySpec((2,), "float32"),
+        "boxes": ArraySpec((3, 2), "float32"),
+    }
+    spec = EnvSpec("test", leaves, DiscreteSpec(2))
+    for names, expected in (((), False), (("lidar",), True)):
+        net = make_actor_critic(NetworkConfig("entities", hidden_sizes=(8,), entity_heads=2, circular=names), spec)
+        shapes = jax.eval_shape(net.init, jax.random.key(0))
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(shapes)[0]]
+        assert any("circle/lidar" in path for path in paths) == expected
