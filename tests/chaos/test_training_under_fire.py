@@ -86,7 +86,7 @@ def kill_workers_until_it_ends(process, generator, mean_seconds, output, seconds
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("policy", "mean_seconds", "least_kills"), [("single_learner_fine", 0.3, 50), ("single_learner_coarse", 8.0, 3)]
+    ("policy", "mean_seconds", "least_kills"), [("single_learner_fine", 1.0, 20), ("single_learner_coarse", 8.0, 3)]
 )
 def test_ppo_learns_cartpole_while_its_workers_are_killed(policy, mean_seconds, least_kills, tmp_path):
     names = set(os.listdir("/dev/shm"))
