@@ -168,7 +168,7 @@ def test_qmix_learns_secret_signs_to_the_value_and_vdn_to_the_actions(tmp_path):
 
 
 @pytest.mark.xfail(
-    reason="open: agent_0 took action 2 (closest sum 1/6 less than action 0) in the one run made; noise of the last steps, or a bug?"
+    reason="open: agent_0 took action 2 (worth 1/6 less in the closest sum) in the one run made: noise, or a bug?"
 )
 def test_vdn_finds_the_best_pair_of_the_matrix_though_not_its_value(tmp_path):
     spec, agent, state = trained(
