@@ -2,9 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+SIDE_BY_SIDE := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
 .PHONY: train test test-all check bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
-test: .venv/installed ; $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+test: .venv/installed
+	@status=0; \
+	JAXSRL_TEST_COMPILE=quick $(SIDE_BY_SIDE) tests/unit tests/contract tests/learning || status=1; \
+	$(SIDE_BY_SIDE) tests --ignore tests/unit --ignore tests/contract --ignore tests/learning || status=1; \
+	exit $$status
 test-all: .venv/installed ; $(BIN)/python -m pytest -m "not gpu" --timeout 1200
 check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/check_sizes.py && $(BIN)/lint-imports && $(BIN)/pyright
 bench: .venv/installed ; $(BIN)/jaxsrl bench pool && $(BIN)/jaxsrl bench train

@@ -314,7 +314,7 @@ def make_policies(
         if not isinstance(agent, Agent):
             raise UserError(
                 f"policy {name!r}: {agent.name} learns from replay, which policies that are mapped to agents cannot share: "
-                f"expected an agent that learns from each trajectory once (ppo, say), or no mapping, so that one policy acts for all"
+                f"expected an agent that learns from each trajectory once (ppo, say), or no mapping, so that one acts for all"
             )
         groups.append(PolicyGroup(name, members, own, agent, frozen.get(name), name in frozen))
     return make_grouped(spec, groups)

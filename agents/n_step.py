@@ -51,7 +51,9 @@ def n_step(
         raise UserError(f"the number of steps of a return must be at least 1: got {num_steps}")
     # The last step of the window has nothing after it, as if it were cut.
     after = jnp.broadcast_to(jnp.arange(1, reward.shape[0] + 1, dtype=jnp.int32)[:, None], reward.shape)
-    stops = terminated | truncated | (after == reward.shape[0])
+    # What does not count begins an episode, perhaps without an end before it (a failure has cut it).
+    cut_next = jnp.concatenate([~valid[1:], jnp.ones_like(valid[:1])])
+    stops = terminated | truncated | cut_next
     one = NStep(reward, discount * (~terminated).astype(jnp.float32), after)
     longer = one
     for _ in range(num_steps - 1):

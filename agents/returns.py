@@ -88,7 +88,8 @@ def n_step_returns(
     returns = value
     for _ in range(num_steps):
         # One more reward in front of the returns of one step fewer; past the end only the last value remains.
-        longer = reward + jnp.where(ended, bootstrap, discount * returns[1:])
+        # What does not count begins an episode, perhaps without an end before it (a failure has cut it): bootstrap there.
+        longer = jnp.where(valid, reward + jnp.where(ended, bootstrap, discount * returns[1:]), value[:-1])
         returns = jnp.concatenate([longer, value[last:]])
     return returns[:-1] * valid
 

@@ -1,9 +1,9 @@
 """Checkpoints: an Orbax directory with a manifest that proves it whole.
 
 `checkpoints/<updates>/` holds `state/` (Orbax) and `MANIFEST.json`: sha256 of every file, shape and dtype of every array, versions
-of what wrote it, the run's metadata and their sha256. Everything is written under a temporary name, synced to the disk, renamed: a
-directory with a number for a name is complete. Restoring walks from the newest to the oldest until one verifies; a damaged one is
-moved to `quarantine/`. Nothing is pickled, so nothing in a checkpoint can become code.
+of what wrote it, the run's metadata, and a sha256 of all that. Everything is written under a temporary name, synced to the disk and
+renamed: a directory with a number for a name is complete. Restoring walks from the newest to the oldest until one verifies; a
+damaged one is moved to `quarantine/`. Nothing is pickled, so nothing in a checkpoint can become code.
 """
 
 import contextlib
@@ -111,10 +111,9 @@ class CheckpointStore:
             "schema": {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()},
             "versions": {name: importlib.metadata.version(name) for name in WRITTEN_BY},
             "metadata": dict(metadata),
-            "metadata_sha256": _sha256_of_json(dict(metadata)),
         }
         with open(temporary / MANIFEST, "w") as file:
-            json.dump(manifest, file, indent=1)
+            file.write(sealed(manifest))
             file.flush()
             os.fsync(file.fileno())
         _sync_all(temporary)
@@ -164,18 +163,8 @@ def load_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
         UserError: the path is no checkpoint.
         DamagedCheckpointError: a file is missing, added or changed.
     """
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        files, schema = manifest["files"], manifest["schema"]
-        version = manifest["format"]
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{path} is no checkpoint: expected a directory with {MANIFEST}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpointError(f"{path}: {MANIFEST} cannot be read ({error})") from error
-    if version != FORMAT:
-        raise UserError(f"{path} has checkpoint format {version}, this version of jaxsrl reads {FORMAT}")
-    if _sha256_of_json(manifest.get("metadata")) != manifest.get("metadata_sha256"):
-        raise DamagedCheckpointError(f"{path}: the metadata in {MANIFEST} are not what was written (sha256 differs)")
+    manifest = _read_manifest(path)
+    files, schema = manifest["files"], manifest["schema"]
     found = set(_files(path)) - {MANIFEST}
     if found != set(files):
         raise DamagedCheckpointError(f"{path}: files differ from the manifest: {sorted(found ^ set(files))}")
@@ -201,8 +190,28 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sha256_of_json(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+def sealed(manifest: Mapping[str, Any]) -> str:
+    """The text of a manifest, with the sha256 of what it says."""
+    said = {name: value for name, value in manifest.items() if name != "sha256"}
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**said, "sha256": digest}, indent=1)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        text = (path / MANIFEST).read_text()
+        manifest = json.loads(text)
+        version, is_whole = manifest["format"], sealed(manifest) == text
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{path} is no checkpoint: expected a directory with {MANIFEST}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpointError(f"{path}: {MANIFEST} cannot be read ({error})") from error
+    # Format 1 had no sha256 of its own.
+    if version != FORMAT and (is_whole or "sha256" not in manifest):
+        raise UserError(f"{path} has checkpoint format {version}, this version of jaxsrl reads {FORMAT}")
+    if not is_whole:
+        raise DamagedCheckpointError(f"{path}: {MANIFEST} is not what was written (sha256 differs)")
+    return manifest
 
 
 def _sync_all(directory: Path) -> None:

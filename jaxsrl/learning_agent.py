@@ -11,11 +11,14 @@ from envpool_bridge.specs import EnvSpec
 from jaxsrl.agent_layout import trajectory_shapes
 from jaxsrl.dataflow.bytes_per_item import ReplayBytes
 from jaxsrl.frame_stacking import with_stacked_frames
+from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.replay.on_device import with_device_replay
 from jaxsrl.replay.replayed import Replayed
 
 
-def learning_agent(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: int) -> Agent:
+def learning_agent(
+    agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: int, mesh: LearnerMesh | None = None
+) -> Agent:
     """The agent whose `update` takes what a slot holds: trajectories of single frames.
 
     Args:
@@ -23,6 +26,7 @@ def learning_agent(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length
         spec: of all rows.
         num_rows: B.
         rollout_length: T.
+        mesh: that samples are to be sharded over; None leaves that to the compiler.
 
     Raises:
         UserError: the sizes do not fit the agent's replay.
@@ -30,7 +34,8 @@ def learning_agent(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length
     if not isinstance(agent, ReplayAgent):
         return with_stacked_frames(agent, spec)
     shapes = trajectory_shapes(agent, spec, num_rows, rollout_length)
-    return with_device_replay(with_stacked_frames(agent, spec), shapes)
+    stacked = with_stacked_frames(agent, spec)
+    return with_device_replay(stacked if mesh is None else mesh.shard_samples(stacked), shapes)
 
 
 def replay_bytes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: int) -> ReplayBytes:

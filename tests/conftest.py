@@ -1,6 +1,7 @@
 """Strict numerics, four host devices, and a check that no test leaves anything behind."""
 
 import os
+import platform
 import threading
 import time
 from pathlib import Path
@@ -8,6 +9,13 @@ from pathlib import Path
 # Before jax is imported: multi-device code is tested on four devices of the host.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of the unit tests' time is spent in compiling small programs, which takes a quarter of the time without optimisation. Without
+# fused multiply-adds (AVX has none) programs that differ still agree to the bit where the optimised ones do. `make test` asks for
+# this where parts are tested alone; whole runs (tests/integration) and `make test-all` test the programs that users run.
+if os.environ.get("JAXSRL_TEST_COMPILE") == "quick" and platform.machine() == "x86_64":
+    os.environ["XLA_FLAGS"] += (
+        " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_max_isa=AVX"
+    )
 # The same few programs are compiled by many tests, and by the processes that they start: most of the suite's time without this.
 _PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "jax_programs"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_PROGRAMS))

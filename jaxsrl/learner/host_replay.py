@@ -33,7 +33,7 @@ class HostReplayMesh(LearnerMesh):
 
     def place_sample(self, sample: Sample) -> Sample:
         """The sample, its rows sharded."""
-        return jax.device_put(sample, _sample_shardings(self, sample))
+        return jax.device_put(sample, self.sample_shardings(sample))
 
 
 class HostReplay:
@@ -132,10 +132,3 @@ def _one_more(state: LearnerState) -> LearnerState:
 def _on_host(slot: SlotViews) -> Trajectory:
     state: Any = jax.tree.map(lambda leaf: leaf[0], slot.agent_state)
     return dataclasses.replace(as_trajectory(slot), agent_state=state)
-
-
-def _sample_shardings(mesh: LearnerMesh, sample: Sample) -> Sample:
-    steps = jax.tree.map(lambda _: mesh.rows, sample.trajectory)
-    state = jax.tree.map(lambda _: mesh.leading_rows, sample.trajectory.agent_state)
-    whole: Any = mesh.replicated
-    return Sample(dataclasses.replace(steps, agent_state=state), whole, whole)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
+from agents.api import Agent, Array, LearnerState, Metrics, Params, ReplayAgent, Sample, Trajectory
 from envpool_bridge.slot_views import SlotViews
 from envpool_bridge.tree import map_leaves
 from jaxsrl.learner.finite import with_finite_updates
@@ -89,6 +89,24 @@ class LearnerMesh:
     def place_rows(self, rows: Any) -> Any:
         """A pytree of [B, ...] arrays, sharded over B; memory of the host is copied, so that it may be donated."""
         return jax.device_put(rows, self.leading_rows, may_alias=False)
+
+    def shard_samples(self, agent: ReplayAgent) -> ReplayAgent:
+        """The agent, whose gradient steps compute with a share of the sample on each device, if it can be shared evenly."""
+        windows = agent.data.config.batch_size
+        if windows % len(self.devices):
+            return agent
+
+        def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
+            return agent.update(state, jax.lax.with_sharding_constraint(sample, self.sample_shardings(sample)), key)
+
+        return agent._replace(update=update)
+
+    def sample_shardings(self, sample: Sample) -> Sample:
+        """The sharding of each leaf of a sample: its rows are sharded as those of trajectories."""
+        steps = jax.tree.map(lambda _: self.rows, sample.trajectory)
+        state = jax.tree.map(lambda _: self.leading_rows, sample.trajectory.agent_state)
+        whole: Any = self.replicated
+        return Sample(dataclasses.replace(steps, agent_state=state), whole, whole)
 
     def copy_params(self, params: Params) -> Params:
         """A copy that outlives the donation of `params` to the next update."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 from agents.api import AnyAgent, Replay, ReplayAgent
 from envpool_bridge.errors import UserError
-from jaxsrl.dataflow.fragment import Carries, Channel, Devices, Fragment, FragmentKind, InProcess, Transport
+from jaxsrl.dataflow.fragment import Carries, Channel, Devices, Fragment, FragmentKind, InProcess, Transport, WhenFull
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.policies.channels import REPLAY, replay_channels
 
@@ -77,6 +77,12 @@ def _validate(plan: Plan, replay: Replay) -> None:
     if isinstance(fragment.placement, InProcess) and isinstance(plan.environments.placement, Devices):
         raise UserError(
             f"{where} is on the host, but {plan.environments.name} are on devices: use --run.replay-on device"
+        )
+    trajectories = plan.channel(Carries.TRAJECTORIES)
+    if trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST:
+        raise UserError(
+            f"{where} keeps the steps of a row one after another, so that no trajectory may be missing between two: use "
+            f"--run.when-full block"
         )
     channel = plan.channel(Carries.PRIORITIES)
     if channel is not None and channel.max_lag != replay.config.priority_delay:

@@ -11,6 +11,7 @@ from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.evaluate import MakeEnv, as_source
 from jaxsrl.frame_stacking import with_stacked_frames
+from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learning_agent import learning_agent
 from jaxsrl.plan_for_agent import plan_for_agent
 from jaxsrl.replay.replay_plan import replays_on_host
@@ -18,6 +19,7 @@ from jaxsrl.run_directory import PLAN, RunDirectory, write_json
 from jaxsrl.runtime.check_run import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.runtime.device_training import DeviceTraining
 from jaxsrl.runtime.host_training import HostTraining
+from jaxsrl.runtime.interpret import devices_of
 from jaxsrl.runtime.training import RunReport, TrainingSetup
 
 
@@ -64,7 +66,8 @@ def run(
         write_json(directory.path / PLAN, plan_to_json(plan))
         trained = with_stacked_frames(agent, spec)
         if isinstance(trained, Agent) or not replays_on_host(plan):
-            trained = learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length)
+            mesh = LearnerMesh(devices_of(plan.learner)) if plan.replay is not None else None
+            trained = learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length, mesh)
         setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, quiet)
         if runs_on_device(plan):
             return DeviceTraining(setup, jax_env_of_source(source)).train()

@@ -1,5 +1,6 @@
 """Actor processes: what they collect is what the serial loop collects, and how they end is known."""
 
+import dataclasses
 import os
 import signal
 import time
@@ -19,6 +20,7 @@ from envpool_bridge.errors import UserError, WorkerDiedError, WorkerError
 from envpool_bridge.layout import PoolShape
 from envpool_bridge.local_policy import LocalPolicySpec
 from envpool_bridge.pool import EnvPool
+from envpool_bridge.supervisor_options import SupervisorOptions
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
@@ -175,9 +177,10 @@ def test_an_exception_of_an_environment_comes_back_with_its_row():
         collecting.close()
 
 
-def test_an_actor_that_is_killed_is_an_error_that_says_so():
+def test_an_actor_that_is_killed_is_an_error_that_says_so_where_no_restart_is_allowed():
     agent = make_agent(CARTPOLE)
-    source = actors(CARTPOLE, agent)
+    config = dataclasses.replace(make_config(CARTPOLE, agent, 0), supervision=SupervisorOptions(max_restarts=0))
+    source = ActorSource(config, Lifecycle())
     try:
         source.publish(0, params_of(agent, 0))
         source.start(EpisodeReset((0,) * ROWS, (None,) * ROWS))

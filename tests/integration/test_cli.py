@@ -1,7 +1,6 @@
 """The `jaxsrl` command on what a run leaves: which checkpoint it takes, what it prints, and how it fails."""
 
 import dataclasses
-import hashlib
 import json
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from experiments.ppo_cartpole import Experiment
-from jaxsrl.checkpoint import MANIFEST, CheckpointStore
+from jaxsrl.checkpoint import MANIFEST, CheckpointStore, sealed
 from jaxsrl.config import RunConfig, to_json
 from jaxsrl.run_directory import write_json
 from jaxsrl.runtime.episode_log import EpisodeLog
@@ -197,9 +196,7 @@ def test_parameters_of_another_network_are_refused_by_leaf(capsys, run):
     path = run / "checkpoints" / "20"
     manifest = json.loads((path / MANIFEST).read_text())
     manifest["metadata"]["experiment"]["network"]["hidden_sizes"] = [5]
-    text = json.dumps(manifest["metadata"], sort_keys=True)
-    manifest["metadata_sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    (path / MANIFEST).write_text(json.dumps(manifest))
+    (path / MANIFEST).write_text(sealed(manifest))
     code, printed = stopped(capsys, "evaluate", path)
     assert code == 2
     assert "made for another network or algorithm" in printed

@@ -79,3 +79,15 @@ def test_what_stands_at_positions_is_taken_row_by_row():
 def test_no_steps_are_refused():
     with pytest.raises(UserError, match="at least 1: got 0"):
         n_step(*random_window(0, 2, 1), discount=DISCOUNT, num_steps=0)
+
+
+def test_an_episode_that_was_cut_without_an_end_bootstraps_from_its_last_observation():
+    # A failure at the third step, of which only `valid` tells: the episode's last step was in an earlier slot.
+    reward, value = np.array([[1.0], [2.0], [0.0], [4.0]], np.float32), np.array([[8.0], [9.0], [10.0], [11.0], [12.0]])
+    no, valid = np.zeros((4, 1), bool), np.array([[True], [True], [False], [True]])
+    found = n_step(reward, no, no, valid, discount=0.5, num_steps=3)
+    assert found.position[:, 0].tolist() == [2, 2, 2, 4]
+    np.testing.assert_allclose(found.reward[:, 0], [1.0 + 0.5 * 2.0, 2.0, 0.0, 4.0])
+    np.testing.assert_allclose(found.discount[:, 0], [0.25, 0.5, 0.0, 0.5])
+    returns = n_step_returns(reward, value.astype(np.float32), no, no, valid, discount=0.5, num_steps=3)
+    np.testing.assert_allclose(returns[:, 0], [1.0 + 0.5 * (2.0 + 0.5 * 10.0), 2.0 + 0.5 * 10.0, 0.0, 4.0 + 0.5 * 12.0])

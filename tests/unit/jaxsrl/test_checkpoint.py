@@ -15,7 +15,15 @@ import optax
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoint import MANIFEST, CheckpointStore, DamagedCheckpointError, flatten, load_checkpoint, unflatten
+from jaxsrl.checkpoint import (
+    MANIFEST,
+    CheckpointStore,
+    DamagedCheckpointError,
+    flatten,
+    load_checkpoint,
+    sealed,
+    unflatten,
+)
 
 
 def arrays(seed=0):
@@ -108,7 +116,7 @@ def test_a_path_that_is_no_checkpoint_says_what_one_is(tmp_path):
 def test_another_version_is_refused(tmp_path):
     path = CheckpointStore(tmp_path).save(1, arrays(), {})
     manifest = json.loads((path / MANIFEST).read_text())
-    (path / MANIFEST).write_text(json.dumps({**manifest, "format": 99}))
+    (path / MANIFEST).write_text(sealed({**manifest, "format": 99}))
     with pytest.raises(UserError, match="format 99"):
         load_checkpoint(path)
 

@@ -190,7 +190,7 @@ def test_metadata_that_were_changed_are_damage(tmp_path):
     path = CheckpointStore(tmp_path).save(1, small(1), {"agent_name": "ppo"})
     manifest = json.loads((path / MANIFEST).read_text())
     (path / MANIFEST).write_text(json.dumps({**manifest, "metadata": {"agent_name": "dqn"}}))
-    with pytest.raises(DamagedCheckpointError, match="the metadata in MANIFEST.json are not what was written"):
+    with pytest.raises(DamagedCheckpointError, match="MANIFEST.json is not what was written"):
         load_checkpoint(path)
 
 

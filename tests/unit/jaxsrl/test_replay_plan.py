@@ -126,6 +126,11 @@ def test_replay_on_devices_that_do_not_learn_is_refused():
         plan_for_agent(dataclasses.replace(plan, fragments=elsewhere), replaying())
 
 
+def test_trajectories_that_may_be_dropped_are_refused():
+    with pytest.raises(UserError, match="no trajectory may be missing between two: use --run.when-full block"):
+        plan_of("single_learner_fine", replaying(), max_policy_lag=2, when_full="drop_oldest")
+
+
 def test_priorities_that_come_later_than_the_agent_says_are_refused():
     plan = plan_of("single_learner_fine", replaying())
     late = Channel("learner", "replay", Carries.PRIORITIES, Transport.IN_PROCESS, 4, max_lag=3)

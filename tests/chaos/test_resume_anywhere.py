@@ -1,0 +1,63 @@
+"""Runs that are cut at random updates, once or several times, end as if they never had been."""
+
+import random
+
+import jax
+import numpy as np
+import pytest
+
+from agents.dqn import DQNConfig, make_dqn
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from agents.replay_config import ReplayConfig
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.runtime.run import run
+
+UPDATES = 24
+SOURCE = source_of(EnvConfig("CartPole-v1"))
+SPEC = SOURCE.spec()
+NETWORK = NetworkConfig(hidden_sizes=(8,))
+REPLAY = ReplayConfig(capacity=512, batch_size=8, min_size=64, samples_per_insert=0.25, priority_exponent=0.6)
+AGENTS = {
+    "ppo": make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), SPEC, NETWORK),
+    "dqn": make_dqn(DQNConfig(replay=REPLAY, total_updates=UPDATES, target_period=3), SPEC, NETWORK),
+}
+
+
+def train(directory, name, policy, updates):
+    config = RunConfig(
+        name="run",
+        directory=str(directory),
+        policy=policy,
+        num_envs=8,
+        num_env_workers=2,
+        lanes_per_worker=1,
+        rollout_length=4,
+        env_steps=8 * 4 * updates,
+        max_policy_lag=1,
+        checkpoint_every_updates=0,
+    )
+    plan = POLICIES[policy](config, Resources.detect())
+    return run(plan, AGENTS[name], SOURCE, config, spec=SPEC, quiet=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("name", "policy"), [("ppo", "serial"), ("ppo", "single_learner_fine"), ("dqn", "single_learner_coarse")]
+)
+def test_twenty_runs_that_were_cut_at_random_updates_end_to_the_bit_as_the_whole_one(tmp_path, name, policy):
+    draw = random.Random(policy)
+    whole = train(tmp_path / "whole", name, policy, UPDATES)
+    expected = jax.device_get(whole.state)
+    for number in range(20):
+        cuts = sorted(draw.sample(range(1, UPDATES), draw.choice([1, 1, 2])))
+        for updates in (*cuts, UPDATES):
+            resumed = train(tmp_path / str(number), name, policy, updates)
+        for one, other in zip(jax.tree.leaves(jax.device_get(resumed.state)), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=f"cut at {cuts}")
+        assert resumed.metrics == whole.metrics, cuts
