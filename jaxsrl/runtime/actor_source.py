@@ -1,12 +1,13 @@
 """Trajectories from actor processes: each steps its environments and acts for them with its own copy of the policy."""
 
 from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 import cloudpickle
 import jax
 import numpy as np
 
-from agents.api import Params
+from agents.api import Agent, AnyAgent, Params
 from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.local_policy import LocalPolicySpec, check_shape
 from envpool_bridge.pool import EnvPool, PoolOptions
@@ -126,11 +127,22 @@ class ActorSource:
         self._counters.close()
 
 
+def _acting(agent: AnyAgent) -> AnyAgent:
+    """The agent without what learns, which knows of devices that another process does not have."""
+    if isinstance(agent, Agent):
+        agent = agent._replace(gradient_steps=None, groups=())
+    return agent._replace(init=_learns_elsewhere, update=_learns_elsewhere)
+
+
+def _learns_elsewhere(*_: Any) -> NoReturn:
+    raise TypeError("an actor acts: it neither begins nor learns")
+
+
 def _factory(config: SourceConfig, template: Params, layout: ParamsLayout) -> ActorFactory:
     key = config.act_key
     structure = jax.tree.map(lambda leaf: 0, template)
     return ActorFactory(
-        agent=cloudpickle.dumps((config.agent, structure)),
+        agent=cloudpickle.dumps((_acting(config.agent), structure)),
         params_layout=layout,
         max_policy_lag=config.plan.max_policy_lag,
         key_data=np.asarray(jax.random.key_data(key)),
