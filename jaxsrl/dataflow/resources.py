@@ -51,7 +51,7 @@ class Resources:
         statistics = os.statvfs(_SHARED_MEMORY)
         free = statistics.f_bavail * statistics.f_frsize
         name, cores = str(devices[0].device_kind), len(os.sched_getaffinity(0))
-        of_devices = [free for device in devices if (free := _free_bytes(device)) is not None]
+        of_devices = [number for number in map(_free_bytes, devices) if number is not None]
         of_device = min(of_devices, default=None)
         return Resources(cores, platform, len(devices), num_host, free, name, free_host_bytes(), of_device)
 

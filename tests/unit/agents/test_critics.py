@@ -48,7 +48,7 @@ def test_each_critic_is_a_network_of_its_own_over_observation_and_action():
 def test_critics_see_images_vectors_and_the_action_over_time_and_rows():
     observation = {"camera": ArraySpec((36, 36, 1), "uint8", 0, 255), "arm": ArraySpec((2,), "float32")}
     spec = EnvSpec("test", observation, ArraySpec((2,), "float32", -1.0, 1.0))
-    critics = make_critics(NetworkConfig(torso="nature_cnn", hidden_sizes=(8,)), spec, 2, 2)
+    critics = make_critics(NetworkConfig(torso="nature_cnn", hidden_sizes=(32,)), spec, 2, 2)
     params = _filled(critics.init)
     rng = np.random.default_rng(0)
     seen = {

@@ -301,6 +301,8 @@ def test_what_this_machine_has_is_what_jax_sees():
     assert (found.num_cores, found.platform, found.num_devices) == (len(os.sched_getaffinity(0)), "cpu", 4)
     assert found.num_host_devices == 4
     assert found.shared_memory_bytes > 0
+    assert found.host_memory_bytes > 0
+    assert found.device_memory_bytes is None  # a processor's devices use the host's
 
 
 def test_only_trajectories_of_an_asynchronous_plan_may_be_dropped():

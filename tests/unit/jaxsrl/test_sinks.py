@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.metrics.console import ConsoleSink
 from jaxsrl.metrics.sinks import JsonlSink, Record, Sinks, TensorBoardSink
 from jaxsrl.runtime import reporter as reporter_module
@@ -149,8 +150,7 @@ class Parts:
     """A learner and a source whose totals the test sets."""
 
     def __init__(self, updates=0):
-        stats = types.SimpleNamespace(busy_seconds=0.0, lag_sum=0.0, lag_max=0, updates=0, dropped=0)
-        self.learner = types.SimpleNamespace(num_updates=updates, metrics={}, stats=stats)
+        self.learner = types.SimpleNamespace(num_updates=updates, metrics={}, stats=LearnerStats())
         self.source = types.SimpleNamespace(totals=lambda: dict(self.totals))
         self.totals = {"learner/wait_seconds": 0.0, "inference/calls": 0.0, "inference/rows": 0.0}
 
