@@ -109,5 +109,7 @@ def _records(config: RunConfig, plan: Plan, agent: Agent, source: EnvSource, spe
         config = dataclasses.replace(config, directory=directory)
         report = run(plan, agent, source, config, spec=spec, quiet=True)
         with open(report.directory / "metrics.jsonl") as file:
-            records = [json.loads(line) for line in file]
+            written = [json.loads(line) for line in file]
+    # The last record of a run may follow one that was due just before it, with no update in between.
+    records = [record for record in written if record.get("speed/env_steps_per_second")]
     return records[1:-1] or records[-1:]
