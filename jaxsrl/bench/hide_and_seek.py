@@ -154,14 +154,13 @@ def _pool(game: str, workers: int) -> Iterator[Callable[[float], float]]:
         def run(seconds: float) -> float:
             done, turn, start = 0, 0, time.perf_counter()
             while time.perf_counter() - start < seconds:
+                if (full := pool.acquire(0.0)) is not None:
+                    pool.release(full)
                 for lane in pool.wait_ready(1.0):
                     turn += 1
                     write(pool.next_action(lane), take(drawn, turn % 97))
                     pool.post_actions(lane)
                     done += shape.rows_per_lane // spec.rows_per_env
-                    full = pool.acquire(0.0) if turn % _ROLLOUT_LENGTH == 0 else None
-                    if full is not None:
-                        pool.release(full)
             return done / (time.perf_counter() - start)
 
         run(0.5)
