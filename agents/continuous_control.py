@@ -32,7 +32,9 @@ from agents.continuous_config import ContinuousConfig
 from agents.networks.critic import CriticEnsemble
 from agents.target_network import polyak
 
-_ACTOR, _CRITIC, _UNIFORM = "actor", "critic", "acts_uniformly"
+_ACTOR, _CRITIC = "actor", "critic"
+UNIFORM = "acts_uniformly"
+"""Name of the parameter that says whether actions are drawn uniformly, whatever the actor says."""
 
 
 class ExploreFn(Protocol):
@@ -154,7 +156,7 @@ def init(bound: Bound, key: Array) -> LearnerState:
     # Copies: a state that is donated must not hold one array twice.
     extra = ContinuousExtra(critic, jax.tree.map(jnp.copy, critic), own, jnp.zeros((), jnp.int32))
     opt_state = {_ACTOR: bound.actor_optimizer.init(actor), _CRITIC: bound.critic_optimizer.init(critic)}
-    params = {_ACTOR: actor, _UNIFORM: jnp.ones((), bool)}
+    params = {_ACTOR: actor, UNIFORM: jnp.ones((), bool)}
     return refresh(bound.config, LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra))
 
 
@@ -162,7 +164,7 @@ def refresh(config: ContinuousConfig, state: LearnerState) -> LearnerState:
     """The state, whose parameters say whether they act uniformly at random."""
     limit = config.random_updates
     uniform = state.extra.gradient_steps == 0 if limit is None else state.num_updates < limit
-    return dataclasses.replace(state, params={**state.params, _UNIFORM: uniform})
+    return dataclasses.replace(state, params={**state.params, UNIFORM: uniform})
 
 
 def act(
@@ -181,7 +183,7 @@ def act(
     else:
         keys = jax.vmap(jax.random.split)(keys)
         even = jax.vmap(lambda key: jax.random.uniform(key, (bound.actions.size,), minval=-1.0))(keys[:, 0])
-        unit = jnp.where(params[_UNIFORM], even, bound.part.explore(params[_ACTOR], observation, keys[:, 1]))
+        unit = jnp.where(params[UNIFORM], even, bound.part.explore(params[_ACTOR], observation, keys[:, 1]))
     return bound.actions.from_unit(unit), {}, agent_state
 
 

@@ -28,6 +28,7 @@ from agents.api import (
     Trajectory,
 )
 from agents.continuous_config import ContinuousConfig, require_plain_network
+from agents.continuous_control import UNIFORM, refresh
 from agents.maddpg_actions import TeamActions, make_team_actions
 from agents.maddpg_networks import MaddpgNetworks, joint_actions, make_maddpg_networks, with_own
 from agents.networks.config import NetworkConfig
@@ -38,7 +39,7 @@ from agents.team_q import WeighFn, make_weigh
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
 
-_ACTOR, _CRITIC, _UNIFORM = "actor", "critic", "acts_uniformly"
+_ACTOR, _CRITIC = "actor", "critic"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,15 +161,8 @@ def init(bound: _Bound, key: Array) -> LearnerState:
     # Copies: a state that is donated must not hold one array twice.
     targets = jax.tree.map(jnp.copy, nets)
     extra = MADDPGExtra(nets[_CRITIC], targets[_ACTOR], targets[_CRITIC], jnp.zeros((), jnp.int32))
-    params = {_ACTOR: nets[_ACTOR], _UNIFORM: jnp.ones((), bool)}
+    params = {_ACTOR: nets[_ACTOR], UNIFORM: jnp.ones((), bool)}
     return refresh(bound.config, LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra))
-
-
-def refresh(config: MADDPGConfig, state: LearnerState) -> LearnerState:
-    """The state, whose parameters say whether they act uniformly at random."""
-    limit = config.random_updates
-    uniform = state.extra.gradient_steps == 0 if limit is None else state.num_updates < limit
-    return dataclasses.replace(state, params={**state.params, _UNIFORM: uniform})
 
 
 def act(
@@ -188,7 +182,7 @@ def act(
     else:
         keys = jax.vmap(jax.random.split)(keys)
         explored = bound.actions.explore(outputs, legal, keys[:, 0])
-        chosen = jnp.where(params[_UNIFORM], bound.actions.uniform(legal, keys[:, 1]), explored)
+        chosen = jnp.where(params[UNIFORM], bound.actions.uniform(legal, keys[:, 1]), explored)
     return bound.actions.decode(chosen), {}, agent_state
 
 

@@ -91,10 +91,7 @@ class LearnerMesh:
         return jax.device_put(rows, self.leading_rows, may_alias=False)
 
     def shard_samples(self, agent: ReplayAgent) -> ReplayAgent:
-        """The agent, whose gradient steps compute with a share of the sample on each device, if it can be shared evenly."""
-        windows = agent.data.config.batch_size
-        if windows % len(self.devices):
-            return agent
+        """The agent, whose gradient steps compute with a share of the sample on each device (see `sample_shardings`)."""
 
         def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
             return agent.update(state, jax.lax.with_sharding_constraint(sample, self.sample_shardings(sample)), key)
@@ -102,7 +99,9 @@ class LearnerMesh:
         return agent._replace(update=update)
 
     def sample_shardings(self, sample: Sample) -> Sample:
-        """The sharding of each leaf of a sample: its rows are sharded as those of trajectories."""
+        """The sharding of each leaf of a sample: its rows are sharded as those of trajectories, if they can be shared evenly."""
+        if sample.trajectory.reward.shape[1] % len(self.devices):
+            return jax.tree.map(lambda _: self.replicated, sample)
         steps = jax.tree.map(lambda _: self.rows, sample.trajectory)
         state = jax.tree.map(lambda _: self.leading_rows, sample.trajectory.agent_state)
         whole: Any = self.replicated
