@@ -1,0 +1,47 @@
+"""`jaxsrl plan`."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class ShowPlan:
+    """Show what an experiment would run where, and what flows between, without training. Further flags are the experiment's.
+
+    Attributes:
+        experiment: Python file with an `Experiment` dataclass and `main`, as those in experiments/.
+        policy: distribution policy by name, or your own as file.py:function; the experiment's if empty.
+        cores: processor cores to plan for; 0 for those of this machine.
+        gpus: GPUs to plan for, as if there were so many; 0 for the devices of this machine.
+        out: also draw it into this file, .svg or .png.
+        json: print one JSON object instead of tables.
+        flags: of the experiment's command line; what is left of the command's own.
+    """
+
+    experiment: tyro.conf.Positional[Path]
+    policy: str = ""
+    cores: int = 0
+    gpus: int = 0
+    out: Path | None = None
+    json: bool = False
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
+
+    def run(self) -> int:
+        """Plans and shows."""
+        from jaxsrl.plan_of_experiment import plan_experiment
+        from jaxsrl.print_plan import print_plan
+
+        flags = [*self.flags, "--policy", self.policy] if self.policy else self.flags
+        planned = plan_experiment(self.experiment, flags, self.cores, self.gpus)
+        if self.out is not None:
+            from jaxsrl.dataflow.draw import draw_plan
+
+            draw_plan(planned.plan, planned.sizes, self.out, planned.resources.platform)
+        if self.json:
+            print(json.dumps(planned.to_json()))  # noqa: T201
+        else:
+            print_plan(planned)
+        return 0
