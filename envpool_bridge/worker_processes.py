@@ -19,6 +19,7 @@ from envpool_bridge.doorbell import Doorbell
 from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerDiedError, WorkerError
 from envpool_bridge.exit_status import Circumstances, MemoryGroup, describe_exit, resident_bytes
 from envpool_bridge.forkserver import ForkServer
+from envpool_bridge.spare_worker import note_source
 from envpool_bridge.worker import ErrorMessage, FailureMessage, InfosMessage, WorkerConfig
 
 _LOG = logging.getLogger("envpool_bridge")
@@ -31,20 +32,41 @@ _MAX_STACK_BYTES = 20_000
 def pickle_source(source: EnvSource) -> tuple[bytes, str]:
     """The source as bytes for the workers, and the path of the user's script if it is defined there ("" if not).
 
+    In an interactive session (a notebook, a prompt) there is no script that a worker could import: what is defined there travels
+    by value, with the globals that it uses.
+
     Raises:
         UserError: it cannot be sent to another process.
     """
+    path = getattr(sys.modules["__main__"], "__file__", None)
     advice = "define the environment function at the top level of a module (no lambda, no nested function)"
     try:
         data = pickle.dumps(source)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if path is None:
+            return _pickle_by_value(source), ""
         raise UserError(f"the environment cannot be sent to worker processes ({error}): {advice}") from error
     if b"__main__" not in data:
         return data, ""
-    path = getattr(sys.modules["__main__"], "__file__", None)
-    if path is None:
-        raise UserError(f"the environment is defined in an interactive session, where no worker can find it: {advice}")
-    return data, os.path.abspath(path)
+    return (_pickle_by_value(source), "") if path is None else (data, os.path.abspath(path))
+
+
+def _pickle_by_value(source: EnvSource) -> bytes:
+    import cloudpickle  # only where somebody works interactively
+
+    try:
+        data = cloudpickle.dumps(source)
+    except Exception as error:  # of whatever the environment's globals are
+        raise UserError(
+            f"the environment, which is defined in this interactive session, cannot be sent to worker processes ({error}): "
+            "make what it uses inside its methods, or define it in a module"
+        ) from error
+    if b"__main__:" in data:  # an entry point by name, which a worker would look up in its own main module
+        raise UserError(
+            "the environment is registered by a name in this interactive session, where no worker can find it: "
+            "register the class itself, gymnasium.register(id, MyEnv)"
+        )
+    return data
 
 
 class _Process:
@@ -127,6 +149,18 @@ class WorkerProcesses:
             self._processes[worker] = process
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):  # its death will say why
             process.connection.send(config)
+
+    def prepare_spare(self, config: WorkerConfig) -> None:
+        """Has a process ready that the next `spawn` makes a worker; does nothing if there is one.
+
+        Raises:
+            BridgeError: the fork server is gone.
+        """
+        note = note_source(config.source, config.main_path)
+        try:
+            self._server.prepare(note)
+        finally:
+            os.close(note)
 
     def pidfd(self, worker: int) -> int:
         """Readable once the worker is dead; -1 while there is none."""
