@@ -11,6 +11,7 @@ from jaxsrl.bench.command import BenchCommand
 from jaxsrl.commands.doctor import Doctor
 from jaxsrl.commands.evaluate import Evaluate
 from jaxsrl.commands.plan import ShowPlan
+from jaxsrl.commands.train import Train
 from jaxsrl.runtime.launch import exit_on_user_error
 
 
@@ -23,6 +24,7 @@ class Command(Protocol):
 
 
 COMMANDS: dict[str, type[Command]] = {
+    "train": Train,
     "evaluate": Evaluate,
     "plan": ShowPlan,
     "bench": BenchCommand,
@@ -52,10 +54,15 @@ def parse(arguments: Sequence[str]) -> Command:
     Raises:
         SystemExit: it cannot be read (2), or asks for --help (0).
     """
-    settings: dict[str, Any] = {"prog": "jaxsrl", "description": __doc__, "args": arguments}
-    if not takes_flags(COMMANDS.get(arguments[0] if arguments else "")):
-        return tyro.cli(_any_command(), **settings)
-    command, flags = tyro.cli(_any_command(), return_unknown_args=True, **settings)
+    kind = COMMANDS.get(arguments[0]) if arguments else None
+    settings: dict[str, Any] = {"prog": "jaxsrl", "description": __doc__}
+    if not takes_flags(kind):
+        return tyro.cli(_any_command(), args=arguments, **settings)
+    if kind is Train:  # whose experiment has a --help of its own
+        own, flags = Train.split(arguments[1:])
+        command = tyro.cli(_any_command(), args=[arguments[0], *own], **settings)
+    else:
+        command, flags = tyro.cli(_any_command(), args=arguments, return_unknown_args=True, **settings)
     return dataclasses.replace(command, flags=tuple(flags))
 
 

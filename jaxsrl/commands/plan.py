@@ -6,13 +6,15 @@ from pathlib import Path
 
 import tyro
 
+from jaxsrl.find_experiment import find_experiment
+
 
 @dataclasses.dataclass(frozen=True)
 class ShowPlan:
     """Show what an experiment would run where, and what flows between, without training. Further flags are the experiment's.
 
     Attributes:
-        experiment: Python file with an `Experiment` dataclass and `main`, as those in experiments/.
+        experiment: name of one in experiments/, as for `jaxsrl train`, or a Python file with an `Experiment` dataclass and `main`.
         policy: distribution policy by name, or your own as file.py:function; the experiment's if empty.
         cores: processor cores to plan for; 0 for those of this machine.
         gpus: GPUs to plan for, as if there were so many; 0 for the devices of this machine.
@@ -21,7 +23,7 @@ class ShowPlan:
         flags: of the experiment's command line; what is left of the command's own.
     """
 
-    experiment: tyro.conf.Positional[Path]
+    experiment: tyro.conf.Positional[str]
     policy: str = ""
     cores: int = 0
     gpus: int = 0
@@ -34,8 +36,9 @@ class ShowPlan:
         from jaxsrl.plan_of_experiment import plan_experiment
         from jaxsrl.print_plan import print_plan
 
+        path = find_experiment(self.experiment)
         flags = [*self.flags, "--policy", self.policy] if self.policy else self.flags
-        planned = plan_experiment(self.experiment, flags, self.cores, self.gpus)
+        planned = plan_experiment(path, flags, self.cores, self.gpus)
         if self.out is not None:
             from jaxsrl.dataflow.draw import draw_plan
 
