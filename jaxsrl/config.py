@@ -193,7 +193,11 @@ def _value_from_json(kind: Any, value: Any) -> Any:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Where two JSON trees differ, as "path: old -> new" lines."""
+    """Where two JSON trees differ, as "path: old -> new" lines.
+
+    >>> differences({"run": {"seed": 0, "name": "a"}}, {"run": {"seed": 1, "name": "a"}})
+    ['run.seed: 0 -> 1']
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         lines: list[str] = []
         for name in sorted(set(old) | set(new)):

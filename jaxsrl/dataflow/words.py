@@ -64,7 +64,11 @@ def slots_in_words(plan: Plan, sizes: PlanBytes) -> str:
 
 
 def bytes_in_words(number: int) -> str:
-    """Bytes with a binary unit and three digits: 640 B, 1.25 MiB."""
+    """Bytes with a binary unit and three digits: 640 B, 1.25 MiB.
+
+    >>> bytes_in_words(640), bytes_in_words(1_310_720)
+    ('640 B', '1.25 MiB')
+    """
     amount, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
@@ -74,7 +78,11 @@ def bytes_in_words(number: int) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """0-3, 6 for (0, 1, 2, 3, 6)."""
+    """0-3, 6 for (0, 1, 2, 3, 6).
+
+    >>> ranges((0, 1, 2, 3, 6))
+    '0-3, 6'
+    """
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:
