@@ -19,8 +19,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from envpool_bridge.errors import BridgeError
+from envpool_bridge.spare_worker import MAX_DESCRIPTORS, Spare, prepare_and_wait
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -66,6 +68,17 @@ class ForkServer:
         if pid is None:
             raise BridgeError("the fork server answered without a process id")
         return pid
+
+    def prepare(self, note: int) -> None:
+        """Forks a process ahead of time, which one of the next calls of `fork` makes a worker; one at most.
+
+        Args:
+            note: of `spare_worker.note_source`; stays the caller's.
+
+        Raises:
+            BridgeError: the server is gone.
+        """
+        self._request({"do": "prepare"}, [note])
 
     def exit_status(self, pid: int, timeout_seconds: float = 1.0) -> int | None:
         """The worker's exit status as `subprocess` gives it (negative: signal); None while it runs."""
@@ -114,30 +127,70 @@ def serve(descriptor: int, parent: int) -> None:
     """Body of the server process: forks and reaps on request until its socket closes."""
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; only the main process acts on it
-    connection = socket.socket(fileno=descriptor)
-    from envpool_bridge import worker  # imports gymnasium, once for all workers
+    server = _Server(socket.socket(fileno=descriptor))
+    while server.answer():
+        pass
 
-    while True:
-        message, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC)
+
+class _Server:
+    """What the server process has. One thread."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        from envpool_bridge import worker  # imports gymnasium, once for all workers
+
+        self._connection, self._main, self._pid = connection, worker.main, os.getpid()
+        self._spare: Spare | None = None
+
+    def answer(self) -> bool:
+        """Answers the next request; False once there are no more."""
+        size = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+        message, ancillary, _, _ = self._connection.recvmsg(4096, size, socket.MSG_CMSG_CLOEXEC)
         if not message:
-            return
-        request = json.loads(message)
+            return False
+        request, descriptors = json.loads(message), _received(ancillary)
         if request["do"] == "wait":
-            status = _wait(int(request["pid"]), float(request["seconds"]))
-            connection.send(json.dumps({"status": status}).encode())
-            continue
-        descriptors = _received(ancillary)
-        server = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            connection.close()
-            die_with_parent(server)
-            die_before_others()
-            worker.main(descriptors)
-            os._exit(0)
+            reply = {"status": _wait(int(request["pid"]), float(request["seconds"]))}
+        elif request["do"] == "prepare":
+            reply = {"pid": self._prepare(descriptors[0])}
+        else:
+            reply = {"pid": self._worker(descriptors)}
         for received in descriptors:
             os.close(received)
-        connection.send(json.dumps({"pid": pid}).encode())
+        self._connection.send(json.dumps(reply).encode())
+        return True
+
+    def _worker(self, descriptors: list[int]) -> int:
+        spare = self._spare
+        if spare is not None and spare.hand_over(descriptors):
+            self._spare = None
+            return spare.pid
+        return self._fork(lambda: self._main(descriptors))
+
+    def _prepare(self, note: int) -> int:
+        if self._spare is not None:
+            if not self._spare.is_dead():
+                return self._spare.pid
+            self._spare.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            pid = self._fork(lambda: (ours.close(), prepare_and_wait(theirs, note, self._main)))
+        self._spare = Spare(pid, ours)
+        return pid
+
+    def _fork(self, body: Callable[[], object]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            self._connection.close()
+            if self._spare is not None:
+                self._spare.close()
+            try:
+                die_with_parent(self._pid)
+                die_before_others()
+                body()
+            except BaseException:  # noqa: BLE001  of a spare: the worker that is forked in its place will say what it is
+                os._exit(1)
+            os._exit(0)
+        return pid
 
 
 def _received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:

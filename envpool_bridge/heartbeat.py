@@ -13,7 +13,7 @@ from envpool_bridge.ring import Counters
 from envpool_bridge.segment import SharedBytes, reserve
 
 _WORDS = ALIGNMENT // 8
-_CUT, _DISABLED = 0, 1  # words of a worker's line
+_CUT, _DISABLED, _STEPPED = 0, 1, 2  # words of a worker's line
 _BOARD_PURPOSE = "the workers' board"
 
 
@@ -85,6 +85,10 @@ class WorkerBoard:
         """Counts rows whose environment is not stepped any more."""
         self._words[worker * _WORDS + _DISABLED] += rows
 
+    def note_stepped(self, worker: int, nanoseconds: int) -> None:
+        """Notes when, on the monotonic clock, a worker that follows a dead one was done with its first step."""
+        self._words[worker * _WORDS + _STEPPED] = nanoseconds
+
     def begin_episodes(self, part: int, sequence: int, episodes: Sequence[int]) -> None:
         """Notes which episode each row of the part is in, as the slot of `sequence` begins."""
         self._episodes[sequence % 2, self._shape.part_rows(part)] = episodes
@@ -110,6 +114,10 @@ class WorkerBoard:
     def episodes_cut(self) -> int:
         """Episodes that were cut, of all workers."""
         return sum(self._words[worker * _WORDS + _CUT] for worker in range(self._shape.num_workers))
+
+    def stepped_ns(self, worker: int) -> int:
+        """When the newest process that follows a dead one was done with its first step; 0 before there was one."""
+        return self._words[worker * _WORDS + _STEPPED]
 
     def rows_disabled(self, worker: int) -> int:
         """Rows of the worker that are not stepped any more."""

@@ -164,6 +164,11 @@ class EnvPool:
         """What workers and environments have done that they should not."""
         return self._supervisor.totals()
 
+    @property
+    def recovery_seconds(self) -> list[float]:
+        """Of workers that died: from the death that was seen to the successor's first step, the newest last."""
+        return self._supervisor.recovery_seconds()
+
     def start(self, resets: Sequence[ResetRequest], local_policy: LocalPolicySpec | None = None) -> None:
         """Starts the workers, which reset their environments and post the first observations.
 

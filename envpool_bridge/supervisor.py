@@ -8,8 +8,9 @@ import dataclasses
 import logging
 import select
 import threading
+from collections import deque
 from collections.abc import Sequence
-from time import monotonic
+from time import monotonic, monotonic_ns
 
 from envpool_bridge.adapters.rows import ResetRequest
 from envpool_bridge.doorbell import Doorbell
@@ -25,6 +26,8 @@ _LOOK_SECONDS = 0.1  # between looks at heartbeats
 _MEMORY_SECONDS = 1.0  # between looks at memory
 _STALL_SECONDS = 1.0  # between looks: whoever was stopped for so long (Ctrl-Z) was not alone
 _JOIN_SECONDS = 15.0
+_SPARE_SECONDS = 0.2  # after a restart, until the next spare is prepared: the worker comes first
+_MAX_RECOVERIES = 10_000  # newest that are remembered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +39,16 @@ class SupervisionTotals:
         hangs: workers that were killed because they did not get on.
         episodes_cut: because a worker died, or an environment failed.
         rows_disabled: whose environment is not stepped any more.
+        recoveries: workers that died and whose successor has stepped.
+        recovery_seconds: from a death that was seen to the successor's first step, summed over recoveries.
     """
 
     restarts: int = 0
     hangs: int = 0
     episodes_cut: int = 0
     rows_disabled: int = 0
+    recoveries: int = 0
+    recovery_seconds: float = 0.0
 
 
 class _Watched:
@@ -54,6 +61,7 @@ class _Watched:
         self.due: float | None = None  # when it is to be started again
         self.beat, self.beat_at_start = 0, 0
         self.since: float | None = None  # when the beat was seen to stand still though a step is owed
+        self.died_ns: int | None = None  # when a death was seen after which the rows have not stepped yet
 
 
 class Supervisor:
@@ -91,6 +99,10 @@ class Supervisor:
         ]
         self._hangs = 0
         self._looked = self._turned = 0.0
+        self._spare_due: float | None = None
+        self._recovery_seconds = 0.0
+        self._recoveries = 0
+        self._newest_recoveries: deque[float] = deque(maxlen=_MAX_RECOVERIES)
         self._last_words = ""
         self._stop = Doorbell()
         self._stopping = False
@@ -117,7 +129,12 @@ class Supervisor:
             return self._final
         restarts = sum(watched.budget.total for watched in self._watched)
         disabled = sum(self._rows_disabled(worker) for worker in range(len(self._watched)))
-        return SupervisionTotals(restarts, self._hangs, self._board.episodes_cut(), disabled)
+        cut = self._board.episodes_cut()
+        return SupervisionTotals(restarts, self._hangs, cut, disabled, self._recoveries, self._recovery_seconds)
+
+    def recovery_seconds(self) -> list[float]:
+        """Of the newest recoveries: from a death that was seen to the successor's first step, the oldest first."""
+        return list(self._newest_recoveries)
 
     def stop(self) -> None:
         """Ends the watch; workers may die unheard from now on. Idempotent."""
@@ -170,6 +187,10 @@ class Supervisor:
         self._turned = now
         for worker, watched in enumerate(self._watched):
             self._look_for_hang(worker, watched, now)
+            self._look_for_recovery(worker, watched)
+        if self._spare_due is not None and self._spare_due <= now and self._watched[0].config is not None:
+            self._spare_due = None
+            self._workers.prepare_spare(self._watched[0].config)
         if now - self._looked >= _MEMORY_SECONDS:
             self._looked = now
             self._workers.note_memory()
@@ -194,8 +215,21 @@ class Supervisor:
             self._workers.kill_hung(worker, f"it was not done with {what} after {limit:g} s ({setting})")
             watched.since = None
 
+    def _look_for_recovery(self, worker: int, watched: _Watched) -> None:
+        if watched.died_ns is None or self._board.stepped_ns(worker) <= watched.died_ns:
+            return
+        seconds = (self._board.stepped_ns(worker) - watched.died_ns) * 1e-9
+        watched.died_ns = None
+        self._recoveries += 1
+        self._recovery_seconds += seconds
+        self._newest_recoveries.append(seconds)
+        _LOG.info("environment worker %d steps again, %.1f ms after its death was seen", worker, seconds * 1e3)
+
     def _bury(self, worker: int) -> None:
         watched = self._watched[worker]
+        self._look_for_recovery(worker, watched)
+        if watched.died_ns is None and self._has_begun(watched):
+            watched.died_ns = monotonic_ns()
         in_step = any(self._progress.owes_step(part) for part in watched.parts)
         words, error = self._workers.bury(worker, in_step)
         self._ring()  # it may have died between publishing and ringing
@@ -235,6 +269,8 @@ class Supervisor:
             watched.config = dataclasses.replace(watched.config, disabled=True)
         self._spawn(worker, watched)
         self._ring()
+        if self._options.keep_spare:
+            self._spare_due = monotonic() + _SPARE_SECONDS
 
     def _spawn(self, worker: int, watched: _Watched) -> None:
         if watched.config is None:

@@ -29,6 +29,8 @@ class SupervisorOptions:
         bad_env_output: what to do about an environment that raises, or returns what its spaces do not allow: "raise"
             stops the pool; "drop_episode" drops the episode and makes a new environment, as often as `max_restarts` says.
             Environments are then stepped and verified one by one, which is slower.
+        keep_spare: whether, from the first death on, a process is kept that has imported what environments need: who replaces a
+            worker is then there sooner. It makes one environment and closes it.
     """
 
     max_restarts: int = 5
@@ -38,6 +40,7 @@ class SupervisorOptions:
     start_timeout_seconds: float = 600.0
     min_alive_fraction: float = 0.5
     bad_env_output: BadEnvOutput = "raise"
+    keep_spare: bool = True
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:

@@ -7,6 +7,7 @@ episode that was cut, so that nobody takes it for one that came to its end.
 """
 
 from functools import partial
+from time import monotonic_ns
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class Recovery:
         """Of worker `worker`."""
         self._worker, self._shape, self._slots = worker, shape, slots
         self._progress, self._board = progress, board
+        self._has_stepped = False
 
     def place(self, part: int) -> tuple[int, int | None]:
         """Where the part stands: the step of its newest observation, and the sequence whose slot is to be opened for it.
@@ -71,6 +73,12 @@ class Recovery:
         slot.truncated[t, here] = under_way
         self._board.count_cut(self._worker, int(under_way.sum()))
 
+    def note_stepped(self) -> None:
+        """Notes that a worker that follows a dead one has made a step of its rows, the first of this process."""
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._board.note_stepped(self._worker, monotonic_ns())
+
     def _under_way(self, slot: SlotViews, step: int, t: int, columns: slice) -> np.ndarray:
         """[R] bool: rows with an episode of at least one step, that had not ended before `step`."""
         if t == 0 and (step == self._progress.first_step or self._shape.num_slots == 1):
@@ -103,6 +111,7 @@ class BrokenStep:
         self._rows.reset(EpisodeReset(episodes, (None,) * self.num_rows), out)
         self._recovery.cut_episodes(owner.part, owner.step)
         owner.rows = self._rows
+        self._recovery.note_stepped()
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
         """As the rows do."""

@@ -156,7 +156,7 @@ class WorkerProcesses:
         Raises:
             BridgeError: the fork server is gone.
         """
-        note = note_source(config.source, config.main_path)
+        note = note_source(config.source, config.local_policy, config.main_path)
         try:
             self._server.prepare(note)
         finally:
