@@ -33,7 +33,7 @@ class AgentColumns:
         self._values = ValueCheck(own, self._row_ids, check_range)
         self._actions = ActionReader(agent.action, clip_actions)
         self._buffer = zeros_of(agent.observation, (len(self._row_ids),))
-        self._blank = _blank_observation(agent)
+        self._blank = blank_observation(agent)
 
     def write(self, observations: Sequence[Any], out: Tree, step: int, strict: bool) -> None:
         """Writes one observation an environment, None for an agent that is not there.
@@ -84,8 +84,8 @@ def _within(leaf: Any, stored: np.ndarray) -> np.ndarray:
     )
 
 
-def _blank_observation(agent: AgentSpec) -> Tree:
-    """What an absent agent is written as: zeros where they are legal; every action is."""
+def blank_observation(agent: AgentSpec) -> Tree:
+    """What an agent that is not there is written as: zeros where they are legal; every action is legal."""
     blanks: list[np.ndarray] = []
     for path, leaf in items(agent.observation):
         zeros = np.zeros(leaf.stored_shape, leaf.dtype)

@@ -8,12 +8,13 @@ import numpy as np
 
 from envpool_bridge.adapters import validation
 from envpool_bridge.adapters.agent_columns import AgentColumns
+from envpool_bridge.adapters.alike_agents import AlikeAgents, are_alike
 from envpool_bridge.adapters.info_fields import write_infos
 from envpool_bridge.adapters.parallel_env import ParallelEnv
 from envpool_bridge.adapters.parallel_spec import parallel_spec, with_state
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.adapters.seeding import EpisodeSeeds
-from envpool_bridge.errors import UserError, WorkerError
+from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerError
 from envpool_bridge.specs import EnvSpec
 from envpool_bridge.tree import Tree, leaves, take
 
@@ -95,6 +96,8 @@ class ParallelRows:
             AgentColumns(spec, place, row_ids, source.check_range, source.clip_actions)
             for place in range(spec.rows_per_env)
         ]
+        checks = source.check_range, source.clip_actions
+        self._alike = AlikeAgents(spec, self._row_ids, *checks) if are_alike(spec) else None
         ids = [row // spec.rows_per_env for row in row_ids[:: spec.rows_per_env]]
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, env_id) for env_id in ids]
         self._episodes = [0] * len(envs)
@@ -126,7 +129,7 @@ class ParallelRows:
         """Steps every environment, or resets it if its episode ended at the step before; see the protocol."""
         self._require_finite(action)
         self._num_steps += 1
-        actions = [column.read(action) for column in self._columns]
+        actions = self._read(action)
         shown: list[dict[str, Any]] = []
         infos: list[dict[str, Any]] = []
         for number in range(len(self._envs)):
@@ -134,8 +137,7 @@ class ParallelRows:
                 shown.append(self._autoreset(number, out))
                 infos += [{} for _ in self._names]
             else:
-                given = {name: actions[place][number] for place, name in enumerate(self._names)}
-                observations, env_infos = self._step_env(number, given, out)
+                observations, env_infos = self._step_env(number, actions[number], out)
                 shown.append(observations)
                 infos += [env_infos.get(name, {}) for name in self._names]
         self._write(shown, out.observation, strict=self._num_steps % 16 == 1)
@@ -163,8 +165,9 @@ class ParallelRows:
     def _step_env(self, number: int, actions: dict[str, Any], out: StepRows) -> tuple[dict[str, Any], dict[str, Any]]:
         env, base = self._envs[number], number * self._spec.rows_per_env
         living = list(env.agents)
+        everyone = living == self._names
         try:
-            result = env.step({name: actions[name] for name in living})
+            result = env.step(actions if everyone else {name: actions[name] for name in living})
         except Exception as error:
             raise self._raised(number, "step", error) from error
         if not (isinstance(result, tuple) and len(result) == 5 and all(isinstance(part, dict) for part in result)):
@@ -176,13 +179,12 @@ class ParallelRows:
                 "step result",
                 f"{expected}, got {validation.describe(result)}",
             )
-        observations, rewards, terminations, truncations, infos = result
+        observations, infos = result[0], result[4]
         self._require_agents(number, living, result)
-        for name in living:
-            row = base + self._places[name]
-            self._write_end(row, name, rewards[name], terminations[name], truncations[name], out)
-        self._write_team_reward(base, [base + self._places[name] for name in living], out)
-        for place, name in enumerate(self._names):
+        rows = [base + self._places[name] for name in living]
+        self._write_ends(rows, [[part[name] for name in living] for part in result[1:4]], out)
+        self._write_team_reward(rows, out)
+        for place, name in enumerate(() if everyone and env.agents == living else self._names):
             row = base + place
             if name not in living:
                 out.valid[row], out.reward[row] = False, 0.0
@@ -193,24 +195,37 @@ class ParallelRows:
         self._ended[number] = not env.agents
         return observations, infos
 
-    def _write_end(self, row: int, name: str, reward: Any, terminated: Any, truncated: Any, out: StepRows) -> None:
+    def _write_ends(self, rows: list[int], ends: list[list[Any]], out: StepRows) -> None:
+        """Writes rewards, terminations and truncations, one of each a row."""
+        flags = validation.BOOLS
+        rewards, terminated, truncated = ends
+        plain = flags.issuperset(map(type, terminated)) and flags.issuperset(map(type, truncated))
+        if not (plain and validation.are_plain_rewards(rewards, self._spec.reward_dtype)):
+            for row, reward, *flagged in zip(rows, rewards, terminated, truncated, strict=True):
+                self._require_ends(row, reward, *flagged)
+        if rows:
+            out.reward[rows], out.terminated[rows], out.truncated[rows] = rewards, terminated, truncated
+
+    def _require_ends(self, row: int, reward: Any, terminated: Any, truncated: Any) -> None:
         problems = (
-            ("reward", validation.reward_error(reward)),
+            ("reward", validation.reward_error(reward, self._spec.reward_dtype)),
             ("terminated", validation.flag_error(terminated)),
             ("truncated", validation.flag_error(truncated)),
         )
         for field, problem in problems:
             if problem is not None:
                 validation.refuse(self._named(row), self._row_ids[row], self._num_steps, field, problem)
-        out.reward[row], out.terminated[row], out.truncated[row] = reward, terminated, truncated
 
-    def _write_team_reward(self, base: int, rows: list[int], out: StepRows) -> None:
+    def _write_team_reward(self, rows: list[int], out: StepRows) -> None:
         if self._source.team_reward == "own" or not rows:
             return
         total = float(out.reward[rows].sum())
         out.reward[rows] = total if self._source.team_reward == "sum" else total / len(rows)
 
     def _require_agents(self, number: int, living: list[str], result: tuple[dict[str, Any], ...]) -> None:
+        expected = set(living)
+        if all(part.keys() == expected for part in result[:4]):
+            return
         for field, part in zip(("observation", "reward", "terminated", "truncated"), result[:4], strict=True):
             missing = [name for name in living if name not in part]
             unknown = [name for name in part if name not in self._places]
@@ -267,17 +282,38 @@ class ParallelRows:
         out.is_first[base : base + self._spec.rows_per_env] = False
         return observations
 
+    def _read(self, action: Tree) -> list[dict[str, Any]]:
+        """The actions, by name, of each environment."""
+        if self._alike is not None:
+            return self._alike.read(action)
+        columns = [column.read(action) for column in self._columns]
+        return [dict(zip(self._names, one, strict=True)) for one in zip(*columns, strict=True)]
+
     def _write(self, shown: list[dict[str, Any]], out: Tree, strict: bool) -> None:
         if self._spec.critic_only:
             shown = [with_state(env, names) for env, names in zip(self._envs, shown, strict=True)]
+        if self._alike is not None:
+            try:
+                self._alike.write(shown, out, self._num_steps, strict)
+                return
+            except BadEnvOutputError:
+                strict = True  # agent by agent, for a message that names the one at fault
         for column in self._columns:
             column.write([observations.get(column.name) for observations in shown], out, self._num_steps, strict)
 
     def _verify_values(self, observation: Tree) -> None:
+        if self._alike is not None:
+            try:
+                self._alike.verify(observation, self._num_steps)
+                return
+            except BadEnvOutputError:
+                pass  # as above
         for column in self._columns:
             column.verify(observation, self._num_steps)
 
     def _require_finite(self, action: Tree) -> None:
+        if self._alike is not None and self._alike.are_finite(action):
+            return
         for place, column in enumerate(self._columns):
             found = column.first_not_finite(action)
             if found is not None and self._present[found[0], place]:

@@ -16,6 +16,7 @@ from envpool_bridge.tree import Tree, items, leaves, shown_path
 
 BOOLS = frozenset({bool, np.bool_})
 NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
+_LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
 
 
 class ObservationForm:
@@ -186,6 +187,12 @@ def reward_error(reward: Any, dtype: str = "float32") -> str | None:
     except OverflowError:  # a Python int beyond all floats
         finite = False
     return None if finite else f"expected a finite {dtype}, got {str(reward)[:60]}"
+
+
+def are_plain_rewards(rewards: Sequence[Any], dtype: str = "float32") -> bool:
+    """Whether all are ordinary numbers that are finite in `dtype`: quick, and where it says no, `reward_error` says why."""
+    largest = _LARGEST[dtype]
+    return NUMBERS.issuperset(map(type, rewards)) and all(-largest <= reward <= largest for reward in rewards)
 
 
 def flag_error(flag: Any) -> str | None:

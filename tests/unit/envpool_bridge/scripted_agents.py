@@ -62,3 +62,19 @@ class Scripted:
 
     def close(self):
         self.closed = True
+
+
+class Alike(Scripted):
+    """The same script, by agents that all observe five numbers and have two actions."""
+
+    def observation_space(self, agent):
+        box = spaces.Box(-np.inf, np.inf, (5,), np.float32)
+        return spaces.Dict({"action_mask": spaces.MultiBinary(2), "observation": box}) if self.mask else box
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def _observation(self, agent):
+        place = self.possible_agents.index(agent)
+        shown = np.array([place, self.step_number, 1000 * self.episode, 7, 8], np.float32)
+        return {"action_mask": np.ones(2, np.int8), "observation": shown} if self.mask else shown

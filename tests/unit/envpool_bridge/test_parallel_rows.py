@@ -1,5 +1,7 @@
 """Rows of multi-agent environments: agents that die, join and differ, against a script whose every number is known."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -11,8 +13,8 @@ from envpool_bridge.errors import BadEnvOutputError, UnsupportedSpaceError, User
 from envpool_bridge.layout import PoolShape, make_layout
 from envpool_bridge.slot_views import allocate_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, spec_from_dict, spec_to_dict
-from envpool_bridge.tree import take
-from tests.unit.envpool_bridge.scripted_agents import Scripted
+from envpool_bridge.tree import items, lookup, take
+from tests.unit.envpool_bridge.scripted_agents import Alike, Scripted
 
 ENVS, AGENTS, STEPS = 2, 3, 8
 EPISODE = 5
@@ -153,6 +155,54 @@ def test_an_episode_is_played_again_up_to_where_it_was(steps):
     assert rows._envs[0].seeds[0] == ParallelSource(WithoutJoining).make_rows(range(3), 3, False)._seeds[0].seed(
         episode
     )
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_agents_that_are_alike_are_written_at_once_as_they_would_be_one_by_one(mask, monkeypatch):
+    source = ParallelSource(partial(Alike, mask), global_state=True)
+    actions = np.random.default_rng(2).integers(0, 2, (STEPS, ENVS * AGENTS)).astype(np.int32)
+    at_once, rows, infos = played(source, actions)
+    assert rows._alike is not None
+    monkeypatch.setattr("envpool_bridge.adapters.parallel_rows.are_alike", lambda spec: False)
+    one_by_one, others, other_infos = played(source, actions)
+    assert others._alike is None
+    for path, expected in items(one_by_one.observation):
+        np.testing.assert_array_equal(lookup(at_once.observation, path), expected)
+    for name in ("is_first", "reward", "terminated", "truncated", "valid"):
+        np.testing.assert_array_equal(getattr(at_once, name), getattr(one_by_one, name))
+    assert infos == other_infos
+    assert rows._envs[0].actions == others._envs[0].actions
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda r: r[0].__setitem__("b", np.zeros(5)),
+            "agent b, row 1, step 1: bad observation: expected dtype float32",
+        ),
+        (
+            lambda r: r[0].__setitem__("a", np.full(5, np.nan, np.float32)),
+            "agent a, row 0, step 1: bad observation: expected a finite value",
+        ),
+        (lambda r: r[1].__setitem__("b", 1e39), "agent b, row 1, step 1: bad reward: expected a finite float32"),
+        (
+            lambda r: r[1].__setitem__("b", float("nan")),
+            "agent b, row 1, step 1: bad reward: expected a finite float32",
+        ),
+        (lambda r: r[3].__setitem__("a", 0), "agent a, row 0, step 1: bad truncated: expected a bool, got int 0"),
+    ],
+)
+def test_what_one_of_several_alike_agents_returns_is_refused_with_its_name(change, says):
+    class Wrong(Alike):
+        def step(self, actions):
+            result = super().step(actions)
+            if self.step_number == 1:
+                change(result)
+            return result
+
+    with pytest.raises(BadEnvOutputError, match=says):
+        played(ParallelSource(Wrong))
 
 
 @pytest.mark.parametrize(
