@@ -1,0 +1,80 @@
+"""The main process is killed, whatever its workers are doing: within a second nothing is left."""
+
+import ctypes
+import os
+import subprocess
+
+import pytest
+
+from tests.chaos.counting import Counting
+from tests.chaos.sessions import begin_session, end_session, members, seconds_until_gone
+
+# A process that has everything imported, and forks a main process of a pool whenever it is asked to. A main process tells when its
+# workers are in the state that is wanted; then it goes on until it is killed.
+MAINS = """
+import os, sys, time
+from tests.chaos.counting import SHAPE, Counting, act, begin, make_pool
+from tests.chaos.test_main_killed import Hangs
+
+def main(state):
+    os.setsid()
+    with make_pool(SHAPE, Hangs if state == "hung" else Counting) as pool:
+        begin(pool)
+        assert pool.wait_begun(20.0)
+        while state == "hung" and min(pool._counters.actions_posted(lane) for lane in range(pool.num_lanes)) < 3:
+            act(pool)
+        print(os.getpid(), flush=True)
+        while state == "stepping":
+            act(pool)
+            if pool.acquire(0.0) is not None:
+                pool.release(pool._next_lease - 1)
+        time.sleep(600)
+
+for line in sys.stdin:
+    if not os.fork():
+        main(line.strip())
+    os.wait()
+"""
+
+
+class Hangs(Counting):
+    """Hangs in C, with the interpreter's lock held, at the third step."""
+
+    def act_up(self):
+        if self.steps == 3:
+            ctypes.PyDLL(None).sleep(600)
+
+
+def kill_mains(states):
+    """Kills a main process in each of the states; seconds until nothing was left of it."""
+    names, seconds = set(os.listdir("/dev/shm")), []
+    server = begin_session(MAINS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    main = 0
+    try:
+        for state in states:
+            server.stdin.write(f"{state}\n")
+            main = int(server.stdout.readline())
+            assert len(members(main)) == 4, "the main process, the fork server and two workers"
+            os.kill(main, 9)
+            seconds.append(seconds_until_gone(main, 1.0))
+            assert set(os.listdir("/dev/shm")) <= names
+        server.stdin.close()
+        server.wait(10)
+    finally:
+        for pid in members(main):
+            os.kill(pid, 9)
+        end_session(server)
+        server.stdout.close()
+    return seconds
+
+
+@pytest.mark.timeout(60)
+def test_nothing_is_left_of_a_main_process_that_was_killed():
+    kill_mains(["idle", "stepping", "hung"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_is_left_of_two_hundred_main_processes_that_were_killed():
+    seconds = kill_mains(["idle", "stepping", "hung", "stepping"] * 50)
+    print(f"{len(seconds)} main processes killed; gone after at most {max(seconds) * 1e3:.0f} ms")
