@@ -28,8 +28,9 @@ from agents.api import (
     Trajectory,
 )
 from agents.gradient_steps import make_apply
-from agents.networks.actor_critic import ActorCritic, make_actor_critic
+from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
+from agents.networks.own_network import bound_network
 from agents.on_policy import clipped_adam, clipped_policy_loss, make_on_policy_agent
 from agents.ppo_config import PPOConfig
 from agents.value_targets import ValueTargets, make_targets
@@ -85,9 +86,9 @@ class Prepared:
     order: Array
 
 
-def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
-    """PPO for this environment and network. Raises UserError where they do not fit."""
-    net = make_actor_critic(network, spec)
+def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
+    """PPO for this environment and network (or one of your own: `memoryless_network`). Raises UserError where they do not fit."""
+    net = bound_network(network, spec)
     schedule = schedules.make_schedule(
         config.learning_rate_schedule, config.learning_rate, config.total_updates * config.num_gradient_steps
     )
