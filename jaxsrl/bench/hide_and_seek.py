@@ -26,7 +26,7 @@ from envpool_bridge.tree import take, write
 from jaxsrl.bench.random_actions import random_actions
 
 ORIGINAL_STEPS_PER_SECOND = 257.0
-_ENVS_PER_WORKER, _ROLLOUT_LENGTH, _NUM_SLOTS = 4, 32, 3
+_ENVS_PER_WORKER, _LANES_PER_WORKER, _ROLLOUT_LENGTH, _NUM_SLOTS = 4, 2, 32, 3
 _BARE = "from jaxsrl.bench.hide_and_seek import answer; answer({game!r}, {seed})"
 
 
@@ -144,8 +144,9 @@ def _bare_processes(game: str, count: int) -> Iterator[Callable[[float], float]]
 def _pool(game: str, workers: int) -> Iterator[Callable[[float], float]]:
     source = EnvConfig(game, "hide_and_seek").source()
     spec = source.spec()
-    rows = _ENVS_PER_WORKER * spec.rows_per_env
-    shape = PoolShape(workers, 1, workers, rows, _ROLLOUT_LENGTH, _NUM_SLOTS)
+    # Lanes as training has them: no worker waits for another, whose episode may be in its reset of 7 ms.
+    rows = _ENVS_PER_WORKER // _LANES_PER_WORKER * spec.rows_per_env
+    shape = PoolShape(workers, _LANES_PER_WORKER, 1, rows, _ROLLOUT_LENGTH, _NUM_SLOTS)
     drawn = random_actions(spec, np.random.default_rng(0), (97, shape.rows_per_lane))
     with EnvPool(source, shape, PoolOptions(cores=tuple(range(workers))), spec=spec) as pool:
         parts = [range(part.start, part.stop) for part in map(shape.part_rows, range(shape.num_parts))]
