@@ -7,9 +7,7 @@ damaged one is moved to `quarantine/`. Nothing is pickled, so nothing in a check
 """
 
 import contextlib
-import hashlib
 import importlib.metadata
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -21,15 +19,19 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from envpool_bridge.errors import UserError
+from jaxsrl.manifest import (
+    FORMAT,
+    MANIFEST,
+    DamagedCheckpointError,
+    check_files,
+    files_of,
+    read_manifest,
+    sealed,
+)
+from jaxsrl.manifest import sha256_of as _sha256
 
-FORMAT = 2
-MANIFEST = "MANIFEST.json"
 WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
 Arrays = dict[str, np.ndarray]
-
-
-class DamagedCheckpointError(Exception):
-    """A checkpoint whose files are not what its manifest says."""
 
 
 class CheckpointNotSavedError(Exception):
@@ -107,7 +109,7 @@ class CheckpointStore:
         manifest = {
             "format": FORMAT,
             "step": step,
-            "files": {name: _sha256(temporary / name) for name in _files(temporary)},
+            "files": {name: _sha256(temporary / name) for name in files_of(temporary)},
             "schema": {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()},
             "versions": {name: importlib.metadata.version(name) for name in WRITTEN_BY},
             "metadata": dict(metadata),
@@ -163,14 +165,9 @@ def load_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
         UserError: the path is no checkpoint.
         DamagedCheckpointError: a file is missing, added or changed.
     """
-    manifest = _read_manifest(path)
-    files, schema = manifest["files"], manifest["schema"]
-    found = set(_files(path)) - {MANIFEST}
-    if found != set(files):
-        raise DamagedCheckpointError(f"{path}: files differ from the manifest: {sorted(found ^ set(files))}")
-    for name, digest in files.items():
-        if _sha256(path / name) != digest:
-            raise DamagedCheckpointError(f"{path}: {name} is not what was written (sha256 differs)")
+    manifest = read_manifest(path)
+    check_files(path, manifest)
+    schema = manifest["schema"]
     checkpointer = ocp.PyTreeCheckpointer()
     stored = checkpointer.restore(path.resolve() / "state")
     checkpointer.close()
@@ -179,39 +176,6 @@ def load_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
         for name, form in schema.items()
     }
     return arrays, manifest["metadata"]
-
-
-def _files(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sealed(manifest: Mapping[str, Any]) -> str:
-    """The text of a manifest, with the sha256 of what it says."""
-    said = {name: value for name, value in manifest.items() if name != "sha256"}
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-    return json.dumps({**said, "sha256": digest}, indent=1)
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        text = (path / MANIFEST).read_text()
-        manifest = json.loads(text)
-        version, is_whole = manifest["format"], sealed(manifest) == text
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{path} is no checkpoint: expected a directory with {MANIFEST}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpointError(f"{path}: {MANIFEST} cannot be read ({error})") from error
-    # Format 1 had no sha256 of its own.
-    if version != FORMAT and (is_whole or "sha256" not in manifest):
-        raise UserError(f"{path} has checkpoint format {version}, this version of jaxsrl reads {FORMAT}")
-    if not is_whole:
-        raise DamagedCheckpointError(f"{path}: {MANIFEST} is not what was written (sha256 differs)")
-    return manifest
 
 
 def _sync_all(directory: Path) -> None:

@@ -1,0 +1,57 @@
+"""Who may read the page: this machine's browsers, with the address that the command printed. Nobody may change anything."""
+
+import re
+import secrets
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# A name that somebody else's server hands out for 127.0.0.1 (DNS rebinding) is none of these. The port may differ: ssh -L.
+_LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?")
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class OnlyLocal:
+    """ASGI middleware: answers requests for `/TOKEN/...` that name this machine, only to read, and adds the headers above."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        """Guards `app`; `token` is the secret first part of every path."""
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers, or refuses with 403 and what to do."""
+        if scope["type"] != "http":
+            return
+        refusal = self._refusal(scope)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        if refusal:
+            await PlainTextResponse(refusal + "\n", 403)(scope, receive, send_with_headers)
+        else:
+            await self._app(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> str:
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or not _LOCAL.fullmatch(hosts[0].decode("latin-1").lower()):
+            return "expected to be asked for as localhost or 127.0.0.1: open the address that `jaxsrl view` printed"
+        if scope["method"] not in ("GET", "HEAD"):
+            return "this page only shows: expected GET"
+        first = scope["path"].lstrip("/").partition("/")[0]
+        if not secrets.compare_digest(first.encode(), self._token.encode()):
+            return "expected an address with this server's token: open the one that `jaxsrl view` printed"
+        return ""

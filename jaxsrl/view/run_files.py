@@ -1,0 +1,154 @@
+"""What the files of one run say, as JSON data for the page. Every file may be missing, half written or of another version."""
+
+import json
+import math
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from jaxsrl.dataflow.draw_page import plan_as_svg
+from jaxsrl.dataflow.plan import plan_from_json
+from jaxsrl.run_directory import CONFIG, LOG, PLAN
+from jaxsrl.view.records import ELAPSED, RETURN, SPEED, UPDATE, RecordFile
+from jaxsrl.view.run_state import RUNNING, run_state
+
+METRICS = "metrics.jsonl"
+_LOG_BYTES = 64 * 1024
+
+
+class RunFiles:
+    """One run's directory. Thread-safe.
+
+    Attributes:
+        path: of the directory.
+        records: of its training.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is read yet."""
+        self.path = path
+        self.records = RecordFile(path / METRICS)
+        self._lock = threading.Lock()
+        self._read: dict[str, tuple[int, Any]] = {}  # by name: when the file was written, what it says
+
+    def summary(self, name: str) -> dict[str, Any]:
+        """What the list of runs shows; `name` is the run's there."""
+        self.records.refresh()
+        config, records = self._json(CONFIG), self.records
+        run = _dict(_dict(config.get("experiment")).get("run"))
+        total, steps = _number(run.get("env_steps")), records.last("env_steps") or 0.0
+        update = records.last(UPDATE) or 0.0
+        total_updates = self._total_updates(run)
+        return {
+            "name": name,
+            "state": run_state(self.path, self.log_lines(), update, total_updates),
+            "env": str(_dict(config.get("env_spec")).get("env_id") or ""),
+            "agent": str(config.get("agent_name") or ""),
+            "policy": str(run.get("policy") or self._json(PLAN).get("policy") or ""),
+            "seed": run.get("seed") if isinstance(run.get("seed"), int) else None,
+            "update": update,
+            "total_updates": total_updates,
+            "env_steps": steps,
+            "total_env_steps": total,
+            "frames": records.last("frames"),
+            "elapsed_seconds": records.last(ELAPSED),
+            "speed": records.last(SPEED),
+            "return": records.last(RETURN),
+            "best_return": records.best(RETURN),
+            "changed": self._changed(),
+        }
+
+    def details(self) -> dict[str, Any]:
+        """Configuration, environment, evaluation, videos and log."""
+        config = self._json(CONFIG)
+        return finite(
+            {
+                "path": str(self.path),
+                "experiment": _dict(config.get("experiment")),
+                "env_spec": _dict(config.get("env_spec")),
+                "evaluation": self._json("eval.json"),
+                "videos": self.videos(),
+                "log": self.log_lines(),
+                "unreadable": [name for name in (CONFIG, PLAN, "eval.json") if self._is_unreadable(name)],
+            }
+        )
+
+    def plan_svg(self) -> str | None:
+        """The drawing of its plan; None if there is no plan that this version can read."""
+        try:
+            return plan_as_svg(plan_from_json(self._json(PLAN)))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+
+    def videos(self) -> list[dict[str, Any]]:
+        """Its *.mp4 files, here and one directory further down, the newest first: name, bytes, seconds since 1970."""
+        found: list[dict[str, Any]] = []
+        for path in [*self.path.glob("*.mp4"), *self.path.glob("*/*.mp4")]:
+            is_ours = path.resolve().is_relative_to(self.path.resolve())
+            if is_ours and path.is_file() and not path.name.startswith("."):
+                stat = path.stat()
+                name = path.relative_to(self.path).as_posix()
+                found.append({"name": name, "bytes": stat.st_size, "changed": stat.st_mtime})
+        return sorted(found, key=lambda video: -video["changed"])
+
+    def log_lines(self) -> list[str]:
+        """The end of its log."""
+        try:
+            with open(self.path / LOG, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+                return file.read().decode(errors="replace").splitlines()[-400:]
+        except OSError:
+            return []
+
+    def is_running(self) -> bool:
+        """Whether a process trains it now."""
+        return run_state(self.path, [], 0, None) == RUNNING
+
+    def _changed(self) -> float | None:
+        for name in (METRICS, CONFIG):
+            try:
+                return (self.path / name).stat().st_mtime
+            except OSError:
+                continue
+        return None
+
+    def _total_updates(self, run: dict[str, Any]) -> float | None:
+        steps, rows, length = (_number(run.get(name)) for name in ("env_steps", "num_envs", "rollout_length"))
+        return math.ceil(steps / (rows * length)) if steps and rows and length else None
+
+    def _json(self, name: str) -> dict[str, Any]:
+        """What a JSON file says; {} if it is not there or is no JSON object."""
+        try:
+            written = (self.path / name).stat().st_mtime_ns
+            with self._lock:
+                known = self._read.get(name)
+                if known is None or known[0] != written:
+                    known = (written, _dict(json.loads((self.path / name).read_text())))
+                    self._read[name] = known
+            return known[1]
+        except (OSError, ValueError):
+            return {}
+
+    def _is_unreadable(self, name: str) -> bool:
+        return (self.path / name).exists() and not self._json(name)
+
+
+def finite(value: Any) -> Any:
+    """JSON data without numbers that JSON lacks: infinity and NaN become their names."""
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "infinity", -math.inf: "-infinity"}.get(value, "nan")
+    return value
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
