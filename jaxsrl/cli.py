@@ -11,6 +11,7 @@ from jaxsrl.bench.command import BenchCommand
 from jaxsrl.commands.doctor import Doctor
 from jaxsrl.commands.evaluate import Evaluate
 from jaxsrl.commands.plan import ShowPlan
+from jaxsrl.commands.runs import Runs
 from jaxsrl.commands.train import Train
 from jaxsrl.runtime.launch import exit_on_user_error
 
@@ -25,6 +26,7 @@ class Command(Protocol):
 
 COMMANDS: dict[str, type[Command]] = {
     "train": Train,
+    "runs": Runs,
     "evaluate": Evaluate,
     "plan": ShowPlan,
     "bench": BenchCommand,

@@ -1,0 +1,168 @@
+"""What a run has come to, from the files it left: no jax, no checkpoint is opened, nothing is written."""
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from envpool_bridge.errors import UserError
+from jaxsrl.run_directory import CONFIG, LOCK, LOG, read_json
+from jaxsrl.view.records import RETURN, RecordFile
+from jaxsrl.view.run_state import run_state
+
+RECORDS = "metrics.jsonl"
+_DEPTH = 3
+_LOG_BYTES = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSummary:
+    """One run.
+
+    Attributes:
+        name: of its directory, below the one that was searched.
+        state: "running", "finished", "stopped" (by a signal), "crashed" or "empty".
+        progress: updates done of those wanted, 0 to 1; None if the configuration does not tell.
+        best_return: largest mean return of a record, in environment reward units; None before the first episode.
+        last_return: of the newest record.
+        env: environment id.
+        agent: name of the algorithm.
+        policy: distribution policy.
+        seed: of the run.
+        update: updates done, as far as records and checkpoints tell.
+        num_updates: updates wanted; None if the configuration does not tell.
+        env_steps: environment steps done.
+        checkpoint: update of the newest complete checkpoint directory; None without any.
+        age_seconds: since the run last wrote a record or a line of its log.
+        problem: what of it cannot be read; "" if nothing.
+        path: its directory.
+    """
+
+    name: str
+    state: str
+    progress: float | None
+    best_return: float | None
+    last_return: float | None
+    env: str
+    agent: str
+    policy: str
+    seed: int | None
+    update: int
+    num_updates: int | None
+    env_steps: int
+    checkpoint: int | None
+    age_seconds: float
+    problem: str
+    path: str
+
+
+def find_runs(directory: Path) -> list[Path]:
+    """The run directories in `directory`, at most three levels down, or itself if it is one; sorted.
+
+    Raises:
+        UserError: there is no such directory.
+    """
+    if not directory.is_dir():
+        raise UserError(
+            f"there is no directory {directory} in {Path.cwd()}: expected a run, or a directory of runs (--run.directory)"
+        )
+    return sorted(_runs_below(directory, _DEPTH))
+
+
+def is_run(directory: Path) -> bool:
+    """Whether training has begun in this directory."""
+    return (directory / CONFIG).is_file() or (directory / LOCK).is_file()
+
+
+def summarise(directory: Path, below: Path | None = None, now: float | None = None) -> RunSummary:
+    """What the run has come to; of a run that is only half there, what there is.
+
+    Args:
+        directory: of the run.
+        below: its name is told from here; the directory's own if None.
+        now: seconds since 1970; the clock's if None.
+    """
+    problem, config = "", {}
+    try:
+        config = read_json(directory / CONFIG)
+        if not isinstance(config, dict):
+            problem, config = f"{directory / CONFIG} is no JSON object", {}
+    except UserError as error:
+        problem = str(error)
+    records = RecordFile(directory / RECORDS)
+    records.refresh()
+    experiment = _dict(config.get("experiment"))
+    run, env = _dict(experiment.get("run")), _dict(experiment.get("env"))
+    checkpoint = max(checkpoint_steps(directory), default=None)
+    update = max(int(records.last("update") or 0), checkpoint or 0)
+    wanted, per_update = wanted_updates(run), _steps_per_update(run)
+    age = (time.time() if now is None else now) - _newest_change(directory)
+    return RunSummary(
+        name=str(directory.relative_to(below)) if below not in (None, directory) else directory.resolve().name,
+        state=run_state(directory, last_log_lines(directory), update, wanted),
+        progress=min(1.0, update / wanted) if wanted else None,
+        best_return=records.best(RETURN),
+        last_return=records.last(RETURN),
+        env=str(_dict(config.get("env_spec")).get("env_id") or env.get("id") or ""),
+        agent=str(config.get("agent_name") or ""),
+        policy=str(run.get("policy") or ""),
+        seed=run.get("seed"),
+        update=update,
+        num_updates=wanted,
+        env_steps=update * per_update if per_update else int(records.last("env_steps") or 0),
+        checkpoint=checkpoint,
+        age_seconds=max(0.0, age),
+        problem=problem,
+        path=str(directory),
+    )
+
+
+def checkpoint_steps(directory: Path) -> list[int]:
+    """Updates at which the run has complete checkpoint directories, oldest first; not whether what is in them is whole."""
+    try:
+        return sorted(int(path.name) for path in (directory / "checkpoints").iterdir() if path.name.isdigit())
+    except OSError:
+        return []
+
+
+def last_log_lines(directory: Path) -> list[str]:
+    """The newest lines of the run's log, oldest first."""
+    try:
+        with open(directory / LOG, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES))
+            return file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def wanted_updates(run: dict[str, Any]) -> int | None:
+    """Updates that a saved RunConfig asks for; None if it does not tell."""
+    per_update, env_steps = _steps_per_update(run), run.get("env_steps")
+    return -(-int(env_steps) // per_update) if per_update and isinstance(env_steps, int | float) else None
+
+
+def _steps_per_update(run: dict[str, Any]) -> int:
+    sizes = run.get("num_envs"), run.get("rollout_length")
+    return sizes[0] * sizes[1] if all(isinstance(size, int) for size in sizes) else 0  # pyright: ignore
+
+
+def _runs_below(directory: Path, depth: int) -> list[Path]:
+    if is_run(directory):
+        return [directory]
+    if depth == 0:
+        return []
+    try:
+        inside = [path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    except OSError:
+        return []
+    return [run for path in inside for run in _runs_below(path, depth - 1)]
+
+
+def _newest_change(directory: Path) -> float:
+    times = [path.stat().st_mtime for name in (RECORDS, LOG, CONFIG) if (path := directory / name).exists()]
+    return max(times, default=directory.stat().st_mtime)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
