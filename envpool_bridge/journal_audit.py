@@ -63,24 +63,31 @@ def audit(directory: Path) -> Audit:
     names = [(match, path) for path in directory.iterdir() if (match := _ENVIRONMENTS.fullmatch(path.name))]
     for match, path in sorted(names, key=lambda pair: tuple(int(number) for number in pair[0].groups())):
         found.deaths += int(match[3]) > 1
-        for part, records in _by_part(path):
+        for part, records in records_by_part(path):
             made.setdefault((int(match[1]), part), []).append(records)
     for path in directory.iterdir():
         if match := _LEARNER.fullmatch(path.name):
-            read |= {(int(match[1]), part): records for part, records in _by_part(path)}
+            read |= {(int(match[1]), part): records for part, records in records_by_part(path)}
     for key in made.keys() | read.keys():
-        _compare(made.get(key, []), read.get(key, np.zeros(0, RECORD)), found)
+        newest = newest_records(made.get(key, []), found)
+        compare_read(newest, read.get(key, np.zeros(0, RECORD)), found)
     return found
 
 
-def _by_part(path: Path) -> list[tuple[int, np.ndarray]]:
+def records_by_part(path: Path) -> list[tuple[int, np.ndarray]]:
+    """(part, its records in order) of one journal; a record that was cut short at the end is left out."""
     data = path.read_bytes()
     records = np.frombuffer(data[: len(data) // RECORD.itemsize * RECORD.itemsize], RECORD)
     return [(int(part), records[records["part"] == part]) for part in np.unique(records["part"])]
 
 
-def _compare(lives: list[np.ndarray], read: np.ndarray, found: Audit) -> None:
-    """Compares what the processes that served a part have made, in order, with what was read of it."""
+def newest_records(lives: list[np.ndarray], found: Audit) -> dict[int, np.void]:
+    """What the processes that served a part, one after the other, have made: by step, the record that counts.
+
+    Args:
+        lives: one array of records a process, in order.
+        found: told of what is wrong.
+    """
     newest: dict[int, np.void] = {}  # the record of each step that counts: the last
     for number, records in enumerate(lives):
         steps = records["step"]
@@ -91,6 +98,17 @@ def _compare(lives: list[np.ndarray], read: np.ndarray, found: Audit) -> None:
             found.in_flight += int(steps[0] == last)
             found.disordered += int(not last <= steps[0] <= last + 1)
         newest |= {int(record["step"]): record for record in records}
+    return newest
+
+
+def compare_read(newest: dict[int, np.void], read: np.ndarray, found: Audit) -> None:
+    """Compares what was read of a part with what was made.
+
+    Args:
+        newest: as `newest_records` returns it.
+        read: records of the learner's side, in order.
+        found: told of the steps, and of what is wrong.
+    """
     steps = read["step"]
     found.consumed += len(read)
     found.transitions += int(read["num_valid"].sum())

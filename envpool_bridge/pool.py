@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from envpool_bridge import failpoint
 from envpool_bridge import segment as shared_segment
 from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset, ResetRequest
@@ -310,6 +312,11 @@ class EnvPool:
             return None
         self._next_lease += 1
         return self._next_lease - 1
+
+    def slot_memory(self, sequence: int) -> np.ndarray:
+        """[slot_bytes] uint8, the memory of a leased slot as `view_slot` reads it, for whoever sends the slot away whole."""
+        begin = self._layout.slots_offset_bytes + sequence % self.shape.num_slots * self._layout.slot_bytes
+        return np.frombuffer(self._segment.buffer, np.uint8, self._layout.slot_bytes, begin)
 
     def release(self, sequence: int) -> None:
         """Gives a leased slot back to the environments: nothing may read it any more."""

@@ -47,7 +47,7 @@ class SlotViews:
 def view_slots(layout: SlotLayout, buffer: memoryview) -> list[SlotViews]:
     """Numpy views of every slot over `buffer`, the whole segment."""
     starts = [layout.slots_offset_bytes + number * layout.slot_bytes for number in range(layout.shape.num_slots)]
-    return [_view_slot(layout, buffer, start) for start in starts]
+    return [view_slot(layout, buffer, start) for start in starts]
 
 
 def allocate_slots(layout: SlotLayout) -> list[SlotViews]:
@@ -56,7 +56,8 @@ def allocate_slots(layout: SlotLayout) -> list[SlotViews]:
     return view_slots(layout, memory.data[-memory.ctypes.data % ALIGNMENT :])
 
 
-def _view_slot(layout: SlotLayout, buffer: memoryview, start: int) -> SlotViews:
+def view_slot(layout: SlotLayout, buffer: memoryview, start: int = 0) -> SlotViews:
+    """Numpy views of the slot that begins `start` bytes into `buffer`; they are as writable as the buffer is."""
     arrays: dict[str, np.ndarray] = {
         field.name: np.ndarray(field.shape, field.dtype, buffer, start + field.offset_bytes) for field in layout.fields
     }

@@ -29,12 +29,13 @@ _JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry
 class ActorSource:
     """A pool whose workers act themselves. Parameters go out through shared memory, trajectories come in through the ring."""
 
-    def __init__(self, config: SourceConfig, lifecycle: Lifecycle) -> None:
+    def __init__(self, config: SourceConfig, lifecycle: Lifecycle, replica: int = 0) -> None:
         """Reserves memory and begins to start the actors; refuses what cannot run.
 
         Args:
             config: what every source is made from.
             lifecycle: of the run; this source starts no thread.
+            replica: of the plan's environments, which this source is for.
 
         Raises:
             UserError: the plan's workers share lanes, or the environment cannot be sent to them.
@@ -43,6 +44,7 @@ class ActorSource:
         plan, agent = config.plan, config.agent
         check_shape(plan.shape)
         self._shape, self._first = plan.shape, config.first_sequence
+        self._first_row = replica * plan.shape.num_rows
         # Only the shapes are needed before the first parameters come, so the key may be any.
         template = jax.eval_shape(agent.init, jax.random.key(0)).params
         layout = params_layout([(leaf.shape, np.dtype(leaf.dtype).name) for leaf in jax.tree.leaves(template)])
@@ -55,6 +57,7 @@ class ActorSource:
             options = PoolOptions(
                 run_seed=config.seed,
                 first_sequence=config.first_sequence,
+                first_row=self._first_row,
                 cores=placement.cores if isinstance(placement, Processes) else (),
                 supervision=config.supervision,
                 journal=config.journal,
@@ -80,7 +83,7 @@ class ActorSource:
     def start(self, reset: EpisodeReset) -> None:
         """Starts the actors, which compile, reset and go on with the parameters that are published."""
         descriptors = (self._params.descriptor, self._counters.descriptor)
-        self._pool.start(split_reset(reset, self._shape), LocalPolicySpec(self._factory, descriptors))
+        self._pool.start(split_reset(reset, self._shape, self._first_row), LocalPolicySpec(self._factory, descriptors))
 
     def acquire(self, timeout_seconds: float) -> int | None:
         """The next full slot's sequence, or None; raises what environments or policies raised."""
@@ -89,6 +92,10 @@ class ActorSource:
     def slots(self, sequence: int) -> list[SlotViews]:
         """The leased slot, in shared memory."""
         return [self._pool.views[sequence % self._shape.num_slots]]
+
+    def slot_memory(self, sequence: int) -> np.ndarray:
+        """[slot_bytes] uint8, the memory of the leased slot, for whoever sends it away whole."""
+        return self._pool.slot_memory(sequence)
 
     def release(self, sequence: int) -> None:
         """Gives the slot back to the actors."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
+import numpy as np
 
 from agents.api import Params
 from envpool_bridge.adapters.rows import EpisodeReset
@@ -129,6 +130,11 @@ class PoolSource:
     def slots(self, sequence: int) -> list[SlotViews]:
         """The leased slots, in shared memory."""
         return [pool.views[sequence % self._plan.shape.num_slots] for pool in self._pools]
+
+    def slot_memory(self, sequence: int) -> np.ndarray:
+        """[slot_bytes] uint8, the memory of the leased slot of the only pool, for whoever sends it away whole."""
+        (pool,) = self._pools
+        return pool.slot_memory(sequence)
 
     def release(self, sequence: int) -> None:
         """Gives the slots back to the environments."""
