@@ -11,6 +11,7 @@ Every process here asks the kernel for SIGKILL on its parent's death, so that SI
 import array
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import select
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable
 
 from envpool_bridge.errors import BridgeError
-from envpool_bridge.spare_worker import MAX_DESCRIPTORS, Spare, prepare_and_wait
+from envpool_bridge.spare_worker import MAX_DESCRIPTORS, Spare, import_all, prepare_and_wait
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -71,6 +72,8 @@ class ForkServer:
 
     def prepare(self, note: int) -> None:
         """Forks a process ahead of time, which one of the next calls of `fork` makes a worker; one at most.
+
+        Or, if that one has shown it to be harmless, imports in the server what workers need.
 
         Args:
             note: of `spare_worker.note_source`; stays the caller's.
@@ -139,7 +142,9 @@ class _Server:
         from envpool_bridge import worker  # imports gymnasium, once for all workers
 
         self._connection, self._main, self._pid = connection, worker.main, os.getpid()
+        gc.freeze()  # else the first collection in every worker would touch, and so copy, all that they share
         self._spare: Spare | None = None
+        self._modules: list[str] = []  # that workers need, and that this process may import
 
     def answer(self) -> bool:
         """Answers the next request; False once there are no more."""
@@ -162,11 +167,15 @@ class _Server:
     def _worker(self, descriptors: list[int]) -> int:
         spare = self._spare
         if spare is not None and spare.hand_over(descriptors):
-            self._spare = None
+            self._spare, self._modules = None, spare.modules
             return spare.pid
         return self._fork(lambda: self._main(descriptors))
 
-    def _prepare(self, note: int) -> int:
+    def _prepare(self, note: int) -> int | None:
+        if self._modules:
+            import_all(self._modules)
+            gc.freeze()  # as below
+            return None
         if self._spare is not None:
             if not self._spare.is_dead():
                 return self._spare.pid

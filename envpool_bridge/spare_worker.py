@@ -1,29 +1,40 @@
 """A worker process that is ready before it is needed: what its environments import is imported, and it waits to be told who it is.
 
-Most of a fresh worker's start is imports (CartPole: 58 of 62 ms), and nothing of them may happen in the server that forks workers:
-a library that starts threads as it is imported would break every fork after it. So a process forked ahead of time does it, and
-the next worker that has to be replaced is that process. There is none before a worker has died for the first time.
+Most of a fresh worker's start is imports (CartPole: 58 of 62 ms), and the server that forks workers must not do them untried: a
+library that starts threads as it is imported would break every fork after it. So a process forked ahead of time does, and the
+next worker that has to be replaced is that process. If no thread came of it, and no jax, the server then imports the same modules,
+and needs no spare any more. None of this happens before a worker has died for the first time.
 """
 
 import contextlib
+import importlib
+import json
 import os
 import pickle
 import select
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.spawn import import_main_path
 
 MAX_DESCRIPTORS = 16
-_READY, _GO = b"ready", b"go"
+_GO = b"go"
+_MAX_MESSAGE_BYTES = 2**20
+_NOT_BEFORE_A_FORK = frozenset({"jax", "jaxlib"})
 
 
 class Spare:
-    """The fork server's handle of a spare process. One thread, the server's."""
+    """The fork server's handle of a spare process. One thread, the server's.
+
+    Attributes:
+        modules: that it has imported and the server may; [] until it was handed over, or if one of them must not be.
+    """
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         """Of a process that was forked, and the end of its socket that is ours."""
         self.pid = pid
         self._connection = connection
+        self.modules: list[str] = []
 
     def hand_over(self, descriptors: Sequence[int]) -> bool:
         """Makes the process the worker that these descriptors are for; False if it is not ready, or dead."""
@@ -31,8 +42,10 @@ class Spare:
         if not readable:
             return False
         try:
-            if self._connection.recv(16) != _READY:
+            ready = self._connection.recv(_MAX_MESSAGE_BYTES)
+            if not ready:
                 return False
+            self.modules = json.loads(ready)
             socket.send_fds(self._connection, [_GO], list(descriptors))
         except OSError:
             return False
@@ -65,6 +78,19 @@ def note_source(source: bytes, local_policy: bytes, main_path: str) -> int:
     return descriptor
 
 
+def import_all(modules: Sequence[str]) -> None:
+    """Imports what a spare found harmless; what cannot be imported by its name is left to the workers."""
+    for name in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def _harmless(modules: list[str]) -> list[str]:
+    threads = len(os.listdir("/proc/self/task"))
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    return modules if threads == 1 and not loaded & _NOT_BEFORE_A_FORK else []
+
+
 def prepare_and_wait(connection: socket.socket, note: int, main: Callable[[Sequence[int]], None]) -> None:
     """Body of a spare process: prepares, says so, and becomes the worker `main(descriptors)` when it is told to.
 
@@ -80,8 +106,9 @@ def prepare_and_wait(connection: socket.socket, note: int, main: Callable[[Seque
         pickle.loads(local_policy)
     if main_path:
         import_main_path(main_path)
+    before = set(sys.modules)
     pickle.loads(source).spec()  # makes an environment: whatever that imports
-    connection.send(_READY)
+    connection.send(json.dumps(_harmless([name for name in sys.modules if name not in before])).encode())
     # A spare waits as long as its pool lives: the end of the server ends the wait, and the kernel ends the process with the server.
     message, descriptors, _, _ = socket.recv_fds(connection, 16, MAX_DESCRIPTORS)
     connection.close()

@@ -1,0 +1,90 @@
+"""The process that is ready to replace a worker: there from the first death on, replaceable itself, and harmless to the others."""
+
+import dataclasses
+import os
+import threading
+import time
+
+from tests.chaos.counting import PATIENT, Counting, act, begin, check, collect, kill, make_pool
+from tests.chaos.sessions import members
+from tests.chaos.test_leaks import SHAPE, kill_and_wait
+
+NUM_WORKERS = SHAPE.num_workers
+
+
+class Threaded(Counting):
+    """Has a thread from the time when it is made."""
+
+    def __init__(self):
+        super().__init__()
+        threading.Thread(target=time.sleep, args=(60.0,), daemon=True).start()
+
+
+def children_of_server(pool):
+    server = pool._workers._server._process.pid
+    return {pid for pid, parent in members(os.getsid(0)).items() if parent == server}
+
+
+def wait_for_children(pool, number):
+    deadline = time.monotonic() + 10.0
+    while len(found := children_of_server(pool)) != number:
+        assert time.monotonic() < deadline, f"expected {number} children of the fork server, got {found}"
+        act(pool, 0.02)
+    return found
+
+
+def kill_until(pool, is_so):
+    """Kills a worker again and again: a spare that is not ready yet is passed over."""
+    deadline = time.monotonic() + 20.0
+    while not is_so():
+        assert time.monotonic() < deadline
+        kill_and_wait(pool, 1)
+
+
+def test_a_spare_waits_from_the_first_death_on_and_becomes_the_next_worker():
+    with make_pool(SHAPE, Threaded) as pool:  # with a thread, so that there is always another spare
+        begin(pool)
+        collect(pool, 1)
+        assert len(children_of_server(pool)) == NUM_WORKERS
+        kill_and_wait(pool, 0)
+        spare = wait_for_children(pool, NUM_WORKERS + 1) - set(pool._workers._pids)
+        kill_until(pool, lambda: spare <= set(pool._workers._pids))
+        wait_for_children(pool, NUM_WORKERS + 1)
+        check(collect(pool, 2))
+
+
+def test_a_spare_that_is_killed_is_missed_by_nobody():
+    with make_pool(SHAPE, Threaded) as pool:
+        begin(pool)
+        collect(pool, 1)
+        kill_and_wait(pool, 0)
+        (spare,) = wait_for_children(pool, NUM_WORKERS + 1) - set(pool._workers._pids)
+        os.kill(spare, 9)
+        kill_and_wait(pool, 1)
+        kill_and_wait(pool, 0)
+        check(collect(pool, 2))
+
+
+def test_imports_that_start_no_thread_are_made_in_the_server_which_then_needs_no_spare():
+    with make_pool(SHAPE) as pool:
+        begin(pool)
+        collect(pool, 1)
+        kill_and_wait(pool, 0)
+        (spare,) = wait_for_children(pool, NUM_WORKERS + 1) - set(pool._workers._pids)
+        kill_until(pool, lambda: spare in pool._workers._pids)
+        kill_and_wait(pool, 0)
+        time.sleep(0.4)  # longer than until the next one would be prepared
+        assert len(children_of_server(pool)) == NUM_WORKERS
+        check(collect(pool, 2))
+
+
+def test_without_a_spare_workers_are_replaced_all_the_same():
+    options = dataclasses.replace(PATIENT, keep_spare=False)
+    with make_pool(SHAPE, supervision=options) as pool:
+        begin(pool)
+        collect(pool, 1)
+        kill_and_wait(pool, 0)
+        time.sleep(0.4)
+        assert len(children_of_server(pool)) == NUM_WORKERS
+        assert kill(pool, 1)
+        check(collect(pool, 2))
