@@ -49,9 +49,7 @@ class EntityTorso(nn.Module):
 
 
 def _seen(name: str, entities: EntitySet, others: dict[str, Array]) -> dict[str, Array]:
-    """What the dense layer of a set gets, [..., N, D] each: the entity, and all that is no entity."""
+    """What the dense layer of a set gets: the entities [..., N, F], and all that is no entity [..., 1, D], the same for each."""
     # Whatever is stored for a hidden entity, were it NaN, is nothing to anyone.
     features = jnp.where(entities.visible[..., None], entities.features, 0.0)
-    lead = features.shape[:-1]
-    spread = {other: jnp.broadcast_to(x[..., None, :], (*lead, x.shape[-1])) for other, x in others.items()}
-    return {**spread, name: features}
+    return {**{other: x[..., None, :] for other, x in others.items()}, name: features}

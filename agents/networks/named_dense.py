@@ -10,7 +10,8 @@ class NamedDense(nn.Module):
     """A dense layer over the concatenation of its inputs [..., D_i], whose weights are kept by the name of the input.
 
     An environment whose leaves change their names, or come in another order, then finds no weights or its own, and never those
-    of another leaf. Weights are orthogonal of gain sqrt(2) for each input by itself, so that a small one is not drowned.
+    of another leaf. Weights are orthogonal of gain sqrt(2) for each input by itself, so that a small one is not drowned. Inputs that
+    are the same along a leading axis come with 1 there, and are multiplied once.
 
     Attributes:
         features: size of the output.
@@ -25,5 +26,12 @@ class NamedDense(nn.Module):
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
         names = sorted(inputs)
         kernels = [self.param(f"kernel/{name}", init, (inputs[name].shape[-1], self.features)) for name in names]
-        x = jnp.concatenate([inputs[name] for name in names], axis=-1)
-        return x @ jnp.concatenate(kernels) + bias
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for place, name in enumerate(names):
+            groups.setdefault(inputs[name].shape[:-1], []).append(place)
+        outputs = [
+            jnp.concatenate([inputs[names[place]] for place in places], axis=-1)
+            @ jnp.concatenate([kernels[place] for place in places])
+            for places in groups.values()
+        ]
+        return sum(outputs[1:], outputs[0]) + bias
