@@ -11,8 +11,9 @@ from envpool_bridge.errors import UserError
 def importance_weights(probability: Array, num_windows: Array, exponent: Array | float) -> Array:
     """[N] float32 in (0, 1]: (num_windows * probability)^-beta, divided by the largest of the batch.
 
-    >>> importance_weights(jnp.array([0.5, 0.125, 0.25]), num_windows=jnp.array(8), exponent=1.0).tolist()
-    [0.25, 1.0, 0.5]
+    Examples:
+        >>> importance_weights(jnp.array([0.5, 0.125, 0.25]), num_windows=jnp.array(8), exponent=1.0).tolist()
+        [0.25, 1.0, 0.5]
 
     Args:
         probability: [N] float32, positive, of drawing each window.

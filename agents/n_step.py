@@ -34,10 +34,11 @@ def n_step(
 
     A sum ends early where its episode does (truncation bootstraps from the terminal observation) and at the end of the window.
 
-    >>> no, last = jnp.zeros([3, 1], bool), jnp.array([[False], [False], [True]])
-    >>> found = n_step(jnp.ones([3, 1]), terminated=last, truncated=no, valid=~no, discount=0.5, num_steps=2)
-    >>> found.reward[:, 0].tolist(), found.discount[:, 0].tolist(), found.position[:, 0].tolist()
-    ([1.5, 1.5, 1.0], [0.25, 0.0, 0.0], [2, 3, 3])
+    Examples:
+        >>> no, last = jnp.zeros([3, 1], bool), jnp.array([[False], [False], [True]])
+        >>> found = n_step(jnp.ones([3, 1]), terminated=last, truncated=no, valid=~no, discount=0.5, num_steps=2)
+        >>> found.reward[:, 0].tolist(), found.discount[:, 0].tolist(), found.position[:, 0].tolist()
+        ([1.5, 1.5, 1.0], [0.25, 0.0, 0.0], [2, 3, 3])
 
     Args:
         reward: [L, B] float32.

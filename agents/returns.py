@@ -25,9 +25,10 @@ def gae(
 
     delta_t = r_t + g (1 - terminated_t) V_{t+1} - V_t;  A_t = delta_t + g lambda (1 - ended_t) valid_{t+1} A_{t+1}.
 
-    >>> one, no = jnp.ones([3, 1]), jnp.zeros([3, 1], bool)
-    >>> gae(one, jnp.zeros([4, 1]), no, no, ~no, discount=0.5, lambda_=1.0)[:, 0].tolist()
-    [1.75, 1.5, 1.0]
+    Examples:
+        >>> one, no = jnp.ones([3, 1]), jnp.zeros([3, 1], bool)
+        >>> gae(one, jnp.zeros([4, 1]), no, no, ~no, discount=0.5, lambda_=1.0)[:, 0].tolist()
+        [1.75, 1.5, 1.0]
 
     Args:
         reward: [T, B] float32.
@@ -70,11 +71,12 @@ def n_step_returns(
 
     The sum stops early where the episode ends (bootstrapping if truncated) and at the end of the trajectory.
 
-    >>> reward, value = jnp.ones([3, 1]), jnp.full([4, 1], 8.0)
-    >>> no, cut = jnp.zeros([3, 1], bool), jnp.array([[False], [True], [False]])
-    >>> ends = {"truncated": no, "valid": ~no, "discount": 0.5, "num_steps": 2}
-    >>> n_step_returns(reward, value, no, **ends)[:, 0].tolist(), n_step_returns(reward, value, cut, **ends)[:, 0].tolist()
-    ([3.5, 3.5, 5.0], [1.5, 1.0, 5.0])
+    Examples:
+        >>> reward, value = jnp.ones([3, 1]), jnp.full([4, 1], 8.0)
+        >>> no, cut = jnp.zeros([3, 1], bool), jnp.array([[False], [True], [False]])
+        >>> ends = {"truncated": no, "valid": ~no, "discount": 0.5, "num_steps": 2}
+        >>> n_step_returns(reward, value, no, **ends)[:, 0].tolist(), n_step_returns(reward, value, cut, **ends)[:, 0].tolist()
+        ([3.5, 3.5, 5.0], [1.5, 1.0, 5.0])
 
     Args:
         reward: [T, B] float32.
@@ -107,8 +109,9 @@ def n_step_returns(
 def standardise(x: Array, weight: Array, epsilon: float = 1e-8) -> Array:
     """`x` shifted and scaled to weighted mean 0 and standard deviation 1; all zero if the weights are.
 
-    >>> standardise(jnp.array([1.0, 3.0, 100.0]), weight=jnp.array([1.0, 1.0, 0.0])).tolist()
-    [-1.0, 1.0, 0.0]
+    Examples:
+        >>> standardise(jnp.array([1.0, 3.0, 100.0]), weight=jnp.array([1.0, 1.0, 0.0])).tolist()
+        [-1.0, 1.0, 0.0]
 
     Args:
         x: any shape.
@@ -123,8 +126,9 @@ def standardise(x: Array, weight: Array, epsilon: float = 1e-8) -> Array:
 def weighted_mean(x: Array, weight: Array) -> Array:
     """Scalar mean of `x` under `weight` of the same shape; 0 if all weights are 0.
 
-    >>> float(weighted_mean(jnp.array([1.0, 3.0, jnp.nan]), weight=jnp.array([1.0, 1.0, 0.0])))
-    2.0
+    Examples:
+        >>> float(weighted_mean(jnp.array([1.0, 3.0, jnp.nan]), weight=jnp.array([1.0, 1.0, 0.0])))
+        2.0
     """
     total = jnp.sum(weight)
     return jnp.sum(jnp.where(weight > 0, x, 0.0) * weight) / jnp.where(total > 0, total, 1.0)

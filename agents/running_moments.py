@@ -72,10 +72,11 @@ def batch_moments(x: Array, valid: Array) -> Moments:
 def merge(running: RunningMoments, batch: Moments) -> RunningMoments:
     """The moments of all values so far and those of the batch; an empty batch changes nothing.
 
-    >>> x = jnp.array([[1.0, 2.0], [3.0, 4.0]])
-    >>> after = merge(no_moments(()), batch_moments(x, jnp.ones([2, 2], bool)))
-    >>> float(after.mean.sum()), float(after.variance.sum())
-    (2.5, 1.25)
+    Examples:
+        >>> x = jnp.array([[1.0, 2.0], [3.0, 4.0]])
+        >>> after = merge(no_moments(()), batch_moments(x, jnp.ones([2, 2], bool)))
+        >>> float(after.mean.sum()), float(after.variance.sum())
+        (2.5, 1.25)
 
     Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances", eq. 2.1.
     """

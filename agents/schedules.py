@@ -12,9 +12,10 @@ Kind = Literal["constant", "linear"]
 def make_schedule(kind: Kind, initial: float, total_steps: int) -> optax.Schedule:
     """`initial` for ever, or falling linearly to 0 at `total_steps` gradient steps.
 
-    >>> rate = make_schedule("linear", initial=0.5, total_steps=4)
-    >>> [float(rate(step)) for step in (0, 1, 4, 9)]
-    [0.5, 0.375, 0.0, 0.0]
+    Examples:
+        >>> rate = make_schedule("linear", initial=0.5, total_steps=4)
+        >>> [float(rate(step)) for step in (0, 1, 4, 9)]
+        [0.5, 0.375, 0.0, 0.0]
 
     Raises:
         UserError: a linear schedule without a total.

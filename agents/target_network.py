@@ -10,8 +10,9 @@ from envpool_bridge.errors import UserError
 def polyak(target: Params, online: Params, step_size: float | Array) -> Params:
     """The exponential average: `target + step_size * (online - target)` of every leaf, in the leaf's dtype.
 
-    >>> polyak({"w": jnp.array([0.0, 8.0])}, {"w": jnp.array([4.0, 8.0])}, step_size=0.25)["w"].tolist()
-    [1.0, 8.0]
+    Examples:
+        >>> polyak({"w": jnp.array([0.0, 8.0])}, {"w": jnp.array([4.0, 8.0])}, step_size=0.25)["w"].tolist()
+        [1.0, 8.0]
 
     Source: Lillicrap et al. 2016 (arXiv:1509.02971), algorithm 1, where `step_size` is called tau.
 
@@ -31,9 +32,10 @@ def polyak(target: Params, online: Params, step_size: float | Array) -> Params:
 def periodic(target: Params, online: Params, num_gradient_steps: Array, period: int) -> Params:
     """`online` after every `period`-th gradient step, `target` after the others.
 
-    >>> old, new = jnp.array(1.0), jnp.array(2.0)
-    >>> [float(periodic(old, new, jnp.array(step), period=3)) for step in (1, 2, 3, 4)]
-    [1.0, 1.0, 2.0, 1.0]
+    Examples:
+        >>> old, new = jnp.array(1.0), jnp.array(2.0)
+        >>> [float(periodic(old, new, jnp.array(step), period=3)) for step in (1, 2, 3, 4)]
+        [1.0, 1.0, 2.0, 1.0]
 
     Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", algorithm 1, where `period` is called C.
 

@@ -123,8 +123,9 @@ def _plain_backup(reward: Array, discount: Array, following: Array) -> Array:
 def project(values: Array, probabilities: Array, low: float, high: float) -> Array:
     """A distribution over any values moved to K fixed ones: each value's probability goes to its two neighbours, by nearness.
 
-    >>> project(jnp.array([0.25, 9.0, 9.0]), jnp.array([0.5, 0.25, 0.25]), low=0.0, high=2.0).tolist()
-    [0.375, 0.125, 0.5]
+    Examples:
+        >>> project(jnp.array([0.25, 9.0, 9.0]), jnp.array([0.5, 0.25, 0.25]), low=0.0, high=2.0).tolist()
+        [0.375, 0.125, 0.5]
 
     Args:
         values: [..., K] what can be; those beyond the ends count as the ends.
@@ -163,8 +164,9 @@ def quantile_huber(quantiles: Array, target: Array, shares: Array, kappa: float)
 def huber(error: Array, delta: float | None) -> Array:
     """Half the square, linear beyond `delta` with the derivative `delta`; None: half the square everywhere. [...].
 
-    >>> huber(jnp.array([-3.0, 0.5]), delta=1.0).tolist(), huber(jnp.array([-3.0, 0.5]), delta=None).tolist()
-    ([2.5, 0.125], [4.5, 0.125])
+    Examples:
+        >>> huber(jnp.array([-3.0, 0.5]), delta=1.0).tolist(), huber(jnp.array([-3.0, 0.5]), delta=None).tolist()
+        ([2.5, 0.125], [4.5, 0.125])
     """
     if delta is None:
         return 0.5 * jnp.square(error)
@@ -176,8 +178,9 @@ def huber(error: Array, delta: float | None) -> Array:
 def rescale(x: Array, epsilon: float) -> Array:
     """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x: returns of any size in a small range. [...].
 
-    >>> rescale(jnp.array([-8.0, 0.0, 99.0]), epsilon=0.0).tolist()
-    [-2.0, 0.0, 9.0]
+    Examples:
+        >>> rescale(jnp.array([-8.0, 0.0, 99.0]), epsilon=0.0).tolist()
+        [-2.0, 0.0, 9.0]
 
     Source: Pohlen et al. 2018 (arXiv:1805.11593), proposition A.2; Kapturowski et al. 2019 (R2D2), section 2.3.
     """

@@ -32,8 +32,9 @@ def leaves(tree: Tree) -> list[Any]:
 def paths(tree: Tree) -> list[str]:
     """The path of each leaf, in the order of `leaves`.
 
-    >>> paths({"image": 0, "arm": (1, 2)})
-    ['arm/0', 'arm/1', 'image']
+    Examples:
+        >>> paths({"image": 0, "arm": (1, 2)})
+        ['arm/0', 'arm/1', 'image']
     """
     return [path_name(path) for path, _ in items(tree)]
 
@@ -70,8 +71,9 @@ def lookup(tree: Tree, path: Path) -> Any:
 def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """A tree of `function(leaf, ...)`; the others have the structure of the first.
 
-    >>> map_leaves(lambda x, y: x + y, {"a": 1, "b": (2,)}, {"a": 10, "b": (20,)})
-    {'a': 11, 'b': (22,)}
+    Examples:
+        >>> map_leaves(lambda x, y: x + y, {"a": 1, "b": (2,)}, {"a": 10, "b": (20,)})
+        {'a': 11, 'b': (22,)}
     """
     if is_dict(tree):
         return {key: map_leaves(function, tree[key], *[other[key] for other in others]) for key in sorted(tree)}

@@ -15,10 +15,11 @@ from agents.distributions.masking import ILLEGAL
 def categorical(num_values: int) -> Distribution:
     """One of `num_values` actions; parameters are logits. Actions are int32 of shape ().
 
-    >>> fair = categorical(4)
-    >>> logits = jnp.zeros([2, 4])
-    >>> jnp.exp(fair.log_prob(logits, jnp.array([0, 3]))).round(3).tolist(), jnp.exp(fair.entropy(logits)).round(3).tolist()
-    ([0.25, 0.25], [4.0, 4.0])
+    Examples:
+        >>> fair = categorical(4)
+        >>> logits = jnp.zeros([2, 4])
+        >>> jnp.exp(fair.log_prob(logits, jnp.array([0, 3]))).round(3).tolist(), jnp.exp(fair.entropy(logits)).round(3).tolist()
+        ([0.25, 0.25], [4.0, 4.0])
     """
 
     def sample(parameters: Array, keys: Array) -> Array:

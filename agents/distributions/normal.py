@@ -12,10 +12,11 @@ _LOG_2PI = 1.8378770664093453
 def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution:
     """Independent Gaussians; parameters are means then log standard deviations. The environment clips to its bounds.
 
-    >>> gaussian = diagonal_normal(2, shape=(2,))
-    >>> parameters = jnp.array([[0.5, -0.5, 0.0, 0.0]])  # two means, two logarithms of deviations
-    >>> gaussian.mode(parameters).tolist(), round(float(gaussian.entropy(parameters)[0]), 3)
-    ([[0.5, -0.5]], 2.838)
+    Examples:
+        >>> gaussian = diagonal_normal(2, shape=(2,))
+        >>> parameters = jnp.array([[0.5, -0.5, 0.0, 0.0]])  # two means, two logarithms of deviations
+        >>> gaussian.mode(parameters).tolist(), round(float(gaussian.entropy(parameters)[0]), 3)
+        ([[0.5, -0.5]], 2.838)
     """
 
     def sample(parameters: Array, keys: Array) -> Array:

@@ -19,9 +19,10 @@ _HOW = 'your own policy is "path/to/file.py:function" or "module:function"'
 def load_policy(name: str) -> DistributionPolicy:
     """The policy that `name` stands for; a user's own is checked to return a Plan each time it is called.
 
-    >>> plan = load_policy("serial")(RunConfig(num_envs=8), Resources(num_cores=2, platform="cpu", num_devices=1))
-    >>> plan.policy, plan.num_rows
-    ('serial', 8)
+    Examples:
+        >>> plan = load_policy("serial")(RunConfig(num_envs=8), Resources(num_cores=2, platform="cpu", num_devices=1))
+        >>> plan.policy, plan.num_rows
+        ('serial', 8)
 
     Args:
         name: of POLICIES, "path/to/file.py:function" (relative to the working directory) or "module:function".

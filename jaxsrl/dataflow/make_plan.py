@@ -9,10 +9,11 @@ from jaxsrl.dataflow.resources import Resources
 def make_plan(config: RunConfig, resources: Resources | None = None) -> Plan:
     """What `config.policy` makes of this configuration and these resources.
 
-    >>> config = RunConfig(policy="serial", num_envs=8, rollout_length=16)
-    >>> plan = make_plan(config, Resources(num_cores=2, platform="cpu", num_devices=1))
-    >>> [fragment.name for fragment in plan.fragments], plan.num_rows, plan.shape.rollout_length
-    (['environments', 'inference', 'learner'], 8, 16)
+    Examples:
+        >>> config = RunConfig(policy="serial", num_envs=8, rollout_length=16)
+        >>> plan = make_plan(config, Resources(num_cores=2, platform="cpu", num_devices=1))
+        >>> [fragment.name for fragment in plan.fragments], plan.num_rows, plan.shape.rollout_length
+        (['environments', 'inference', 'learner'], 8, 16)
 
     Args:
         config: of the run; the plan is for this one alone.
