@@ -165,9 +165,12 @@ class GymnasiumRows:
         self._writer.write(observations, out.observation, self._num_steps, strict)
         self._last_observation = out.observation
         try:
-            out.reward[...] = rewards
-        except (TypeError, ValueError):
+            with np.errstate(over="ignore"):  # becomes infinite, which `verify` refuses
+                out.reward[...] = rewards
+        except (OverflowError, TypeError, ValueError):
             self._require_forms(rewards, terminated, truncated)
+            for row, reward in enumerate(rewards):  # an int beyond all floats
+                self._require(row, "reward", validation.reward_error(reward, self._spec.reward_dtype))
             raise
         for row in resets:
             out.valid[row] = False

@@ -1,5 +1,6 @@
 """Writes the observations of several environments into arrays; whatever has another form than the spec is refused."""
 
+import contextlib
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
@@ -162,10 +163,11 @@ class _LeafWriter:
     def _write_one_by_one(self, observations: Sequence[Any], out: np.ndarray, step: int) -> None:
         spec = self._spec
         if isinstance(spec, DiscreteSpec) and _INTEGERS.issuperset(map(type, observations)):
-            values = np.asarray(observations, np.int64) - spec.start
-            if values.min() >= 0 and values.max() < spec.num_values:
-                out[...] = values
-                return
+            with contextlib.suppress(OverflowError):  # an int beyond 64 bits is refused below
+                values = np.asarray(observations, np.int64) - spec.start
+                if values.min() >= 0 and values.max() < spec.num_values:
+                    out[...] = values
+                    return
         for row, observation in enumerate(observations):
             problem = self._form.problem(observation)
             if problem is not None:
