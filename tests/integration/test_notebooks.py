@@ -32,7 +32,7 @@ SMALL = {
     ),
     "05_own_environment_and_network": (
         "ENV_STEPS = 40_960; SIZE = 4",
-        "assert evaluation.mean_return > 0.3 and 'field observation' in refusal",
+        "assert evaluation.mean_return > 0.3 and 'row 0, step 0: bad observation' in refusal",
     ),
 }
 
