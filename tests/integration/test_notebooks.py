@@ -14,8 +14,8 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 # What takes the place of each notebook's first cell of code, and what must hold once it has run.
 SMALL = {
     "01_train_ppo": (
-        "ENV_STEPS = 40_000; EPISODES = 10",
-        "assert evaluation.mean_return > 50.0 and len(curve) > 1 and len(evaluation.returns) == 10",
+        "ENV_STEPS = 20_480; EPISODES = 4",
+        "assert evaluation.mean_return > 30.0 and len(curve) > 1 and len(evaluation.returns) == 4",
     ),
     "02_variant_loss": (
         "ENV_STEPS = 10_240; SEEDS = (0,)",
@@ -31,7 +31,7 @@ SMALL = {
         "assert largest_difference < 1e-4 and 'use --run.num-env-workers' in refusal",
     ),
     "05_own_environment_and_network": (
-        "ENV_STEPS = 40_960; SIZE = 4",
+        "ENV_STEPS = 20_480; SIZE = 3",
         "assert evaluation.mean_return > 0.3 and 'row 0, step 0: bad observation' in refusal",
     ),
 }
