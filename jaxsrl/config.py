@@ -8,6 +8,7 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.supervisor_options import SupervisorOptions
+from jaxsrl.metrics.metrics_config import MetricsConfig
 
 # What may differ when a run directory is resumed: how long and how often. Mind that a schedule over the whole run (a learning
 # rate that falls to 0, say) stretches with `env_steps`: what follows is then not the longer run from the start.
@@ -20,6 +21,8 @@ MAY_CHANGE = frozenset(
         "run.log_every_seconds",
         "run.grace_seconds",
         *(f"run.supervision.{field.name}" for field in dataclasses.fields(SupervisorOptions)),
+        "run.metrics",  # which directories of older versions do not know
+        *(f"run.metrics.{field.name}" for field in dataclasses.fields(MetricsConfig)),
         "run.checkpoint_replay",
         "run.replay_on",
         "run.max_skipped_updates",
@@ -65,6 +68,7 @@ class RunConfig:
             that many the batch is written into the run's directory, and `when_not_finite` counts.
         when_not_finite: "stop" ends the run with an error, "roll_back" goes on from what the newest good checkpoint had learned.
         supervision: what is done about environment processes that die or hang, and environments that fail.
+        metrics: where records go, besides metrics.jsonl and the terminal.
         host_devices: splits a CPU into so many jax devices; 0 leaves it whole.
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
@@ -104,6 +108,7 @@ class RunConfig:
     grace_seconds: float = 0.0
     evaluation_episodes: int = 100
     supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
+    metrics: MetricsConfig = dataclasses.field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
         at_least_one = (

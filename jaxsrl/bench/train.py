@@ -22,7 +22,12 @@ from jaxsrl.dataflow.resources import Resources
 from jaxsrl.environments import source_of
 from jaxsrl.runtime.run import run
 
-_SHARES = ("wait_share/environment", "wait_share/inference", "wait_share/learner")
+# By fragment in a record, by kind in what a bench prints: our own policies name their fragments alike.
+_SHARES = {
+    "environment": "wait_share/environments",
+    "inference": "wait_share/inference",
+    "learner": "wait_share/learner",
+}
 
 
 def bench_train(
@@ -93,7 +98,7 @@ def _summary(records: list[dict[str, Any]], action_repeat: int) -> dict[str, Any
     return {
         "env_steps_per_second": speed,
         "frames_per_second": speed * action_repeat,
-        **{name.replace("/", "_"): median(name) for name in _SHARES},
+        **{f"wait_share_{part}": median(name) for part, name in _SHARES.items()},
         "inference_batch_rows": median("inference/batch_rows"),
         "inference_latency_ms": median("inference/latency_ms"),
         "policy_lag_mean": median("policy/lag_mean"),

@@ -6,6 +6,7 @@ Source: Mnih et al. 2016 (arXiv:1602.01783); bounded staleness: Ho et al. 2013 (
 import contextlib
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -69,6 +70,9 @@ class ParameterServer:
 
     The optimizer sees one step for each gradient applied, num_replicas times as many an update as a single learner takes: a
     learning-rate schedule that counts optimizer steps must be made for that many.
+
+    Attributes:
+        busy_seconds: that some replica has held the server to have its gradient taken in or its trajectory ended, in all.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class ParameterServer:
                 thread that completed it. They are on the server's device and never donated. It must not call the server.
             timeout_seconds: longest wait for another replica's call, the first of which compiles.
         """
+        self.busy_seconds = 0.0
         self._programs = ServerPrograms(steps, device)
         self._copy = jax.jit(lambda values: jax.tree.map(jnp.copy, values))
         self._device, self._max_staleness = device, max_staleness
@@ -139,6 +144,7 @@ class ParameterServer:
         """
         grads, metrics = self._programs.receive((grads, metrics))
         with self._locked():
+            start = time.perf_counter()
             staleness, counters = self._version - version, self._counters
             if staleness < 0:
                 raise ValueError(f"a gradient of version {version} came to a server at version {self._version}")
@@ -155,6 +161,7 @@ class ParameterServer:
                 staleness_sum=counters.staleness_sum + staleness,
                 staleness_max=max(counters.staleness_max, staleness),
             )
+            self.busy_seconds += time.perf_counter() - start
             return True
 
     def complete(self, replica: int, prepared_metrics: Metrics, step_metrics: Sequence[Block]) -> Metrics:
@@ -170,6 +177,7 @@ class ParameterServer:
         """
         received = jax.device_put(list(step_metrics), self._device)
         with self._locked():
+            start = time.perf_counter()
             number = jax.device_put(np.int32(self._completed[replica]), self._device)
             programs, progress = self._programs, self._progress(replica)
             state = LearnerState(programs.unpack(self._params), self._opt_state, number, self._extra)
@@ -181,6 +189,7 @@ class ParameterServer:
                 self._num_updates += 1
                 self._on_update(self._num_updates, state.params)
                 self._changed.notify_all()
+            self.busy_seconds += time.perf_counter() - start
             return metrics
 
     def trajectories_completed(self, replica: int) -> int:

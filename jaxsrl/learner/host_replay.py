@@ -1,6 +1,7 @@
 """Learning from experience that is kept on the host: insertion, draws ahead of the learner, a compiled gradient step for each."""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample, Trajec
 from envpool_bridge.slot_views import SlotViews
 from jaxsrl.learner.finite import SKIPPED, finite_or_before
 from jaxsrl.learner.mesh import Device, LearnerMesh, as_trajectory
+from jaxsrl.metrics.fragment_shares import SAMPLE_WAIT_SECONDS
 from jaxsrl.replay.host_buffer import HostBuffer
 from jaxsrl.replay.on_device import StepKeys, prepare_sample, step_keys
 from jaxsrl.replay.prefetch import PrefetchingSampler
@@ -63,11 +65,14 @@ class HostReplay:
         self._refresh = jax.jit(agent.data.refresh or (lambda state: state))
         self._keys = jax.jit(self._keys_of)
         self._no_sums: Metrics | None = None
+        self._inserting_seconds = 0.0
 
     def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
         """As `mesh.KeyedUpdate`; the batch is copied before this returns, and the state is donated."""
         key = jax.random.fold_in(self._run_key, state.num_updates)
+        start = time.perf_counter()
         self._buffer.insert(batch)
+        self._inserting_seconds += time.perf_counter() - start
         due = self._buffer.steps_due()
         keys = [self._keys(key, np.int32(number)) for number in range(due)]
         if due:
@@ -81,6 +86,13 @@ class HostReplay:
             self._sampler.give_priorities(priority)
         self._sampler.finish()
         return self._refresh(state), self._metrics(sums, due)
+
+    def totals(self) -> dict[str, float]:
+        """Seconds since the start, by metric name: that replay worked, and that the learner waited for its samples."""
+        return {
+            "replay/busy_seconds": self._inserting_seconds + self._sampler.busy_seconds,
+            SAMPLE_WAIT_SECONDS: self._sampler.waited_seconds,
+        }
 
     def restore(self, saved: Buffer) -> None:
         """Goes on from what `saved` gave, here or from a device; before the first update.

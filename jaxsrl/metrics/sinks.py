@@ -1,10 +1,13 @@
-"""Where records go: `metrics.jsonl`, TensorBoard, the terminal."""
+"""Where records go: `metrics.jsonl`, and several sinks as one of which none can end a run."""
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
+
+from jaxsrl.metrics.whole_appends import WholeAppends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Record:
 
 
 class MetricsSink(Protocol):
-    """Takes records."""
+    """Takes records. Whatever it raises is told once and counted; it is given the next record all the same."""
 
     def write(self, record: Record) -> None:
         """Takes one record."""
@@ -39,56 +42,90 @@ class MetricsSink(Protocol):
 
 
 class JsonlSink:
-    """One JSON object a line; a resumed run appends."""
+    """One JSON object a line; a resumed run appends. The file has whole lines only, whatever the disk does."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file for appending."""
-        self._file = open(path, "a")  # noqa: SIM115  open as long as the run
+        """Opens the file with the first record, for appending."""
+        self._path = path
+        self._file: WholeAppends | None = None
 
     def write(self, record: Record) -> None:
-        """Appends a line."""
+        """Appends a line.
+
+        Raises:
+            OSError: it could not be written; nothing of it is left in the file.
+        """
         fixed = {name: value for name, value in dataclasses.asdict(record).items() if name != "values"}
-        self._file.write(json.dumps({**fixed, **record.values}) + "\n")
-        self._file.flush()
+        if self._file is None:
+            self._file = WholeAppends(self._path)
+            _drop_torn_line(self._path, self._file)
+        self._file.append((json.dumps({**fixed, **record.values}) + "\n").encode())
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
-class TensorBoardSink:
-    """TensorBoard scalars over env steps."""
-
-    def __init__(self, directory: Path) -> None:
-        """Writes event files under `directory`."""
-        from tensorboardX import SummaryWriter
-
-        self._writer = SummaryWriter(str(directory))
-
-    def write(self, record: Record) -> None:
-        """Adds a point to every curve."""
-        for name, value in record.values.items():
-            self._writer.add_scalar(name, value, record.env_steps)
-
-    def close(self) -> None:
-        """Flushes and closes."""
-        self._writer.close()
+def _drop_torn_line(path: Path, file: WholeAppends) -> None:
+    """Takes away what a process that was killed had written of its last line: the next one would be glued to it."""
+    end = file.size
+    with open(path, "rb") as reader:
+        while end:
+            begin = max(0, end - (1 << 16))
+            reader.seek(begin)
+            newline = reader.read(end - begin).rfind(b"\n")
+            end = begin + newline + 1
+            if newline >= 0:
+                break
+    if end < file.size:
+        file.cut(end)
 
 
 class Sinks:
-    """Several sinks as one."""
+    """Several sinks as one. A sink that fails loses a record, which is counted; it ends neither the run nor the other sinks.
 
-    def __init__(self, sinks: Sequence[MetricsSink]) -> None:
-        """Passes every record to each of `sinks`."""
+    Attributes:
+        lost_records: that some sink did not take, since the process began; recorded as `metrics/lost_records`.
+    """
+
+    def __init__(self, sinks: Sequence[MetricsSink], say: Callable[[str], None] | None = None) -> None:
+        """Passes every record to each of `sinks`, and tells `say` (stderr if None) when one fails for the first time."""
+        self.lost_records = 0
         self._sinks = list(sinks)
+        self._say = say or _to_stderr
+        self._told: set[int] = set()
 
     def write(self, record: Record) -> None:
-        """Passes the record on."""
+        """Passes the record on, with the number of those lost before it."""
+        values = {**record.values, "metrics/lost_records": float(self.lost_records)}
+        record = dataclasses.replace(record, values=values)
         for sink in self._sinks:
-            sink.write(record)
+            try:
+                sink.write(record)
+            except Exception as error:  # noqa: BLE001  a sink may be anything: a full disk, a service that is down
+                self.lost_records += 1
+                self._tell(sink, error)
 
     def close(self) -> None:
         """Closes all."""
         for sink in self._sinks:
-            sink.close()
+            try:
+                sink.close()
+            except Exception as error:  # noqa: BLE001  as above
+                self._tell(sink, error)
         self._sinks = []
+
+    def _tell(self, sink: MetricsSink, error: Exception) -> None:
+        if id(sink) in self._told:
+            return
+        self._told.add(id(sink))
+        self._say(
+            f"metrics: {type(sink).__name__} failed ({type(error).__name__}: {error}); training goes on, and records that it "
+            f"does not take are counted as metrics/lost_records"
+        )
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")

@@ -6,6 +6,7 @@ found, d = `ReplayConfig.priority_delay`. So d samples are drawn ahead, and a bu
 
 import collections
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,10 @@ class PrefetchingSampler:
 
     The learner's turn is: insert, `begin`, then `get` and `give_priorities` for each gradient step, and `finish`. The buffer
     may be used by others only between `finish` and `begin`.
+
+    Attributes:
+        busy_seconds: that the thread has drawn, gathered and taken in priorities, in all.
+        waited_seconds: that `get` and `finish` have waited, in all.
     """
 
     def __init__(self, buffer: HostBuffer, timeout_seconds: float = 600.0) -> None:
@@ -38,6 +43,7 @@ class PrefetchingSampler:
             timeout_seconds: of every wait: for a sample to be gathered, and for priorities to be computed, which the first
                 time includes compiling the learner.
         """
+        self.busy_seconds = self.waited_seconds = 0.0
         self._buffer, self._timeout = buffer, timeout_seconds
         self._delay = buffer.sizes.priority_delay
         self._prioritised = bool(buffer.sizes.priority_exponent)
@@ -63,7 +69,10 @@ class PrefetchingSampler:
             WaitTimeoutError: it is not ready in time.
             ReplayClosedError: closed; its cause is the error of the thread, if there was one.
         """
-        return self._samples.get(self._timeout)
+        start = time.perf_counter()
+        sample = self._samples.get(self._timeout)
+        self.waited_seconds += time.perf_counter() - start
+        return sample
 
     def give_priorities(self, priority: Any) -> None:
         """The priorities [N] of the oldest sample that has none yet; they need not be computed yet. Raises as `get`."""
@@ -73,7 +82,9 @@ class PrefetchingSampler:
     def finish(self) -> None:
         """Waits until this turn's samples are drawn and the priorities that the next turn's draws know are in. Raises as `get`."""
         if self._under_way:
+            start = time.perf_counter()
             self._finished.get(self._timeout)
+            self.waited_seconds += time.perf_counter() - start
             self._under_way = False
 
     def sent(self) -> list[Sent]:
@@ -120,12 +131,17 @@ class PrefetchingSampler:
             self._close_queues(error)
 
     def _draw(self, key: Array) -> None:
+        start = time.perf_counter()
         sample, drawn = self._buffer.sample(key)
+        self.busy_seconds += time.perf_counter() - start
         self._samples.put(sample, self._timeout)
         if not self._prioritised:
             return
         self._unknown.append(drawn)
         if len(self._unknown) > self._delay:
             # Before the next draw, and before the next insertion, which would age the windows.
-            self._buffer.update_priorities(self._unknown[0], self._priorities.get(self._timeout))
+            priority = np.asarray(self._priorities.get(self._timeout))  # waits until they are computed
+            start = time.perf_counter()
+            self._buffer.update_priorities(self._unknown[0], priority)
+            self.busy_seconds += time.perf_counter() - start
             self._unknown.popleft()

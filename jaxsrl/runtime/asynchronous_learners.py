@@ -113,6 +113,11 @@ class AsynchronousLearners:
             self.stats.skipped = self._watch.skipped
         return True
 
+    def totals(self) -> dict[str, float]:
+        """Seconds since the start, by metric name: mean over replicas that they waited, and that the server was held."""
+        waited = self._source.totals()["learner/wait_seconds"] / len(self._replicas)
+        return {"learner/wait_seconds": waited, "server/busy_seconds": self._server.busy_seconds}
+
     def continue_from(self, learnt: LearnerState) -> None:
         """Refuses: replicas push at their own pace, and what they are computing cannot be called back.
 

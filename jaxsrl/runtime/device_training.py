@@ -63,7 +63,7 @@ class DeviceTraining(Training):
             self._saved,
             self.finite_watch(),
         )
-        reporter = Reporter(sinks, learner, dict, config.env_steps_per_update, setup.spec.action_repeat)
+        reporter = Reporter(sinks, learner, dict, config.env_steps_per_update, setup.spec.action_repeat, setup.plan)
         self.report_on(reporter, learner.num_updates)
 
         def after_dispatch() -> None:

@@ -9,6 +9,7 @@ from jaxsrl.checkpoint import Arrays
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import HostLearner, Learner, run_learner
 from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.runtime.asynchronous_learners import AsynchronousLearners
 from jaxsrl.runtime.interpret import devices_of, make_host_replay, make_learner, make_source
 from jaxsrl.runtime.progress import Progress, begin, buffer_to_arrays, from_arrays, to_arrays
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
@@ -81,7 +82,10 @@ class HostTraining(Training):
         self._learner = learner
         source.start(progress.reset)
         self.report_on(
-            Reporter(sinks, learner, source.totals, self.config.env_steps_per_update, setup.spec.action_repeat), first
+            Reporter(
+                sinks, learner, self._totals, self.config.env_steps_per_update, setup.spec.action_repeat, setup.plan
+            ),
+            first,
         )
         if progress.log.last_observation is not None:
             self._check_replay(source, progress.log.last_observation)
@@ -125,6 +129,13 @@ class HostTraining(Training):
         finally:
             if self._replay is not None:
                 self._replay.close()
+
+    def _totals(self) -> dict[str, float]:
+        """Of all that runs beside the learner; see `TrajectorySource.totals`."""
+        totals = dict(self._source.totals()) if self._source is not None else {}
+        if isinstance(self._learner, AsynchronousLearners):
+            totals |= self._learner.totals()
+        return totals | (self._replay.totals() if self._replay is not None else {})
 
     def _check_replay(self, source: TrajectorySource, expected: Tree) -> None:
         """Warns where replayed environments did not get to where they were; the run goes on from where they are."""

@@ -8,7 +8,9 @@ import jax
 
 from agents.api import LearnerState, Metrics
 from envpool_bridge.supervisor import SupervisionTotals
+from jaxsrl.dataflow.plan import Plan
 from jaxsrl.learner.loop import LearnerStats
+from jaxsrl.metrics.fragment_shares import fragment_shares
 from jaxsrl.metrics.sinks import MetricsSink, Record
 from jaxsrl.runtime.source import supervision_metrics
 
@@ -59,8 +61,19 @@ class Reporter:
         source_totals: Callable[[], Mapping[str, float]],
         steps_per_update: int,
         action_repeat: int,
+        plan: Plan,
     ) -> None:
-        """Starts the clock; `source_totals` as TrajectorySource gives them."""
+        """Starts the clock.
+
+        Args:
+            sink: takes the records.
+            learner: whose state and totals to read.
+            source_totals: of everything else: seconds and counts since the start, by name, as TrajectorySource gives them.
+            steps_per_update: env steps that an update learns from.
+            action_repeat: frames an env step.
+            plan: whose fragments the shares are of.
+        """
+        self._plan = plan
         self._sink, self._learner, self._source_totals = sink, learner, source_totals
         self._steps_per_update, self._repeat = steps_per_update, action_repeat
         self._started = self._since = time.perf_counter()
@@ -79,7 +92,8 @@ class Reporter:
         updates = gained["learner/updates"]
         values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
         values |= episodes
-        values |= rates(gained, seconds)
+        values |= fragment_shares(self._plan, gained, seconds)
+        values |= call_rates(gained)
         values |= {name: total for name, total in totals.items() if name in _COUNTED}
         values["speed/env_steps_per_second"] = updates * self._steps_per_update / seconds
         values["policy/lag_mean"] = gained["learner/lag_sum"] / updates if updates else 0.0
@@ -104,16 +118,12 @@ class Reporter:
         return {**self._source_totals(), **own}
 
 
-def rates(gained: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Wait shares, and the inference server's batch size (rows) and latency (milliseconds), from totals over `seconds`."""
-    values = {
-        f"wait_share/{part}": min(1.0, gained[f"{part}/wait_seconds"] / seconds)
-        for part in ("environment", "inference", "learner")
-        if f"{part}/wait_seconds" in gained
-    }
-    values["busy_share/learner"] = min(1.0, gained.get("learner/busy_seconds", 0.0) / seconds)
+def call_rates(gained: Mapping[str, float]) -> dict[str, float]:
+    """The inference server's batch size (rows) and latency (milliseconds), from totals; empty where it was not called."""
     calls = gained.get("inference/calls", 0.0)
-    if calls:
-        values["inference/batch_rows"] = gained["inference/rows"] / calls
-        values["inference/latency_ms"] = gained.get("inference/busy_seconds", 0.0) / calls * 1e3
+    if not calls:
+        return {}
+    values = {"inference/batch_rows": gained["inference/rows"] / calls}
+    if "inference/busy_seconds" in gained:
+        values["inference/latency_ms"] = gained["inference/busy_seconds"] / calls * 1e3
     return values

@@ -39,6 +39,7 @@ class SerialSource:
         self._device = device
         self._keys = jax.device_put(row_keys(config.act_key, range(shape.num_rows)), device)
         self._steps = 0
+        self._acting_seconds = self._stepping_seconds = 0.0
 
     def publish(self, version: int, params: Params) -> None:
         """Parameters for the slots to come."""
@@ -84,8 +85,13 @@ class SerialSource:
         return map_leaves(lambda array: array[0].copy(), self._slot(self._next).observation)
 
     def totals(self) -> Mapping[str, float]:
-        """Counts; in turn, nobody waits."""
-        return {"inference/calls": self._steps, "inference/rows": self._steps * self._shape.num_rows}
+        """Counts, and seconds of work; in turn, nobody waits."""
+        return {
+            "environment/busy_seconds": self._stepping_seconds,
+            "inference/busy_seconds": self._acting_seconds,
+            "inference/calls": self._steps,
+            "inference/rows": self._steps * self._shape.num_rows,
+        }
 
     def close(self) -> None:
         """Closes the environments."""
@@ -96,8 +102,12 @@ class SerialSource:
 
     def _step(self, slot: SlotViews, t: int, keys: Array, version: int, params: Params) -> None:
         steps = np.full(self._shape.num_rows, self._next * self._shape.rollout_length + t, np.uint32)
+        start = time.perf_counter()
         rows = self._access.act_rows(slot, t, slice(None))
         self._agent_state = act_in_slot(self._act, params, rows, self._agent_state, keys, steps, version)
+        acted = time.perf_counter()
         self._rows.step(rows.action, step_rows(slot, t))
+        self._acting_seconds += acted - start
+        self._stepping_seconds += time.perf_counter() - acted
         slot.stepped_at[t] = time.monotonic()
         self._steps += 1

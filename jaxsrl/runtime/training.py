@@ -15,8 +15,9 @@ from jaxsrl.checkpoint import Arrays, CheckpointNotSavedError, CheckpointStore
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
-from jaxsrl.metrics.console import ConsoleSink
-from jaxsrl.metrics.sinks import JsonlSink, MetricsSink, Sinks, TensorBoardSink
+from jaxsrl.metrics.make_sinks import make_sinks
+from jaxsrl.metrics.run_state import RunFacts
+from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.lifecycle import Lifecycle, stop_on_signals
 from jaxsrl.runtime.progress import holds_replay, restore_state
@@ -121,7 +122,7 @@ class Training(abc.ABC):
             self.setup.directory.log("already complete")
             return self._report(self.finished_state(), first, 0.0)
         started = time.perf_counter()
-        sinks = Sinks(self._make_sinks())
+        sinks = self._make_sinks(first)
         try:
             with stop_on_signals(self._on_signal, self.config.grace_seconds):
                 learner = self.learn(sinks)
@@ -227,12 +228,17 @@ class Training(abc.ABC):
         self._saved_update = step
         return arrays
 
-    def _make_sinks(self) -> list[MetricsSink]:
-        path = self.setup.directory.path
-        sinks: list[MetricsSink] = [JsonlSink(path / "metrics.jsonl"), TensorBoardSink(path / "tensorboard")]
-        if not self.setup.quiet:
-            sinks.append(ConsoleSink(self.config.env_steps, self.setup.spec.action_repeat, str(path)))
-        return sinks
+    def _make_sinks(self, first: int) -> Sinks:
+        path, config = self.setup.directory.path, self.config
+        facts = RunFacts(
+            title=str(path),
+            plan=self.setup.plan,
+            total_env_steps=config.num_updates * config.env_steps_per_update,
+            action_repeat=self.setup.spec.action_repeat,
+            first_update=first,
+            first_env_steps=first * config.env_steps_per_update,
+        )
+        return make_sinks(config.metrics, path, facts, self.say, self.setup.quiet)
 
     def _on_signal(self, name: str) -> None:
         self.lifecycle.stop_signal = name

@@ -9,7 +9,6 @@ from agents.catalog import AGENT_CONFIGS, AGENTS
 from agents.networks.config import NetworkConfig
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.supervisor_options import SupervisorOptions
 from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
 from jaxsrl.config import MAY_CHANGE, RunConfig, differences, from_json, to_json
 
@@ -110,8 +109,11 @@ def test_a_bare_value_differs_under_the_path_it_is_given():
 
 def test_settings_that_may_change_exist_and_none_of_them_changes_a_step():
     names = {path.removeprefix("run.") for path in MAY_CHANGE}
-    supervision = {f"supervision.{field.name}" for field in dataclasses.fields(SupervisorOptions)}
-    assert names <= {field.name for field in dataclasses.fields(RunConfig)} | supervision
+    run = RunConfig()
+    known = {field.name for field in dataclasses.fields(run)}
+    nested = {name for name in known if dataclasses.is_dataclass(getattr(run, name))}
+    inner = {f"{name}.{field.name}" for name in nested for field in dataclasses.fields(getattr(run, name))}
+    assert names <= known | inner
     computed = {"seed", "num_envs", "rollout_length", "max_policy_lag", "num_env_workers", "inference_batching"}
     assert not names & computed
 

@@ -20,12 +20,10 @@ from jaxsrl.config import RunConfig, differences, from_json, to_json
 from jaxsrl.evaluate import evaluate
 from jaxsrl.inference.batching import Request, compiled_sizes, group_requests
 from jaxsrl.metrics.episodes import EpisodeTracker
-from jaxsrl.metrics.sinks import JsonlSink, Record, Sinks, TensorBoardSink
 from jaxsrl.params.store import ParamsStore
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.episode_log import EpisodeLog
 from jaxsrl.runtime.lifecycle import Lifecycle
-from jaxsrl.runtime.reporter import rates
 
 
 def test_a_configuration_survives_json():
@@ -226,26 +224,6 @@ def test_only_harmless_settings_may_change_when_a_run_goes_on(tmp_path):
         directory.claim(config(env_steps=2))
         with pytest.raises(UserError, match="run.seed: 0 -> 1"):
             directory.claim(config(seed=1))
-
-
-def test_records_reach_the_file_and_tensorboard(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    sinks = Sinks([JsonlSink(tmp_path / "m.jsonl"), TensorBoardSink(tmp_path / "tb")])
-    sinks.write(Record(2, 64, 256, 1.5, {"loss/policy": 0.25}))
-    sinks.close()
-    line = json.loads((tmp_path / "m.jsonl").read_text())
-    assert line == {"update": 2, "env_steps": 64, "frames": 256, "wall_seconds": 1.5, "loss/policy": 0.25}
-    events = EventAccumulator(str(tmp_path / "tb"))
-    events.Reload()
-    point = events.Scalars("loss/policy")[0]
-    assert (point.step, point.value) == (64, 0.25)
-
-
-def test_rates_are_shares_of_wall_time():
-    values = rates({"learner/wait_seconds": 0.5, "inference/calls": 10, "inference/rows": 320}, 2.0)
-    assert values["wait_share/learner"] == 0.25
-    assert values["inference/batch_rows"] == 32
 
 
 def test_the_first_error_of_a_thread_stops_the_run_and_is_raised_in_the_main_thread():

@@ -1,0 +1,33 @@
+"""MetricsConfig: where a run's records go, besides metrics.jsonl and the terminal."""
+
+import dataclasses
+
+from envpool_bridge.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricsConfig:
+    """Sinks of a run. None of them can end it: a record that one does not take is counted (`metrics/lost_records`).
+
+    Attributes:
+        tensorboard: write TensorBoard event files into the run directory.
+        wandb: also send records to Weights & Biases (WANDB_MODE=offline keeps them in the run directory). A resumed run continues
+            the same run there. Needs jaxsrl[wandb].
+        wandb_project: project there.
+        wandb_entity: user or team there; "" for that of the API key.
+        prometheus_port: TCP port where Prometheus may scrape the newest record, as http://ADDRESS:PORT/metrics; 0 for none.
+        prometheus_address: that the port listens at. Others than a loopback address let anyone who reaches it read the metrics.
+    """
+
+    tensorboard: bool = True
+    wandb: bool = False
+    wandb_project: str = "jaxsrl"
+    wandb_entity: str = ""
+    prometheus_port: int = 0
+    prometheus_address: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.prometheus_port < 1 << 16:
+            raise UserError(
+                f"run.metrics.prometheus_port must be from 1 to 65535, or 0 for none: got {self.prometheus_port}"
+            )

@@ -1,0 +1,29 @@
+"""A record as one plain line, where there is no terminal."""
+
+from jaxsrl.metrics.glyphs import duration, number
+from jaxsrl.metrics.run_state import RunState, seconds_left
+from jaxsrl.metrics.terminal_view import failures
+
+
+def plain_line(state: RunState) -> str:
+    """The newest record in one line, without what is not known."""
+    values = state.values
+    parts = [f"{state.progress:4.0%}", f"{state.env_steps:,} env steps"]
+    if "episode/return_mean" in values:
+        parts.append(f"return {number(values['episode/return_mean'])}")
+    speed, repeat = values.get("speed/env_steps_per_second", 0.0), state.facts.action_repeat
+    frames = f" ({speed * repeat:,.0f} frames/s)" if repeat > 1 else ""
+    parts.append(f"{speed:,.0f} env steps/s{frames}")
+    parts.append(f"lag {values.get('policy/lag_max', 0.0):.0f}")
+    waits = [
+        f"{fragment.name} {values[f'wait_share/{fragment.name}']:.0%}"
+        for fragment in state.facts.plan.fragments
+        if f"wait_share/{fragment.name}" in values
+    ]
+    if waits:
+        parts.append("waits: " + ", ".join(waits))
+    parts += [words for _, words in failures(values)]
+    left = seconds_left(state)
+    if left:
+        parts.append(f"{duration(left)} left")
+    return " | ".join(parts)

@@ -1,0 +1,104 @@
+"""The newest record over HTTP, as Prometheus scrapes it."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from envpool_bridge.errors import UserError
+from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER, everything
+from jaxsrl.metrics.sinks import Record
+
+_JOIN_SECONDS = 5.0
+
+
+class PrometheusSink:
+    """An HTTP server that answers with the newest record.
+
+    Thread-safety: `write` and `close` in one thread; requests are answered in others.
+    """
+
+    def __init__(self, address: str, port: int, run: str, policy: str) -> None:
+        """Begins to listen.
+
+        Args:
+            address: to listen at.
+            port: to listen on.
+            run: value of every sample's label `run`.
+            policy: the distribution policy, value of every sample's label `policy`.
+
+        Raises:
+            UserError: the port cannot be listened on.
+        """
+        self._newest = _NewestRecord(run, policy)
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self._newest)
+        try:
+            self._server, self._thread = _listen(address, port, registry)
+        except OSError as error:
+            raise UserError(
+                f"cannot listen on {address}:{port} for Prometheus ({error.strerror}): choose another "
+                f"--run.metrics.prometheus-port, or an address of this machine as --run.metrics.prometheus-address"
+            ) from error
+        self._closed = False
+
+    def write(self, record: Record) -> None:
+        """Answers with this record from now on."""
+        self._newest.record = (record, time.time())
+
+    def close(self) -> None:
+        """Stops listening; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(_JOIN_SECONDS)
+
+
+def _listen(address: str, port: int, registry: CollectorRegistry) -> tuple[WSGIServer, threading.Thread]:
+    return start_http_server(port, address, registry)
+
+
+class _NewestRecord(Collector):
+    """Turns the newest record into metrics when it is asked to. Nothing before the first record."""
+
+    def __init__(self, run: str, policy: str) -> None:
+        self.record: tuple[Record, float] | None = None  # replaced as a whole: readers see one or the other
+        self._labels = {"run": run, "policy": policy}
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric of the newest record."""
+        if self.record is None:
+            return
+        record, written = self.record
+        values = everything(record)
+        for metric in EXPORTED:
+            if metric.recorded in values:
+                make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                yield self._family(make, metric.name, metric.help, [values.pop(metric.recorded) * metric.scale])
+        for prefix, (name, text) in BY_FRAGMENT.items():
+            shares = {
+                known.removeprefix(prefix): values.pop(known) for known in list(values) if known.startswith(prefix)
+            }
+            yield self._family(GaugeMetricFamily, name, text, list(shares.values()), ("fragment", list(shares)))
+        text = "Other numbers of the newest record, by the names that metrics.jsonl has for them."
+        yield self._family(GaugeMetricFamily, OTHER, text, list(values.values()), ("name", list(values)))
+        yield self._family(GaugeMetricFamily, LAST_RECORD, "Unix time of the newest record.", [written])
+
+    def _family(
+        self,
+        make: type[CounterMetricFamily] | type[GaugeMetricFamily],
+        name: str,
+        text: str,
+        values: Sequence[float],
+        by: tuple[str, Sequence[str]] | None = None,
+    ) -> Metric:
+        family = make(name, text, labels=[*self._labels, *([by[0]] if by else [])])
+        for index, value in enumerate(values):
+            family.add_metric([*self._labels.values(), *([by[1][index]] if by else [])], value)
+        return family

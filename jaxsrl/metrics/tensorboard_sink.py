@@ -1,0 +1,61 @@
+"""TensorBoard curves over env steps."""
+
+import itertools
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+
+from jaxsrl.metrics.sinks import Record
+from jaxsrl.metrics.whole_appends import WholeAppends
+
+_files = itertools.count()
+
+
+class TensorBoardSink:
+    """An event file of scalars, written in the caller's thread.
+
+    tensorboardX's SummaryWriter writes in a thread of its own behind a queue: where that thread ends, of a full disk say, the
+    eleventh record waits for ever. So only its format is used.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Writes an event file under `directory`, which begins with the first record."""
+        self._directory = directory
+        self._file: WholeAppends | None = None
+
+    def write(self, record: Record) -> None:
+        """Adds a point to every curve.
+
+        Raises:
+            OSError: it could not be written; nothing of it is left in the file.
+        """
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.summary import scalar
+
+        now = time.time()
+        if self._file is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
+            self._file = WholeAppends(self._directory / name)
+        if not self._file.size:
+            self._file.append(_framed(Event(wall_time=now, file_version="brain.Event:2").SerializeToString()))
+        points = [scalar(name, value).value[0] for name, value in record.values.items()]
+        event = Event(wall_time=now, step=record.env_steps, summary=Summary(value=points))
+        self._file.append(_framed(event.SerializeToString()))
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _framed(data: bytes) -> bytes:
+    """An event as it lies in the file: its length, the length's checksum, the event, its checksum."""
+    from tensorboardX.record_writer import masked_crc32c
+
+    header = struct.pack("<Q", len(data))
+    return header + struct.pack("<I", masked_crc32c(header)) + data + struct.pack("<I", masked_crc32c(data))

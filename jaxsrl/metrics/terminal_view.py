@@ -1,0 +1,177 @@
+"""A run as a picture for the terminal: from 60 columns on, light or dark, with or without Unicode. Made without a terminal."""
+
+from collections.abc import Callable, Iterator
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from jaxsrl.dataflow.fragment import Fragment
+from jaxsrl.metrics.fragment_shares import waits_for
+from jaxsrl.metrics.glyphs import duration, lengths, number, sparkline
+from jaxsrl.metrics.run_state import RunState, seconds_left
+
+_MAX_WIDTH, _LABEL, _SHARE = 100, 15, 6
+# Colours of the terminal's own palette that can be read on black and on white; what is bad is also said in words.
+_BUSY, _WAITS, _QUIET, _BAD = "cyan", "dim cyan", "dim", "bold red"
+
+
+class RunPanel:
+    """A rich renderable of a run's state.
+
+    Each rendering asks for the state anew. Print it with a `rich.console.Console`; one with `record=True` exports it as SVG.
+    """
+
+    def __init__(self, state: Callable[[], RunState], age_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        """A picture of what `state()` gives, whose newest record is `age_seconds()` old."""
+        self._state, self._age = state, age_seconds
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The lines, as wide as the console is."""
+        page = _Page(self._state(), self._age(), min(options.max_width, _MAX_WIDTH), not options.ascii_only)
+        for line in page.lines():
+            line.truncate(options.max_width, overflow="crop")
+            line.no_wrap, line.overflow = True, "crop"
+            yield line
+
+
+def panel_of(state: RunState) -> RunPanel:
+    """The picture of one state: of a run that is over, or of a moment of it."""
+    return RunPanel(lambda: state)
+
+
+class _Page:
+    """One rendering: a state, and how it is to be written."""
+
+    def __init__(self, state: RunState, age_seconds: float, width: int, unicode: bool) -> None:
+        self._state, self._age, self._width, self._unicode = state, age_seconds, width, unicode
+        self._values = state.values
+
+    def lines(self) -> Iterator[Text]:
+        """The same lines in the same places as long as nothing fails."""
+        plan = self._state.facts.plan
+        yield Text.assemble((self._safe(self._state.facts.title), "bold"), (f"  {self._safe(plan.policy)}", _QUIET))
+        yield Text()
+        yield from self._progress()
+        yield from self._returns()
+        yield self._speed()
+        yield Text()
+        yield from self._fragments()
+        yield Text()
+        yield self._row("policy lag", *self._lag())
+        yield self._row("checkpoint", *self._checkpoint())
+        for label, words in self._failures():
+            yield self._row(label, (words, _BAD))
+
+    def _progress(self) -> Iterator[Text]:
+        state = self._state
+        left, total = seconds_left(state), state.facts.total_env_steps
+        share = f" {state.progress:4.0%}  "
+        when = "complete" if left == 0.0 else f"{duration(left - self._age)} left" if left is not None else ""
+        room = max(10, self._width - _LABEL - len(share) - 18)
+        yield self._row("progress", *self._bar(("full", state.progress, _BUSY), width=room), (share, "bold"), when)
+        seconds = (state.record.wall_seconds if state.record is not None else 0.0) + self._age
+        update = state.record.update if state.record is not None else state.facts.first_update
+        told = f"{state.env_steps:,} of {total:,} env steps, update {update:,}, after {duration(seconds)}"
+        yield self._row("", (told, _QUIET))
+
+    def _returns(self) -> Iterator[Text]:
+        state, values = self._state, self._values
+        if "episode/return_mean" not in values:
+            yield self._row("return", ("no episode has ended yet", _QUIET))
+            yield Text()
+            return
+        mean = number(values["episode/return_mean"])
+        best = f"  best {number(state.best_return or 0.0)}  " if state.best_return is not None else "  "
+        room = self._width - _LABEL - len(mean) - len(best)
+        curve = sparkline(state.curve, min(room, 40), self._unicode)
+        yield self._row("return", (mean, "bold"), (best, _QUIET), (curve, _BUSY))
+        told = f"mean of the last 100 of {values.get('episode/count', 0.0):,.0f} episodes"
+        if "episode/length_mean" in values:
+            told += f", {number(values['episode/length_mean'])} env steps long"
+        yield self._row("", (told, _QUIET))
+
+    def _speed(self) -> Text:
+        speed, repeat = self._values.get("speed/env_steps_per_second", 0.0), self._state.facts.action_repeat
+        frames = f"  {speed * repeat:,.0f} frames/s" if repeat > 1 else ""
+        return self._row("speed", (f"{speed:,.0f} env steps/s", "bold"), frames)
+
+    def _fragments(self) -> Iterator[Text]:
+        """One line a fragment: its name, a bar, how busy it was, how long it waited, and for what."""
+        width = self._bar_width()
+        head = " " * (_LABEL + width) + f"{'busy':>{_SHARE}}{'waits':>{_SHARE + 1}}  for"
+        yield Text.assemble(("where time goes", "bold"), (head[len("where time goes") :], _QUIET))
+        for fragment in self._state.facts.plan.fragments:
+            yield self._fragment(fragment, width)
+
+    def _bar_width(self) -> int:
+        words = max(len(waits_for(self._state.facts.plan, one.name)) for one in self._state.facts.plan.fragments)
+        return max(8, self._width - _LABEL - 2 * _SHARE - 3 - words)
+
+    def _fragment(self, fragment: Fragment, width: int) -> Text:
+        busy = self._values.get(f"busy_share/{fragment.name}")
+        waits = self._values.get(f"wait_share/{fragment.name}")
+        name = f"{self._safe(fragment.name)[: _LABEL - 1]:<{_LABEL}}"
+        line = Text.assemble((name, _QUIET))
+        for text, style in self._bar(("full", busy or 0.0, _BUSY), ("half", waits or 0.0, _WAITS), width=width):
+            line.append(text, style)
+        line.append(f"{self._percent(busy):>{_SHARE}}", "bold")
+        line.append(f"{self._percent(waits):>{_SHARE + 1}}")
+        if waits is not None:
+            line.append("  " + waits_for(self._state.facts.plan, fragment.name), _QUIET)
+        elif busy is None:
+            line.append("  not known" if self._values else "  starting", _QUIET)
+        return line
+
+    def _lag(self) -> tuple[str, ...]:
+        mean, most = self._values.get("policy/lag_mean", 0.0), self._values.get("policy/lag_max", 0.0)
+        return (f"{mean:.2f} updates mean, {most:.0f} max",)
+
+    def _checkpoint(self) -> tuple[str, ...]:
+        state, update = self._state, self._values.get("checkpoint/update", 0.0)
+        if not update:
+            return ("none yet",)
+        if state.checkpoint_at is None or state.record is None:
+            return (f"update {update:,.0f}",)
+        ago = state.record.wall_seconds - state.checkpoint_at + self._age
+        return (f"update {update:,.0f}, {duration(ago)} ago",)
+
+    def _failures(self) -> Iterator[tuple[str, str]]:
+        """What has gone wrong since the process began; nothing as a rule."""
+        yield from failures(self._values)
+
+    def _row(self, label: str, *parts: str | tuple[str, str]) -> Text:
+        return Text.assemble((f"{label:<{_LABEL}}", _QUIET), *parts)
+
+    def _bar(self, *parts: tuple[str, float, str], width: int) -> list[tuple[str, str]]:
+        """Each part with its glyph; what is left over in dots."""
+        glyphs = {"full": "█", "half": "░", "": "·"} if self._unicode else {"full": "#", "half": "-", "": "."}
+        sizes = lengths([share for _, share, _ in parts], width)
+        found = [(glyphs[kind] * size, style) for (kind, _, style), size in zip(parts, sizes, strict=True)]
+        return [*found, (glyphs[""] * (width - sum(sizes)), _QUIET)]
+
+    @staticmethod
+    def _percent(share: float | None) -> str:
+        return "" if share is None else f"{share:.0%}"
+
+    def _safe(self, text: str) -> str:
+        return text if self._unicode else text.encode("ascii", "replace").decode()
+
+
+def failures(values: dict[str, float]) -> Iterator[tuple[str, str]]:
+    """(label, words) of each kind of failure that a record counts; nothing where all is well."""
+
+    def count(name: str) -> int:
+        return int(values.get(name, 0.0))
+
+    restarts, hangs, cut = (count(f"environment/{name}") for name in ("restarts", "hangs", "episodes_cut"))
+    if restarts or cut:
+        hung = f" ({hangs} had hung)" if hangs else ""
+        yield "workers", f"{restarts} restarted{hung}, {cut} episodes cut"
+    if count("environment/rows_disabled"):
+        yield "rows", f"{count('environment/rows_disabled')} are not stepped any more"
+    if count("updates/skipped"):
+        yield "skipped", f"{count('updates/skipped')} updates were not finite"
+    if count("checkpoint/unsaved"):
+        yield "unsaved", f"{count('checkpoint/unsaved')} checkpoints could not be written"
+    if count("metrics/lost_records"):
+        yield "records", f"{count('metrics/lost_records')} lost by some sink"
