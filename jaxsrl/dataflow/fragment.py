@@ -36,6 +36,7 @@ class Transport(enum.Enum):
     SHARED_RING = "shared_ring"
     SHARED_BLOCK = "shared_block"
     DEVICE_COPY = "device_copy"
+    OBJECT_STORE = "object_store"
 
 
 class WhenFull(enum.Enum):
@@ -100,6 +101,7 @@ class Fragment:
         placement: where they run.
         group: of a learner: the one of the agent's policies that it learns, from the rows of that policy's agents alone; "" for
             all policies; EACH_GROUP in a plan that does not know the agent yet (`jaxsrl.learner.group_plan` divides it).
+        nodes: names of the nodes of a cluster that the replicas are on, one a replica; () for the main process's own machine.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Fragment:
     replicas: int
     placement: Placement
     group: str = ""
+    nodes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -107,6 +107,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             found = {field.name: convert(getattr(value, field.name)) for field in dataclasses.fields(value)}
             if not found.get("group", True):
                 del found["group"]  # most fragments are of all policies
+            if not found.get("nodes", True):
+                del found["nodes"]  # and on one machine
             return found
         if isinstance(value, tuple):
             return [convert(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
@@ -124,6 +126,7 @@ def plan_from_json(data: dict[str, Any]) -> Plan:
             one["replicas"],
             _placement(one["placement"]),
             one.get("group", ""),
+            tuple(one.get("nodes", ())),
         )
         for one in data["fragments"]
     ]

@@ -10,6 +10,25 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclasses.dataclass(frozen=True)
+class Node:
+    """A machine of a cluster, or what stands for one.
+
+    Attributes:
+        name: unique in the cluster.
+        num_cores: that the cluster gives out.
+        num_gpus: likewise.
+        memory_bytes: likewise; None if not known.
+        object_store_bytes: shared memory for what travels between nodes; None if not known.
+    """
+
+    name: str
+    num_cores: int
+    num_gpus: int = 0
+    memory_bytes: int | None = None
+    object_store_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Resources:
     """What a distribution policy may use.
 
@@ -22,6 +41,7 @@ class Resources:
         name: of the device, for people.
         host_memory_bytes: that this process may still take; None if not known.
         device_memory_bytes: free on each device; None if not known, or where devices use the host's.
+        nodes: of the cluster that environment hosts may be on; () without one.
     """
 
     num_cores: int
@@ -32,6 +52,7 @@ class Resources:
     name: str = ""
     host_memory_bytes: int | None = None
     device_memory_bytes: int | None = None
+    nodes: tuple[Node, ...] = ()
 
     @staticmethod
     def detect() -> "Resources":

@@ -40,6 +40,9 @@ def validate_memory(plan: Plan, layout: SlotLayout, resources: Resources) -> Non
     Raises:
         UserError: says how many bytes are wanted and free, and what makes them fewer.
     """
+    if plan.environments.nodes:
+        _validate_object_stores(plan, layout, resources)
+        return
     if not isinstance(plan.environments.placement, Processes) or resources.shared_memory_bytes is None:
         return
     wanted = layout.total_bytes * plan.environments.replicas
@@ -49,6 +52,19 @@ def validate_memory(plan: Plan, layout: SlotLayout, resources: Resources) -> Non
             f"take {wanted:,} bytes of shared memory, but {resources.shared_memory_bytes:,} are free: use fewer "
             f"--run.num-envs, a shorter --run.rollout-length, or a larger /dev/shm"
         )
+
+
+def _validate_object_stores(plan: Plan, layout: SlotLayout, resources: Resources) -> None:
+    """Every slot of a host may be on its way at once, and all of them arrive in the object store of the learner's node."""
+    each = layout.slot_bytes * plan.shape.num_slots
+    for node in resources.nodes:
+        wanted = each * plan.environments.nodes.count(node.name)
+        if node.object_store_bytes is not None and wanted > node.object_store_bytes:
+            raise UserError(
+                f"plan {plan.policy}: fragment {plan.environments.name}: {plan.shape.num_slots} slots of each host take "
+                f"{wanted:,} bytes of node {node.name}'s object store, which has {node.object_store_bytes:,}: use fewer "
+                f"--run.num-envs, a shorter --run.rollout-length, or start Ray with a larger --object-store-memory"
+            )
 
 
 def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources) -> None:
@@ -119,6 +135,9 @@ def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> 
     where = f"plan {plan.policy}: fragment {fragment.name}"
     if fragment.replicas < 1:
         raise UserError(f"{where} needs at least 1 replica: got {fragment.replicas}")
+    if fragment.nodes:
+        _validate_nodes(where, fragment, resources)
+        return
     placement = fragment.placement
     if isinstance(placement, Processes):
         if placement.count < 1:
@@ -143,6 +162,22 @@ def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> 
             f"{where}: {len(placement.indices)} devices do not divide over {fragment.replicas} replicas: "
             f"use {nearest_multiple(len(placement.indices), fragment.replicas)} devices"
         )
+
+
+def _validate_nodes(where: str, fragment: Fragment, resources: Resources) -> None:
+    """Cores and devices of another node are its cluster's to give."""
+    known = [node.name for node in resources.nodes]
+    unknown = sorted(set(fragment.nodes) - set(known))
+    if unknown:
+        raise UserError(
+            f"{where} is on {', '.join(unknown)}, which the cluster does not have: expected some of {known}"
+        )
+    if len(fragment.nodes) != fragment.replicas:
+        raise UserError(
+            f"{where} needs a node for each of {fragment.replicas} replicas: got {len(fragment.nodes)} of them"
+        )
+    if fragment.kind not in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE):
+        raise UserError(f"{where} cannot be on other nodes: only environments and acting for them can")
 
 
 def _validate_rows(plan: Plan) -> None:

@@ -1,5 +1,6 @@
 """Plans in words, for tables and drawings."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from jaxsrl.dataflow.bytes_per_item import PlanBytes
@@ -16,6 +17,9 @@ def placement_in_words(fragment: Fragment, platform: str) -> str:
     """
     placement = fragment.placement
     each = " each" if fragment.replicas > 1 else ""
+    if fragment.nodes:
+        here = dataclasses.replace(fragment, nodes=(), replicas=1)
+        return f"{placement_in_words(here, platform)}{each} on {', '.join(fragment.nodes)}"
     match placement:
         case InProcess():
             return "main process"
@@ -54,7 +58,7 @@ def slots_in_words(plan: Plan, sizes: PlanBytes) -> str:
     each = f" x {replicas} replicas" if replicas > 1 else ""
     match plan.environments.placement:
         case Processes():
-            memory = "shared memory"
+            memory = "shared memory" + (" of the nodes" if plan.environments.nodes else "")
         case Devices():
             memory = "device memory"
         case InProcess():
@@ -66,8 +70,9 @@ def slots_in_words(plan: Plan, sizes: PlanBytes) -> str:
 def bytes_in_words(number: int) -> str:
     """Bytes with a binary unit and three digits: 640 B, 1.25 MiB.
 
-    >>> bytes_in_words(640), bytes_in_words(1_310_720)
-    ('640 B', '1.25 MiB')
+    Examples:
+        >>> bytes_in_words(640), bytes_in_words(1_310_720)
+        ('640 B', '1.25 MiB')
     """
     amount, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
@@ -80,8 +85,9 @@ def bytes_in_words(number: int) -> str:
 def ranges(numbers: Sequence[int]) -> str:
     """0-3, 6 for (0, 1, 2, 3, 6).
 
-    >>> ranges((0, 1, 2, 3, 6))
-    '0-3, 6'
+    Examples:
+        >>> ranges((0, 1, 2, 3, 6))
+        '0-3, 6'
     """
     spans: list[list[int]] = []
     for number in numbers:

@@ -1,0 +1,68 @@
+"""What carries calls and bytes between the learner and its environment hosts. Ray is one (`ray_engine`); tests bring another."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from envpool_bridge.errors import BridgeError
+from jaxsrl.dataflow.resources import Node
+
+Call = Any
+"""A call that was made and may not have ended; hashable."""
+
+Group = Literal["slots", "control"]
+"""Calls of one group wait for each other at the host; those of the other do not wait for them."""
+
+
+class HostGoneError(Exception):
+    """The host, or the node it was on, is no more: whatever it had and had not handed over is lost."""
+
+
+class HostLostError(BridgeError):
+    """An environment host was lost once too often, or no node took it in time."""
+
+
+class RemoteHost(Protocol):
+    """One environment host, wherever it is: an `EnvironmentHost` behind calls that do not wait."""
+
+    def call(self, group: Group, method: str, *arguments: Any) -> Call:
+        """Begins a call of one of its methods. What `Engine.put` returned arrives as what was put."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once, with its processes; none of its calls can succeed any more. Idempotent."""
+        ...
+
+
+class Engine(Protocol):
+    """A cluster, seen from the learner's process. One thread."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Those that are alive now, the learner's own too."""
+        ...
+
+    def spawn(self, host: int, node: str) -> RemoteHost:
+        """Begins to start environment host number `host` on this node."""
+        ...
+
+    def put(self, value: np.ndarray) -> Any:
+        """Makes an array known to all nodes, each of which fetches it once, whatever the number of calls that have it."""
+        ...
+
+    def wait(self, calls: Sequence[Call], timeout_seconds: float) -> list[Call]:
+        """Some calls that have ended; none if none has within `timeout_seconds`."""
+        ...
+
+    def get(self, call: Call) -> Any:
+        """What an ended call returned, arrays without a copy.
+
+        Raises:
+            HostGoneError: the host is lost, and what it returned too.
+            BridgeError: what the host itself raised.
+        """
+        ...
+
+    def close(self) -> None:
+        """Lets go of the cluster; idempotent."""
+        ...

@@ -1,0 +1,154 @@
+"""An environment host: a pool of this machine, and a policy for it, behind four calls. It knows no engine.
+
+Whole slots leave it. The memory that `next_slot` returns is the ring's own; it is the environments' again when the next call
+comes, by which time the engine has taken a copy along.
+"""
+
+import dataclasses
+import pickle
+import threading
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxsrl.cluster.host_setup import HostSetup
+from jaxsrl.dataflow.fragment import Processes
+from jaxsrl.params.shared import view_leaves
+from jaxsrl.runtime.actor_source import ActorSource
+from jaxsrl.runtime.lifecycle import Lifecycle
+from jaxsrl.runtime.pool_source import PoolSource
+from jaxsrl.runtime.source import SourceConfig
+
+_WAIT_SECONDS = 0.2
+_START_SECONDS = 600.0
+
+
+class EnvironmentHost:
+    """One replica of a plan's environments. Thread-safety: `next_slot` from one thread; the others from any."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._changed = threading.Condition()
+        self._starting = threading.Lock()
+        self._early: dict[int, np.ndarray] = {}  # versions whose turn has not come
+        self._lifecycle = Lifecycle()
+        self._setup: HostSetup | None = None
+        self._source: ActorSource | PoolSource | None = None
+        self._started = False
+        self._next_version = -1
+        self._lent: int | None = None
+
+    def start(self, setup: bytes) -> None:
+        """Starts environments and policy; returns when they have begun to.
+
+        Args:
+            setup: a HostSetup's bytes. The first version of the parameters comes by `publish`.
+
+        Raises:
+            UserError: the environments cannot be made here.
+            TimeoutError: the first version did not come.
+        """
+        made: HostSetup = pickle.loads(setup)
+        for name, value in made.jax_settings.items():
+            jax.config.update(name, value)
+        key = jax.random.wrap_key_data(jax.numpy.asarray(made.key_data), impl=made.key_impl)
+        with self._starting:  # `close` comes before or after all of this
+            self._require_open()
+            self._source = _make_source(dataclasses.replace(made.config, act_key=key), made.replica, self._lifecycle)
+            self._wait_for_first_version(made)
+            self._source.start(made.reset)
+        with self._changed:
+            self._started = True
+            self._changed.notify_all()
+
+    def publish(self, version: int, block: np.ndarray) -> None:
+        """Parameters that may act from now on; versions may come in any order.
+
+        Args:
+            version: their number.
+            block: flat, as the setup's layout says; it may be read-only.
+        """
+        with self._changed:
+            self._early[version] = block
+            self._publish_in_turn()
+            self._changed.notify_all()
+
+    def next_slot(self) -> tuple[int, np.ndarray]:
+        """The sequence and the memory, [slot_bytes] uint8, of the next full slot; waits for it, and raises what failed.
+
+        Raises:
+            BridgeError: from an environment, or its process.
+            RuntimeError: the host was closed.
+        """
+        source = self._begun()
+        if self._lent is not None:
+            source.release(self._lent)
+            self._lent = None
+        while True:
+            self._lifecycle.raise_error()
+            self._require_open()
+            sequence = source.acquire(_WAIT_SECONDS)
+            if sequence is not None:
+                self._lent = sequence
+                return sequence, source.slot_memory(sequence)
+
+    def stats(self) -> dict[str, float]:
+        """What the source's `totals` say; {} before it has begun."""
+        return dict(self._source.totals()) if self._started and self._source is not None else {}
+
+    def close(self) -> None:
+        """Stops everything; idempotent."""
+        self._lifecycle.stop()
+        with self._changed:
+            self._changed.notify_all()
+        with self._starting:
+            self._lifecycle.join()
+            if self._source is not None:
+                self._source.close()
+
+    def _require_open(self) -> None:
+        if self._lifecycle.should_stop():
+            raise RuntimeError("the environment host was closed")
+
+    def _begun(self) -> ActorSource | PoolSource:
+        deadline = time.monotonic() + _START_SECONDS
+        with self._changed:
+            while not self._started:
+                self._changed.wait(_WAIT_SECONDS)
+                self._require_open()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the environment host had not begun after {_START_SECONDS:g} s")
+        if self._source is None:
+            raise RuntimeError("start comes first")
+        return self._source
+
+    def _wait_for_first_version(self, setup: HostSetup) -> None:
+        first, deadline = setup.first_version, time.monotonic() + _START_SECONDS
+        with self._changed:
+            self._setup, self._next_version = setup, first
+            self._publish_in_turn()
+            while self._next_version == first:
+                self._changed.wait(_WAIT_SECONDS)
+                self._require_open()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"version {first} of the parameters did not come within {_START_SECONDS:g} s")
+
+    def _publish_in_turn(self) -> None:
+        if self._setup is None or self._source is None:
+            return
+        layout, structure = self._setup.params_layout, jax.tree.structure(self._setup.template)
+        while self._next_version in self._early:
+            block = self._early.pop(self._next_version)
+            params: Any = jax.tree.unflatten(structure, view_leaves(layout, block))
+            self._source.publish(self._next_version, params)
+            self._next_version += 1
+
+
+def _make_source(config: SourceConfig, replica: int, lifecycle: Lifecycle) -> ActorSource | PoolSource:
+    if isinstance(config.plan.inference.placement, Processes):
+        return ActorSource(config, lifecycle, replica)
+    device = jax.local_devices(backend="cpu")[0]
+    replicas = range(replica, replica + 1)
+    return PoolSource(config, [device] * config.plan.environments.replicas, lifecycle, replicas)

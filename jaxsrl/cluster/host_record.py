@@ -1,0 +1,203 @@
+"""What the learner's process knows of one environment host: its calls, the slots that came from it, and how to follow it."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import numpy as np
+
+from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.journal import LearnerJournal
+from envpool_bridge.layout import SlotLayout
+from envpool_bridge.slot_views import SlotViews
+from envpool_bridge.supervisor_options import RestartBudget
+from envpool_bridge.tree import Tree, map_leaves
+from jaxsrl.cluster.engine import Call, Engine, RemoteHost
+from jaxsrl.cluster.following import FollowingSource, last_seen
+from jaxsrl.cluster.host_setup import HostSetup, make_setup
+from jaxsrl.cluster.parameters import PublishedVersions
+from jaxsrl.params.shared import ParamsLayout
+from jaxsrl.runtime.source import SourceConfig
+
+STATS_SECONDS = 1.0  # between questions
+
+
+class HostRecord:
+    """One host of a plan, through all of its beginnings. One thread, the learner's.
+
+    Attributes:
+        index: of the plan's replicas.
+        node: that it is on, or was on last.
+        slots: received and not released, by sequence.
+        next_sequence: that is to be received.
+        remote: the host; None while there is none.
+        has_begun: whether it was told to start, since it was spawned.
+        started: the call that starts it, until that has ended.
+        pending: calls for slots.
+        stats: newest answer.
+        asked: the question for stats that was not answered yet, and when it was put.
+        due: when it is to be started again; None unless it is lost.
+        lost_at: when it was.
+        budget: of starts.
+    """
+
+    def __init__(self, config: SourceConfig, layout: SlotLayout, params: ParamsLayout, index: int, node: str) -> None:
+        """Not started."""
+        options, shape = config.supervision, config.plan.shape
+        self.index, self.node = index, node
+        self.rows = slice(index * shape.num_rows, (index + 1) * shape.num_rows)
+        self.slots: dict[int, SlotViews] = {}
+        self.next_sequence = config.first_sequence
+        self.remote: RemoteHost | None = None
+        self.has_begun = False
+        self.started: Call | None = None
+        self.pending: list[Call] = []
+        self.stats: dict[str, float] = {}
+        self.past: dict[str, float] = {}  # of its earlier beginnings
+        self.asked: tuple[Call, float] | None = None
+        self.due: float | None = None
+        self.lost_at = 0.0
+        self.budget = RestartBudget(options.max_restarts, options.window_seconds, options.max_backoff_seconds)
+        self._config, self._layout, self._params = config, layout, params
+        self._newest: SlotViews | None = None
+        self._episodes = np.zeros(shape.num_rows, np.int64)
+        self._received_at_start = self.next_sequence
+        self._beginnings = 0
+        self._journal: LearnerJournal | None = None
+        if config.journal:
+            self._journal = LearnerJournal(Path(config.journal), shape, self.rows.start)
+
+    @property
+    def got_on(self) -> bool:
+        """Whether anything came from it since its last beginning."""
+        return self.next_sequence > self._received_at_start
+
+    def spawn(self, engine: Engine, node: str) -> None:
+        """Begins to start its process."""
+        self.node, self.due = node, None
+        self.remote = engine.spawn(self.index, node)
+
+    def begin(self, reset: EpisodeReset, versions: PublishedVersions) -> None:
+        """Has it begin where the learner is, and asks for as many slots as it may have on their way.
+
+        Args:
+            reset: of all rows of the run, as it began.
+            versions: that it may have to act with.
+        """
+        if self.remote is None:
+            raise RuntimeError("spawn comes first")
+        held = versions.held
+        setup = self._setup(reset, held[0][0])
+        self._beginnings += 1
+        self.has_begun = True
+        self._received_at_start = self.next_sequence
+        self.started = self.remote.call("control", "start", setup.to_bytes())
+        for version, put in held:
+            self.remote.call("control", "publish", version, put)
+        self.asked = None
+        for _ in range(self._config.plan.shape.num_slots - len(self.slots)):
+            self.ask_for_slot()
+
+    def ask_for_slot(self) -> None:
+        """Gives the host a credit: it may send one slot more."""
+        if self.remote is not None:
+            self.pending.append(self.remote.call("slots", "next_slot"))
+
+    def ask_for_stats(self) -> None:
+        """Puts the question, unless one is under way."""
+        if self.remote is not None and self.asked is None:
+            self.asked = (self.remote.call("control", "stats"), time.monotonic())
+
+    def calls(self) -> list[Call]:
+        """Those that have not been taken in."""
+        found = list(self.pending)
+        found += [self.started] if self.started is not None else []
+        found += [self.asked[0]] if self.asked is not None else []
+        return found
+
+    def receive(self, sequence: int, slot: SlotViews) -> None:
+        """Takes a slot in: from now on it is the learner's, whatever becomes of the host.
+
+        Raises:
+            RuntimeError: it is not the one that comes next (a bug of the host).
+        """
+        if sequence != self.next_sequence:
+            raise RuntimeError(f"host {self.index} sent slot {sequence}: expected {self.next_sequence}")
+        self.slots[sequence] = self._newest = slot
+        self._episodes += slot.is_first[1:].sum(0)
+        self.next_sequence += 1
+
+    def release(self, sequence: int) -> None:
+        """Forgets a slot, and gives its credit back."""
+        slot = self.slots.pop(sequence)
+        if self._journal is not None:
+            self._journal.note(sequence, slot)
+        self.ask_for_slot()
+
+    def lose(self) -> None:
+        """Makes sure that it is gone, with all that it had not handed over."""
+        if self.remote is not None:
+            self.remote.kill()
+        self.remote, self.started, self.asked, self.pending, self.has_begun = None, None, None, [], False
+        self.past = {name: self.past.get(name, 0.0) + value for name, value in self.stats.items()}
+        self.stats, self.lost_at = {}, time.monotonic()
+
+    def totals(self) -> dict[str, float]:
+        """Its stats, with those of earlier beginnings."""
+        return {name: self.stats.get(name, 0.0) + self.past.get(name, 0.0) for name in {**self.stats, **self.past}}
+
+    def close(self) -> None:
+        """Ends it; idempotent."""
+        if self.remote is not None:
+            self.remote.kill()
+        self.remote, self.pending, self.started, self.asked = None, [], None, None
+        self.slots, self._newest = {}, None
+        if self._journal is not None:
+            self._journal.close()
+
+    def _setup(self, reset: EpisodeReset, first_version: int) -> HostSetup:
+        config, slot = self._config, self._newest
+        journal = str(Path(config.journal) / f"host-{self.index}-{self._beginnings}") if config.journal else ""
+        config = dataclasses.replace(config, first_sequence=self.next_sequence, journal=journal)
+        if slot is not None:
+            # The rows go on as those of a worker do whose predecessor died between two slots.
+            seen = last_seen(self._layout, slot, self.rows.start)
+            state = map_leaves(
+                lambda whole, mine: _with_rows(whole, mine[1], self.rows), config.agent_state, slot.agent_state
+            )
+            source = FollowingSource(config.env_source, seen)
+            config = dataclasses.replace(config, env_source=source, agent_state=state)
+            reset = _reset_at(
+                reset,
+                self.rows,
+                [
+                    first + count
+                    for first, count in zip(reset.episodes[self.rows], self._episodes.tolist(), strict=True)
+                ],
+            )
+        return make_setup(config, self.index, self._params, first_version, reset)
+
+
+def _with_rows(whole: np.ndarray, mine: np.ndarray, rows: slice) -> np.ndarray:
+    changed = np.array(whole)
+    changed[rows] = mine
+    return changed
+
+
+def _reset_at(reset: EpisodeReset, rows: slice, episodes: list[int]) -> EpisodeReset:
+    """The reset with these rows in these episodes, of which nothing is to be played again."""
+    every, actions = list(reset.episodes), list(reset.actions)
+    every[rows] = episodes
+    actions[rows] = [None] * len(episodes)
+    return EpisodeReset(tuple(every), tuple(actions))
+
+
+def describe(record: HostRecord) -> str:
+    """The host in words, for messages."""
+    return f"environment host {record.index} (rows {record.rows.start} to {record.rows.stop - 1}) on node {record.node}"
+
+
+def joined_observation(records: list[HostRecord], sequence: int) -> Tree:
+    """[B, *stored_shape] a leaf: what all rows showed first in a slot that every host has sent; a copy."""
+    slots = [record.slots[sequence].observation for record in records]
+    return map_leaves(lambda *arrays: np.concatenate([array[0] for array in arrays]), *slots)

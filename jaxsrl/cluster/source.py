@@ -1,0 +1,184 @@
+"""Trajectories from environment hosts on the nodes of a cluster: the learner's side.
+
+Every host has as many credits as a slot ring has slots: calls of `next_slot` that it may answer. A credit is given back when the
+learner releases a sequence, so that no more is ever on its way than a ring would hold. A slot is the learner's as soon as it has
+arrived here; what a lost host had not handed over is collected anew (`following`).
+"""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from agents.api import Params
+from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.slot_views import SlotViews, view_slot
+from envpool_bridge.supervisor import SupervisionTotals
+from envpool_bridge.tree import Tree
+from jaxsrl.agent_layout import agent_layout
+from jaxsrl.cluster.engine import Call, Engine, HostGoneError
+from jaxsrl.cluster.host_record import HostRecord, joined_observation
+from jaxsrl.cluster.host_setup import require_importable
+from jaxsrl.cluster.look_after import HostCare
+from jaxsrl.cluster.parameters import PublishedVersions, layout_of
+from jaxsrl.cluster.traffic import PREFIX, NodeTraffic, traffic_totals
+from jaxsrl.dataflow.nodes import cores_of_host
+from jaxsrl.runtime.source import SourceConfig, supervision_metrics
+
+_LOG = logging.getLogger("jaxsrl.cluster")
+_WAIT_SECONDS = 0.2
+_TURN_SECONDS = 0.1  # longest wait before hosts are looked after again
+_COUNTED = tuple(supervision_metrics([SupervisionTotals()]))
+_SUMMED = ("inference/calls", "inference/rows", *_COUNTED)
+_MEANS = ("environment/wait_seconds", "inference/wait_seconds", "inference/busy_seconds")
+
+
+class ClusterSource:
+    """A TrajectorySource whose slots come from environment hosts, one a replica of the plan. One thread, the learner's."""
+
+    def __init__(self, config: SourceConfig, engine: Engine) -> None:
+        """Begins to start the hosts' processes; refuses what cannot run.
+
+        Args:
+            config: what every source is made from; its plan says which host is on which node.
+            engine: the cluster; the caller closes it after this.
+
+        Raises:
+            UserError: the environments are not to be had on other nodes.
+        """
+        require_importable(config)
+        plan, agent = config.plan, config.agent
+        if config.agent_state is None:
+            state = jax.device_get(agent.initial_agent_state(plan.num_rows))
+            config = dataclasses.replace(config, agent_state=state)
+        self._engine, self._plan = engine, plan
+        self._layout = agent_layout(config.spec, plan.shape, agent)
+        shapes = jax.eval_shape(agent.init, jax.random.key(0)).params
+        params = layout_of(shapes)
+        self._versions = PublishedVersions(engine, params, plan.max_policy_lag)
+        self._reset: EpisodeReset | None = None
+        self._next = self._first = config.first_sequence
+        self._waited_seconds = 0.0
+        self._traffic = {node: NodeTraffic() for node in dict.fromkeys(plan.environments.nodes)}
+        nodes = enumerate(plan.environments.nodes)
+        self._hosts = [HostRecord(config, self._layout, params, index, node) for index, node in nodes]
+        self._care = HostCare(engine, config.supervision, cores_of_host(plan))
+        try:
+            for host in self._hosts:
+                host.spawn(engine, host.node)
+        except BaseException:
+            self.close()
+            raise
+
+    def publish(self, version: int, params: Params) -> None:
+        """Puts parameters into the cluster once, and tells every host of them."""
+        put = self._versions.publish(version, params)
+        for host in self._hosts:
+            if host.has_begun and host.remote is not None:
+                host.remote.call("control", "publish", version, put)
+
+    def start(self, reset: EpisodeReset) -> None:
+        """Has every host begin."""
+        self._reset = reset
+        for host in self._hosts:
+            if host.remote is not None:
+                host.begin(reset, self._versions)
+
+    def acquire(self, timeout_seconds: float) -> int | None:
+        """The next sequence that every host has sent, or None; raises what environments raised.
+
+        Raises:
+            BridgeError: from an environment host.
+            HostLostError: a host was lost once too often, or none of the nodes took it in time.
+        """
+        if not self._receive(self._next, timeout_seconds):
+            return None
+        self._next += 1
+        return self._next - 1
+
+    def slots(self, sequence: int) -> Sequence[SlotViews]:
+        """The leased slots, one a host, in row order; read-only."""
+        return [host.slots[sequence] for host in self._hosts]
+
+    def release(self, sequence: int) -> None:
+        """Gives every host the slot's credit back."""
+        for host in self._hosts:
+            host.release(sequence)
+
+    def drop(self, sequence: int) -> None:
+        """Never asked for: plans whose channels drop are not for clusters (`plan_on_nodes`)."""
+        raise RuntimeError("every slot of a host is learned from")
+
+    def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
+        """A copy of the first slots' first observations, once every host has sent its first slot."""
+        while not self._receive(self._first, _WAIT_SECONDS):
+            if should_stop():
+                return None
+        return joined_observation(self._hosts, self._first)
+
+    def totals(self) -> Mapping[str, float]:
+        """Seconds waited and calls made, as hosts told them lately; seconds of hosts are means over hosts."""
+        found = [host.totals() for host in self._hosts]
+        sums = {name: sum(one.get(name, 0.0) for one in found) for name in (*_MEANS, *_SUMMED)}
+        return {
+            **{name: total / len(found) if name in _MEANS else total for name, total in sums.items()},
+            "learner/wait_seconds": self._waited_seconds,
+            **traffic_totals(self._traffic),
+            f"{PREFIX}parameters/bytes": float(self._versions.total_bytes),
+            f"{PREFIX}hosts_lost": float(self._care.hosts_lost),
+        }
+
+    def close(self) -> None:
+        """Ends the hosts; idempotent."""
+        for host in self._hosts:
+            host.close()
+
+    def _receive(self, sequence: int, timeout_seconds: float) -> bool:
+        """Takes in what comes until every host has sent this sequence; whether that was in time."""
+        begin = time.monotonic()
+        try:
+            while True:
+                self._care.look_after(self._hosts, self._reset, self._versions)
+                if all(sequence in host.slots for host in self._hosts):
+                    return True
+                left = timeout_seconds - (time.monotonic() - begin)
+                if left <= 0.0:
+                    return False
+                self._take_in(min(left, _TURN_SECONDS))
+        finally:
+            self._waited_seconds += time.monotonic() - begin
+
+    def _take_in(self, timeout_seconds: float) -> None:
+        owners = {call: host for host in self._hosts for call in host.calls()}
+        if not owners:
+            time.sleep(timeout_seconds)  # all hosts are lost, and will be started again
+            return
+        for call in self._engine.wait(list(owners), timeout_seconds):
+            host = owners[call]
+            try:
+                self._note(host, call, self._engine.get(call))
+            except HostGoneError as error:
+                self._care.lose(host, str(error))
+                return
+
+    def _note(self, host: HostRecord, call: Call, value: Any) -> None:
+        if host.started is call:
+            host.started = None
+        elif host.asked is not None and host.asked[0] is call:
+            host.asked, host.stats = None, value
+        elif call in host.pending:
+            host.pending.remove(call)
+            sequence, memory = value
+            slot = view_slot(self._layout, memory.data)
+            host.receive(sequence, slot)
+            self._count(host.node, slot, memory.nbytes)
+
+    def _count(self, node: str, slot: SlotViews, num_bytes: int) -> None:
+        traffic = self._traffic.setdefault(node, NodeTraffic())
+        traffic.slots += 1
+        traffic.env_steps += slot.reward.size
+        traffic.bytes += num_bytes
+        traffic.lag_sum += self._versions.newest - float(slot.policy_version.mean())

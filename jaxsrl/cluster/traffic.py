@@ -1,0 +1,50 @@
+"""What the nodes of a cluster have sent, counted; and as rates for records."""
+
+import dataclasses
+from collections.abc import Mapping
+
+PREFIX = "cluster/"
+_SUMS = ("env_steps", "bytes", "slots", "lag_sum")
+
+
+@dataclasses.dataclass
+class NodeTraffic:
+    """Of one node, since the run began.
+
+    Attributes:
+        env_steps: received.
+        bytes: received.
+        slots: received.
+        lag_sum: versions that the slots' steps were behind when they arrived; each slot's mean, summed.
+    """
+
+    env_steps: float = 0.0
+    bytes: float = 0.0
+    slots: float = 0.0
+    lag_sum: float = 0.0
+
+
+def traffic_totals(by_node: Mapping[str, NodeTraffic]) -> dict[str, float]:
+    """Totals by metric name: `cluster/NODE/env_steps` and so on."""
+    return {f"{PREFIX}{node}/{name}": getattr(traffic, name) for node, traffic in by_node.items() for name in _SUMS}
+
+
+def traffic_rates(gained: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """What a record says of each node, from what its totals gained.
+
+    Args:
+        gained: since the record before, by metric name; others than a cluster's are not looked at.
+        seconds: since then.
+    """
+    rates: dict[str, float] = {}
+    for name, amount in gained.items():
+        node, _, what = name.removeprefix(PREFIX).rpartition("/")
+        if not name.startswith(PREFIX) or what not in ("env_steps", "bytes", "lag_sum"):
+            continue
+        where = f"{PREFIX}{node}/" if node else PREFIX
+        if what == "lag_sum":
+            slots = gained.get(f"{where}slots", 0.0)
+            rates[f"{where}policy_lag"] = amount / slots if slots else 0.0
+        else:
+            rates[f"{where}{what}_per_second"] = amount / seconds
+    return rates

@@ -1,0 +1,247 @@
+"""The learner's side of environment hosts, with hosts that are threads of this process."""
+
+import contextlib
+import dataclasses
+import pickle
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.errors import UserError, WorkerError
+from envpool_bridge.supervisor_options import SupervisorOptions
+from envpool_bridge.tree import leaves
+from jaxsrl.cluster.audit import audit_cluster
+from jaxsrl.cluster.engine import HostLostError
+from jaxsrl.cluster.source import ClusterSource
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.nodes import plan_on_nodes
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Node, Resources
+from jaxsrl.environments import source_of
+from jaxsrl.runtime.lifecycle import Lifecycle
+from jaxsrl.runtime.pool_source import PoolSource
+from jaxsrl.runtime.source import SourceConfig
+from tests.unit.jaxsrl.cluster.thread_engine import ThreadEngine
+
+ROWS, STEPS, SECONDS = 8, 5, 60.0
+NODES = {"one": 4, "two": 4}
+RESET = EpisodeReset((0,) * ROWS, (None,) * ROWS)
+
+
+def run_of(lag, env_source=None, hosts=2, nodes=NODES, **options):
+    """(SourceConfig on a cluster, the same on this machine, parameters of versions 0, 1, ...)."""
+    run = RunConfig(
+        num_envs=ROWS, num_env_workers=2, lanes_per_worker=1, rollout_length=STEPS, max_policy_lag=lag, env_steps=1
+    )
+    source = env_source or source_of(EnvConfig("CartPole-v1"))
+    spec = source.spec()
+    agent = make_ppo(PPOConfig(num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
+    local = POLICIES["single_learner_fine"](run, Resources(4, "cpu", 1))
+    plan = plan_on_nodes(local, [Node(name, cores) for name, cores in nodes.items()], hosts)
+    config = SourceConfig(source, spec, plan, agent, 7, 0, jax.random.key(1), **options)
+    init = jax.jit(lambda seed: agent.init(jax.random.key(seed)).params)
+    return config, dataclasses.replace(config, plan=local), [jax.device_get(init(seed)) for seed in range(6)]
+
+
+@contextlib.contextmanager
+def cluster_source(config, nodes=NODES):
+    engine = ThreadEngine(nodes)
+    source = ClusterSource(config, engine)
+    try:
+        yield source, engine
+    finally:
+        source.close()
+        engine.close()
+
+
+def arrays_of(slots):
+    """Copies of all that was collected, rows joined."""
+    names = ("is_first", "action", "reward", "terminated", "truncated", "valid", "policy_version")
+    parts = [[*leaves(slot.observation), *(getattr(slot, name) for name in names)] for slot in slots]
+    return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
+
+
+def collect(source, params, sequences, first=0):
+    """Acquires, publishes and releases as a learner does; what each sequence held."""
+    found = []
+    for version in range(first, first + sequences):
+        assert source.acquire(SECONDS) == version
+        found.append(arrays_of(source.slots(version)))
+        source.publish(version + 1, params[version + 1])
+        source.release(version)
+    return found
+
+
+def collect_locally(config, params, sequences):
+    lifecycle = Lifecycle()
+    source = PoolSource(config, jax.local_devices()[:1], lifecycle)
+    try:
+        source.publish(0, params[0])
+        source.start(RESET)
+        return collect(source, params, sequences)
+    finally:
+        lifecycle.join()
+        source.close()
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_two_hosts_collect_what_one_machine_does_to_the_bit(lag):
+    config, local, params = run_of(lag)
+    with cluster_source(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        first = source.first_observation(lambda: False)
+        found = collect(source, params, 4)
+        totals = source.totals()
+    wanted = collect_locally(local, params, 4)
+    np.testing.assert_array_equal(leaves(first)[0], wanted[0][0][0])
+    for mine, reference in zip(found, wanted, strict=True):
+        for one, other in zip(mine, reference, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert [host.node for host in engine.hosts] == ["one", "two"]
+    assert totals["cluster/one/env_steps"] >= 4 * STEPS * ROWS // 2
+    assert totals["cluster/hosts_lost"] == 0
+
+
+def test_what_a_lost_host_had_not_handed_over_is_collected_anew_and_nothing_else_changes(tmp_path):
+    config, _, params = run_of(0, journal=str(tmp_path))
+    _, local, _ = run_of(0)
+    with cluster_source(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        before = collect(source, params, 2)
+        engine.kill_node("two")
+        after = collect(source, params, 2, first=2)
+        assert source.totals()["cluster/hosts_lost"] == 1
+    wanted = collect_locally(local, params, 4)
+    kept, lost = slice(0, ROWS // 2), slice(ROWS // 2, ROWS)
+    for mine, reference in zip([*before, *after], wanted, strict=True):
+        for one, other in zip(mine, reference, strict=True):
+            np.testing.assert_array_equal(one[:, kept], other[:, kept])
+    observation, is_first, _, reward, _, truncated, valid, _ = after[0]
+    np.testing.assert_array_equal(observation[0, lost], before[1][0][-1, lost])  # goes on from what the learner saw
+    assert is_first[1, lost].all()
+    assert not (valid[0, lost] | (reward[0, lost] != 0)).any()
+    ended = before[1][4][-1, lost] | before[1][5][-1, lost] | ~before[1][6][-1, lost]
+    np.testing.assert_array_equal(truncated[0, lost], ~ended)
+    assert valid[1:, lost].all()
+    assert engine.hosts[-1].node == "one"
+    found = audit_cluster(tmp_path)
+    assert found.is_clean
+    assert (found.hosts_followed, found.consumed) == (1, 4 * STEPS * 2)
+
+
+def test_a_host_that_is_lost_before_it_sent_anything_begins_as_if_nothing_had_happened():
+    config, local, params = run_of(0)
+    with cluster_source(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        engine.hosts[1].kill()
+        found = collect(source, params, 2)
+    for mine, reference in zip(found, collect_locally(local, params, 2), strict=True):
+        for one, other in zip(mine, reference, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_an_auditor_of_hosts_finds_a_slot_that_was_changed_lost_or_doubled(tmp_path):
+    config, _, params = run_of(0, journal=str(tmp_path))
+    with cluster_source(config) as (source, _):
+        source.publish(0, params[0])
+        source.start(RESET)
+        collect(source, params, 2)
+    assert audit_cluster(tmp_path).is_clean
+    path = tmp_path / "learner-4.journal"
+    whole = path.read_bytes()
+    record = len(whole) // (2 * STEPS)
+    for damaged, wrong in [
+        (whole[:record] + whole, "duplicated"),
+        (whole[record:], "lost"),
+        (whole[:record] + bytes([whole[record] ^ 64]) + whole[record + 1 :], "unknown"),
+        (whole[:16] + bytes([whole[16] ^ 1]) + whole[17:], "torn"),
+    ]:
+        path.write_bytes(damaged)
+        found = audit_cluster(tmp_path)
+        assert not found.is_clean
+        assert getattr(found, wrong) > 0, wrong
+
+
+def test_a_host_has_no_more_slots_on_their_way_than_a_ring_would_hold():
+    config, _, params = run_of(1)
+    with cluster_source(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        assert source.acquire(SECONDS) == 0
+        source.publish(1, params[1])
+        assert source.acquire(SECONDS) == 1
+        credits = config.plan.shape.num_slots
+        assert [host.calls.count("next_slot") for host in engine.hosts] == [credits] * 2
+        source.release(0)
+        assert [host.calls.count("next_slot") for host in engine.hosts] == [credits + 1] * 2
+
+
+def test_a_host_that_is_lost_too_often_ends_the_run_with_its_name():
+    config, _, params = run_of(0, supervision=SupervisorOptions(max_restarts=0))
+    with cluster_source(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        engine.hosts[1].kill()
+        with pytest.raises(HostLostError, match=r"environment host 1 \(rows 4 to 7\) on node two was lost more than 0"):
+            source.acquire(SECONDS)
+
+
+def test_a_lost_host_waits_for_a_node_that_comes_back_and_no_longer_than_it_may():
+    options = SupervisorOptions(start_timeout_seconds=0.5)
+    config, _, params = run_of(0, nodes={"one": 2, "two": 2}, supervision=options)
+    with cluster_source(config, {"one": 2, "two": 2}) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        collect(source, params, 1)
+        engine.kill_node("two")
+        with pytest.raises(HostLostError, match="no node has 2 cores left for environment host 0 of 1"):
+            source.acquire(SECONDS)
+        engine.alive.append(Node("two again", 2))
+        assert collect(source, params, 2, first=1)
+        assert engine.hosts[-1].node == "two again"
+
+
+class Raises(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        raise ValueError("the wheel came off")
+
+
+def test_what_an_environment_raises_at_a_host_is_raised_with_its_traceback():
+    config, _, params = run_of(0, GymnasiumSource(Raises))
+    with cluster_source(config) as (source, _):
+        source.publish(0, params[0])
+        source.start(RESET)
+        with pytest.raises(WorkerError, match=r"the wheel came off") as caught:
+            source.acquire(SECONDS)
+        assert "in step" in str(caught.value)
+
+
+def test_environments_that_only_this_script_knows_are_refused(monkeypatch):
+    config, _, _ = run_of(0)
+    monkeypatch.setattr("jaxsrl.cluster.host_setup.pickle_source", lambda source: (b"", "/a/script.py"))
+    with pytest.raises(UserError, match="put it into a module that can be imported"):
+        ClusterSource(config, ThreadEngine(NODES))
+
+
+def test_a_slot_is_not_copied_into_the_pickle_that_carries_it():
+    memory = np.zeros(1 << 20, np.uint8)
+    buffers = []
+    pickled = pickle.dumps((3, memory), protocol=5, buffer_callback=buffers.append)
+    assert len(pickled) < 300
+    assert [buffer.raw().nbytes for buffer in buffers] == [1 << 20]
