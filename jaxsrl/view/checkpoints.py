@@ -21,7 +21,12 @@ class Checkpoints:
         self._known: dict[_Key, tuple[str, str]] = {}
 
     def of(self, run: Path) -> dict[str, Any]:
-        """As JSON data: `checkpoints`, the newest first, `versions` of what wrote the newest, and `quarantine`, names of damaged ones."""
+        """What there is, as JSON data.
+
+        Returns:
+            `checkpoints`, the newest first; `versions` of what wrote the newest; `quarantine`, the names of damaged ones that a
+            run moved away.
+        """
         directory = run / "checkpoints"
         try:
             paths = sorted(

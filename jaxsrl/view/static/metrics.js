@@ -1,0 +1,77 @@
+// What metrics are called for people, and which belong together. Names that are not here are shown as they are.
+
+const KNOWN = {
+  "episode/return_mean": ["Episode return", "mean of the last 100 episodes"],
+  "episode/return_max": ["Best episode", "largest return of the last 100"],
+  "episode/length_mean": ["Episode length", "env steps"],
+  "episode/seconds_mean": ["Episode duration", "seconds on the wall"],
+  "episode/count": ["Episodes", "finished in all"],
+  "speed/env_steps_per_second": ["Speed", "env steps a second"],
+  "inference/batch_rows": ["Inference batch", "rows a call"],
+  "inference/latency_ms": ["Inference latency", "milliseconds a call"],
+  "policy/lag_mean": ["Policy lag", "updates, mean"],
+  "policy/lag_max": ["Largest policy lag", "updates"],
+  "policy/entropy": ["Policy entropy", "nats"],
+  "policy/approx_kl": ["Policy change", "approximate KL divergence"],
+  "policy/clip_fraction": ["Clipped", "share of ratios"],
+  "value/explained_variance": ["Explained variance", "of returns, by the value"],
+  "gradient/norm": ["Gradient norm", "before clipping"],
+  "learning_rate": ["Learning rate", ""],
+  "loss/total": ["Loss", "all terms"],
+  "loss/policy": ["Policy loss", ""],
+  "loss/value": ["Value loss", ""],
+  "replay_size": ["Experience kept", "env steps"],
+  "environment/restarts": ["Restarts", "environment processes"],
+  "checkpoint/update": ["Newest checkpoint", "update"],
+};
+const GROUPS = [
+  ["Episodes", /^episode\//],
+  ["Learning", /^(loss|policy\/(?!lag)|value|gradient|learning_rate|update\/|normalisation|target|actor|critic|temperature)/],
+  ["Replay", /^(replay|gradient_steps|stale_priorities|priorities)/],
+  ["Speed", /^(speed|inference|policy\/lag|server|busy_share|wait_share|wait_on|process|memory)/],
+  ["Reliability", /^(environment\/|updates\/|skipped_updates|trajectories\/|checkpoint\/|recover|metrics\/)/],
+];
+const AXES = new Set(["update", "env_steps", "frames", "elapsed_seconds"]);
+export const RETURN = "episode/return_mean";
+
+export function inWords(name) {
+  if (KNOWN[name]) return { name, title: KNOWN[name][0], about: KNOWN[name][1] };
+  const share = /^(busy|wait)_share\/(.+)$/.exec(name);
+  if (share) return { name, title: `${share[2][0].toUpperCase()}${share[2].slice(1)} ${share[1] === "busy" ? "busy" : "waiting"}`, about: "share of wall time" };
+  const info = /^episode\/info\/(.+)_mean$/.exec(name);
+  return info ? { name, title: info[1], about: "told by the environment, mean of 100 episodes" } : { name, title: name, about: "" };
+}
+
+// Metrics of these records by group: [[group, [name, ...]], ...], the return first; and those that never change, with their value.
+export function grouped(manyRecords) {
+  const names = new Set(manyRecords.flatMap((records) => Object.keys(records.columns)));
+  const groups = new Map(GROUPS.map(([title]) => [title, []]));
+  const constant = [];
+  for (const name of [...names].sort()) {
+    if (AXES.has(name) || name === RETURN) continue;
+    const only = onlyValue(manyRecords, name);
+    if (only !== undefined) {
+      constant.push([name, only]);
+      continue;
+    }
+    const group = GROUPS.find(([, pattern]) => pattern.test(name))?.[0] ?? (name.includes("/") ? name.split("/")[0] : "Others");
+    if (!groups.has(group)) groups.set(group, []);
+    groups.get(group).push(name);
+  }
+  if (names.has(RETURN)) groups.get("Episodes").unshift(RETURN);
+  return { groups: [...groups].filter(([, members]) => members.length), constant };
+}
+
+// The one value that a metric has everywhere, where it has at least three; undefined if it varies or is too young to tell.
+function onlyValue(manyRecords, name) {
+  let only, count = 0;
+  for (const records of manyRecords) {
+    for (const value of records.columns[name] ?? []) {
+      if (value === null) continue;
+      if (count && value !== only) return undefined;
+      only = value;
+      count += 1;
+    }
+  }
+  return count >= 3 ? only : undefined;
+}
