@@ -19,6 +19,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoint_form import Form, read_schema, require_manifest, require_plain_files, require_stored
 from jaxsrl.manifest import (
     FORMAT,
     MANIFEST,
@@ -163,19 +164,32 @@ def load_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
     Raises:
         UserError: the path is no checkpoint.
-        DamagedCheckpointError: a file is missing, added or changed.
+        DamagedCheckpointError: a file is missing, added or changed, or is no ordinary file; or the manifest declares what the
+            files are not.
     """
     manifest = read_manifest(path)
+    require_manifest(path, manifest)
+    require_plain_files(path)
+    schema = read_schema(path, manifest["schema"])
     check_files(path, manifest)
-    schema = manifest["schema"]
-    checkpointer = ocp.PyTreeCheckpointer()
-    stored = checkpointer.restore(path.resolve() / "state")
-    checkpointer.close()
-    arrays = {
-        name: np.asarray(stored[name]) if name in stored else np.zeros(form["shape"], form["dtype"])
-        for name, form in schema.items()
+    return _read_arrays(path, schema), manifest["metadata"]
+
+
+def _read_arrays(path: Path, schema: Mapping[str, Form]) -> Arrays:
+    checkpointer, state = ocp.PyTreeCheckpointer(), path.resolve() / "state"
+    try:
+        require_stored(path, schema, state, checkpointer)
+        stored = checkpointer.restore(state)
+    except (DamagedCheckpointError, UserError):
+        raise
+    except Exception as error:  # whatever Orbax makes of files that are not its own
+        raise DamagedCheckpointError(f"{path}: the arrays cannot be read ({type(error).__name__}: {error})") from error
+    finally:
+        checkpointer.close()
+    return {
+        name: np.asarray(stored[name]) if name in stored else np.zeros(shape, dtype)
+        for name, (shape, dtype) in schema.items()
     }
-    return arrays, manifest["metadata"]
 
 
 def _sync_all(directory: Path) -> None:

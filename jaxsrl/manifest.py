@@ -36,7 +36,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         version, is_whole = manifest["format"], sealed(manifest) == text
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"{path} is no checkpoint: expected a directory with {MANIFEST}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path}: {MANIFEST} cannot be read ({error})") from error
     # Format 1 had no sha256 of its own.
     if version != FORMAT and (is_whole or "sha256" not in manifest):
