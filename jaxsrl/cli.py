@@ -11,8 +11,10 @@ from jaxsrl.bench.command import BenchCommand
 from jaxsrl.commands.doctor import Doctor
 from jaxsrl.commands.evaluate import Evaluate
 from jaxsrl.commands.plan import ShowPlan
+from jaxsrl.commands.plot import Plot
 from jaxsrl.commands.runs import Runs
 from jaxsrl.commands.train import Train
+from jaxsrl.commands.view import View
 from jaxsrl.runtime.launch import exit_on_user_error
 
 
@@ -27,6 +29,8 @@ class Command(Protocol):
 COMMANDS: dict[str, type[Command]] = {
     "train": Train,
     "runs": Runs,
+    "plot": Plot,
+    "view": View,
     "evaluate": Evaluate,
     "plan": ShowPlan,
     "bench": BenchCommand,

@@ -64,9 +64,8 @@ def find_runs(directory: Path) -> list[Path]:
         UserError: there is no such directory.
     """
     if not directory.is_dir():
-        raise UserError(
-            f"there is no directory {directory} in {Path.cwd()}: expected a run, or a directory of runs (--run.directory)"
-        )
+        found = f"{directory} is a file" if directory.exists() else f"there is no directory {directory} in {Path.cwd()}"
+        raise UserError(f"{found}: expected a run's directory, or one that has runs in it (runs/, or --run.directory)")
     return sorted(_runs_below(directory, _DEPTH))
 
 

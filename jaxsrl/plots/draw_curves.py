@@ -1,0 +1,92 @@
+"""Curves with intervals, one panel for each environment, and one legend for all."""
+
+# matplotlib says only partly which types it takes:
+# pyright: reportUnknownMemberType=false, reportArgumentType=false
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import FigureBase
+from matplotlib.lines import Line2D
+
+from jaxsrl.plots.grouping import Group
+from jaxsrl.plots.mean_interval import MeanCurve
+from jaxsrl.plots.run_curve import XAxis
+from jaxsrl.plots.style import clean_axes, colour, count_axis, line
+from jaxsrl.plots.words import metric_label, x_label
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drawn:
+    """A group and its mean.
+
+    Attributes:
+        group: of runs.
+        mean: of their curves.
+    """
+
+    group: Group
+    mean: MeanCurve
+
+
+def draw_panel(axes: Axes, drawn: Sequence[Drawn], numbers: dict[str, int], x: XAxis, metric: str) -> None:
+    """One environment.
+
+    Args:
+        axes: to draw into.
+        drawn: of this environment.
+        numbers: for each label which colour it has.
+        x: what curves are over.
+        metric: what they are of.
+    """
+    longest = max((float(one.mean.x[-1]) for one in drawn if len(one.mean.x)), default=0.0)
+    label, unit = x_label(x, longest)
+    for one in drawn:
+        number = numbers[one.group.label]
+        if not len(one.mean.x):
+            continue
+        if len(one.group.curves) > 1:
+            axes.fill_between(
+                one.mean.x / unit, one.mean.low, one.mean.high, color=colour(number), alpha=0.2, linewidth=0
+            )
+        if np.ptp(one.mean.x) == 0:
+            axes.plot(one.mean.x[:1] / unit, one.mean.mean[:1], "o", color=colour(number))
+        else:
+            axes.plot(one.mean.x / unit, one.mean.mean, color=colour(number), linestyle=line(number), linewidth=1.8)
+    clean_axes(axes)
+    if x != "time":
+        count_axis(axes)
+    axes.margins(x=0.01)
+    axes.set_xlabel(label)
+    axes.set_ylabel(metric_label(metric))
+    axes.set_title(drawn[0].group.env_id, loc="left", fontweight="bold")
+
+
+def draw_legend(figure: FigureBase, groups: Sequence[Group], numbers: dict[str, int], width: float) -> None:
+    """One legend for all panels, with the number of runs of each method.
+
+    Args:
+        figure: a part of the picture that has nothing else in it.
+        groups: all that are drawn.
+        numbers: for each label which colour it has.
+        width: of the figure, in inches.
+    """
+    handles: list[Line2D] = []
+    for label, number in numbers.items():
+        sizes = sorted({len(group.curves) for group in groups if group.label == label})
+        runs = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        words = f"{label} ({runs} {'run' if sizes == [1] else 'runs'})"
+        handles.append(Line2D([], [], color=colour(number), linestyle=line(number), linewidth=2.4, label=words))
+    figure.legend(handles=handles, loc="center", ncols=_legend_columns(list(numbers), width), frameon=False)
+
+
+def legend_rows(labels: Sequence[str], width: float) -> int:
+    """How many rows the legend of a figure `width` inches wide takes."""
+    return -(-len(labels) // _legend_columns(labels, width))
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    inches = 0.08 * max(len(label) for label in labels) + 1.5  # of the longest, with its line and number of runs
+    return max(1, min(len(labels), int(width / inches)))

@@ -1,0 +1,91 @@
+"""How pictures look: one palette, one way to write axes, the same bytes for the same data."""
+
+# matplotlib says only partly which types it takes:
+# pyright: reportUnknownMemberType=false, reportArgumentType=false
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from envpool_bridge.errors import UserError
+
+# Of Okabe and Ito, told apart by colour-blind readers; yellow is left out, which is too light for lines on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
+LINES = ("-", "--", ":", "-.")
+INK, FAINT = "#222222", "#6b6b6b"
+KINDS = ("png", "svg", "pdf")
+_STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "svg.hashsalt": "jaxsrl",
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,
+}
+
+
+def check_out(path: Path) -> str:
+    """The kind of picture that a file's ending asks for.
+
+    Raises:
+        UserError: another one than .png, .svg and .pdf, or its directory is not there.
+    """
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in KINDS:
+        raise UserError(f"a plot is written as .png, .svg or .pdf: got {path}; choose --out plot.svg, say")
+    if not path.parent.is_dir():
+        raise UserError(f"cannot write {path}: there is no directory {path.parent}; make it, or choose another --out")
+    return kind
+
+
+def style() -> Any:
+    """A context in which figures have our style."""
+    return matplotlib.rc_context(_STYLE)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes the figure without a date, so that the same figure gives the same file.
+
+    Raises:
+        UserError: as `check_out`, or the file cannot be written.
+    """
+    kind = check_out(path)
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    FigureCanvasAgg(figure)
+    try:
+        figure.savefig(path, format=kind, metadata=metadata, facecolor="white", dpi=150)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+
+
+def clean_axes(axes: Axes) -> None:
+    """No frame but the axes, and a grid that does not compete with the data."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def count_axis(axes: Axes) -> None:
+    """Large numbers on x as 100 k and 1.5 M."""
+    axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+
+
+def colour(number: int) -> str:
+    """Of the number-th method."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def line(number: int) -> str:
+    """Line style of the number-th method: another one once the colours are used up."""
+    return LINES[number // len(COLOURS) % len(LINES)]

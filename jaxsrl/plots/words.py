@@ -1,0 +1,33 @@
+"""Axis labels with units."""
+
+from jaxsrl.plots.run_curve import XAxis
+
+_METRICS = {
+    "episode/return_mean": "episode return (reward units)",
+    "episode/return_max": "largest episode return (reward units)",
+    "episode/length_mean": "episode length (env steps)",
+    "episode/seconds_mean": "episode duration (s)",
+    "episode/count": "episodes",
+    "speed/env_steps_per_second": "speed (env steps/s)",
+    "inference/batch_rows": "inference batch (rows)",
+    "inference/latency_ms": "inference latency (ms)",
+    "policy/lag_mean": "mean policy lag (updates)",
+    "policy/lag_max": "largest policy lag (updates)",
+}
+_SHARES = ("wait_share/", "busy_share/")
+_SPANS = ((2 * 3600.0, 3600.0, "h"), (2 * 60.0, 60.0, "min"))
+
+
+def metric_label(metric: str) -> str:
+    """What a metric is, with its unit where it is known (docs/metrics.md)."""
+    if metric.startswith(_SHARES):
+        return f"{metric} (share of time)"
+    return _METRICS.get(metric, metric)
+
+
+def x_label(x: XAxis, longest: float) -> tuple[str, float]:
+    """(label of the x axis, what to divide its values by) for values up to `longest`."""
+    if x != "time":
+        return {"steps": "env steps", "frames": "emulator frames"}[x], 1.0
+    size, unit = next(((size, unit) for least, size, unit in _SPANS if longest >= least), (1.0, "s"))
+    return f"training time ({unit})", size
