@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoint_form import Form, read_schema, require_manifest, require_plain_files, require_stored
@@ -30,6 +29,7 @@ from jaxsrl.manifest import (
     sealed,
 )
 from jaxsrl.manifest import sha256_of as _sha256
+from jaxsrl.own_checkpointer import own_checkpointer
 
 WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
 Arrays = dict[str, np.ndarray]
@@ -104,7 +104,7 @@ class CheckpointStore:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         # Orbax cannot hold arrays without elements; their shape and dtype are all there is to keep.
-        checkpointer = ocp.PyTreeCheckpointer()
+        checkpointer = own_checkpointer()
         checkpointer.save(temporary.resolve() / "state", {name: x for name, x in arrays.items() if x.size})
         checkpointer.close()
         manifest = {
@@ -176,7 +176,7 @@ def load_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 
 def _read_arrays(path: Path, schema: Mapping[str, Form]) -> Arrays:
-    checkpointer, state = ocp.PyTreeCheckpointer(), path.resolve() / "state"
+    checkpointer, state = own_checkpointer(), path.resolve() / "state"
     try:
         require_stored(path, schema, state, checkpointer)
         stored = checkpointer.restore(state)

@@ -72,7 +72,7 @@ def _read_form(what: str, form: Any) -> Form:
     return tuple(sizes), dtype
 
 
-def require_stored(path: Path, schema: Mapping[str, Form], state: Path, checkpointer: ocp.PyTreeCheckpointer) -> None:
+def require_stored(path: Path, schema: Mapping[str, Form], state: Path, checkpointer: ocp.Checkpointer) -> None:
     """Refuses arrays on the disk that are not those of the schema, or more than this machine holds, before they are read.
 
     Args:

@@ -8,6 +8,7 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.supervisor_options import SupervisorOptions
+from jaxsrl.distributed.config import DistributedConfig
 from jaxsrl.metrics.metrics_config import MetricsConfig
 
 # What may differ when a run directory is resumed: how long and how often. Mind that a schedule over the whole run (a learning
@@ -23,6 +24,10 @@ MAY_CHANGE = frozenset(
         *(f"run.supervision.{field.name}" for field in dataclasses.fields(SupervisorOptions)),
         "run.metrics",  # which directories of older versions do not know
         *(f"run.metrics.{field.name}" for field in dataclasses.fields(MetricsConfig)),
+        "run.distributed",  # which directories of older versions do not know
+        *(f"run.distributed.{field.name}" for field in dataclasses.fields(DistributedConfig)),
+        "run.cluster",  # where environments are decides nothing that they do
+        "run.cluster_nodes",
         "run.checkpoint_replay",
         "run.replay_on",
         "run.max_skipped_updates",
@@ -69,7 +74,11 @@ class RunConfig:
         when_not_finite: "stop" ends the run with an error, "roll_back" goes on from what the newest good checkpoint had learned.
         supervision: what is done about environment processes that die or hang, and environments that fail.
         metrics: where records go, besides metrics.jsonl and the terminal.
-        host_devices: splits a CPU into so many jax devices; 0 leaves it whole.
+        distributed: learner processes on several hosts; `num_envs`, `num_env_workers` and `num_devices` are then of all together.
+        host_devices: splits a CPU into so many jax devices, in each process; 0 leaves it whole.
+        cluster: "auto" has environments on the nodes of the Ray cluster that is there, "local" on those of a small one that is
+            started here; "" on this machine.
+        cluster_nodes: environment hosts, which share the rows; 0 for one a node of the cluster (two where it is started here).
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
         log_every_seconds: between lines of metrics.
@@ -102,12 +111,15 @@ class RunConfig:
     replay_on: Literal["device", "host"] = "device"
     checkpoint_replay: bool = True
     host_devices: int = 0
+    cluster: Annotated[Literal["", "auto", "local"], tyro.conf.arg(aliases=["--cluster"])] = ""
+    cluster_nodes: Annotated[int, tyro.conf.arg(aliases=["--cluster-nodes"])] = 0
     checkpoint_every_updates: int = 100
     keep_checkpoints: int = 3
     log_every_seconds: float = 2.0
     grace_seconds: float = 0.0
     evaluation_episodes: int = 100
     supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
+    distributed: DistributedConfig = dataclasses.field(default_factory=DistributedConfig)
     metrics: MetricsConfig = dataclasses.field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
@@ -132,6 +144,7 @@ class RunConfig:
             "num_replicas",
             "max_gradient_staleness",
             "host_devices",
+            "cluster_nodes",
             "max_skipped_updates",
             "checkpoint_every_updates",
             "log_every_seconds",
@@ -200,8 +213,9 @@ def _value_from_json(kind: Any, value: Any) -> Any:
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """Where two JSON trees differ, as "path: old -> new" lines.
 
-    >>> differences({"run": {"seed": 0, "name": "a"}}, {"run": {"seed": 1, "name": "a"}})
-    ['run.seed: 0 -> 1']
+    Examples:
+        >>> differences({"run": {"seed": 0, "name": "a"}}, {"run": {"seed": 1, "name": "a"}})
+        ['run.seed: 0 -> 1']
     """
     if isinstance(old, dict) and isinstance(new, dict):
         lines: list[str] = []

@@ -49,6 +49,11 @@ def skip_training() -> Iterator[None]:
         _skip_training.reset(token)
 
 
+def training_is_skipped() -> bool:
+    """Whether this is inside `skip_training`."""
+    return _skip_training.get()
+
+
 def train_and_evaluate(
     experiment: Any, agent: AnyAgent, source: EnvSource, spec: EnvSpec, config: RunConfig
 ) -> tuple[RunReport, EvaluationReport | None]:
@@ -62,7 +67,7 @@ def train_and_evaluate(
         config: of the run.
 
     Returns:
-        The run's report, and the evaluation's (None if no episodes are wanted).
+        The run's report, and the evaluation's (None if no episodes are wanted, and at learner processes but process 0).
 
     Raises:
         SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it, or 75 (try again) for SIGUSR1.
@@ -74,8 +79,11 @@ def train_and_evaluate(
     report = run(plan, agent, source, config, experiment=experiment, spec=spec)
     speed = report.env_steps / report.seconds if report.seconds else 0.0
     if report.stopped_by:
-        print(f"stopped by {report.stopped_by} at {report.env_steps:,} env steps; the same command resumes")  # noqa: T201
+        if report.wrote_directory:
+            print(f"stopped by {report.stopped_by} at {report.env_steps:,} env steps; the same command resumes")  # noqa: T201
         sys.exit(exit_status(report.stopped_by))
+    if not report.wrote_directory:
+        return report, None
     if report.seconds:
         print(f"trained {report.env_steps:,} env steps in {report.seconds:.1f} s ({speed:,.0f} env steps/s)")  # noqa: T201
     evaluation = None

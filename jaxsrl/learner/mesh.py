@@ -2,6 +2,9 @@
 
 Rows (B) are sharded over the axis `data`, everything else is replicated. This is what `jax.pmap` lowers to since jax 0.8;
 the agent's update contains no axis name, the compiler inserts the all-reduces.
+
+A mesh may have devices of several processes (`jaxsrl.distributed`). Each of them then places the slots of its own rows on its own
+devices, publishes copies on these, and otherwise calls the same programs in the same order as the others.
 """
 
 import dataclasses
@@ -27,6 +30,8 @@ class LearnerMesh:
 
     Attributes:
         devices: of the mesh.
+        local_devices: those of them that are this process's; all of them, unless the mesh spans processes.
+        spans_processes: whether some devices are other processes'.
         aliases_host: whether placed batches may be views of the host's memory (true on CPU).
         replicated: sharding of what every device has whole.
         rows: sharding of [T, B, ...] arrays over B.
@@ -36,15 +41,21 @@ class LearnerMesh:
     def __init__(self, devices: Sequence[Device]) -> None:
         """A mesh of one axis over `devices`."""
         self.devices = tuple(devices)
+        process = jax.process_index()
+        self.local_devices = tuple(device for device in self.devices if device.process_index == process)
+        self.spans_processes = len(self.local_devices) < len(self.devices)
         self.aliases_host = self.devices[0].platform == "cpu"
         mesh = Mesh(np.array(self.devices), ("data",))
         self.replicated = NamedSharding(mesh, PartitionSpec())
         self.rows = NamedSharding(mesh, PartitionSpec(None, "data"))
         self.leading_rows = NamedSharding(mesh, PartitionSpec("data"))
+        self._copies = NamedSharding(Mesh(np.array(self.local_devices), ("data",)), PartitionSpec())
         self._copy = jax.jit(lambda params: jax.tree.map(jax.numpy.copy, params))
 
     def place_state(self, state: LearnerState) -> LearnerState:
         """The state with the sharding that the update returns: another one would compile a second time."""
+        if self.spans_processes:
+            return jax.tree.map(self._replicate, state)
         return jax.device_put(_apart(state), self.state_shardings(state))
 
     def state_shardings(self, state: LearnerState) -> LearnerState:
@@ -59,17 +70,17 @@ class LearnerMesh:
         parts = [as_trajectory(slot) for slot in slots]
         # Two steps as far as sharding goes, of which only the first is wanted.
         states = [map_leaves(lambda array: array[:1], slot.agent_state) for slot in slots]
-        if len(parts) == 1:
+        if len(parts) == 1 and not self.spans_processes:
             placed, state = jax.device_put((parts[0], states[0]), self.rows)
         else:
             placed, state = jax.tree.map(lambda *leaves: self._join_rows(leaves), *zip(parts, states, strict=True))
         return dataclasses.replace(placed, agent_state=jax.tree.map(lambda leaf: leaf[0], state))
 
     def _join_rows(self, leaves: Sequence[np.ndarray]) -> Array:
-        """[T, b, ...] of several pools as one array; rows that lie in one pool are not copied on the host."""
+        """[T, b, ...] of this process's pools as one array; rows that lie in one pool are not copied on the host."""
         ends = np.cumsum([leaf.shape[1] for leaf in leaves])
-        length, total = leaves[0].shape[0], int(ends[-1])
-        share = total // len(self.devices)
+        length, here = leaves[0].shape[0], int(ends[-1])
+        share = here // len(self.local_devices)
 
         def rows(begin: int, end: int) -> np.ndarray:
             pieces = [
@@ -81,9 +92,9 @@ class LearnerMesh:
 
         shards = [
             jax.device_put(rows(index * share, (index + 1) * share), device)
-            for index, device in enumerate(self.devices)
+            for index, device in enumerate(self.local_devices)
         ]
-        shape = (length, total, *leaves[0].shape[2:])
+        shape = (length, share * len(self.devices), *leaves[0].shape[2:])
         return jax.make_array_from_single_device_arrays(shape, self.rows, shards)
 
     def place_rows(self, rows: Any) -> Any:
@@ -108,8 +119,25 @@ class LearnerMesh:
         return Sample(dataclasses.replace(steps, agent_state=state), whole, whole)
 
     def copy_params(self, params: Params) -> Params:
-        """A copy that outlives the donation of `params` to the next update."""
-        return self._copy(params)
+        """A copy that outlives the donation of `params` to the next update; on this process's devices."""
+        return self._copy(self.local(params))
+
+    def local(self, tree: Any) -> Any:
+        """A pytree of replicated arrays as this process has it: on its own devices, which may go on without the others."""
+        if not self.spans_processes:
+            return tree
+        return jax.tree.map(
+            lambda leaf: jax.make_array_from_single_device_arrays(
+                leaf.shape, self._copies, [shard.data for shard in leaf.addressable_shards]
+            ),
+            tree,
+        )
+
+    def _replicate(self, leaf: Any) -> Array:
+        """A value that every process has, as one array over all devices; in memory of its own, so that it may be donated."""
+        value = np.asarray(leaf)
+        shards = [jax.device_put(value, device, may_alias=False) for device in self.local_devices]
+        return jax.make_array_from_single_device_arrays(value.shape, self.replicated, shards)
 
     def jit_update(self, agent: Agent, run_key: Array) -> KeyedUpdate:
         """The agent's update over the mesh: donates the state, and folds the number of updates into `run_key`.
@@ -123,6 +151,12 @@ class LearnerMesh:
 
         shardings = self.state_shardings(jax.eval_shape(agent.init, run_key))
         return jax.jit(update, donate_argnums=0, out_shardings=(shardings, self.replicated))
+
+
+def run_devices(platform: str = "") -> list[Device]:
+    """Devices of a platform ("" for jax's default one), of all processes of the run: those of process 0 first."""
+    found: list[Device] = jax.devices(platform or None)
+    return sorted(found, key=lambda device: (device.process_index, device.id))
 
 
 def _apart(state: LearnerState) -> LearnerState:

@@ -71,7 +71,7 @@ class HostTraining(Training):
             remembered,
             supervision=self.config.supervision,
         )
-        self._source = source = make_source(source_config, self.lifecycle)
+        self._source = source = self.make_source(source_config)
         if progress.behind is not None:
             source.publish(first - 1, progress.behind)
         self._replay = make_host_replay(setup, self.update_key, self._saved)
@@ -94,13 +94,21 @@ class HostTraining(Training):
             self.config.num_updates,
             progress.episodes,
             progress.log,
-            self.lifecycle.should_stop,
+            self.should_stop,
             lambda: self.after_update(learner),
         )
         if isinstance(learner, Learner) and len(setup.plan.learners) > 1:
             # Who goes on with the parameters of all policies, an evaluation say, wants them in one place.
             learner.state = jax.device_put(learner.state, devices_of(setup.plan.learners[0])[0])
         return learner
+
+    def make_source(self, config: SourceConfig) -> TrajectorySource:
+        """What collects the trajectories."""
+        return make_source(config, self.lifecycle)
+
+    def should_stop(self) -> bool:
+        """Whether there is to be no other update."""
+        return self.lifecycle.should_stop()
 
     def arrays(self, learner: AnyLearner) -> Arrays:
         """See `Training`."""
@@ -142,7 +150,7 @@ class HostTraining(Training):
         observed = source.first_observation(self.lifecycle.should_stop)
         if observed is None:
             return
-        same = np.ones(self.config.num_envs, bool)
+        same = np.ones(len(leaves(expected)[0]), bool)
         for seen, wanted in zip(leaves(observed), leaves(expected), strict=True):
             same &= (seen == wanted).reshape(len(same), -1).all(1)
         if not all(same):

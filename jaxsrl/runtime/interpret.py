@@ -12,7 +12,7 @@ from jaxsrl.learner.group_mesh import GroupMeshes, stacked_groups
 from jaxsrl.learner.group_plan import learns_by_group
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import HostLearner, Learner
-from jaxsrl.learner.mesh import Device, LearnerMesh
+from jaxsrl.learner.mesh import Device, LearnerMesh, run_devices
 from jaxsrl.learner.parameter_server import SynchronousUpdate
 from jaxsrl.runtime.actor_source import ActorSource
 from jaxsrl.runtime.asynchronous_learners import AsynchronousLearners, ReplicaSetup
@@ -30,7 +30,7 @@ def devices_of(fragment: Fragment) -> list[Device]:
     placement = fragment.placement
     if not isinstance(placement, Devices):
         return jax.local_devices()[:1]
-    devices = jax.local_devices(backend=placement.platform or None)
+    devices = run_devices(placement.platform)
     return [devices[index] for index in placement.indices]
 
 
@@ -39,7 +39,7 @@ def device_of_each_replica(fragment: Fragment) -> list[Device]:
     placement = fragment.placement
     if not isinstance(placement, Devices):
         return devices_of(fragment) * fragment.replicas
-    devices = jax.local_devices(backend=placement.platform or None)
+    devices = run_devices(placement.platform)
     firsts = [placement.of_replica(replica, fragment.replicas)[0] for replica in range(fragment.replicas)]
     return [devices[index] for index in firsts]
 

@@ -2,18 +2,22 @@
 
 import dataclasses
 import functools
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config import RunConfig
+from jaxsrl.distributed.config import DistributedConfig
+from jaxsrl.distributed.errors import LostLearnerError
+from jaxsrl.runtime.lifecycle import REQUEUE_STATUS
 
 Experiment = TypeVar("Experiment")
 
 
 def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turns UserError into one line on stderr and exit status 2."""
+    """Turns UserError into one line on stderr and exit status 2; a learner process that was lost, into one and status 75."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -22,6 +26,10 @@ def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
             sys.exit(2)
+        except LostLearnerError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            sys.stdout.flush()
+            os._exit(REQUEUE_STATUS)  # jax's own farewell would wait for those who are gone
 
     return wrapped
 
@@ -45,11 +53,22 @@ def launch(
 
     parsed = tyro.cli(experiment, args=arguments, description=description)
     num_host_devices = max((run.host_devices for run in _run_configs(parsed)), default=0)
-    if num_host_devices:
+    distributed = next((run.distributed for run in _run_configs(parsed) if run.distributed.is_on), None)
+    if distributed is not None and _joins(distributed, num_host_devices):
+        pass  # which has split the host too
+    elif num_host_devices:
         from jaxsrl.runtime.host_devices import split_host
 
         split_host(num_host_devices)
     main(parsed)
+
+
+def _joins(distributed: DistributedConfig, num_host_devices: int) -> bool:
+    """Joins the other learner processes, unless nothing is to be trained."""
+    from jaxsrl.distributed.processes import join
+    from jaxsrl.experiment import training_is_skipped
+
+    return not training_is_skipped() and join(distributed, num_host_devices) is not None
 
 
 def _run_configs(experiment: Any) -> list[RunConfig]:

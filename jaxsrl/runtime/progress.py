@@ -15,7 +15,7 @@ from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.replay.replayed import Replayed
 from jaxsrl.runtime.episode_log import EpisodeLog
 
-LEARNER, REPLAY, _BEHIND, EPISODES, _LOG = "learner", "replay", "behind", "episodes/", "environments/"
+LEARNER, REPLAY, _BEHIND, EPISODES, LOG = "learner", "replay", "behind", "episodes/", "environments/"
 
 
 @dataclasses.dataclass
@@ -57,7 +57,7 @@ def to_arrays(
     if behind is not None:
         arrays |= flatten(behind, _BEHIND)
     arrays |= {EPISODES + name: value for name, value in episodes.to_arrays().items()}
-    arrays |= {_LOG + name: value for name, value in log.to_arrays().items()}
+    arrays |= {LOG + name: value for name, value in log.to_arrays().items()}
     return arrays
 
 
@@ -76,7 +76,7 @@ def from_arrays(
     episodes.restore(named(arrays, EPISODES))
     first_step = int(state.num_updates) * rollout_length
     log = EpisodeLog(num_rows, first_step, spec, agent_state=agent_state_spec(agent))
-    reset = log.restore(named(arrays, _LOG))
+    reset = log.restore(named(arrays, LOG))
     return Progress(state, behind, episodes, log, reset)
 
 

@@ -38,6 +38,7 @@ class RunReport:
         seconds: this process trained.
         metrics: episode means at the end.
         stopped_by: the signal that ended it early, or "".
+        wrote_directory: whether this process wrote `directory`: of several learner processes, process 0 does.
     """
 
     directory: Path
@@ -47,6 +48,7 @@ class RunReport:
     seconds: float
     metrics: dict[str, float]
     stopped_by: str
+    wrote_directory: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,11 +122,11 @@ class Training(abc.ABC):
         first = self.begin(self._restore())
         if first >= self.config.num_updates:
             self.setup.directory.log("already complete")
-            return self._report(self.finished_state(), first, 0.0)
+            return self.report(self.finished_state(), first, 0.0)
         started = time.perf_counter()
-        sinks = self._make_sinks(first)
+        sinks = self.make_sinks(first)
         try:
-            with stop_on_signals(self._on_signal, self.config.grace_seconds):
+            with stop_on_signals(self.on_signal, self.config.grace_seconds):
                 learner = self.learn(sinks)
                 self.lifecycle.raise_error()
                 if learner.num_updates > max(first, self._saved_update):
@@ -136,7 +138,7 @@ class Training(abc.ABC):
             finally:
                 self.close()
                 sinks.close()
-        return self._report(learner.state, learner.num_updates, time.perf_counter() - started)
+        return self.report(learner.state, learner.num_updates, time.perf_counter() - started)
 
     def report_on(self, reporter: Reporter, first: int) -> None:
         """Records are written by `reporter` from now on."""
@@ -200,13 +202,17 @@ class Training(abc.ABC):
         """What looks after updates that are not finite; a batch of too many in a row is written into the run's directory."""
         return FiniteWatch(self.config.max_skipped_updates, self.setup.directory.path / NOT_FINITE_BATCH)
 
+    def newest_checkpoint(self) -> tuple[int, Arrays, dict[str, Any], list[str]] | None:
+        """See `CheckpointStore.restore_newest`."""
+        return self._checkpoints.restore_newest()
+
     def _on_not_finite(self, learner: AnyLearner) -> None:
         """Rolls back or gives up."""
         happened = (
             f"{self.config.max_skipped_updates} updates in a row, the last of them {learner.num_updates}, came to NaN or infinity "
             f"and were left out; the batch is in {NOT_FINITE_BATCH} of {self.setup.directory.path}"
         )
-        found = self._checkpoints.restore_newest() if self.config.when_not_finite == "roll_back" else None
+        found = self.newest_checkpoint() if self.config.when_not_finite == "roll_back" else None
         if found is None:
             raise NotFiniteError(
                 f"{happened}: look for rewards or observations that are not finite, use a smaller learning rate, or "
@@ -217,7 +223,7 @@ class Training(abc.ABC):
         learner.continue_from(restore_state(self.setup.agent, self.init_key, arrays))
 
     def _restore(self) -> Arrays | None:
-        found = self._checkpoints.restore_newest()
+        found = self.newest_checkpoint()
         if found is None:
             self.setup.directory.log(f"begins: {self.config.num_updates} updates")
             return None
@@ -228,7 +234,8 @@ class Training(abc.ABC):
         self._saved_update = step
         return arrays
 
-    def _make_sinks(self, first: int) -> Sinks:
+    def make_sinks(self, first: int) -> Sinks:
+        """Where records of a run that goes on after `first` updates are written."""
         path, config = self.setup.directory.path, self.config
         facts = RunFacts(
             title=str(path),
@@ -240,11 +247,13 @@ class Training(abc.ABC):
         )
         return make_sinks(config.metrics, path, facts, self.say, self.setup.quiet)
 
-    def _on_signal(self, name: str) -> None:
+    def on_signal(self, name: str) -> None:
+        """A signal asks the run to stop."""
         self.lifecycle.stop_signal = name
         self.lifecycle.stop()
 
-    def _report(self, state: LearnerState, num_updates: int, seconds: float) -> RunReport:
+    def report(self, state: LearnerState, num_updates: int, seconds: float) -> RunReport:
+        """What the run came to, which the log is told too."""
         env_steps = num_updates * self.config.env_steps_per_update
         stopped = self.lifecycle.stop_signal
         how = f"stopped by {stopped}" if stopped else "complete"

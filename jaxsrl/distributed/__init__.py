@@ -1,0 +1,1 @@
+"""Learners on several hosts: one process each, started with the same experiment, joined by jax.distributed."""

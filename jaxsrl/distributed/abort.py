@@ -1,0 +1,45 @@
+"""jax ends a process by abort() when it has lost the others, which leaves a C++ stack and status 134; here it gets our words.
+
+There is no other way to hear of it: the callback that jaxlib has for this cannot be called from Python (its argument has no
+conversion, jaxlib 0.10), and the process that serves the others, if it is the one that was lost, can tell them nothing.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_SECONDS = 10  # then the process is ended all the same: a handler of abort() runs wherever abort() was called
+
+
+class AbortHandler:
+    """Handles SIGABRT from any thread while installed. Thread-safety: install and remove in the main thread."""
+
+    def __init__(self, message: Callable[[], str], status: int) -> None:
+        """Not installed yet.
+
+        Args:
+            message: what to say on stderr.
+            status: to exit with.
+        """
+        self._message, self._status = message, status
+        self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._ended)  # kept: C holds no reference
+        self._libc: Any = ctypes.CDLL(None, use_errno=True)
+        self._libc.signal.restype = ctypes.c_void_p
+        self._libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+
+    def install(self) -> None:
+        """From now on abort() says the message and exits with the status."""
+        self._libc.signal(signal.SIGABRT, ctypes.cast(self._handler, ctypes.c_void_p))
+
+    def remove(self) -> None:
+        """abort() is what it was by default."""
+        self._libc.signal(signal.SIGABRT, None)
+
+    def _ended(self, number: int) -> None:
+        self._libc.alarm(_SECONDS)
+        sys.stderr.write(f"error: {self._message()}\n")
+        sys.stderr.flush()
+        os._exit(self._status)

@@ -1,0 +1,57 @@
+"""How the learner processes of a run find each other."""
+
+import dataclasses
+
+from envpool_bridge.errors import UserError
+
+AUTO = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedConfig:
+    """Learner processes that train one agent together. Each is started with the same experiment; process 0 writes the run.
+
+    Attributes:
+        coordinator: HOST:PORT of process 0, which listens on that address alone; "auto" asks Slurm, Kubernetes or Open MPI, whose
+            environment variables jax reads; "" for a run of one process.
+        num_processes: of the run; "auto" finds it.
+        process_id: of this one, from 0; "auto" finds it.
+        start_seconds: that a process waits for the others as it starts.
+        wait_seconds: that a process waits for the others before an update; then the run ends. Environments that are played again
+            as a run resumes take their time here.
+        lost_seconds: without a sign of life, after which a process counts as lost and the run ends. One whose connection breaks is
+            seen at once.
+    """
+
+    coordinator: str = ""
+    num_processes: int = 0
+    process_id: int = -1
+    start_seconds: int = 300
+    wait_seconds: int = 600
+    lost_seconds: int = 30
+
+    def __post_init__(self) -> None:
+        for name in ("start_seconds", "wait_seconds", "lost_seconds"):
+            if getattr(self, name) < 1:
+                raise UserError(f"run.distributed.{name} must be at least 1: got {getattr(self, name)}")
+        given = self.num_processes, self.process_id
+        if not self.coordinator or self.coordinator == AUTO:
+            if given != (0, -1):
+                raise UserError(
+                    f"run.distributed.num_processes and process_id need run.distributed.coordinator HOST:PORT: got "
+                    f"{given[0]} and {given[1]} with coordinator {self.coordinator!r}"
+                )
+            return
+        host, _, port = self.coordinator.rpartition(":")
+        if not host or not port.isdigit():
+            raise UserError(f"run.distributed.coordinator must be HOST:PORT or auto: got {self.coordinator!r}")
+        if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
+            raise UserError(
+                f"with run.distributed.coordinator, num_processes must be at least 1 and process_id from 0 to one less: got "
+                f"{given[0]} and {given[1]}"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the run has, or may have, several processes."""
+        return bool(self.coordinator)

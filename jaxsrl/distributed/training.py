@@ -1,0 +1,169 @@
+"""Training in several learner processes: as `HostTraining`, with what must be shared between them."""
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import LearnerState
+from envpool_bridge.tree import Tree, map_leaves
+from jaxsrl.checkpoint import Arrays
+from jaxsrl.distributed.agreement import Agreement
+from jaxsrl.distributed.plan import replicas_of
+from jaxsrl.distributed.processes import Processes
+from jaxsrl.distributed.row_shares import merged, of_rows, share_of
+from jaxsrl.distributed.source import TogetherSource
+from jaxsrl.distributed.tellings import merged_episodes, process_metrics
+from jaxsrl.distributed.transfer import broadcast, gather, pack, unpack
+from jaxsrl.learner.finite_watch import FiniteWatch
+from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.runtime.host_training import HostTraining
+from jaxsrl.runtime.interpret import device_of_each_replica
+from jaxsrl.runtime.pool_source import PoolSource
+from jaxsrl.runtime.progress import begin, from_arrays
+from jaxsrl.runtime.reporter import AnyLearner
+from jaxsrl.runtime.source import SourceConfig, TrajectorySource
+from jaxsrl.runtime.training import RunReport, TrainingSetup
+
+_CHECKPOINT, _TOLD = "jaxsrl/checkpoint", "jaxsrl/told/"
+
+
+class DistributedTraining(HostTraining):
+    """One process's part of a run: its rows, its devices, and at process 0 the run's directory."""
+
+    def __init__(self, setup: TrainingSetup, processes: Processes) -> None:
+        """Nothing starts yet; `setup.plan` is of `jaxsrl.distributed.plan.plan_over`."""
+        super().__init__(setup)
+        self._processes = processes
+        self._agreement = Agreement(processes)
+        self._replicas = replicas_of(setup.plan, processes.process_id, processes.num_processes)
+        self._num_rows = setup.plan.shape.num_rows * len(self._replicas)
+        self._restores = 0
+        self._told_at = time.perf_counter()
+        self._told_updates = 0
+        self._waited: dict[str, float] = {}
+
+    def begin(self, arrays: Arrays | None) -> int:
+        """See `Training`; of this process's rows."""
+        setup, config, processes = self.setup, self.config, self._processes
+        if arrays is None:
+            self._progress = begin(setup.agent, self.init_key, self._num_rows, setup.spec)
+        else:
+            mine = share_of(arrays, processes.process_id, processes.num_processes)
+            sizes = (self._num_rows, config.rollout_length)
+            self._progress = from_arrays(setup.agent, self.init_key, mine, *sizes, setup.spec)
+        self._told_updates = int(self._progress.state.num_updates)
+        return self._told_updates
+
+    def make_source(self, config: SourceConfig) -> TrajectorySource:
+        """The pools of this process's replicas."""
+        first_row = self._replicas.start * config.plan.shape.num_rows
+        if self.progress.log.agent_state is not None:
+            # Restored, of our rows; the source finds them by their place in the run.
+            config = dataclasses.replace(config, agent_state=self._at_their_place(config.agent_state, first_row))
+        devices = device_of_each_replica(config.plan.inference)
+        pools = PoolSource(config, devices, self.lifecycle, self._replicas)
+        return TogetherSource(pools, self._agreement, first_row, config.plan.num_rows)
+
+    def should_stop(self) -> bool:
+        """Whether something failed here, or all have agreed to stop; then they have done the same updates."""
+        if self._agreement.stopped_by:
+            self.lifecycle.stop_signal = self._agreement.stopped_by
+        return bool(self._agreement.stopped_by) or self.lifecycle.should_stop()
+
+    def on_signal(self, name: str) -> None:
+        """Goes on until all have heard of it."""
+        self._agreement.wish(name)
+
+    def arrays(self, learner: AnyLearner) -> Arrays:
+        """See `Training`; all processes call it together, and all have all rows."""
+        mine = super().arrays(learner)
+        shares = [unpack(data) for data in gather(pack(of_rows(mine)))]
+        return {**mine, **merged(shares)}
+
+    def save(self, learner: AnyLearner, must: bool = False) -> None:
+        """See `Training`; all processes call it together, and process 0 writes."""
+        if self._processes.is_main:
+            super().save(learner, must)
+        else:
+            self.arrays(learner)
+            self._saved_update = learner.num_updates
+
+    def newest_checkpoint(self) -> tuple[int, Arrays, dict[str, Any], list[str]] | None:
+        """Process 0's, at every process; all call it together."""
+        self._restores += 1
+        key = f"{_CHECKPOINT}/{self._restores}"
+        found, data = None, None
+        if self._processes.is_main:
+            found = super().newest_checkpoint()
+            data = pack(found[1]) if found is not None else b""
+            step = found[0] if found is not None else -1
+            self._processes.tell(key, json.dumps([step, len(data)]))
+        step, length = json.loads(self._processes.wait_for(key))
+        if step < 0:
+            return None
+        arrays = unpack(broadcast(data, length))
+        return found if found is not None else (step, arrays, {}, [])
+
+    def after_update(self, learner: AnyLearner) -> None:
+        """See `Training`; tells process 0 now and then how it goes here."""
+        if time.perf_counter() - self._told_at >= min(1.0, self.config.log_every_seconds):
+            self._tell(learner)
+        super().after_update(learner)
+
+    def episode_metrics(self) -> dict[str, float]:
+        """Of the episodes of all rows, and what every process waits for; at process 0, a second old at most."""
+        if not self._processes.is_main:
+            return super().episode_metrics()
+        told = {int(process): json.loads(text) for process, text in self._processes.told(_TOLD).items()}
+        told[0] = {**told.get(0, {}), "episodes": super().episode_metrics()}
+        return merged_episodes([one["episodes"] for one in told.values()]) | process_metrics(told)
+
+    def say(self, line: str) -> None:
+        """Tells the log and the terminal, at process 0."""
+        if self._processes.is_main:
+            super().say(line)
+
+    def make_sinks(self, first: int) -> Sinks:
+        """Process 0 writes records."""
+        return super().make_sinks(first) if self._processes.is_main else Sinks([])
+
+    def finite_watch(self) -> FiniteWatch:
+        """Counts; a batch that lies in several processes is not written."""
+        return FiniteWatch(self.config.max_skipped_updates, None)
+
+    def report(self, state: LearnerState, num_updates: int, seconds: float) -> RunReport:
+        """See `Training`; with a state of host arrays, which this process may go on with alone."""
+        report = super().report(jax.device_get(state), num_updates, seconds)
+        return dataclasses.replace(report, wrote_directory=self._processes.is_main)
+
+    def _tell(self, learner: AnyLearner) -> None:
+        """This process's episodes and shares of time since it told last."""
+        now, totals = time.perf_counter(), self._totals()
+        seconds = max(now - self._told_at, 1e-9)
+        updates = learner.num_updates - self._told_updates
+        own_steps = self._num_rows * self.config.rollout_length
+        waited = {
+            "own_rows": totals["learner/wait_seconds"],
+            "others": totals["processes/wait_seconds"],
+        }
+        shares = {
+            f"wait_share/{what}": (total - self._waited.get(what, 0.0)) / seconds for what, total in waited.items()
+        }
+        speed = {"env_steps_per_second": updates * own_steps / seconds}
+        text = json.dumps({"episodes": super().episode_metrics(), "process": {**speed, **shares}})
+        self._processes.tell(f"{_TOLD}{self._processes.process_id}", text)
+        self._told_at, self._told_updates, self._waited = now, learner.num_updates, waited
+
+    def _at_their_place(self, tree: Tree, first_row: int) -> Tree:
+        """[b, ...] leaves of this process's rows as [B, ...] leaves of the run's."""
+
+        def spread(leaf: np.ndarray) -> np.ndarray:
+            whole = np.zeros((self.setup.plan.num_rows, *leaf.shape[1:]), leaf.dtype)
+            whole[first_row : first_row + len(leaf)] = leaf
+            return whole
+
+        return map_leaves(spread, tree)
