@@ -24,7 +24,7 @@ from jaxsrl.cluster.host_record import HostRecord, joined_observation
 from jaxsrl.cluster.host_setup import require_importable
 from jaxsrl.cluster.look_after import HostCare
 from jaxsrl.cluster.parameters import PublishedVersions, layout_of
-from jaxsrl.cluster.traffic import PREFIX, NodeTraffic, traffic_totals
+from jaxsrl.cluster.traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
 from jaxsrl.dataflow.nodes import cores_of_host
 from jaxsrl.runtime.source import SourceConfig, supervision_metrics
 
@@ -128,7 +128,7 @@ class ClusterSource:
             "learner/wait_seconds": self._waited_seconds,
             **traffic_totals(self._traffic),
             f"{PREFIX}parameters/bytes": float(self._versions.total_bytes),
-            f"{PREFIX}hosts_lost": float(self._care.hosts_lost),
+            HOSTS_LOST: float(self._care.hosts_lost),
         }
 
     def close(self) -> None:

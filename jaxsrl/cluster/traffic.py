@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 PREFIX = "cluster/"
+HOSTS_LOST = "cluster/hosts_lost"
 _SUMS = ("env_steps", "bytes", "slots", "lag_sum")
 
 
@@ -29,14 +30,15 @@ def traffic_totals(by_node: Mapping[str, NodeTraffic]) -> dict[str, float]:
     return {f"{PREFIX}{node}/{name}": getattr(traffic, name) for node, traffic in by_node.items() for name in _SUMS}
 
 
-def traffic_rates(gained: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """What a record says of each node, from what its totals gained.
+def traffic_values(totals: Mapping[str, float], gained: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """What a record says of a cluster and each of its nodes; {} without one.
 
     Args:
-        gained: since the record before, by metric name; others than a cluster's are not looked at.
+        totals: since the run began, by metric name; others than a cluster's are not looked at.
+        gained: by how much they grew since the record before.
         seconds: since then.
     """
-    rates: dict[str, float] = {}
+    rates = {HOSTS_LOST: totals[HOSTS_LOST]} if HOSTS_LOST in totals else {}
     for name, amount in gained.items():
         node, _, what = name.removeprefix(PREFIX).rpartition("/")
         if not name.startswith(PREFIX) or what not in ("env_steps", "bytes", "lag_sum"):

@@ -8,6 +8,7 @@ import jax
 
 from agents.api import LearnerState, Metrics
 from envpool_bridge.supervisor import SupervisionTotals
+from jaxsrl.cluster.traffic import traffic_values
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.metrics.fragment_shares import fragment_shares
@@ -93,7 +94,7 @@ class Reporter:
         values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
         values |= episodes
         values |= fragment_shares(self._plan, gained, seconds)
-        values |= call_rates(gained)
+        values |= call_rates(gained) | traffic_values(totals, gained, seconds)
         values |= {name: total for name, total in totals.items() if name in _COUNTED}
         values["speed/env_steps_per_second"] = updates * self._steps_per_update / seconds
         values["policy/lag_mean"] = gained["learner/lag_sum"] / updates if updates else 0.0

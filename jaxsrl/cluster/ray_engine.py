@@ -1,0 +1,140 @@
+"""Ray as the engine: environment hosts are actors, bytes go through its object store.
+
+An actor is never restarted by Ray itself, and no call of it is ever made twice: what a lost host is to do next, only the learner
+knows.
+"""
+
+# Ray says only partly which types it takes and gives:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.errors import BridgeError, UserError
+from jaxsrl.cluster.engine import Call, Group, HostGoneError
+from jaxsrl.cluster.ray_host import RayHost
+from jaxsrl.dataflow.resources import Node
+
+_GET_SECONDS = 60.0  # for what has ended already
+
+
+def import_ray() -> Any:
+    """The module `ray`.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise UserError('--run.cluster needs Ray, which is not installed: pip install "jaxsrl[ray]"') from error
+
+
+def node_names(alive: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Unique names of Ray's nodes, and their ids: the node's own name, with a number where several share it.
+
+    Args:
+        alive: of `ray.nodes()`, those that are alive.
+    """
+    names: dict[str, str] = {}
+    for node in sorted(alive, key=lambda one: (one["NodeName"], one["NodeID"])):
+        name, number = node["NodeName"], 1
+        while name in names:
+            number += 1
+            name = f"{node['NodeName']}#{number}"
+        names[name] = node["NodeID"]
+    return names
+
+
+def nodes_of(alive: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
+    """Ray's nodes as resources, by name; those that give out no core are left out."""
+    by_id = {node["NodeID"]: node["Resources"] for node in alive}
+    found = [(name, by_id[node]) for name, node in node_names(alive).items()]
+    return tuple(
+        Node(
+            name,
+            int(has["CPU"]),
+            int(has.get("GPU", 0)),
+            int(has["memory"]) if "memory" in has else None,
+            int(has["object_store_memory"]) if "object_store_memory" in has else None,
+        )
+        for name, has in found
+        if has.get("CPU", 0) >= 1
+    )
+
+
+class RayEngine:
+    """An Engine over a Ray cluster that this process is connected to."""
+
+    def __init__(self, cores: int) -> None:
+        """For hosts that take so many of a node's cores each."""
+        self._ray, self._cores = import_ray(), cores
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Those that are alive and give out cores."""
+        return nodes_of(self._alive())
+
+    def spawn(self, host: int, node: str) -> "RayRemoteHost":
+        """Begins to start an actor on this node; if the node is gone, its first call says so."""
+        ray = self._ray
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        node_id = node_names(self._alive()).get(node)
+        if node_id is None:
+            raise UserError(
+                f"the cluster has no node {node} any more: expected one of {sorted(node_names(self._alive()))}"
+            )
+        options = {
+            "num_cpus": self._cores,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "concurrency_groups": {"slots": 1, "control": 2},
+            "scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node_id, soft=False),
+        }
+        return RayRemoteHost(ray, ray.remote(**options)(RayHost).remote(), host)
+
+    def put(self, value: np.ndarray) -> Any:
+        """Copies an array into the object store, once."""
+        return self._ray.put(value)
+
+    def wait(self, calls: Sequence[Call], timeout_seconds: float) -> list[Call]:
+        """As Engine says; what has ended is on this node then."""
+        done, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_seconds)
+        return list(done)
+
+    def get(self, call: Call) -> Any:
+        """As Engine says; arrays are read-only views of the object store, where they are too large to come with the answer."""
+        exceptions = self._ray.exceptions
+        try:
+            return self._ray.get(call, timeout=_GET_SECONDS)
+        except exceptions.RayTaskError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, BridgeError):
+                raise cause from None
+            raise RuntimeError(f"an environment host failed:\n{error}") from error
+        except exceptions.RayError as error:
+            raise HostGoneError(" ".join(str(error).split())[:300]) from error
+
+    def close(self) -> None:
+        """Nothing: who connected to the cluster disconnects."""
+
+    def _alive(self) -> list[dict[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
+
+
+class RayRemoteHost:
+    """A RemoteHost that is a Ray actor."""
+
+    def __init__(self, ray: Any, actor: Any, host: int) -> None:
+        """Of environment host number `host`."""
+        self._ray, self._actor, self._host = ray, actor, host
+
+    def call(self, group: Group, method: str, *arguments: Any) -> Call:
+        """As RemoteHost says."""
+        return getattr(self._actor, method).options(concurrency_group=group).remote(*arguments)
+
+    def kill(self) -> None:
+        """SIGKILL: the kernel ends the host's workers with it."""
+        self._ray.kill(self._actor, no_restart=True)

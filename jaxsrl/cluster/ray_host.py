@@ -1,0 +1,35 @@
+"""An environment host as Ray starts it. Imports no jax at first: how jax is set up is decided here, before anything imports it."""
+
+import os
+
+import numpy as np
+
+from jaxsrl.actors.factory import set_up_jax
+
+
+class RayHost:
+    """The body of a Ray actor: an EnvironmentHost that is made when it is wanted. Threads of two concurrency groups call it."""
+
+    def __init__(self) -> None:
+        """Sets jax up for acting on the processor beside environments."""
+        set_up_jax(os.environ)
+        # What is imported here is imported by one thread.
+        from jaxsrl.cluster.host import EnvironmentHost
+
+        self._host = EnvironmentHost()
+
+    def start(self, setup: bytes) -> None:
+        """As the host does."""
+        self._host.start(setup)
+
+    def publish(self, version: int, block: np.ndarray) -> None:
+        """As the host does; the block lies in Ray's shared memory."""
+        self._host.publish(version, block)
+
+    def next_slot(self) -> tuple[int, np.ndarray]:
+        """As the host does: Ray copies the memory into its object store as it is, before it makes the next call of this group."""
+        return self._host.next_slot()
+
+    def stats(self) -> dict[str, float]:
+        """As the host does."""
+        return self._host.stats()
