@@ -10,6 +10,7 @@ import tyro
 from jaxsrl.bench.command import BenchCommand
 from jaxsrl.commands.doctor import Doctor
 from jaxsrl.commands.evaluate import Evaluate
+from jaxsrl.commands.inspect import Inspect
 from jaxsrl.commands.plan import ShowPlan
 from jaxsrl.commands.plot import Plot
 from jaxsrl.commands.runs import Runs
@@ -32,6 +33,7 @@ COMMANDS: dict[str, type[Command]] = {
     "plot": Plot,
     "view": View,
     "evaluate": Evaluate,
+    "inspect": Inspect,
     "plan": ShowPlan,
     "bench": BenchCommand,
     "doctor": Doctor,
