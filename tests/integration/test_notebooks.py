@@ -1,9 +1,13 @@
 """Notebooks run from top to bottom in a kernel of their own, with small sizes, and are committed without outputs."""
 
+import ast
+import importlib
 import re
 from pathlib import Path
 
 import pytest
+
+import jaxsrl
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -57,19 +61,23 @@ def test_no_output_is_committed_and_its_sizes_are_those_that_the_test_replaces(n
     assert set(re.findall(names, sizes.source, re.M)) == set(re.findall(r"([A-Z_]+) =", SMALL[name][0]))
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_what_a_notebook_imports_is_there(name):
+    # What may change under a notebook, told without running it.
+    cells = [cell.source for cell in nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4).cells if cell.cell_type == "code"]
+    tree = ast.parse("\n".join(cells))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "jaxsrl":
+            assert node.attr in jaxsrl.__all__
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the packages that talk to kernels
-@pytest.mark.parametrize("name", [name for name in SMALL if name != "01_train_ppo"])
+@pytest.mark.parametrize("name", SMALL)
 def test_every_cell_runs(name, tmp_path, monkeypatch):
-    run_in_kernel(name, tmp_path, monkeypatch)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_cell_of_the_first_notebook_runs(tmp_path, monkeypatch):
-    run_in_kernel("01_train_ppo", tmp_path, monkeypatch)
-
-
-def run_in_kernel(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # where runs are written
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
