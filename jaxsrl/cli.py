@@ -8,6 +8,7 @@ from typing import Annotated, Any, Protocol, Union
 import tyro
 
 from jaxsrl.bench.command import BenchCommand
+from jaxsrl.commands.completion import Completion
 from jaxsrl.commands.doctor import Doctor
 from jaxsrl.commands.evaluate import Evaluate
 from jaxsrl.commands.inspect import Inspect
@@ -37,6 +38,7 @@ COMMANDS: dict[str, type[Command]] = {
     "plan": ShowPlan,
     "bench": BenchCommand,
     "doctor": Doctor,
+    "completion": Completion,
 }
 """All of them by name, in the order of --help."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoint import MANIFEST, Arrays, CheckpointStore, load_checkpoint
+from jaxsrl.run_directory import CONFIG
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,8 @@ def read_saved_run(path: Path) -> SavedRun:
         return SavedRun(arrays, metadata, path, above if (above / "config.json").is_file() else None)
     # The run may be going on: only its own process may move damaged checkpoints out of the way.
     found = CheckpointStore(path / "checkpoints").restore_newest(set_aside=False) if path.is_dir() else None
+    if found is None and (path / CONFIG).is_file():
+        raise UserError(f"the run {path} has no checkpoint yet: let it train until the first one, or to its end")
     if found is None:
         raise UserError(
             f"{path} is no checkpoint and no run directory: expected a directory with {MANIFEST}, or one with "
