@@ -39,9 +39,7 @@ class Page:
         self.problems: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -94,7 +92,9 @@ class Page:
                 return value
             time.sleep(0.05)
         shown = self.js("document.body.innerText")
-        raise TimeoutError(f"{condition} is not so after {seconds} s; problems {self.problems}; the page says:\n{shown}")
+        raise TimeoutError(
+            f"{condition} is not so after {seconds} s; problems {self.problems}; the page says:\n{shown}"
+        )
 
     def move(self, x: float, y: float, kind: str = "mouseMoved") -> None:
         """The mouse: moved, "mousePressed" or "mouseReleased" there, in CSS pixels."""

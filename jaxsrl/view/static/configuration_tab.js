@@ -33,7 +33,15 @@ export function groups(experiment) {
   const plain = Object.entries(experiment).filter(([, value]) => !isTree(value));
   const parts = Object.entries(experiment).filter(([, value]) => isTree(value));
   return [...(plain.length ? [["experiment", plain.map(([key, value]) => [key, inText(value)])]] : []),
-    ...parts.map(([title, tree]) => [title, flat(tree)])];
+    ...parts.flatMap(([title, tree]) => withLargeParts(title, tree))];
+}
+
+// A part of its own for each tree of several settings inside a part: "run" and "run.supervision".
+function withLargeParts(title, tree) {
+  const isLarge = (value) => isTree(value) && Object.keys(value).length > 2;
+  const own = Object.fromEntries(Object.entries(tree).filter(([, value]) => !isLarge(value)));
+  const inner = Object.entries(tree).filter(([, value]) => isLarge(value)).map(([key, value]) => [`${title}.${key}`, flat(value)]);
+  return [[title, flat(own)], ...inner];
 }
 
 export function flat(tree, above = "") {
