@@ -7,6 +7,8 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.agent_layout import agent_layout
+from jaxsrl.cluster.place import place_of
+from jaxsrl.dataflow.bytes_between_nodes import bytes_between_nodes
 from jaxsrl.dataflow.bytes_per_item import PlanBytes, bytes_of_plan, params_bytes_of
 from jaxsrl.dataflow.load_policy import load_policy
 from jaxsrl.dataflow.plan import Plan, plan_to_json
@@ -34,8 +36,14 @@ class PlannedExperiment:
     sizes: PlanBytes
 
     def to_json(self) -> dict[str, Any]:
-        """`plan_to_json`, with "bytes" beside it: of the channels in their order, of slots and of parameters."""
-        return {**plan_to_json(self.plan), "bytes": dataclasses.asdict(self.sizes)}
+        """`plan_to_json`, with "bytes" beside it: of the channels in their order, of slots and of parameters.
+
+        On a cluster also "between_nodes", see BytesBetweenNodes.
+        """
+        found = {**plan_to_json(self.plan), "bytes": dataclasses.asdict(self.sizes)}
+        if self.plan.environments.nodes:
+            found["between_nodes"] = dataclasses.asdict(bytes_between_nodes(self.plan, self.sizes))
+        return found
 
 
 def plan_experiment(path: Path, flags: Sequence[str], cores: int = 0, gpus: int = 0) -> PlannedExperiment:
@@ -58,6 +66,8 @@ def plan_experiment(path: Path, flags: Sequence[str], cores: int = 0, gpus: int 
     resources = _resources(cores, gpus)
     agent, spec, config = composed.agent, composed.spec, composed.config
     plan = plan_for_agent(load_policy(config.policy)(config, resources), agent, config.replay_on)
+    with place_of(config, plan, resources) as place:
+        plan, resources = place.plan, place.resources
     check_run(plan, agent, composed.source, spec, resources)
     replay = replay_bytes(agent, spec, plan.num_rows, plan.shape.rollout_length)
     sizes = bytes_of_plan(plan, agent_layout(spec, plan.shape, agent), params_bytes_of(agent), replay)

@@ -6,6 +6,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from jaxsrl.dataflow.bytes_between_nodes import bytes_between_nodes
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.words import bytes_in_words, lag_in_words, placement_in_words, slots_in_words
 from jaxsrl.plan_of_experiment import PlannedExperiment
@@ -29,6 +30,13 @@ def print_plan(planned: PlannedExperiment) -> None:
     console.print(_fragments(plan, resources.platform))
     console.print(_channels(planned))
     console.print(slots_in_words(plan, planned.sizes), highlight=False)
+    if plan.environments.nodes:
+        sent = bytes_between_nodes(plan, planned.sizes)
+        console.print(
+            f"between nodes, an update: {bytes_in_words(sent.trajectories)} of trajectories to the learner, "
+            f"{bytes_in_words(sent.parameters)} of parameters from it: {sent.env_step:.3g} bytes an environment step",
+            highlight=False,
+        )
     if plan.replay is not None:
         held = planned.sizes.replay
         console.print(f"experience kept for replay: {bytes_in_words(held)} ({held:,} bytes)", highlight=False)

@@ -1,14 +1,18 @@
 """run(plan, agent, make_env): interprets a plan. Nothing in here knows an algorithm, nothing in an algorithm knows of this."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 from agents.api import Agent, AnyAgent
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec, spec_to_dict
+from jaxsrl.cluster.place import place_of
+from jaxsrl.cluster.training import ClusterTraining
 from jaxsrl.config import RunConfig, to_json
 from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
+from jaxsrl.distributed.run import WholeRun, run_together, several
 from jaxsrl.evaluate import MakeEnv, as_source
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.learner.mesh import LearnerMesh
@@ -51,6 +55,7 @@ def run(
 
     Raises:
         UserError: something cannot run as asked; raised before any process starts.
+        LostLearnerError: of several learner processes, another one failed or was lost.
         BridgeError: an environment failed.
     """
     if plan.num_rows != config.num_envs or plan.shape.rollout_length != config.rollout_length:
@@ -58,10 +63,20 @@ def run(
     source = as_source(make_env)
     spec = spec or source.spec()
     plan = plan_for_agent(plan, agent, config.replay_on)
-    check_run(plan, agent, source, spec, Resources.detect())
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
-    with RunDirectory(Path(config.directory) / run_name(config, agent, spec)) as directory:
+    path = Path(config.directory) / run_name(config, agent, spec)
+    if (processes := several(config)) is not None:
+        if config.cluster:
+            raise UserError(
+                "--run.cluster and several learner processes (--run.distributed) do not go together yet: use one"
+            )
+        return run_together(processes, WholeRun(plan, agent, source, spec, config, path, identity, quiet))
+    with contextlib.ExitStack() as held:
+        place = held.enter_context(place_of(config, plan, Resources.detect()))
+        plan = place.plan
+        check_run(plan, agent, source, spec, place.resources)
+        directory = held.enter_context(RunDirectory(path))
         directory.claim(identity)
         write_json(directory.path / PLAN, plan_to_json(plan))
         trained = with_stacked_frames(agent, spec)
@@ -71,4 +86,5 @@ def run(
         setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, quiet)
         if runs_on_device(plan):
             return DeviceTraining(setup, jax_env_of_source(source)).train()
-        return HostTraining(setup).train()
+        training = HostTraining(setup) if place.open_engine is None else ClusterTraining(setup, place.open_engine)
+        return training.train()
