@@ -1,0 +1,247 @@
+"""`jaxsrl view`: who is answered and what, over HTTP."""
+
+import contextlib
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from jaxsrl.cli import main
+from tests.integration.view_runs import make_run, record
+
+SECONDS = 60
+VIDEO = bytes(range(256)) * 8
+
+
+@contextlib.contextmanager
+def viewing(path, *flags):
+    """The command's process and the address that it prints."""
+    command = [sys.executable, "-m", "jaxsrl.cli", "view", str(path), "--no-browser", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said = process.stdout.readline()
+        match = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{16,}/", said)
+        assert match, (said, process.communicate(timeout=SECONDS))
+        yield process, match[0]
+    finally:
+        process.kill()
+        process.communicate(timeout=SECONDS)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs")
+    make_run(directory / "first")
+    make_run(directory / "group" / "second", seed=1)
+    (directory / "first" / "episode.mp4").write_bytes(VIDEO)
+    (directory / "first" / "secret.txt").write_text("secret")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def url(runs):
+    with viewing(runs) as (_, address):
+        yield address
+
+
+def ask(url, path="", host=None, method="GET", headers=()):
+    """(status, headers, body) of an answer."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=SECONDS)
+    try:
+        connection.putrequest(method, parts.path + path, skip_host=True)
+        connection.putheader("Host", host or parts.netloc)
+        for name, value in headers:
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
+def ask_json(url, path):
+    status, _, body = ask(url, path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+def test_the_page_and_all_that_it_loads_comes_from_here(url):
+    _, headers, body = ask(url)
+    assert headers["content-type"].startswith("text/html")
+    assert not re.search(rb"https?://", body)
+    loaded = re.findall(r'(?:src|href)="(static/[^"]+)"', body.decode())
+    directory = Path("jaxsrl/view/static")
+    assert {path.removeprefix("static/") for path in loaded} <= {path.name for path in directory.iterdir()}
+    for path in [*loaded, *(f"static/{file.name}" for file in directory.glob("*.js"))]:
+        status, _, content = ask(url, path)
+        assert status == 200
+        assert not re.search(rb"(from|import\(|url\()\s*[\"']?https?:", content), path
+
+
+def test_modules_import_only_files_that_are_there():
+    directory = Path("jaxsrl/view/static")
+    for file in directory.glob("*.js"):
+        for name in re.findall(r'from "\./([^"]+)"', file.read_text()):
+            assert (directory / name).is_file(), f"{file.name} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil", "192.168.0.7", ""]
+)
+def test_a_name_that_is_not_this_machines_is_refused(url, host):
+    status, _, body = ask(url, "api/runs", host=host or " ")
+    assert status in (400, 403)
+    assert b"first" not in body
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9999", "127.0.0.1:1", "[::1]:80", "LOCALHOST"])
+def test_this_machine_by_any_of_its_names_and_ports_is_answered(url, host):
+    assert ask(url, "api/runs", host=host)[0] == 200
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "../", "%2e%2e"])
+def test_nothing_is_told_without_the_token(url, token):
+    parts = urlsplit(url)
+    for path in ("", "api/runs", "static/main.js", "api/details?run=first"):
+        status, _, body = ask(f"{parts.scheme}://{parts.netloc}/{token}/", path)
+        assert status == 403
+        assert b"jaxsrl view" in body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(url, method):
+    assert ask(url, "api/runs", method=method)[0] == 403
+
+
+def test_answers_tell_browsers_to_load_nothing_from_elsewhere_and_to_show_nothing_elsewhere(url):
+    for path in ("", "static/main.js", "api/runs", "nothing", "video?run=first&name=episode.mp4"):
+        headers = ask(url, path)[1]
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "static/../app.py",
+        "static/%2e%2e/app.py",
+        "static/..%2fapp.py",
+        "static/",
+        "video?run=first&name=secret.txt",
+        "video?run=first&name=../group/second/config.json",
+        "video?run=first&name=%2Fetc%2Fpasswd",
+        "video?run=../first&name=episode.mp4",
+        "video?run=group/second&name=episode.mp4",
+        "api/details?run=..",
+        "api/details?run=%2Fetc",
+        "api/details",
+        "api/plan.svg?run=nobody",
+        "api/checkpoints?run=first%2F..%2Fgroup%2Fsecond",
+        "openapi.json",
+    ],
+)
+def test_only_what_is_listed_can_be_read(url, path):
+    status, _, body = ask(url, path)
+    assert status == 404
+    assert b"secret" not in body
+    assert b"root:" not in body
+
+
+def test_runs_are_listed_with_how_they_stand(url, runs):
+    found = ask_json(url, "api/runs")
+    assert found["root"] == str(runs)
+    assert [run["name"] for run in found["runs"]] == ["first", "group/second"]
+    first = found["runs"][0]
+    assert (first["state"], first["update"], first["total_updates"]) == ("finished", 20, 20)
+    assert (first["env"], first["agent"], first["seed"]) == ("CartPole-v1", "ppo", 0)
+    assert first["return"] == first["best_return"] == 20.0
+
+
+def test_records_come_once_and_new_ones_after_them(url, runs):
+    answer = ask_json(url, "api/records?run=first@")["first"]
+    assert answer["columns"]["update"] == list(range(1, 21))
+    with open(runs / "first" / "metrics.jsonl", "a") as file:
+        file.write(record(21, 10.5) + record(22, 11.0)[:30])
+        file.flush()
+        later = ask_json(url, f"api/records?run=first@{answer['cursor']}&run=nobody@&run=group/second@")
+        assert later["first"]["columns"]["update"] == [21]
+        assert not later["first"]["restart"]
+        assert set(later) == {"first", "group/second"}
+        file.write(record(22, 11.0)[30:])
+    last = ask_json(url, f"api/records?run=first@{later['first']['cursor']}")["first"]
+    assert last["columns"]["update"] == [22]
+
+
+def test_details_plan_and_checkpoints_are_told(url, runs):
+    details = ask_json(url, f"api/details?run={quote('group/second', safe='')}")
+    assert details["experiment"]["run"]["seed"] == 1
+    assert details["env_spec"]["observation"]["low"] == [-1.0, "-infinity"]
+    assert details["path"] == str(runs / "group" / "second")
+    status, headers, body = ask(url, "api/plan.svg?run=first")
+    assert (status, headers["content-type"]) == (200, "image/svg+xml")
+    assert body.count(b'class="fragment"') == 3
+    assert ask_json(url, "api/checkpoints?run=first") == {"checkpoints": [], "versions": {}, "quarantine": []}
+
+
+def test_a_video_can_be_watched_from_its_middle(url):
+    status, headers, body = ask(url, "video?run=first&name=episode.mp4", headers=[("Range", "bytes=256-511")])
+    assert (status, headers["content-type"], body) == (206, "video/mp4", VIDEO[256:512])
+    assert ask(url, "video?run=first&name=episode.mp4")[2] == VIDEO
+
+
+def test_ctrl_c_ends_it_cleanly_also_while_a_browser_is_connected(runs):
+    with viewing(runs) as (process, address):
+        parts = urlsplit(address)
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=SECONDS)
+        connection.request("GET", parts.path)
+        connection.getresponse().read()  # kept alive
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+        connection.close()
+    assert process.returncode == 0
+    assert errors == ""
+    assert time.monotonic() - began < SECONDS / 2
+
+
+@pytest.mark.parametrize("case", ["missing", "file", "empty", "port taken", "port too large"])
+def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, url, capsys, case):
+    file = tmp_path / "file"
+    file.write_text("")
+    (tmp_path / "empty").mkdir()
+    port = urlsplit(url).port
+    arguments, named = {
+        "missing": ((tmp_path / "nowhere",), "nowhere"),
+        "file": ((file,), "file"),
+        "empty": ((tmp_path / "empty",), "no run"),
+        "port taken": ((runs, "--port", port), str(port)),
+        "port too large": ((runs, "--port", 65536), "65535"),
+    }[case]
+    with pytest.raises(SystemExit) as ended:
+        main(["view", "--no-browser", *map(str, arguments)])
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.fullmatch(r"error: [^\n]+\n", said.err)
+    assert named in said.err
+
+
+def test_looking_changes_nothing(runs, url):
+    def state():
+        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in runs.rglob("*")}
+
+    before = state()
+    for path in ("api/runs", "api/records?run=first@", "api/details?run=first", "api/checkpoints?run=first"):
+        assert ask(url, path)[0] == 200
+    assert state() == before
