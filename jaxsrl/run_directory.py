@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import socket
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -70,16 +71,22 @@ class RunDirectory:
             lines = [line for line in lines if line.split(":")[0] not in MAY_CHANGE]
             if lines:
                 listed = "\n  ".join(lines)
-                raise UserError(
-                    f"run directory {self.path} was begun with another configuration:\n  {listed}\n"
-                    f"choose another --run.name, or remove the directory to start over"
-                )
+                problem = f"run directory {self.path} was begun with another configuration:\n  {listed}\n"
+                if not config["experiment"].get("run", {}).get("partial"):
+                    raise UserError(
+                        f"{problem}choose another --run.name, remove the directory to start over, or take what still fits of its "
+                        f"checkpoint (--run.partial)"
+                    )
+                self.log(problem)
         write_json(path, config)
 
     def log(self, line: str) -> None:
-        """Appends a line to the log, with the time."""
-        with open(self.path / LOG, "a") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        """Appends a line to the log, with the time. A disk that is full takes no line, which is no reason not to train."""
+        try:
+            with open(self.path / LOG, "a") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        except OSError as error:
+            sys.stderr.write(f"cannot write {self.path / LOG} ({error.strerror}): {line}\n")
 
     def close(self) -> None:
         """Gives the lock back; idempotent."""

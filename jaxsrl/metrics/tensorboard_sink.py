@@ -31,8 +31,8 @@ class TensorBoardSink:
         Raises:
             OSError: it could not be written; nothing of it is left in the file.
         """
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.summary import scalar
 
         now = time.time()

@@ -13,6 +13,8 @@ from jaxsrl.run_directory import CONFIG, read_json
 RUN_ID = "wandb_run_id.txt"
 """File of a run directory that holds the run's id at Weights & Biases."""
 
+_INIT_SECONDS, _FINISH_SECONDS = 30.0, 60.0
+
 
 class WandbSink:
     """Sends records; every curve is over env steps. Its own files are in `wandb/` of the run directory."""
@@ -30,7 +32,7 @@ class WandbSink:
         """
         wandb = _wandb()
         try:
-            self._run = wandb.init(
+            self._run: Any = wandb.init(
                 project=options.wandb_project,
                 entity=options.wandb_entity or None,
                 name=directory.name,
@@ -38,8 +40,7 @@ class WandbSink:
                 resume="allow",
                 dir=str(directory),
                 config=read_json(directory / CONFIG),
-                # It would otherwise take over what the terminal shows.
-                settings=wandb.Settings(console="off", silent=True),
+                settings=_settings(wandb),
             )
         except wandb.errors.UsageError as error:
             raise UserError(
@@ -73,9 +74,21 @@ def run_id(directory: Path) -> str:
     return made
 
 
+def _settings(wandb: Any) -> Any:
+    """Leaves the terminal alone, and waits for nothing without end."""
+    wanted = {
+        "console": "off",
+        "silent": True,
+        "init_timeout": _INIT_SECONDS,
+        "finish_timeout": _FINISH_SECONDS,  # what was not sent by then stays on the disk, for `wandb sync`
+    }
+    known = getattr(wandb.Settings, "model_fields", wanted)  # older versions lack some
+    return wandb.Settings(**{name: value for name, value in wanted.items() if name in known})
+
+
 def _wandb() -> Any:
     try:
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
             "--run.metrics.wandb needs the package wandb: pip install jaxsrl[wandb], or leave the flag out"
