@@ -32,6 +32,7 @@ MAY_CHANGE = frozenset(
         "run.replay_on",
         "run.max_skipped_updates",
         "run.when_not_finite",
+        "run.partial",
     }
 )
 
@@ -75,6 +76,8 @@ class RunConfig:
         supervision: what is done about environment processes that die or hang, and environments that fail.
         metrics: where records go, besides metrics.jsonl and the terminal.
         distributed: learner processes on several hosts; `num_envs`, `num_env_workers` and `num_devices` are then of all together.
+        partial: where a checkpoint does not fit (another network, another algorithm): take what fits, say what does not, and begin
+            the environments anew. Without it such a checkpoint is refused, with every difference.
         host_devices: splits a CPU into so many jax devices, in each process; 0 leaves it whole.
         cluster: "auto" has environments on the nodes of the Ray cluster that is there, "local" on those of a small one that is
             started here; "" on this machine.
@@ -108,6 +111,7 @@ class RunConfig:
     max_gradient_staleness: int = 8
     max_skipped_updates: int = 10
     when_not_finite: Literal["stop", "roll_back"] = "stop"
+    partial: bool = False
     replay_on: Literal["device", "host"] = "device"
     checkpoint_replay: bool = True
     host_devices: int = 0

@@ -14,8 +14,9 @@ from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.config import RunConfig, from_json
 from jaxsrl.environments import source_of
+from jaxsrl.partial_restore import in_words, what_fits
 from jaxsrl.policies_config import PoliciesConfig, remade_agent
-from jaxsrl.runtime.progress import restore_state
+from jaxsrl.runtime.progress import LEARNER, restore_state, state_to_arrays
 from jaxsrl.saved_run import read_saved_run
 
 
@@ -31,6 +32,7 @@ class Loaded:
         update: it was made at.
         run_directory: it belongs to; None for a checkpoint that was copied elsewhere.
         problems: what is wrong with newer checkpoints of the run.
+        left_out: what did not fit, in words; "" if all did.
     """
 
     agent: AnyAgent
@@ -40,10 +42,15 @@ class Loaded:
     update: int
     run_directory: Path | None
     problems: tuple[str, ...] = ()
+    left_out: str = ""
 
 
-def load_agent(path: Path) -> Loaded:
+def load_agent(path: Path, partial: bool = False) -> Loaded:
     """Loads a run directory's newest good checkpoint, or one checkpoint directory.
+
+    Args:
+        path: of it.
+        partial: take what fits where not all does; what does not is in `left_out`, and is as it begins.
 
     Raises:
         UserError: the path is neither, or was saved by something that is not in the catalogue.
@@ -51,9 +58,13 @@ def load_agent(path: Path) -> Loaded:
     """
     saved = read_saved_run(path)
     agent, source = rebuild(saved.metadata)
-    state = restore_state(agent, jax.random.key(0), saved.arrays)
+    arrays, said = saved.arrays, ""
+    if partial:
+        arrays, left_out = what_fits(arrays, state_to_arrays(agent.init(jax.random.key(0)), with_replay=False), LEARNER)
+        said = in_words(arrays, left_out) if left_out else ""
+    state = restore_state(agent, jax.random.key(0), arrays)
     update = int(state.num_updates)
-    return Loaded(agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems)
+    return Loaded(agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems, said)
 
 
 def rebuild(metadata: dict[str, Any]) -> tuple[AnyAgent, EnvSource]:

@@ -38,8 +38,9 @@ class DeviceTraining(Training):
         else:
             self._state = restore_state(agent, self.init_key, arrays)
             self.say_replay(arrays)
-            self._episodes.restore(named(arrays, EPISODES))
-            self._saved = arrays
+            if any(name.startswith(EPISODES) for name in arrays):  # all but a partial restore
+                self._episodes.restore(named(arrays, EPISODES))
+                self._saved = arrays
         return int(self._state.num_updates)
 
     def finished_state(self) -> LearnerState:

@@ -73,9 +73,11 @@ def from_arrays(
     has_behind = any(name.startswith(_BEHIND) for name in arrays)
     behind = unflatten(state.params, arrays, _BEHIND) if has_behind else None
     episodes = EpisodeTracker(num_rows, spec.info_fields)
-    episodes.restore(named(arrays, EPISODES))
     first_step = int(state.num_updates) * rollout_length
     log = EpisodeLog(num_rows, first_step, spec, agent_state=agent_state_spec(agent))
+    if not any(name.startswith(LOG) for name in arrays):  # a partial restore: environments begin anew
+        return Progress(state, behind, episodes, log, EpisodeReset((0,) * num_rows, (None,) * num_rows))
+    episodes.restore(named(arrays, EPISODES))
     reset = log.restore(named(arrays, LOG))
     return Progress(state, behind, episodes, log, reset)
 

@@ -18,9 +18,10 @@ from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
 from jaxsrl.metrics.make_sinks import make_sinks
 from jaxsrl.metrics.run_state import RunFacts
 from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.partial_restore import in_words, what_fits
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.lifecycle import Lifecycle, stop_on_signals
-from jaxsrl.runtime.progress import holds_replay, restore_state
+from jaxsrl.runtime.progress import LEARNER, holds_replay, restore_state, state_to_arrays
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
 
 NOT_FINITE_BATCH = "not_finite_batch.npz"
@@ -232,7 +233,15 @@ class Training(abc.ABC):
             self.say(f"damaged checkpoint skipped: {problem}")
         self.say(f"resumes {self.setup.directory.path} at update {step} of {self.config.num_updates}")
         self._saved_update = step
-        return arrays
+        return self._what_fits(arrays) if self.config.partial else arrays
+
+    def _what_fits(self, arrays: Arrays) -> Arrays:
+        fresh = state_to_arrays(self.setup.agent.init(self.init_key), with_replay=False)
+        fitting, left_out = what_fits(arrays, fresh, LEARNER)
+        if not left_out:
+            return arrays
+        self.say(in_words(fitting, left_out))
+        return fitting  # of the learner alone: environments begin anew, and replay is empty
 
     def make_sinks(self, first: int) -> Sinks:
         """Where records of a run that goes on after `first` updates are written."""
