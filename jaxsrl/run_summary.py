@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.run_directory import CONFIG, LOCK, LOG, read_json
+from jaxsrl.run_directory import CONFIG, LOG, read_json
 from jaxsrl.view.records import RETURN, RecordFile
 from jaxsrl.view.run_state import run_state
 
@@ -71,7 +71,7 @@ def find_runs(directory: Path) -> list[Path]:
 
 def is_run(directory: Path) -> bool:
     """Whether training has begun in this directory."""
-    return (directory / CONFIG).is_file() or (directory / LOCK).is_file()
+    return (directory / CONFIG).is_file() or (directory / RECORDS).is_file()
 
 
 def summarise(directory: Path, below: Path | None = None, now: float | None = None) -> RunSummary:

@@ -38,7 +38,8 @@ def save_run(path, updates):
     for update in updates:
         progress = begin(agent, jax.random.key(update), ROWS, spec)
         state = dataclasses.replace(progress.state, num_updates=np.array(update, np.int32))
-        store.save(update, to_arrays(state, None, progress.episodes, EpisodeLog(ROWS, 0, spec)), identity)
+        metadata = {**identity, "env_steps": update * 100}
+        store.save(update, to_arrays(state, None, progress.episodes, EpisodeLog(ROWS, 0, spec)), metadata)
     return path
 
 
@@ -95,6 +96,21 @@ def test_flags_reach_the_evaluation(capsys, run):
     assert sampled["mean_return"] != greedy["mean_return"]
     # One row plays all episodes: other seeds than four rows with one each.
     assert evaluated(capsys, run, "--max-rows", "1")[0]["env_steps"] != greedy["env_steps"]
+
+
+def test_every_checkpoint_is_evaluated_as_it_is_by_itself_and_drawn(capsys, run, tmp_path):
+    damage(run / "checkpoints" / "7")
+    out = tmp_path / "curve.svg"
+    found, warnings = evaluated(capsys, run, "--all", "--out", str(out))
+    assert [row["update"] for row in found["checkpoints"]] == [3, 20]
+    assert warnings.startswith("warning: damaged checkpoint skipped: ")
+    alone, _ = evaluated(capsys, run / "checkpoints" / "3")
+    (first, last) = found["checkpoints"]
+    for name in ("mean_return", "std_return", "episodes", "env_steps", "seed", "greedy"):
+        assert first[name] == alone[name]
+    assert first["mean_return_low"] <= first["mean_return"] <= first["mean_return_high"]
+    assert (first["env_steps_trained"], last["env_steps_trained"]) == (300, 2000)
+    assert "mean return of 4 greedy episodes" in out.read_text()
 
 
 def read_video(path):

@@ -1,0 +1,168 @@
+"""What every command says of paths that are wrong and of runs that are half there: one helpful line, and no traceback."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+
+import jaxsrl.cli
+from experiments.ppo_cartpole import Experiment
+from jaxsrl.checkpoint import CheckpointStore
+from jaxsrl.config import to_json
+from jaxsrl.manifest import MANIFEST, sealed
+
+RECORD = {"update": 1, "env_steps": 4096, "frames": 4096, "wall_seconds": 2.0, "episode/return_mean": 20.0}
+ARRAYS = {"learner.num_updates": np.array(1, np.int32), "learner.params['w']": np.ones((2, 2), np.float32)}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Paths by what is wrong with them."""
+    root = tmp_path_factory.mktemp("places")
+    experiment = to_json(Experiment())
+    config = {"agent_name": "ppo", "experiment": experiment, "env_spec": {"env_id": "CartPole-v1"}}
+    found = {"nowhere": root / "nowhere"}
+    for name in ("empty", "begun", "half", "newer", "foreign"):
+        found[name] = root / "runs" / name
+        found[name].mkdir(parents=True)
+        if name != "empty":
+            (found[name] / "config.json").write_text(json.dumps(config))
+    found["file"] = root / "file.txt"
+    found["file"].write_text("text")
+    found["script"] = root / "script.py"
+    found["script"].write_text("x = 1\n")
+    # The disk was full or the machine lost power: half a record, a checkpoint without its manifest.
+    text = json.dumps(RECORD)
+    (found["half"] / "metrics.jsonl").write_text(text + "\n" + text[: len(text) // 2])
+    (found["half"] / "checkpoints" / "5" / "state").mkdir(parents=True)
+    newer = CheckpointStore(found["newer"] / "checkpoints").save(5, ARRAYS, config)
+    manifest = json.loads((newer / MANIFEST).read_text())
+    (newer / MANIFEST).write_text(sealed({**manifest, "format": 99}))
+    found["newer checkpoint"] = newer
+    foreign = {**config, "experiment": {**experiment, "agent": {**experiment["agent"], "shoe_size": 43}}}
+    (found["foreign"] / "config.json").write_text(json.dumps(foreign))
+    found["foreign checkpoint"] = CheckpointStore(found["foreign"] / "checkpoints").save(5, ARRAYS, foreign)
+    return found
+
+
+NO_RUN = "is no checkpoint and no run directory: expected a directory with MANIFEST.json"
+CASES = [
+    ("evaluate", "nowhere", NO_RUN),
+    ("evaluate", "file", NO_RUN),
+    ("evaluate", "empty", NO_RUN),
+    ("evaluate", "begun", "has no checkpoint yet: let it train"),
+    ("evaluate", "half", "no checkpoint of this run is whole"),
+    ("evaluate", "newer", "has checkpoint format 99, this version of jaxsrl reads 2"),
+    ("evaluate", "newer checkpoint", "has checkpoint format 99, this version of jaxsrl reads 2"),
+    ("evaluate", "foreign", "has no field shoe_size: the file was written by another version of jaxsrl"),
+    ("evaluate --all", "nowhere", "has no checkpoints: expected a run directory"),
+    ("evaluate --all", "begun", "has no checkpoints: expected a run directory"),
+    ("evaluate --all", "half", "no checkpoint of"),
+    ("evaluate --all", "newer", "has checkpoint format 99, this version of jaxsrl reads 2"),
+    ("evaluate --out x.png", "begun", "--out draws a curve over checkpoints: give --all too"),
+    ("evaluate --all --out x.gif", "begun", "a plot is written as .png, .svg or .pdf"),
+    ("evaluate --all --video x.mp4", "begun", "--video shows one checkpoint: leave out --all"),
+    ("inspect", "nowhere", "is not there: expected a run directory"),
+    ("inspect", "file", "is neither: expected a run directory"),
+    ("inspect", "empty", "is neither: expected a run directory"),
+    ("inspect", "newer checkpoint", "has checkpoint format 99, this version of jaxsrl reads 2"),
+    ("plot", "nowhere", "there is no directory"),
+    ("plot", "file", "is a file: expected a run's directory"),
+    ("plot", "empty", "there is no run in"),
+    ("plot", "begun", "has no records yet (metrics.jsonl); train it first"),
+    ("plot --metric loss", "half", "no run here has a metric 'loss'"),
+    ("plot --out nowhere/x.png", "half", "there is no directory nowhere"),
+    ("plot --group-by shoe", "half", "--group-by shoe: no run here has such a field"),
+    ("plot --normalise nowhere.json", "half", "cannot read nowhere.json"),
+    ("runs", "nowhere", "there is no directory"),
+    ("runs", "file", "is a file: expected a run's directory"),
+    ("plan", "nowhere", "there is no file"),
+    ("plan", "file", "cannot be imported as Python: expected a .py file"),
+    ("plan", "script", "has no Experiment and no main: expected an experiment"),
+    ("train", "nowhere", "there is no file"),
+    ("train", "empty", "there is no file"),
+    ("view", "nowhere", "expected a run directory, or a directory of runs"),
+    ("view", "file", "expected a run directory, or a directory of runs"),
+    ("view", "empty", "there is no run in"),
+]
+
+
+@pytest.mark.parametrize(("command", "place", "message"), CASES)
+def test_what_cannot_be_done_is_one_line_and_status_2(capsys, places, tmp_path, monkeypatch, command, place, message):
+    monkeypatch.chdir(tmp_path)
+    name, *flags = command.split()
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main([name, str(places[place]), *flags])
+    printed = capsys.readouterr()
+    assert ended.value.code == 2
+    *warnings, last = [line for line in printed.err.splitlines() if not line.startswith("  ")]
+    assert last.startswith("error: ")
+    assert message in last
+    assert all(line.startswith("warning: ") for line in warnings)
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize("arguments", [["train", "ppo-cartpol"], ["plan", "ppo_cartpol"]])
+def test_a_name_that_is_almost_one_is_told_which(capsys, arguments):
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main(arguments)
+    assert ended.value.code == 2
+    assert "there is no experiment" in (printed := capsys.readouterr().err)
+    assert "ppo_cartpole" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [(["train"], "--list"), (["plot"], "expected at least one run directory")]
+)
+def test_a_command_without_what_it_is_about_says_what_is_missing(capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def answer(capsys, *arguments):
+    jaxsrl.cli.main([str(argument) for argument in arguments])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_that_is_half_there_is_shown_as_far_as_it_goes(capsys, places, tmp_path):
+    for name in ("begun", "half", "newer", "foreign"):
+        found = answer(capsys, "inspect", places[name], "--json")
+        assert found["agent"] == "ppo"
+        assert (found["health"]["newest_good"], found["update"]) == ((5, 5) if name == "foreign" else (None, None))
+    assert [one["health"] for one in answer(capsys, "inspect", places["half"], "--json")["health"]["checkpoints"]] == [
+        "damaged"
+    ]
+    (newer,) = answer(capsys, "inspect", places["newer"], "--json")["health"]["checkpoints"]
+    assert newer["health"] == "other version"
+    drawn = answer(capsys, "plot", places["half"], "--json", "--out", tmp_path / "plot.svg")
+    assert drawn["groups"][0]["mean"][0] == 20.0
+    runs = answer(capsys, "runs", places["half"].parent, "--json")["runs"]
+    assert {run["name"]: run["state"] for run in runs} == {
+        "begun": "empty",
+        "half": "crashed",
+        "newer": "crashed",
+        "foreign": "crashed",
+    }
+
+
+def test_a_configuration_that_is_no_json_spoils_no_list(capsys, tmp_path):
+    for name, text in (("torn", '{"agent'), ("list", "[]"), ("good", "{}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
+    runs = {run["name"]: run["problem"] for run in answer(capsys, "runs", tmp_path, "--json")["runs"]}
+    assert runs["good"] == ""
+    assert runs["torn"].startswith("cannot read ")
+    assert runs["list"].endswith("is no JSON object")
+    jaxsrl.cli.main(["runs", str(tmp_path)])
+    assert "cannot read" in capsys.readouterr().out
+    assert answer(capsys, "inspect", tmp_path / "torn", "--json")["health"]["problem"].startswith("cannot read ")
+
+
+def test_the_doctor_minds_no_directory_that_is_not_there(capsys, places):
+    with contextlib.suppress(SystemExit):  # this machine may have other troubles
+        jaxsrl.cli.main(["doctor", "--runs", str(places["nowhere"]), "--json"])
+    left = json.loads(capsys.readouterr().out)["leftovers"]
+    assert [one for one in left if one["kind"] == "unfinished checkpoint"] == []
