@@ -49,6 +49,14 @@ class Progress(Counters):
             return self.may_fill(self.committed(part))  # only the slot is to be opened
         return not self.has_begun(part) or self.actions_posted(self._shape.lane_of_part(part)) >= observed
 
+    def awaits_action(self, part: int) -> int | None:
+        """The sequence of the part's newest observation, if nobody has acted for it and its slot is open; None if not."""
+        observed = self.observed(part)
+        acted = self.actions_posted(self._shape.lane_of_part(part)) >= observed
+        if acted or not self.has_begun(part) or self.committed(part) * self._shape.rollout_length == observed:
+            return None
+        return (observed - 1) // self._shape.rollout_length
+
     def beat(self, parts: Sequence[int]) -> int:
         """A number that grows whenever one of the parts gets on."""
         return sum([self.observed(part) + self.committed(part) for part in parts])

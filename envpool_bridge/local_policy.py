@@ -4,7 +4,7 @@ Nothing else acts for such a pool: the worker is then the one writer of its lane
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from envpool_bridge.errors import UserError
@@ -51,10 +51,13 @@ class LocalPolicySpec:
     Attributes:
         factory: a pickled MakeLocalPolicy, that `pickle.loads` can load in a process that has imported nothing.
         descriptors: open files that the policies need, shared memory of parameters say; the workers receive copies.
+        may_act: whether the parameters for a slot sequence are there, asked in the parent, from any thread: a worker that has an
+            observation and does not act for it then hangs. Without it that is not noticed.
     """
 
     factory: bytes
     descriptors: tuple[int, ...] = ()
+    may_act: Callable[[int], bool] | None = None
 
 
 def check_shape(shape: PoolShape) -> None:

@@ -213,7 +213,7 @@ class EnvPool:
         bells = (self._inference_bell, self._learner_bell)
         extra = local_policy.descriptors if local_policy is not None else ()
         self._workers.share(self._segment.descriptor, self._board.descriptor, bells, extra)
-        self._supervisor.start(config, by_worker)
+        self._supervisor.start(config, by_worker, local_policy.may_act if local_policy is not None else None)
         watched = (self._workers.failed_descriptor,)
         self._acting = Waiter(self._inference_bell, watched, acting_spin_seconds)
         self._learning = Waiter(self._learner_bell, watched, 0.0)

@@ -9,7 +9,7 @@ import logging
 import select
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic, monotonic_ns
 
 from envpool_bridge.adapters.rows import ResetRequest
@@ -99,6 +99,7 @@ class Supervisor:
         ]
         self._hangs = 0
         self._looked = self._turned = 0.0
+        self._may_act: Callable[[int], bool] | None = None
         self._spare_due: float | None = None
         self._recovery_seconds = 0.0
         self._recoveries = 0
@@ -110,13 +111,20 @@ class Supervisor:
         # Never waited for when the interpreter exits: the workers die with the process anyway.
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
-    def start(self, config: WorkerConfig, resets: Sequence[Sequence[ResetRequest]]) -> None:
+    def start(
+        self,
+        config: WorkerConfig,
+        resets: Sequence[Sequence[ResetRequest]],
+        may_act: Callable[[int], bool] | None = None,
+    ) -> None:
         """Starts the workers, from the calling thread, and watches them from then on.
 
         Args:
             config: what all workers share; index and resets are filled in here.
             resets: for each worker, the first reset of each of its parts.
+            may_act: of workers that act themselves: whether parameters for a slot sequence are there.
         """
+        self._may_act = may_act
         for worker, requests in enumerate(resets):
             watched = self._watched[worker]
             watched.config = dataclasses.replace(config, worker=worker, resets=tuple(requests))
@@ -200,20 +208,27 @@ class Supervisor:
 
     def _look_for_hang(self, worker: int, watched: _Watched, now: float) -> None:
         beat = self._progress.beat(watched.parts)
-        owes = any(self._progress.owes_step(part) for part in watched.parts)
+        owes_step = any(self._progress.owes_step(part) for part in watched.parts)
+        owes = owes_step or any(self._owes_action(part) for part in watched.parts)
         if beat != watched.beat or not owes or watched.since is None:
             watched.beat, watched.since = beat, now if owes else None
             if watched.config is not None and watched.config.resets and self._has_begun(watched):
                 watched.config = dataclasses.replace(watched.config, resets=())  # may hold many actions
             return
         starting = beat == watched.beat_at_start
-        what = "its first observation" if starting else "a step"
+        what = "its first observation" if starting else "a step" if owes_step else "an action of its own policy"
         setting = "start_timeout_seconds" if starting else "step_timeout_seconds"
         limit = getattr(self._options, setting)
         if now - watched.since > limit and self._workers.pidfd(worker) >= 0:
             self._hangs += 1
             self._workers.kill_hung(worker, f"it was not done with {what} after {limit:g} s ({setting})")
             watched.since = None
+
+    def _owes_action(self, part: int) -> bool:
+        if self._may_act is None:
+            return False
+        sequence = self._progress.awaits_action(part)
+        return sequence is not None and self._may_act(sequence)
 
     def _look_for_recovery(self, worker: int, watched: _Watched) -> None:
         if watched.died_ns is None or self._board.stepped_ns(worker) <= watched.died_ns:

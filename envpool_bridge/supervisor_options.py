@@ -22,8 +22,8 @@ class SupervisorOptions:
         window_seconds: that restarts are counted in.
         max_backoff_seconds: longest wait before a worker is started again: 0, 50 ms, 100 ms, ... for restarts in a row after
             which it did not get on at all.
-        step_timeout_seconds: longest that a step may take, resets that it does included. A worker that needs longer is made
-            to tell its stack, killed and started again.
+        step_timeout_seconds: longest that a step may take, resets that it does included, or an action of a worker's own policy.
+            A worker that needs longer is made to tell its stack, killed and started again.
         start_timeout_seconds: longest that a worker may take until its first observation, replayed episodes included.
         min_alive_fraction: of the rows; with fewer the pool stops.
         bad_env_output: what to do about an environment that raises, or returns what its spaces do not allow: "raise"

@@ -50,7 +50,7 @@ class ActorSource:
         layout = params_layout([(leaf.shape, np.dtype(leaf.dtype).name) for leaf in jax.tree.leaves(template)])
         self._factory = cloudpickle.dumps(_factory(config, template, layout))
         placement = plan.environments.placement
-        self._params = SharedParams(layout)
+        self._params, self._max_policy_lag = SharedParams(layout), plan.max_policy_lag
         self._counters = ActorCounters(plan.shape.num_workers)
         self._closed = False
         try:
@@ -83,7 +83,11 @@ class ActorSource:
     def start(self, reset: EpisodeReset) -> None:
         """Starts the actors, which compile, reset and go on with the parameters that are published."""
         descriptors = (self._params.descriptor, self._counters.descriptor)
-        self._pool.start(split_reset(reset, self._shape, self._first_row), LocalPolicySpec(self._factory, descriptors))
+        policy = LocalPolicySpec(self._factory, descriptors, self._may_act)
+        self._pool.start(split_reset(reset, self._shape, self._first_row), policy)
+
+    def _may_act(self, sequence: int) -> bool:
+        return self._params.acting_version(sequence, self._max_policy_lag) is not None
 
     def acquire(self, timeout_seconds: float) -> int | None:
         """The next full slot's sequence, or None; raises what environments or policies raised."""

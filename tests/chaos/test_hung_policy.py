@@ -1,0 +1,120 @@
+"""Policies that hang or fail while they act: inside a worker, which is replaced; in an inference thread, which stops the run."""
+
+import dataclasses
+import logging
+import pickle
+import time
+from functools import partial
+
+import pytest
+
+from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.layout import PoolShape
+from envpool_bridge.local_policy import LocalPolicySpec
+from tests.chaos.counting import PATIENT, check, copy, make_pool
+from tests.unit.envpool_bridge.test_supervisor_acting import ByRowAndStep
+
+SHAPE = PoolShape(num_workers=2, lanes_per_worker=1, workers_per_lane=1, rows_per_part=2, rollout_length=6, num_slots=2)
+
+
+class HangsOnce(ByRowAndStep):
+    """Does not come back from acting for step 8 of row 0 while a file is there, which it removes."""
+
+    def __init__(self, parts, once):
+        super().__init__(parts)
+        self.once = once
+
+    def act(self, part, step, rows):
+        if step == 8 and 0 in self.parts[part] and self.once.exists():
+            self.once.unlink()
+            time.sleep(600)
+        return super().act(part, step, rows)
+
+
+def make_hanging(once, layout, worker, parts, descriptors):
+    return HangsOnce(parts, once)
+
+
+def collected(pool, num_slots, policy):
+    pool.start([EpisodeReset((0,) * 2, (None,) * 2)] * SHAPE.num_parts, policy)
+    slots, deadline = [], time.monotonic() + 20.0
+    for sequence in range(num_slots):
+        while pool.acquire(0.1) is None:
+            assert time.monotonic() < deadline
+        slots.append(copy(pool.views[sequence % SHAPE.num_slots]))
+        pool.release(sequence)
+    return slots
+
+
+def test_a_policy_that_hangs_in_a_worker_is_told_of_and_replaced(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "envpool_bridge")
+    (tmp_path / "once").touch()
+    make = pickle.dumps(partial(make_hanging, tmp_path / "once"))
+    options = dataclasses.replace(PATIENT, step_timeout_seconds=0.5)
+    with make_pool(SHAPE, supervision=options) as pool:
+        slots = collected(pool, 5, LocalPolicySpec(make, may_act=lambda sequence: True))
+        totals = pool.supervision
+    check(slots)
+    assert (totals.hangs, totals.restarts) == (1, 1)
+    assert "an action of its own policy after 0.5 s" in caplog.text
+    assert "in act" in caplog.text  # its stack
+
+
+class WaitsForParameters(ByRowAndStep):
+    """May act for the first slot only, as long as a file is there."""
+
+    def __init__(self, parts, wait):
+        super().__init__(parts)
+        self.wait = wait
+
+    def may_act(self, sequence):
+        return sequence < 1 or not self.wait.exists()
+
+    def act(self, part, step, rows):
+        return self.may_act(step // SHAPE.rollout_length) and super().act(part, step, rows)
+
+
+def make_waiting(wait, layout, worker, parts, descriptors):
+    return WaitsForParameters(parts, wait)
+
+
+def test_a_policy_that_waits_for_its_parameters_does_not_hang(tmp_path):
+    wait = tmp_path / "wait"
+    wait.touch()
+    options = dataclasses.replace(PATIENT, step_timeout_seconds=0.4)
+    policy = LocalPolicySpec(
+        pickle.dumps(partial(make_waiting, wait)), may_act=lambda sequence: sequence < 1 or not wait.exists()
+    )
+    with make_pool(SHAPE, supervision=options) as pool:
+        pool.start([EpisodeReset((0,) * 2, (None,) * 2)] * SHAPE.num_parts, policy)
+        assert pool.acquire(20.0) == 0
+        time.sleep(1.0)  # longer than a step may take
+        assert pool.supervision.hangs == 0
+        pool.release(0)
+        wait.unlink()
+        pool.wake_workers()
+        assert pool.acquire(10.0) == 1
+
+
+def test_an_error_of_an_inference_thread_stops_the_run_and_is_raised_in_the_main_thread():
+    from jaxsrl.runtime.lifecycle import Lifecycle
+
+    lifecycle = Lifecycle()
+    began = time.monotonic()
+    stopped = []
+
+    def acts():
+        raise FloatingPointError("the policy broke")
+
+    def goes_on():
+        while not lifecycle.should_stop():
+            assert time.monotonic() - began < 10.0
+            time.sleep(0.005)
+        stopped.append(True)
+
+    lifecycle.start_thread("inference 1", goes_on)
+    lifecycle.start_thread("inference 0", acts)
+    lifecycle.join(10.0)
+    assert stopped == [True]
+    with pytest.raises(FloatingPointError, match="the policy broke"):
+        lifecycle.raise_error()
