@@ -267,6 +267,21 @@ def test_without_an_accelerator_the_gpu_benchmark_says_so_and_is_content(capsys)
     assert "no accelerator here" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", jaxsrl.cli.COMMANDS)
+def test_every_command_says_what_it_does_and_what_its_flags_mean(capsys, name):
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main([name, "--help"])
+    assert ended.value.code == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    command = jaxsrl.cli.COMMANDS[name]
+    assert (command.__doc__ or "").splitlines()[0].split(". ")[0] in shown
+    fields = [field.name for field in dataclasses.fields(command)]
+    documented = [
+        line.strip().split(":")[0] for line in (command.__doc__ or "").splitlines() if line.startswith("        ")
+    ]
+    assert set(fields) <= {*documented, "what"}
+
+
 def test_help_does_not_wait_for_jax():
     code = "import sys, jaxsrl.cli\ntry: jaxsrl.cli.main(['--help'])\nexcept SystemExit: pass\nsys.exit('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import jaxsrl.cli
+from envpool_bridge.errors import UserError
 from jaxsrl.find_experiment import first_line
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -113,6 +114,16 @@ def test_a_name_may_be_written_with_hyphens(capsys, folder, monkeypatch):
     monkeypatch.setattr(os, "execv", lambda program, arguments: ran.append(arguments))
     jaxsrl.cli.main(["train", "ppo-cartpole", "--list"])
     assert ran == [[sys.executable, "experiments/ppo_cartpole.py", "--list"]]
+
+
+def test_a_plan_is_shown_of_an_experiment_by_its_name(capsys, folder, monkeypatch):
+    def refuse(path, flags, cores, gpus):
+        raise UserError(f"asked for {path} with {flags}")
+
+    monkeypatch.setattr("jaxsrl.plan_of_experiment.plan_experiment", refuse)
+    with pytest.raises(SystemExit):
+        jaxsrl.cli.main(["plan", "probe", "--run.seed", "1"])
+    assert capsys.readouterr().err == "error: asked for experiments/probe.py with ('--run.seed', '1')\n"
 
 
 def test_the_first_line_of_what_is_no_python_is_empty(tmp_path):
