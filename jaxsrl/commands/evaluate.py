@@ -6,7 +6,8 @@ from pathlib import Path
 
 import tyro
 
-from jaxsrl.show_result import show
+from envpool_bridge.errors import UserError
+from jaxsrl.show_result import show, show_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +22,11 @@ class Evaluate:
         seed: of environments and actions.
         max_rows: environments side by side.
         video: also record episodes into this file, *.mp4.
+        partial: where the checkpoint does not fit the agent (it was made by another version, say): take what fits, and say what
+            does not.
         video_episodes: how many; those that `--max-rows 1` plays first.
+        all: every good checkpoint of the run instead of the newest: a row for each.
+        out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
     """
 
     path: tyro.conf.Positional[Path]
@@ -32,9 +37,16 @@ class Evaluate:
     max_rows: int = 32
     video: Path | None = None
     video_episodes: int = 1
+    partial: bool = False
+    all: bool = False
+    out: Path | None = None
 
     def run(self) -> int:
         """Plays; the exit status is 1 if the one checkpoint asked for is damaged."""
+        if self.all:
+            return self._run_all()
+        if self.out is not None:
+            raise UserError("--out draws a curve over checkpoints: give --all too")
         from agents.api import Mode
         from jaxsrl.checkpoint import DamagedCheckpointError
         from jaxsrl.evaluate import evaluate
@@ -43,12 +55,14 @@ class Evaluate:
         from jaxsrl.video import Video
 
         try:
-            loaded = load_agent(self.path)
+            loaded = load_agent(self.path, self.partial)
         except DamagedCheckpointError as error:
             print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
             return 1
         for problem in loaded.problems:
             print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
+        if loaded.left_out:
+            print(f"warning: {loaded.left_out}", file=sys.stderr)  # noqa: T201
         mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
         video = None if self.video is None else Video(loaded.source, self.video, self.video_episodes)
         report = evaluate(
@@ -67,4 +81,35 @@ class Evaluate:
         if loaded.run_directory is not None:
             write_json(loaded.run_directory / "eval.json", result)
         show(result, self.json, f"evaluation of {self.path}")
+        return 0
+
+    def _run_all(self) -> int:
+        """Plays with every checkpoint."""
+        if self.video is not None:
+            raise UserError("--video shows one checkpoint: leave out --all, or name the checkpoint's directory")
+        from agents.api import Mode
+        from jaxsrl.evaluate_run import evaluate_checkpoints
+        from jaxsrl.plots.draw_evaluations import draw_evaluations
+        from jaxsrl.plots.style import check_out
+
+        if self.out is not None:
+            check_out(self.out)
+        mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
+        found = []
+        for one in evaluate_checkpoints(
+            self.path, episodes=self.episodes, seed=self.seed, mode=mode, max_rows=self.max_rows
+        ):
+            if isinstance(one, str):
+                print(f"warning: {one}", file=sys.stderr)  # noqa: T201
+            else:
+                found.append(one)
+        if not found:
+            raise UserError(f"no checkpoint of {self.path} is whole")
+        if self.out is not None:
+            draw_evaluations(found, self.out)
+        columns = ("update", "env_steps_trained", "mean_return", "mean_return_low", "mean_return_high", "std_return")
+        rows = [one.to_json() for one in found]
+        show_rows(
+            {"checkpoints": rows if self.json else [{name: row[name] for name in columns} for row in rows]}, self.json
+        )
         return 0
