@@ -156,6 +156,27 @@ class BenchReplay:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchCluster:
+    """Train PPO on CartPole through environment hosts of a local Ray cluster, and without: what the cluster costs.
+
+    Attributes:
+        hosts: environment hosts, each on a node of its own.
+        workers: environment processes in all.
+        num_envs: environments in all.
+        env_steps: length of each run.
+        rounds: turns of each contender.
+        json: print one JSON object instead of a table.
+    """
+
+    hosts: int = 2
+    workers: int = 2
+    num_envs: int = 128
+    env_steps: int = 200_000
+    rounds: int = 2
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchGpu:
     """Run the tests and benchmarks that need an accelerator and record them; without one, say so."""
 
@@ -169,6 +190,7 @@ Bench = Annotated[
     | Annotated[BenchDevice, tyro.conf.subcommand("device")]
     | Annotated[BenchRecurrent, tyro.conf.subcommand("recurrent")]
     | Annotated[BenchReplay, tyro.conf.subcommand("replay")]
+    | Annotated[BenchCluster, tyro.conf.subcommand("cluster")]
     | Annotated[BenchGpu, tyro.conf.subcommand("gpu")],
     tyro.conf.arg(name=""),
 ]
@@ -228,6 +250,11 @@ def run_bench(bench: Bench) -> None:
 
         measured = bench_replay(bench.sizes, bench.priority_exponent, bench.rounds, bench.seconds, bench.reverb_python)
         show_rows(measured, bench.json)
+    elif isinstance(bench, BenchCluster):
+        from jaxsrl.bench.cluster import bench_cluster
+
+        result = bench_cluster(bench.hosts, bench.workers, bench.num_envs, bench.env_steps, bench.rounds)
+        show(result, bench.json, "bench cluster")
     else:
         from jaxsrl.bench.gpu import bench_gpu
 

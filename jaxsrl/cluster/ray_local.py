@@ -4,39 +4,33 @@
 
 import contextlib
 import importlib
+import json
 import os
+import select
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
-from envpool_bridge.errors import UserError
+from envpool_bridge.errors import BridgeError, UserError
 from jaxsrl.cluster.ray_engine import import_ray
+from jaxsrl.cluster.ray_nodes import ENVIRONMENT
 
-_LOOPBACK = "127.0.0.1"
-# No report of use is sent anywhere; nodes start no processes before they are wanted, and take this machine for 127.0.0.1.
-_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_enable_worker_prestart": "0",
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's own switch for keeping to the loopback interface
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
 _MIN_STORE_BYTES = 100 << 20
+_ANSWER_SECONDS = 180.0
+_END_SECONDS = 30.0
 
 
 class LocalCluster:
-    """A head without cores, and nodes that pretend to be machines. Process-safety: the process that started it owns it.
-
-    Attributes:
-        nodes: Ray's objects of the nodes, by name.
-    """
+    """A small cluster that is started here (`ray_nodes`), with this process connected to it. One thread."""
 
     def __init__(self, num_nodes: int, cores_per_node: int, object_store_bytes: int = 0) -> None:
-        """Starts it and connects this process; takes seconds.
+        """Starts nodes node1, node2, ... besides a head without cores; takes seconds.
 
         Args:
             num_nodes: besides the head.
@@ -45,69 +39,85 @@ class LocalCluster:
 
         Raises:
             UserError: Ray is not installed, or this process is connected to a cluster already.
+            BridgeError: the cluster did not start in time.
         """
-        with _environment(_ENVIRONMENT), _sigterm_as_it_is():
-            self._ray = import_ray()
-            if self._ray.is_initialized():
-                raise UserError(
-                    "--run.cluster local starts a cluster, but this process is connected to one: use --run.cluster auto"
-                )
-            self._store_bytes = max(object_store_bytes, _MIN_STORE_BYTES)
-            self._cores = cores_per_node
-            self._directory = tempfile.mkdtemp(prefix="jaxsrl-ray-")
-            self.nodes: dict[str, Any] = {}
-            self._cluster: Any = None
-            try:
-                self._start_head()
-                for number in range(num_nodes):
-                    self.add_node(f"node{number + 1}")
-            except BaseException:
-                self.close()
-                raise
-
-    def _start_head(self) -> None:
-        # A Ray that was imported before has read its switch already.
-        importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER = False
-        self._ray.init(
-            num_cpus=0,
-            num_gpus=0,
-            include_dashboard=False,
-            object_store_memory=self._store_bytes,
-            _node_ip_address=_LOOPBACK,
-            _node_name="head",
-            _temp_dir=self._directory,
-            **_QUIET,
-        )
-        worker = importlib.import_module("ray._private.worker")
-        self._cluster = importlib.import_module("ray.cluster_utils").Cluster()
-        self._cluster.head_node = worker._global_node  # nodes join the head that we are on
-        self._cluster.redis_address = None
+        self._ray = import_ray()
+        if self._ray.is_initialized():
+            raise UserError(
+                "--run.cluster local starts a cluster, but this process is connected to one: use --run.cluster auto"
+            )
+        self._directory = tempfile.mkdtemp(prefix="jaxsrl-ray-")
+        self._process = self._start(cores_per_node, max(object_store_bytes, _MIN_STORE_BYTES))
+        try:
+            address = self._answer()["address"]
+            for number in range(num_nodes):
+                self.add_node(f"node{number + 1}")
+            with _environment(ENVIRONMENT), _sigterm_as_it_is():
+                # A Ray that was imported before has read its switch already.
+                importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER = False
+                self._ray.init(address=address, **_QUIET)
+        except BaseException:
+            self.close()
+            raise
 
     def add_node(self, name: str) -> None:
         """Starts one more node; returns when it has joined."""
-        with _environment(_ENVIRONMENT):
-            self.nodes[name] = self._cluster.add_node(
-                wait=False,
-                num_cpus=self._cores,
-                num_gpus=0,
-                object_store_memory=self._store_bytes,
-                include_dashboard=False,
-                node_ip_address=_LOOPBACK,
-                node_name=name,
-            )
+        self._ask(f"add {name}")
 
     def remove_node(self, name: str) -> None:
         """Kills a node, as a machine that loses its power."""
-        self._cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
+        self._ask(f"remove {name}")
 
     def close(self) -> None:
         """Ends every process of the cluster and removes its files; idempotent."""
+        self._ray.shutdown()
+        if self._process.stdin is None or self._process.stdin.closed:
+            return
+        self._process.stdin.close()
         try:
-            for name in list(self.nodes):
-                self.remove_node(name)
-        finally:
-            self._ray.shutdown()
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # the nodes die with it
+            self._process.wait(_END_SECONDS)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _start(self, cores: int, store_bytes: int) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "jaxsrl.cluster.ray_nodes", self._directory, str(cores), str(store_bytes)]
+        path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
+        log = Path(self._directory, "nodes.log")
+        with log.open("w") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+                bufsize=1,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+
+    def _ask(self, line: str) -> None:
+        if self._process.stdin is None:
+            raise RuntimeError("the process of the nodes has no input")
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        self._answer()
+
+    def _answer(self) -> dict[str, str]:
+        """The next line that the process of the nodes writes."""
+        if self._process.stdout is None:
+            raise RuntimeError("the process of the nodes has no output")
+        ready, _, _ = select.select([self._process.stdout], [], [], _ANSWER_SECONDS)
+        line = self._process.stdout.readline() if ready else ""
+        if not line:
+            log = Path(self._directory, "nodes.log").read_text()[-2000:]
+            raise BridgeError(
+                f"the local Ray cluster did not answer within {_ANSWER_SECONDS:g} s (exit status {self._process.poll()}); what it "
+                f"said:\n{log}"
+            )
+        return json.loads(line)
 
 
 @contextlib.contextmanager
