@@ -73,21 +73,14 @@ class FollowingRows:
         self._rows, self._seen, self._columns = rows, seen, columns
         self._next_episodes: tuple[int, ...] | None = None  # while the broken step is to come
         self.num_rows = rows.num_rows
-
-    @property
-    def infos(self) -> list[dict[str, Any]]:
-        """Of the rows."""
-        return self._rows.infos
-
-    @infos.setter
-    def infos(self, infos: list[dict[str, Any]]) -> None:
-        self._rows.infos = infos
+        self.infos: list[dict[str, Any]] = []
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
         """Shows what was seen, if these rows are the first to begin here; else as the rows do."""
         if isinstance(out, StepRows) or not isinstance(request, EpisodeReset):
             self._next_episodes = None
             self._rows.reset(request, out)
+            self.infos = self._rows.infos
             return
         seen, columns = self._seen, self._columns
         write(out.observation, take(seen.observation, columns))
@@ -100,10 +93,12 @@ class FollowingRows:
         """Begins new episodes, the first time; the action, chosen for an episode that is gone, is ignored."""
         if self._next_episodes is None:
             self._rows.step(action, out)
+            self.infos = self._rows.infos
             return
         episodes, self._next_episodes = self._next_episodes, None
         out.prepare()
         self._rows.reset(EpisodeReset(episodes, (None,) * self.num_rows), out)
+        self.infos = self._rows.infos
         out.truncated[...] = self._seen.under_way[self._columns]
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:

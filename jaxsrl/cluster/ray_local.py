@@ -54,7 +54,7 @@ class LocalCluster:
                 self.add_node(f"node{number + 1}")
             with _environment(ENVIRONMENT), _sigterm_as_it_is():
                 # A Ray that was imported before has read its switch already.
-                importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER = False
+                setattr(importlib.import_module("ray._private.ray_constants"), "ENABLE_RAY_CLUSTER", False)  # noqa: B010
                 self._ray.init(address=address, **_QUIET)
         except BaseException:
             self.close()
