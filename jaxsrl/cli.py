@@ -1,6 +1,11 @@
-"""The `jaxsrl` command: train, evaluate, look at and compare runs, without writing code."""
+"""The `jaxsrl` command: train, evaluate, look at and compare runs, without writing code.
+
+Exit status: 0 done; 1 something is not well (a checkpoint is damaged, the doctor has found something); 2 not possible as asked.
+"""
 
 import dataclasses
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol, Union
@@ -51,9 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: the command line's if None.
 
     Raises:
-        SystemExit: with the command's status, unless that is 0; 2 for what cannot be done as asked.
+        SystemExit: with the command's status, unless that is 0; 2 for what cannot be done as asked; 130 after Ctrl-C.
     """
-    status = parse(sys.argv[1:] if arguments is None else arguments).run()
+    try:
+        status = parse(sys.argv[1:] if arguments is None else arguments).run()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # whoever read this has seen enough: `jaxsrl runs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails again as it ends
+        sys.exit(128 + signal.SIGPIPE)
     if status:
         sys.exit(status)
 

@@ -46,7 +46,7 @@ class CheckpointEvaluation:
 
 
 def evaluate_checkpoints(
-    run: Path, *, episodes: int, seed: int, mode: Mode, max_rows: int
+    run: Path, *, episodes: int, seed: int, mode: Mode, max_rows: int, partial: bool = False
 ) -> Iterator[CheckpointEvaluation | str]:
     """Evaluates the checkpoints of a run, oldest first, all with the same seeds.
 
@@ -56,6 +56,7 @@ def evaluate_checkpoints(
         seed: of environments and actions.
         mode: greedy or sampled actions.
         max_rows: environments side by side.
+        partial: as `load_agent`.
 
     Yields:
         Each evaluation as it is done; or a line that says why a checkpoint is passed over.
@@ -72,10 +73,12 @@ def evaluate_checkpoints(
             if not (path / MANIFEST).is_file():
                 raise DamagedCheckpointError(f"{path}: {MANIFEST} is missing")
             metadata = read_manifest(path)["metadata"]
-            loaded = load_agent(path)
+            loaded = load_agent(path, partial)
         except DamagedCheckpointError as error:
             yield f"damaged checkpoint skipped: {error}"
             continue
+        if loaded.left_out:
+            yield f"{path}: {loaded.left_out}"
         report = evaluate(
             loaded.agent, loaded.params, loaded.source, episodes=episodes, seed=seed, mode=mode, max_rows=max_rows
         )

@@ -97,7 +97,12 @@ class Evaluate:
         mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
         found = []
         for one in evaluate_checkpoints(
-            self.path, episodes=self.episodes, seed=self.seed, mode=mode, max_rows=self.max_rows
+            self.path,
+            episodes=self.episodes,
+            seed=self.seed,
+            mode=mode,
+            max_rows=self.max_rows,
+            partial=self.partial,
         ):
             if isinstance(one, str):
                 print(f"warning: {one}", file=sys.stderr)  # noqa: T201

@@ -282,6 +282,21 @@ def test_every_command_says_what_it_does_and_what_its_flags_mean(capsys, name):
     assert set(fields) <= {*documented, "what"}
 
 
+def test_ctrl_c_and_a_reader_that_has_seen_enough_end_a_command_quietly(tmp_path):
+    for number in range(300):
+        (tmp_path / f"run{number}").mkdir()
+        (tmp_path / f"run{number}" / "config.json").write_text("{}")
+    read_one_line = f"{sys.executable} -m jaxsrl.cli runs {tmp_path} --json | head -c 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", read_one_line], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("{141\n", "")
+    interrupt = (
+        "import jaxsrl.cli, jaxsrl.run_summary as m\ndef stop(path): raise KeyboardInterrupt\n"
+        "m.find_runs = stop\njaxsrl.cli.main(['runs'])"
+    )
+    done = subprocess.run([sys.executable, "-c", interrupt], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_help_does_not_wait_for_jax():
     code = "import sys, jaxsrl.cli\ntry: jaxsrl.cli.main(['--help'])\nexcept SystemExit: pass\nsys.exit('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
