@@ -7,6 +7,8 @@ import { measured } from "./format.js";
 import { grouped, inWords, RETURN } from "./metrics.js";
 import { points, X_AXES } from "./scales.js";
 
+const NO_RECORDS = "No records yet: the first one follows the first update.";
+
 // x, smoothing, zoom (and, with `find`, a filter of metrics); `changed` is called after a choice.
 export function controls(changed, { find = false } = {}) {
   const now = read();
@@ -69,9 +71,10 @@ export function curves(store, names) {
   const charts = new Map(), groups = new Map();
   const holder = h("div", { class: "panel" });
   const rest = h("details", { class: "group card", hidden: true });
-  const nothing = h("p", { class: "empty", text: "No records yet: the first one follows the first update." });
+  const nothing = h("p", { class: "empty", text: NO_RECORDS });
   const bar = controls(() => update(), { find: true });
   const element = h("div", { class: "panel" }, bar.element, nothing, holder, rest);
+  let drawn = "";
 
   function chartOf(metric) {
     if (!charts.has(metric)) {
@@ -107,15 +110,19 @@ export function curves(store, names) {
 
   function update() {
     bar.update();
-    const shown = names(), found = grouped(shown.map((name) => store.recordsOf(name)));
+    const shown = names(), now = JSON.stringify([read(), shown.map((name) => [name, store.recordsOf(name).cursor])]);
+    if (now === drawn) return; // nothing new: what is selected or dragged stays as it is
+    drawn = now;
+    const found = grouped(shown.map((name) => store.recordsOf(name)));
     const find = read().find.toLowerCase();
     const wanted = (name) => !find || name.toLowerCase().includes(find) || inWords(name).title.toLowerCase().includes(find);
     const metrics = arrange(found, wanted);
     for (const metric of metrics) chartOf(metric).update(dataOf(store, shown, metric));
-    showConstant(found.constant.filter(([name]) => wanted(name)));
-    nothing.hidden = metrics.length > 0 || found.constant.length > 0;
-    if (find && !metrics.length) say(nothing, `No metric is called like "${read().find}".`);
-    nothing.hidden = metrics.length > 0 || (!find && found.constant.length > 0);
+    const constant = found.constant.filter(([name]) => wanted(name));
+    showConstant(constant);
+    if (find && constant.length && !metrics.length) rest.open = true;
+    say(nothing, find ? `No metric is called like "${read().find}".` : NO_RECORDS);
+    nothing.hidden = metrics.length > 0 || constant.length > 0;
   }
 
   function showConstant(constant) {

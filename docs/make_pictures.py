@@ -1,0 +1,111 @@
+"""Makes docs/pictures from real runs: trains short PPO runs on CartPole, and shows them in every way there is. Minutes.
+
+Run: python -m docs.make_pictures   (needs chromium for the web page; --runs DIR takes runs that an earlier call trained)
+"""
+
+import argparse
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import SVG_EXPORT_THEME
+
+from jaxsrl.dataflow.plan import plan_from_json
+from jaxsrl.metrics.read_records import read_records
+from jaxsrl.metrics.run_state import RunFacts, begun, observed
+from jaxsrl.metrics.terminal_view import panel_of
+from tests.integration.headless_chromium import Page, chromium, find_chromium
+
+PICTURES = Path(__file__).parent / "pictures"
+ENV_STEPS = 250_000
+COLUMNS = 84
+MOST_BYTES = 300_000
+# name of the run, and the flags that make it what it is: two groups to compare.
+RUNS = {f"ppo_seed{seed}": ["--run.seed", str(seed)] for seed in (0, 1, 2)} | {
+    f"slow_seed{seed}": ["--run.seed", str(seed), "--agent.learning-rate", "1e-4"] for seed in (0, 1)
+}
+# file: (page, theme, width, height)
+PAGES = {
+    "view.png": ("run/ppo_seed0", "light", 1280, 800),
+    "view_runs.png": ("", "light", 1280, 800),
+    "view_data_flow.png": ("run/ppo_seed0/dataflow", "dark", 1280, 1240),
+    "view_compare.png": ("compare?x=time", "dark", 1280, 800),
+    "view_phone.png": ("run/ppo_seed0", "light", 390, 780),
+}
+
+
+def main() -> None:
+    """Trains what is not there yet, and makes all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/pictures"), help="where the runs are, or will be")
+    runs: Path = parser.parse_args().runs
+    PICTURES.mkdir(exist_ok=True)
+    for name, flags in RUNS.items():
+        train(runs, name, flags)
+    draw_terminal(runs / "ppo_seed0", PICTURES / "terminal.svg")
+    jaxsrl("plan", "experiments/ppo_cartpole.py", "--out", str(PICTURES / "plan.svg"))
+    jaxsrl("plot", str(runs), "--out", str(PICTURES / "plot.png"))
+    take_screenshots(runs)
+    for path in sorted(PICTURES.iterdir()):
+        size = path.stat().st_size
+        print(f"{path.name}: {size:,} bytes{' - TOO LARGE' if size > MOST_BYTES else ''}")  # noqa: T201
+
+
+def train(runs: Path, name: str, flags: list[str]) -> None:
+    """Trains one run; one that is complete is left as it is."""
+    sizes = ["--run.env-steps", str(ENV_STEPS), "--run.log-every-seconds", "0.5", "--run.evaluation-episodes", "20"]
+    place = ["--run.directory", str(runs), "--run.name", name]
+    subprocess.run([sys.executable, "experiments/ppo_cartpole.py", *place, *sizes, *flags], check=True, timeout=600)
+
+
+def jaxsrl(*arguments: str) -> None:
+    """One command, as a user types it."""
+    subprocess.run([sys.executable, "-m", "jaxsrl.cli", *arguments], check=True, timeout=600)
+
+
+def draw_terminal(run: Path, out: Path) -> None:
+    """What the terminal showed when two thirds of the run were done."""
+    plan = plan_from_json(json.loads((run / "plan.json").read_text()))
+    records = read_records(run / "metrics.jsonl")
+    state = begun(RunFacts("ppo on CartPole-v1, seed 0", plan, ENV_STEPS, action_repeat=1))
+    for record in records[: len(records) * 2 // 3]:
+        state = observed(state, record)
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(panel_of(state))
+    svg = console.export_svg(title="jaxsrl train ppo_cartpole", theme=SVG_EXPORT_THEME, unique_id="jaxsrl")
+    # Rich's SVG loads a font from elsewhere; any monospaced one does.
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")
+    out.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
+
+
+def take_screenshots(runs: Path) -> None:
+    """The web page as headless Chromium shows it."""
+    program = find_chromium()
+    if program is None:
+        sys.exit("there is no chromium on this machine, which takes pictures of the web page: apt-get install chromium")
+    command = [sys.executable, "-m", "jaxsrl.cli", "view", str(runs), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, chromium(program) as browser:
+        assert server.stdout is not None
+        try:
+            url = next(iter(re.findall(r"http://\S+", server.stdout.readline())))
+            for name, (page, theme, width, height) in PAGES.items():
+                tab = browser.open_page(width, height, theme, mobile=width < 500)
+                tab.open(f"{url}#/{page}")
+                wait_until_drawn(tab)
+                tab.screenshot(PICTURES / name)
+        finally:
+            server.terminate()
+
+
+def wait_until_drawn(tab: Page) -> None:
+    """Until curves, or the plan with its shares, are there."""
+    tab.wait_for("document.querySelector('.chart .series') || document.querySelector('.fragment[style*=level]')")
+    tab.wait_for("!document.querySelector('main .empty:not([hidden])')")
+
+
+if __name__ == "__main__":
+    main()
