@@ -177,6 +177,23 @@ class BenchCluster:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchGuards:
+    """Train PPO on CartPole with all guards and without any, in turns: what checks, supervision and finite updates cost.
+
+    Attributes:
+        workers: environment processes of each of the two.
+        num_envs: environments of each of the two.
+        rounds: turns of each, of one trajectory and its update.
+        json: print one JSON object instead of a table.
+    """
+
+    workers: int = 2
+    num_envs: int = 128
+    rounds: int = 200
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchGpu:
     """Run the tests and benchmarks that need an accelerator and record them; without one, say so."""
 
@@ -191,6 +208,7 @@ Bench = Annotated[
     | Annotated[BenchRecurrent, tyro.conf.subcommand("recurrent")]
     | Annotated[BenchReplay, tyro.conf.subcommand("replay")]
     | Annotated[BenchCluster, tyro.conf.subcommand("cluster")]
+    | Annotated[BenchGuards, tyro.conf.subcommand("guards")]
     | Annotated[BenchGpu, tyro.conf.subcommand("gpu")],
     tyro.conf.arg(name=""),
 ]
@@ -235,7 +253,12 @@ def run_bench(bench: Bench) -> None:
         from jaxsrl.bench.step_times import bench_step_times
 
         show(bench_step_times(bench.rows, bench.least, bench.most, bench.seconds), bench.json, "step times")
-    elif isinstance(bench, BenchDevice):
+    else:
+        _run_learning(bench)
+
+
+def _run_learning(bench: BenchDevice | BenchRecurrent | BenchReplay | BenchCluster | BenchGuards | BenchGpu) -> None:
+    if isinstance(bench, BenchDevice):
         from jaxsrl.bench.device_only import bench_device_only
 
         measured = bench_device_only(bench.num_envs, seconds=bench.seconds)
@@ -255,6 +278,10 @@ def run_bench(bench: Bench) -> None:
 
         result = bench_cluster(bench.hosts, bench.workers, bench.num_envs, bench.env_steps, bench.rounds)
         show(result, bench.json, "bench cluster")
+    elif isinstance(bench, BenchGuards):
+        from jaxsrl.bench.guards import bench_guards
+
+        show(bench_guards(bench.workers, bench.num_envs, bench.rounds), bench.json, "guards")
     else:
         from jaxsrl.bench.gpu import bench_gpu
 

@@ -1,0 +1,160 @@
+"""What all guards together cost: two trainings that take turns in one process, one with them and one without.
+
+Without means: what environments return is not looked at (types, shapes, finite, in range), no supervisor looks after workers, and
+no update is looked at for NaN. Each turn is one trajectory collected and learned from. What is compared is neighbouring turns, so
+that a machine whose speed drifts drifts for both.
+"""
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import Agent, LearnerState
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset
+from envpool_bridge.errors import UserError, WaitTimeoutError
+from envpool_bridge.layout import PoolShape
+from envpool_bridge.pool import EnvPool, PoolOptions
+from envpool_bridge.specs import EnvSpec
+from jaxsrl.inference.act import act_in_slot, make_act, row_keys
+from jaxsrl.learner.finite import with_finite_updates
+from jaxsrl.learner.mesh import LearnerMesh
+
+_ROLLOUT_LENGTH, _NUM_SLOTS = 32, 3
+_WAIT_SECONDS = 60.0
+_NEVER = 10**15
+
+
+@dataclasses.dataclass(frozen=True)
+class UncheckedSource:
+    """Rows of a source whose outputs nobody checks. For this benchmark alone."""
+
+    inside: GymnasiumSource
+
+    def spec(self) -> EnvSpec:
+        """Of the source."""
+        return self.inside.spec()
+
+    def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
+        """The source's, without their checks."""
+        rows = self.inside.make_rows(row_ids, run_seed, keep_infos)
+        rows._strict_every = _NEVER
+        rows.verify = lambda observation, reward: None
+        return rows
+
+
+def bench_guards(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> dict[str, Any]:
+    """Env steps per second of PPO on CartPole with all guards and without any, and the ratio.
+
+    Args:
+        workers: environment processes of each of the two.
+        num_envs: environments of each of the two.
+        rounds: turns that each of the two takes, of one trajectory of 32 steps and its update.
+
+    Returns:
+        Medians over turns; `cost` is 1 minus the median of the ratios of neighbouring turns, with the quartiles of those ratios.
+
+    Raises:
+        UserError: a number is less than 1, or environments cannot be divided among the workers.
+    """
+    for name, value in (("workers", workers), ("num_envs", num_envs), ("rounds", rounds)):
+        if value < 1:
+            raise UserError(f"{name} must be at least 1: got {value}")
+    if num_envs % workers:
+        raise UserError(f"num_envs must divide by workers: got {num_envs} and {workers}")
+    source = EnvConfig("CartPole-v1").source()
+    if not isinstance(source, GymnasiumSource):
+        raise TypeError("expected CartPole to be made one by one")
+    shape = PoolShape(workers, 1, 1, num_envs // workers, _ROLLOUT_LENGTH, _NUM_SLOTS)
+    agent = make_ppo(PPOConfig(), source.spec(), NetworkConfig(hidden_sizes=(64, 64)))
+    with (
+        _training(source, shape, agent, True) as guarded,
+        _training(UncheckedSource(source), shape, agent, False) as bare,
+    ):
+        for turn in (guarded, bare) * 3:  # compiles, and begins
+            turn()
+        seconds = _take_turns(guarded, bare, rounds)
+    steps = num_envs * _ROLLOUT_LENGTH
+    ratios = sorted(without / with_ for with_, without in zip(seconds[0], seconds[1], strict=True))
+    return {
+        "workers": workers,
+        "num_envs": num_envs,
+        "rounds": rounds,
+        "guarded_env_steps_per_second": steps / statistics.median(seconds[0]),
+        "unguarded_env_steps_per_second": steps / statistics.median(seconds[1]),
+        "cost": 1.0 - statistics.median(ratios),
+        "cost_lower_quartile": 1.0 - ratios[3 * rounds // 4],
+        "cost_upper_quartile": 1.0 - ratios[rounds // 4],
+    }
+
+
+def _take_turns(guarded: Callable[[], None], bare: Callable[[], None], rounds: int) -> tuple[list[float], list[float]]:
+    """Seconds of every turn of the two."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds):
+        # Who comes first changes: the caches that the other leaves cold are paid for by both.
+        for place in (0, 1) if number % 2 else (1, 0):
+            start = time.perf_counter()
+            (guarded, bare)[place]()
+            seconds[place].append(time.perf_counter() - start)
+    return seconds
+
+
+@contextlib.contextmanager
+def _training(source: EnvSource, shape: PoolShape, agent: Agent, guards: bool) -> Iterator[Callable[[], None]]:
+    """A function that collects a trajectory, all environments acted for in turn, and learns from it."""
+    with EnvPool(source, shape, PoolOptions(run_seed=0), extras=agent.extras) as pool:
+        if not guards:
+            pool._supervisor._look = lambda now: None
+        rows = shape.rows_per_part
+        pool.start([EpisodeReset((0,) * rows, (None,) * rows)] * shape.num_parts)
+        mesh, key = LearnerMesh(jax.devices()[:1]), jax.random.key(0)
+        update = jax.jit(with_finite_updates(agent.update) if guards else agent.update, donate_argnums=0)
+        yield _Turn(pool, agent, mesh, update, mesh.place_state(agent.init(key)))
+
+
+class _Turn:
+    """One trajectory and its update a call."""
+
+    def __init__(
+        self, pool: EnvPool, agent: Agent, mesh: LearnerMesh, update: Callable[..., Any], state: LearnerState
+    ) -> None:
+        self._pool, self._mesh, self._update, self._state = pool, mesh, update, state
+        shape, self._key = pool.shape, jax.random.key(1)
+        self._act = make_act(agent)
+        self._rows = [range(pool.num_rows)[shape.lane_rows(lane)] for lane in range(shape.num_lanes)]
+        self._keys = [row_keys(self._key, rows) for rows in self._rows]
+        self._states = [agent.initial_agent_state(len(rows)) for rows in self._rows]
+
+    def __call__(self) -> None:
+        pool, deadline = self._pool, time.monotonic() + _WAIT_SECONDS
+        while (sequence := pool.acquire(0.0)) is None:
+            for lane in pool.wait_ready(0.05):
+                self._act_for(lane)
+            if time.monotonic() > deadline:
+                raise WaitTimeoutError(
+                    f"expected a trajectory within {_WAIT_SECONDS:g} s: the environments do not step"
+                )
+        slot = pool.views[sequence % pool.shape.num_slots]
+        self._state, _ = self._update(self._state, self._mesh.place_batch([slot]), self._key)
+        jax.block_until_ready(self._state)
+        pool.release(sequence)
+
+    def _act_for(self, lane: int) -> None:
+        pool, rows = self._pool, self._rows[lane]
+        sequence, t = pool.position(lane)
+        slot = pool.views[sequence % pool.shape.num_slots]
+        acting = pool.access.act_rows(slot, t, slice(rows.start, rows.stop))
+        steps = np.full(len(rows), sequence * pool.shape.rollout_length + t, np.uint32)
+        state = self._states[lane]
+        self._states[lane] = act_in_slot(self._act, self._state.params, acting, state, self._keys[lane], steps, 0)
+        pool.post_actions(lane)
