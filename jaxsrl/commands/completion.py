@@ -7,6 +7,21 @@ from typing import Literal
 
 import tyro
 
+from jaxsrl.find_experiment import list_experiments
+
+_BASH = r"""
+# Also names of experiments, and files where a command takes a path.
+_jaxsrl() {
+  _tyro_jaxsrl "$@"
+  [[ -z ${COMPREPLY[*]} ]] && COMPREPLY=()
+  if [[ $COMP_CWORD -eq 2 && ${COMP_WORDS[1]} =~ ^(train|plan)$ && $2 != -* ]]; then
+    local here=$(cd experiments 2>/dev/null && for file in [!_]*.py; do [[ -e $file ]] && echo "${file%.py}"; done)
+    COMPREPLY+=($(compgen -W "$(printf '%s\n' NAMES $here | sort -u)" -- "$2"))
+  fi
+}
+complete -o default -F _jaxsrl jaxsrl
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
@@ -33,4 +48,5 @@ def completion_script(shell: Literal["bash", "zsh", "fish"]) -> str:
     script = io.StringIO()
     with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
         parse(["--tyro-write-completion", shell, "-"])
-    return script.getvalue()
+    more = _BASH.replace("NAMES", " ".join(list_experiments())) if shell == "bash" else ""
+    return script.getvalue() + more
