@@ -119,6 +119,8 @@ def test_a_lane_is_ready_when_its_last_part_has_posted(ring):
     _, _, counters = ring
     assert counters.post_observation(0, 0) is False
     assert counters.ready_lanes() == []
+    assert not counters.is_ready(0)
+    assert counters.observations_posted(0) == 0
     assert counters.post_observation(1, 0) is True
     assert counters.ready_lanes() == [0]
     assert counters.is_ready(0)
