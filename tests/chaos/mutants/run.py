@@ -6,6 +6,7 @@ Prints a line a mutant, and ends with status 1 if one of them lived.
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 MUTANTS = Path(__file__).parent
 TREE = ("envpool_bridge", "agents", "jaxsrl", "experiments", "tests", "pyproject.toml")
+SHARED_MEMORY = Path("/dev/shm")
 OUTPUT = "output_of_the_tests.txt"
 NAMED = "Must fail: "
 _SECONDS = 300  # a mutant that makes tests hang is seen too
@@ -61,6 +63,14 @@ def run_tests(tree: Path, tests: list[str]) -> int:
             return 1
 
 
+def remove_names(names: set[str]) -> None:
+    """Removes names of shared memory that processes which are gone have left: a mutant may be one that leaves them."""
+    for name in names:
+        found = re.fullmatch(r"jaxsrl-(\d+)-[0-9a-f]+", name)
+        if found is not None and not Path(f"/proc/{found[1]}").exists():
+            (SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
 def is_seen(patch: Path) -> bool:
     """Whether the tests fail once the patch is applied.
 
@@ -78,7 +88,9 @@ def is_seen(patch: Path) -> bool:
         )
         if applied.returncode:
             raise RuntimeError(f"{patch.name} does not apply: mend it. {applied.stderr}")
+        names = set(os.listdir(SHARED_MEMORY))
         status = run_tests(tree, tests_of(patch))
+        remove_names(set(os.listdir(SHARED_MEMORY)) - names)
     if status > 1:
         raise RuntimeError(f"{patch.name}: pytest could not run the tests (status {status})")
     return status == 1
