@@ -1,0 +1,223 @@
+"""What short runs tell of themselves: documented names, every fragment's share, Prometheus over HTTP; and disks that are full."""
+
+import json
+import re
+import socket
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agents.dqn import make_dqn
+from agents.dqn_config import DQNConfig
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from agents.replay_config import ReplayConfig
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.metrics.metrics_config import MetricsConfig
+from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER
+from jaxsrl.runtime.run import run
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+UPDATES = 4
+
+
+def train(directory, policy="serial", suite="gymnasium", quiet=True, **changes):
+    settings = {"num_envs": 8, "rollout_length": 8, "env_steps": 8 * 8 * UPDATES, "log_every_seconds": 0.0}
+    config = RunConfig(**{"name": "run", "directory": str(directory), "policy": policy, **settings, **changes})
+    source = source_of(EnvConfig("CartPole-v1", suite=suite))
+    spec = source.spec()
+    agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(8,)))
+    return run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=quiet)
+
+
+def records(report):
+    return [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def documented():
+    """Patterns of the names in the first column of the first table: NAME stands for anything, * for the agent's own."""
+    rows = [line.split("|")[1] for line in DOCUMENT.splitlines() if line.startswith("| `")]
+    names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    return [re.compile(re.sub(r"\\\*|[A-Z]{3,}", ".+", re.escape(name))) for name in names]
+
+
+def undocumented(names):
+    patterns = documented()
+    return sorted(name for name in names if not any(pattern.fullmatch(name) for pattern in patterns))
+
+
+def test_the_document_is_read_as_it_is_written():
+    assert undocumented(["loss/policy", "busy_share/any name", "episode/return_mean"]) == []
+    assert undocumented(["loss", "episode/return_median", "busy_share/"]) == [
+        "busy_share/",
+        "episode/return_median",
+        "loss",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "known"),
+    [
+        ("serial", {}, {"busy": {"environments", "inference", "learner"}, "wait": set()}),
+        (
+            "single_learner_fine",
+            {"num_env_workers": 1},
+            {"busy": {"environments", "inference", "learner"}, "wait": {"environments", "inference", "learner"}},
+        ),
+        (
+            "single_learner_coarse",
+            {"num_env_workers": 1},
+            {"busy": {"environments", "inference", "learner"}, "wait": {"environments", "learner"}},
+        ),
+        (
+            "central",
+            {"num_env_workers": 1, "gradients": "asynchronous", "num_replicas": 1},
+            {
+                "busy": {"environments", "inference", "learner", "server"},
+                "wait": {"environments", "inference", "learner"},
+            },
+        ),
+    ],
+    ids=["serial", "fine", "coarse", "central"],
+)
+def test_every_name_is_documented_and_every_fragment_has_the_shares_that_the_document_says(
+    tmp_path, policy, changes, known
+):
+    written = records(train(tmp_path, policy, **changes))
+    assert undocumented({name for record in written for name in record}) == []
+    last = written[-1]
+    for what, fragments in known.items():
+        names = {name for name in last if name.startswith(f"{what}_share/")}
+        assert names == {f"{what}_share/{fragment}" for fragment in fragments}
+    shares = [record[name] for record in written for name in record if "_share/" in name]
+    assert all(0.0 <= share <= 1.0 for share in shares)
+    # The last record may follow one by nothing; over all of them every fragment has worked, and the learner a part of the time.
+    for fragment in known["busy"]:
+        assert max(record[f"busy_share/{fragment}"] for record in written) > 0.0
+
+
+def test_on_devices_alone_the_learner_stands_for_the_program(tmp_path):
+    written = records(train(tmp_path, "device_only", "jax"))
+    assert undocumented({name for record in written for name in record}) == []
+    assert {name for name in written[-1] if "_share/" in name} == {"busy_share/learner"}
+
+
+@pytest.mark.slow
+def test_replay_on_the_host_is_told_apart_from_learning(tmp_path):
+    config = RunConfig(
+        name="run",
+        directory=str(tmp_path),
+        policy="distributed_replay",
+        num_envs=4,
+        num_env_workers=1,
+        rollout_length=8,
+        env_steps=4 * 8 * 12,
+        log_every_seconds=0.0,
+    )
+    source = source_of(EnvConfig("CartPole-v1"))
+    spec = source.spec()
+    replay = ReplayConfig(capacity=512, batch_size=8, min_size=64, samples_per_insert=0.25)
+    agent = make_dqn(DQNConfig(replay=replay, total_updates=12), spec, NetworkConfig(hidden_sizes=(8,)))
+    report = run(POLICIES[config.policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    written = records(report)
+    assert undocumented({name for record in written for name in record}) == []
+    assert max(record["busy_share/replay"] for record in written) > 0.0
+    assert max(record["wait_on/learner/replay"] for record in written) > 0.0
+
+
+def test_prometheus_scrapes_a_run_while_it_goes_on_and_not_after_it(tmp_path, monkeypatch):
+    port, scraped, enough = free_port(), [], threading.Event()
+
+    def scrape():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            scraped.append(answer.read().decode())
+
+    from jaxsrl.metrics.prometheus_sink import PrometheusSink
+
+    write = PrometheusSink.write
+
+    def write_and_scrape(self, record):
+        write(self, record)
+        if not enough.is_set():
+            enough.set()
+            scrape()
+
+    monkeypatch.setattr(PrometheusSink, "write", write_and_scrape)
+    train(tmp_path, metrics=MetricsConfig(prometheus_port=port, tensorboard=False))
+    (text,) = scraped
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    labels = {(sample.labels["run"], sample.labels["policy"]) for f in families.values() for sample in f.samples}
+    assert labels == {("run", "serial")}
+    assert families["jaxsrl_env_steps"].type == "counter"
+    assert families["jaxsrl_env_steps"].samples[0].value in {64 * update for update in range(1, UPDATES + 1)}
+    shares = {sample.labels["fragment"]: sample.value for sample in families["jaxsrl_fragment_busy_ratio"].samples}
+    assert set(shares) == {"environments", "inference", "learner"}
+    assert any(sample.labels["name"] == "loss/total" for sample in families[OTHER].samples)
+    with pytest.raises(OSError, match="refused"):
+        scrape()
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"127.0.0.1:{port} for Prometheus"):
+            train(tmp_path, "single_learner_fine", metrics=MetricsConfig(prometheus_port=port))
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert not (tmp_path / "run" / "checkpoints").exists() or not any((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_prometheus_names_are_documented_with_what_they_are():
+    for metric in EXPORTED:
+        name = metric.name + ("_total" if metric.kind == "counter" else "")
+        (row,) = [line for line in DOCUMENT.splitlines() if line.startswith(f"| `{name}`")]
+        assert f"| {metric.kind} |" in row
+        assert f"`{metric.recorded}`" in row
+    for name in (*(name for name, _ in BY_FRAGMENT.values()), OTHER, LAST_RECORD):
+        assert f"| `{name}`" in DOCUMENT
+
+
+def test_a_run_whose_files_cannot_be_written_trains_to_its_end_and_says_so_once(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    for name in ("metrics.jsonl", "log.txt"):
+        (tmp_path / "run" / name).symlink_to("/dev/full")
+    (tmp_path / "run" / "tensorboard").write_text("a file where a directory should be")
+    report = train(tmp_path, quiet=False)
+    assert report.num_updates == UPDATES
+    told = capsys.readouterr()
+    assert told.out.count("JsonlSink failed (OSError: [Errno 28] No space left on device)") == 1
+    assert told.out.count("TensorBoardSink failed (FileExistsError") == 1
+    assert "lost by some sink" in told.out
+    assert "cannot write" in told.err
+    assert "log.txt" in told.err
+
+
+def test_a_resumed_run_may_change_its_sinks_and_goes_on_in_the_same_file(tmp_path):
+    train(tmp_path, env_steps=8 * 8 * 2)
+    report = train(tmp_path, metrics=MetricsConfig(tensorboard=False))
+    assert [record["update"] for record in records(report)][-1] == UPDATES
+    assert len({record["update"] for record in records(report)}) == UPDATES
+
+
+def test_a_directory_of_a_version_without_these_settings_goes_on(tmp_path):
+    report = train(tmp_path, env_steps=8 * 8 * 2)
+    path = report.directory / "config.json"
+    saved = json.loads(path.read_text())
+    del saved["experiment"]["run"]["metrics"]
+    path.write_text(json.dumps(saved))
+    assert train(tmp_path).num_updates == UPDATES
