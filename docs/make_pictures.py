@@ -58,6 +58,7 @@ def main() -> None:
 def train(runs: Path, name: str, flags: list[str]) -> None:
     """Trains one run; one that is complete is left as it is."""
     sizes = ["--run.env-steps", str(ENV_STEPS), "--run.log-every-seconds", "0.5", "--run.evaluation-episodes", "20"]
+    sizes += ["--run.checkpoint-every-updates", "20"]
     place = ["--run.directory", str(runs), "--run.name", name]
     subprocess.run([sys.executable, "experiments/ppo_cartpole.py", *place, *sizes, *flags], check=True, timeout=600)
 
@@ -105,6 +106,7 @@ def wait_until_drawn(tab: Page) -> None:
     """Until curves, or the plan with its shares, are there."""
     tab.wait_for("document.querySelector('.chart .series') || document.querySelector('.fragment[style*=level]')")
     tab.wait_for("!document.querySelector('main .empty:not([hidden])')")
+    tab.js("Promise.all(document.getAnimations().map((one) => one.finished)).then(() => true)")  # colours that fade in
 
 
 if __name__ == "__main__":

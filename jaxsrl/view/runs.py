@@ -17,7 +17,7 @@ class Runs:
     """Every run under a directory, by name: its path from there. Thread-safe.
 
     Attributes:
-        root: the directory; of one run, or of many.
+        root: the directory as it was asked for; of one run, or of many.
     """
 
     def __init__(self, root: Path) -> None:
@@ -29,7 +29,7 @@ class Runs:
         if not root.is_dir():
             kind = "a file" if root.exists() else "not there"
             raise UserError(f"{root} is {kind}: expected a run directory, or a directory of runs such as runs/")
-        self.root = root.resolve()
+        self.root = root
         self._lock = threading.Lock()
         self._found: dict[str, RunFiles] = {}
         if not self.all():
@@ -54,7 +54,7 @@ class Runs:
             return self._found.get(name)
 
     def _name(self, path: Path) -> str:
-        return self.root.name if path == self.root else path.relative_to(self.root).as_posix()
+        return self.root.resolve().name if path == self.root else path.relative_to(self.root).as_posix()
 
 
 def _run_directories(directory: Path, depth: int) -> Iterator[Path]:

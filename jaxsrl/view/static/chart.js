@@ -234,7 +234,7 @@ export class Chart {
 
 // A run begins at 0, a little before its first record.
 function fromZero(xs) {
-  return xs && xs[0] > 0 && xs[0] < xs[1] / 4 ? [0, xs[1]] : xs;
+  return xs && xs[0] > 0 && xs[0] < xs[1] / 2 ? [0, xs[1]] : xs;
 }
 
 function valueText(smooth, raw, weight) {

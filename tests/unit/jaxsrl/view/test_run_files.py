@@ -1,6 +1,7 @@
 """Runs that are found, and what their files say: missing, half written and hostile ones too."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -74,8 +75,10 @@ def test_runs_are_found_below_a_directory_and_those_that_begin_later_too(tmp_pat
     assert runs.get("d") is not None
 
 
-def test_a_run_by_itself_is_called_as_its_directory(tmp_path):
+def test_a_run_by_itself_is_called_as_its_directory(tmp_path, monkeypatch):
     assert list(Runs(make_run(tmp_path / "mine")).all()) == ["mine"]
+    monkeypatch.chdir(tmp_path / "mine")
+    assert list(Runs(Path()).all()) == ["mine"]
 
 
 def test_a_name_that_was_not_found_opens_nothing(tmp_path):
