@@ -26,6 +26,7 @@ from jaxsrl.dataflow.words import lag_in_words, placement_in_words
 _PER_INCH = 80.0
 _MARGIN = 0.12
 _LINE = 16.0
+_LETTER = 10.0  # of a name, about, in pixels
 
 
 def plan_as_svg(plan: Plan, platform: str = "device") -> str:
@@ -101,9 +102,11 @@ def _draw_fragment(svg: ElementTree.Element, fragment: Fragment, box: Box, platf
     where = placement_in_words(fragment, platform)
     if fragment.replicas > 1:
         where = f"{fragment.replicas} x {where}"
-    _text(parent, x, y - _LINE + 3, fragment.name, "name")
+    apart = _LINE + 2 if box.top - box.bottom > 1 else _LINE - 1
+    is_narrow = len(fragment.name) * _LETTER > (box.right - box.left) * _PER_INCH
+    _text(parent, x, y + 5 - apart, fragment.name, "name small" if is_narrow else "name")
     _text(parent, x, y + 5, where, "where")
-    _text(parent, x, y + _LINE + 7, "", "busy")
+    _text(parent, x, y + 5 + apart, "", "busy")
 
 
 def _draw_channel(svg: ElementTree.Element, arrow: Arrow, channel: Channel) -> None:
@@ -119,7 +122,9 @@ def _draw_channel(svg: ElementTree.Element, arrow: Arrow, channel: Channel) -> N
     details = [detail for detail in details if detail]
     if not arrow.is_vertical:
         _text(parent, x, y - 7, channel.carries.value, "carries")
-        _text(parent, x, y + _LINE, ", ".join(details), "detail")
+        for number, words in enumerate((details[:2], details[2:])):
+            if words:
+                _text(parent, x, y + _LINE + 14 * number, ", ".join(words), "detail")
         return
     x, anchor = x + 9 * arrow.label_side, "start" if arrow.label_side > 0 else "end"
     y -= _LINE * (len(details) - 1) / 2

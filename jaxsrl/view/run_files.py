@@ -10,8 +10,9 @@ from typing import Any
 from jaxsrl.dataflow.draw_page import plan_as_svg
 from jaxsrl.dataflow.plan import plan_from_json
 from jaxsrl.run_directory import CONFIG, LOG, PLAN
+from jaxsrl.run_summary import wanted_updates
 from jaxsrl.view.records import ELAPSED, RETURN, SPEED, UPDATE, RecordFile
-from jaxsrl.view.run_state import RUNNING, run_state
+from jaxsrl.view.run_state import run_state
 
 METRICS = "metrics.jsonl"
 _LOG_BYTES = 64 * 1024
@@ -39,7 +40,7 @@ class RunFiles:
         run = _dict(_dict(config.get("experiment")).get("run"))
         total, steps = _number(run.get("env_steps")), records.last("env_steps") or 0.0
         update = records.last(UPDATE) or 0.0
-        total_updates = self._total_updates(run)
+        total_updates = wanted_updates(run)
         return {
             "name": name,
             "state": run_state(self.path, self.log_lines(), update, total_updates),
@@ -101,10 +102,6 @@ class RunFiles:
         except OSError:
             return []
 
-    def is_running(self) -> bool:
-        """Whether a process trains it now."""
-        return run_state(self.path, [], 0, None) == RUNNING
-
     def _changed(self) -> float | None:
         for name in (METRICS, CONFIG):
             try:
@@ -112,10 +109,6 @@ class RunFiles:
             except OSError:
                 continue
         return None
-
-    def _total_updates(self, run: dict[str, Any]) -> float | None:
-        steps, rows, length = (_number(run.get(name)) for name in ("env_steps", "num_envs", "rollout_length"))
-        return math.ceil(steps / (rows * length)) if steps and rows and length else None
 
     def _json(self, name: str) -> dict[str, Any]:
         """What a JSON file says; {} if it is not there or is no JSON object."""

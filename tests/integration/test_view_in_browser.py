@@ -3,13 +3,19 @@
 import contextlib
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.draw_page import plan_as_svg
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
 from jaxsrl.run_directory import RunDirectory
 from tests.integration.headless_chromium import chromium, find_chromium
 from tests.integration.test_view import viewing
 from tests.integration.view_runs import make_run, record
+from tests.unit.jaxsrl.test_group_draw import plan_of
 
 pytest.importorskip("websockets", reason="drives Chromium: pip install websockets")
 PROGRAM = find_chromium()
@@ -17,6 +23,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine: apt-get install chromium"),
 ]
+STATIC = Path("jaxsrl/view/static")
 HOSTILE = '<img src=x onerror="document.title=1">'
 PAGES = (
     "/",
@@ -295,6 +302,45 @@ def test_no_page_is_wider_than_its_window(opened, width, height):
         page.wait_for(f"document.title !== '' && document.querySelector('main h1') && location.hash === '#{path}'")
         page.wait_for("!document.querySelector('main .empty')?.textContent.endsWith('…')")
         assert page.js("document.documentElement.scrollWidth") <= width, path
+
+
+def test_no_text_of_a_plan_lies_on_another_or_leaves_the_drawing(browser):
+    settings = {"num_envs": 1024, "num_env_workers": 32, "rollout_length": 128, "max_policy_lag": 12, "num_devices": 8}
+    settings |= {
+        "num_inference_servers": 8,
+        "num_inference_devices": 4,
+        "gradients": "asynchronous",
+        "when_full": "drop_oldest",
+    }
+    drawings = [plan_as_svg(policy(RunConfig(**settings), Resources(96, "gpu", 16))) for policy in POLICIES.values()]
+    drawings.append(plan_as_svg(plan_of(4)))
+    style = "".join((STATIC / name).read_text() for name in ("theme.css", "charts.css"))
+    page = browser.open_page()
+    frame = page.call("Page.getFrameTree")["frameTree"]["frame"]["id"]
+    page.call("Page.setDocumentContent", frameId=frame, html=f"<style>{style}</style><body>{''.join(drawings)}")
+    found = page.js(
+        """[...document.querySelectorAll("svg.plan")].flatMap((svg) => {
+          const view = svg.viewBox.baseVal, problems = [];
+          svg.querySelectorAll(".busy").forEach((one) => { one.textContent = "busy 100 %"; });
+          const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBBox()]);
+          boxes.forEach(([a, p], i) => {
+            const inside = p.x >= view.x && p.x + p.width <= view.x + view.width && p.y >= view.y && p.y + p.height <= view.y + view.height;
+            if (!inside) problems.push(`outside: ${a}`);
+            for (const [b, q] of boxes.slice(i + 1)) {
+              const apart = p.x >= q.x + q.width || q.x >= p.x + p.width || p.y + 2 >= q.y + q.height || q.y + 2 >= p.y + p.height;
+              if (!apart) problems.push(`${a} on ${b}`);
+            }
+          });
+          for (const box of svg.querySelectorAll(".fragment")) {
+            const name = box.querySelector(".name").getBBox().width, room = box.querySelector(".body").getBBox().width;
+            if (name > room) problems.push(`${box.dataset.fragment} is wider than its box`);
+          }
+          return problems;
+        })"""
+    )
+    assert page.js("document.querySelectorAll('svg.plan').length") == len(drawings)
+    assert found == []
+    page.call("Page.close")
 
 
 def test_a_server_that_ended_is_told_and_the_page_stays(browser, runs):

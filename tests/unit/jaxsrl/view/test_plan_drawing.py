@@ -52,7 +52,11 @@ def test_each_fragment_has_a_place_to_say_how_busy_it_is():
     svg = drawn(POLICIES["single_learner_fine"](CONFIG, Resources(8, "gpu", 4)))
     for group in svg.iter(f"{SVG}g"):
         if group.get("class") == "fragment":
-            assert [text.get("class") for text in group.iter(f"{SVG}text")] == ["name", "where", "busy"]
+            assert [text.get("class") for text in group.iter(f"{SVG}text")] == [
+                "name",
+                "where",
+                "busy",
+            ]
 
 
 def test_a_name_is_text_and_never_markup():
