@@ -16,6 +16,7 @@ from jaxsrl.view.runs import Runs
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _MAX_COMPARED = 16
+_BYTES_AN_ANSWER = 16 << 20  # of records that are read for one answer: about two seconds
 
 
 def make_app(runs: Runs, token: str) -> OnlyLocal:
@@ -55,8 +56,14 @@ class _Page:
         return self._file(request.path_params["name"])
 
     def list_runs(self, request: Request) -> Response:
-        found = [run.summary(name) for name, run in self._runs.all().items()]
-        return JSONResponse({"root": str(self._runs.root), "runs": found})
+        """How every run stands; `unread` bytes of records are left for the next answers."""
+        runs, unread, budget = self._runs.all(), 0, _BYTES_AN_ANSWER
+        for run in runs.values():
+            before = run.records.num_bytes
+            unread += run.records.refresh(max(0, budget))
+            budget -= run.records.num_bytes - before
+        found = [run.summary(name) for name, run in runs.items()]
+        return JSONResponse({"root": str(self._runs.root), "runs": found, "unread": unread})
 
     def records(self, request: Request) -> Response:
         """New rows of several runs: `run=NAME@CURSOR`, once for each."""
@@ -65,7 +72,7 @@ class _Page:
             name, _, cursor = asked.rpartition("@")
             run = self._runs.get(name)
             if run is not None:
-                run.records.refresh()
+                run.records.refresh(_BYTES_AN_ANSWER)
                 found[name] = run.records.since(cursor)
         return JSONResponse(found)
 

@@ -46,25 +46,38 @@ class RecordFile:
         """Records that count."""
         return len(self.columns[UPDATE])
 
-    def refresh(self) -> None:
-        """Reads what was appended; begins anew if the file was replaced or cut."""
+    @property
+    def num_bytes(self) -> int:
+        """Of the file, read so far."""
+        return self._offset
+
+    def refresh(self, most_bytes: int | None = None) -> int:
+        """Reads what was appended; begins anew if the file was replaced or cut.
+
+        Args:
+            most_bytes: to read now, about: the rest is read by the next calls; None for all.
+
+        Returns:
+            Bytes that are left to read.
+        """
         with self._lock:
             try:
                 found = os.stat(self._path)
             except OSError:
-                return
+                return 0
             identity = (found.st_dev, found.st_ino)
             if identity != self._identity or found.st_size < self._offset:
                 self._forget()
                 self._identity = identity
                 self.generation += 1
             if found.st_size > self._offset:
-                self._read()
+                self._read(found.st_size if most_bytes is None else self._offset + most_bytes)
+            return max(0, found.st_size - self._offset)
 
-    def _read(self) -> None:
+    def _read(self, until: int) -> None:
         with open(self._path, "rb") as file:
             file.seek(self._offset)
-            while chunk := file.read(_CHUNK):
+            while self._offset < until and (chunk := file.read(_CHUNK)):
                 self._offset += len(chunk)
                 *lines, self._torn = (self._torn + chunk).split(b"\n")
                 for line in lines:

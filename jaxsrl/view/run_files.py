@@ -34,8 +34,7 @@ class RunFiles:
         self._read: dict[str, tuple[int, Any]] = {}  # by name: when the file was written, what it says
 
     def summary(self, name: str) -> dict[str, Any]:
-        """What the list of runs shows; `name` is the run's there."""
-        self.records.refresh()
+        """What the list of runs shows of the records that are read; `name` is the run's there."""
         config, records = self._json(CONFIG), self.records
         run = _dict(_dict(config.get("experiment")).get("run"))
         total, steps = _number(run.get("env_steps")), records.last("env_steps") or 0.0

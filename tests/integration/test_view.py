@@ -160,7 +160,7 @@ def test_only_what_is_listed_can_be_read(url, path):
 
 def test_runs_are_listed_with_how_they_stand(url, runs):
     found = ask_json(url, "api/runs")
-    assert found["root"] == str(runs)
+    assert (found["root"], found["unread"]) == (str(runs), 0)
     assert [run["name"] for run in found["runs"]] == ["first", "group/second"]
     first = found["runs"][0]
     assert (first["state"], first["update"], first["total_updates"]) == ("finished", 20, 20)

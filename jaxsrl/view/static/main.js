@@ -3,6 +3,7 @@
 import { link, read } from "./address.js";
 import { comparePage } from "./compare_page.js";
 import { h, say } from "./dom.js";
+import { bytes } from "./format.js";
 import { runPage } from "./run_page.js";
 import { runsPage } from "./runs_page.js";
 import { Store } from "./store.js";
@@ -13,7 +14,7 @@ let page = null, shown = "";
 
 const store = new Store(() => { open(); page?.update(); }, (state) => {
   connection.className = `connection ${state}`;
-  say(connection, { live: "live", lost: "no answer: is jaxsrl view still running?" }[state] ?? "");
+  say(connection, { live: "live", reading: `reading ${bytes(store.unread)} of records…`, lost: "no answer: is jaxsrl view still running?" }[state] ?? "");
 });
 store.watched = () => page?.watched() ?? [];
 

@@ -1,6 +1,6 @@
 // What the server told: the list of runs, and the records of those that are looked at, kept up to date by asking again.
 
-const QUICK_MS = 2000, SLOW_MS = 10000, MOST_AT_ONCE = 16;
+const AT_ONCE_MS = 50, QUICK_MS = 2000, SLOW_MS = 10000, MOST_AT_ONCE = 16;
 
 export const COLOURS = 8;
 
@@ -45,6 +45,7 @@ export class Store {
   constructor(onchange, onconnection) {
     this.runs = [];
     this.root = "";
+    this.unread = 0;
     this.records = new Map();
     this.watched = () => [];
     this.slots = new Map();
@@ -78,6 +79,7 @@ export class Store {
       const list = await getJson("api/runs");
       this.runs = list.runs;
       this.root = list.root;
+      this.unread = list.unread;
       for (const run of this.runs) this.slot(run.name);
       const names = this.watched().filter((name) => this.run(name));
       for (let first = 0; first < names.length; first += MOST_AT_ONCE) {
@@ -85,14 +87,14 @@ export class Store {
         const query = asked.map((name) => `run=${encodeURIComponent(`${name}@${this.recordsOf(name).cursor}`)}`).join("&");
         for (const [name, answer] of Object.entries(await getJson(`api/records?${query}`))) this.recordsOf(name).take(answer);
       }
-      this.onconnection(this.isLive ? "live" : "");
+      this.onconnection(this.unread ? "reading" : this.isLive ? "live" : "");
       this.onchange();
     } catch (error) {
       if (!(error instanceof TypeError || error instanceof AnswerError)) throw error;
       this.onconnection("lost");
     } finally {
       clearTimeout(this.timer);
-      this.timer = setTimeout(() => this.refreshIfSeen(), this.isLive ? QUICK_MS : SLOW_MS);
+      this.timer = setTimeout(() => this.refreshIfSeen(), this.unread ? AT_ONCE_MS : this.isLive ? QUICK_MS : SLOW_MS);
     }
   }
 

@@ -123,6 +123,18 @@ def test_the_last_record_of_a_run_does_not_say_that_it_stood_still(tmp_path):
     assert records.last("checkpoint/update") == 9.0
 
 
+def test_a_large_file_is_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxsrl.view.records._CHUNK", 100)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(line(u, u) for u in range(50)))
+    records, left = RecordFile(path), []
+    while not left or left[-1]:
+        left.append(records.refresh(1000))
+        assert left[-1] == path.stat().st_size - records.num_bytes
+    assert len(left) > 2
+    assert column(records, "update") == list(range(50))
+
+
 def test_an_answer_tells_what_came_after_the_one_before(tmp_path):
     path, records = record_file(tmp_path, line(1, 1.0), line(2, 2.0))
     first = records.since()
@@ -144,11 +156,11 @@ def test_a_cursor_that_is_not_known_begins_anew(tmp_path, cursor):
 
 
 def test_a_long_run_is_thinned_evenly_and_goes_on_so(tmp_path):
-    path, records = record_file(tmp_path, *(line(u, u) for u in range(4500)))
+    path, records = record_file(tmp_path, *(line(u, u) for u in range(4502)))
     first = records.since()
     assert first["stride"] == 4
-    assert first["columns"]["update"] == list(range(0, 4500, 4))
-    append(path, "".join(line(u, u) for u in range(4500, 4511)))
+    assert first["columns"]["update"] == list(range(0, 4502, 4))
+    append(path, "".join(line(u, u) for u in range(4502, 4511)))
     records.refresh()
     second = records.since(first["cursor"])
     assert first["columns"]["update"] + second["columns"]["update"] == list(range(0, 4511, 4))

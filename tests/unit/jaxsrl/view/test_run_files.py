@@ -37,7 +37,9 @@ def make_checkpoint(run, update):
 
 
 def test_a_run_is_summarised(tmp_path):
-    summary = RunFiles(make_run(tmp_path / "a")).summary("a")
+    run = RunFiles(make_run(tmp_path / "a"))
+    run.records.refresh()
+    summary = run.summary("a")
     assert summary["total_updates"] == 9  # 1000 / (4 * 30), rounded up
     expected = {"env": "CartPole-v1", "agent": "ppo", "policy": "serial", "seed": 3, "update": 5, "return": 21.0}
     assert {name: summary[name] for name in expected} == expected
@@ -67,6 +69,7 @@ def test_runs_are_found_below_a_directory_and_those_that_begin_later_too(tmp_pat
     make_run(tmp_path / "group" / "b")
     make_run(tmp_path / "a" / "checkpoints" / "x")  # inside a run there are no runs
     make_run(tmp_path / ".hidden" / "c")
+    make_run(tmp_path / "wandb" / "c")
     runs = Runs(tmp_path)
     assert list(runs.all()) == ["a", "group/b"]
     make_run(tmp_path / "d")
