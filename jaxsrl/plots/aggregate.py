@@ -1,7 +1,8 @@
 """Scores of one method over several environments, after Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice".
 
 Scores are given as one array of runs for each environment, so that environments may have different numbers of runs. Intervals are
-percentiles of the stratified bootstrap: runs are drawn anew within each environment, which are all kept.
+percentiles of the stratified bootstrap: runs are drawn anew within each environment, which are all kept. Statistics work along the
+last axis, so that all resamples are computed at once.
 """
 
 import dataclasses
@@ -13,8 +14,9 @@ from scipy import stats
 from jaxsrl.plots.mean_interval import CONFIDENCE
 
 Scores = Sequence[np.ndarray]
-"""One float64 array [N_e] of normalised scores for each environment e."""
+"""One float64 array [N_e] of normalised scores for each environment e; [R, N_e] for R resamples of them."""
 _RESAMPLES = 2000
+_ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,51 +34,54 @@ class Estimate:
     high: float
 
 
-def iqm(scores: Scores) -> float:
-    """Interquartile mean: of the middle half of all runs of all environments."""
-    return float(stats.trim_mean(np.concatenate(scores), 0.25))
+def iqm(scores: Scores) -> np.ndarray:
+    """Interquartile mean: of the middle half of all runs of all environments; [] or [R] float64."""
+    return stats.trim_mean(_pooled(scores), 0.25, axis=-1)
 
 
-def median_of_means(scores: Scores) -> float:
-    """Median over environments of their mean scores."""
-    return float(np.median([np.mean(of_env) for of_env in scores]))
+def median_of_means(scores: Scores) -> np.ndarray:
+    """Median over environments of their mean scores; [] or [R] float64."""
+    return np.median([of_env.mean(-1) for of_env in scores], axis=0)
 
 
-def mean_of_means(scores: Scores) -> float:
-    """Mean over environments of their mean scores."""
-    return float(np.mean([np.mean(of_env) for of_env in scores]))
+def mean_of_means(scores: Scores) -> np.ndarray:
+    """Mean over environments of their mean scores; [] or [R] float64."""
+    return np.mean([of_env.mean(-1) for of_env in scores], axis=0)
 
 
-def optimality_gap(scores: Scores, wanted: float = 1.0) -> float:
-    """By how much runs fall short of the score `wanted`, on average; what is above it does not make up for it."""
-    return wanted - float(np.mean(np.minimum(np.concatenate(scores), wanted)))
+def optimality_gap(scores: Scores, wanted: float = 1.0) -> np.ndarray:
+    """By how much runs fall short of the score `wanted`, on average; more than it does not make up for less; [] or [R] float64."""
+    return wanted - np.minimum(_pooled(scores), wanted).mean(-1)
 
 
-def estimate(scores: Scores, statistic: Callable[[Scores], float], resamples: int = _RESAMPLES) -> Estimate:
+def estimate(scores: Scores, statistic: Callable[[Scores], np.ndarray], resamples: int = _RESAMPLES) -> Estimate:
     """A statistic of the scores with its 95 % interval; the same for the same scores."""
-    rng = np.random.default_rng(0)
-    return _estimate(statistic(scores), [statistic(resampled(scores, rng)) for _ in range(resamples)])
+    drawn = statistic(resampled(scores, np.random.default_rng(0), resamples))
+    return _estimate(statistic(scores), drawn)
 
 
-def resampled(scores: Scores, rng: np.random.Generator) -> list[np.ndarray]:
-    """As many runs of each environment, drawn with replacement."""
-    return [of_env[rng.integers(len(of_env), size=len(of_env))] for of_env in scores]
+def resampled(scores: Scores, rng: np.random.Generator, resamples: int) -> list[np.ndarray]:
+    """As many runs of each environment, drawn with replacement: [R, N_e] each."""
+    return [of_env[rng.integers(len(of_env), size=(resamples, len(of_env)))] for of_env in scores]
 
 
-def probability_of_improvement(better: Scores, worse: Scores) -> float:
+def probability_of_improvement(better: Scores, worse: Scores) -> np.ndarray:
     """Probability that a run of one method scores more than one of the other, mean over environments; ties count half.
 
     Args:
         better: scores of the method that is asked about.
         worse: of the other, in the same environments.
+
+    Returns:
+        [] or [R] float64.
     """
-    return float(np.mean([_above(x, y) for x, y in zip(better, worse, strict=True)]))
+    return np.mean([_above(x, y) for x, y in zip(better, worse, strict=True)], axis=0)
 
 
 def estimate_improvement(better: Scores, worse: Scores, resamples: int = _RESAMPLES) -> Estimate:
     """`probability_of_improvement` with its 95 % interval; runs of both methods are drawn anew."""
     rng = np.random.default_rng(0)
-    drawn = [probability_of_improvement(resampled(better, rng), resampled(worse, rng)) for _ in range(resamples)]
+    drawn = probability_of_improvement(resampled(better, rng, resamples), resampled(worse, rng, resamples))
     return _estimate(probability_of_improvement(better, worse), drawn)
 
 
@@ -91,22 +96,25 @@ def performance_profile(scores: Scores, thresholds: np.ndarray, resamples: int =
     Returns:
         (share [P], low [P], high [P]).
     """
-    rng = np.random.default_rng(0)
-    drawn = np.stack([_profile(resampled(scores, rng), thresholds) for _ in range(resamples)])
-    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
+    drawn = _profile(resampled(scores, np.random.default_rng(0), resamples), thresholds)
+    low, high = np.quantile(drawn, _ENDS, axis=1)
     return _profile(scores, thresholds), low, high
 
 
+def _pooled(scores: Scores) -> np.ndarray:
+    return np.concatenate(scores, axis=-1)
+
+
 def _profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
-    ordered = np.sort(np.concatenate(scores))
-    return 1.0 - np.searchsorted(ordered, thresholds, side="right") / len(ordered)
+    pooled = _pooled(scores)
+    return np.stack([(pooled > threshold).mean(-1) for threshold in thresholds])
 
 
-def _above(x: np.ndarray, y: np.ndarray) -> float:
-    difference = x[:, None] - y[None, :]
-    return float(np.mean(difference > 0) + np.mean(difference == 0) / 2)
+def _above(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    difference = x[..., :, None] - y[..., None, :]
+    return (difference > 0).mean((-2, -1)) + (difference == 0).mean((-2, -1)) / 2
 
 
-def _estimate(value: float, drawn: list[float]) -> Estimate:
-    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Estimate(value, float(low), float(high))
+def _estimate(value: np.ndarray, drawn: np.ndarray) -> Estimate:
+    low, high = np.quantile(drawn, _ENDS)
+    return Estimate(float(value), float(low), float(high))

@@ -19,7 +19,7 @@ from jaxsrl.plots.aggregate import (
 )
 from jaxsrl.plots.style import clean_axes, colour, line
 
-STATISTICS: dict[str, Callable[[Scores], float]] = {
+STATISTICS: dict[str, Callable[[Scores], np.ndarray]] = {
     "IQM": iqm,
     "median": median_of_means,
     "mean": mean_of_means,
