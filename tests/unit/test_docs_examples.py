@@ -3,10 +3,12 @@
 import doctest
 import importlib
 import io
+import re
+from pathlib import Path
 
 import pytest
 
-# Modules with examples; one without any fails here, so that none is checked in vain.
+ROOT = Path(__file__).parents[2]
 MODULES = [
     "agents.distributions.categorical",
     "agents.distributions.normal",
@@ -34,3 +36,9 @@ def test_the_examples_of_a_module_are_true(name):
     results = runner.summarize(verbose=False)
     assert results.attempted > 0
     assert results.failed == 0, printed.getvalue()
+
+
+def test_every_module_with_examples_is_listed():
+    files = [path for package in ("agents", "envpool_bridge", "jaxsrl") for path in (ROOT / package).rglob("*.py")]
+    with_examples = [path for path in files if re.search(r"^\s*>>> ", path.read_text(), re.MULTILINE)]
+    assert sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in with_examples) == MODULES
