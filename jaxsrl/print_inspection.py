@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jaxsrl.commands.runs import age_in_words
 from jaxsrl.dataflow.words import bytes_in_words
 from jaxsrl.inspect_run import WHOLE, ArrayRow, Inspection
+from jaxsrl.show_result import age_in_words
 
 _MIN_WIDTH = 110
 

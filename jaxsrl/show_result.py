@@ -41,3 +41,11 @@ def show_rows(result: dict[str, Any], as_json: bool) -> None:
         for row in rows:
             table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else f"{value}" for value in row.values()))
         console.print(table)
+
+
+def age_in_words(seconds: float) -> str:
+    """A span of time in its largest unit."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import tyro
 
+from jaxsrl.show_result import age_in_words
+
 SortBy = Literal["name", "age", "best", "last", "progress", "state", "env", "agent"]
 
 
@@ -84,11 +86,3 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
     for row in rows:
         if row["problem"]:
             console.print(f"{row['name']}: {row['problem']}", highlight=False, markup=False)
-
-
-def age_in_words(seconds: float) -> str:
-    """A span of time in its largest unit."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
