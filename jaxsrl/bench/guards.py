@@ -7,9 +7,11 @@ that a machine whose speed drifts drifts for both.
 
 import contextlib
 import dataclasses
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -62,6 +64,8 @@ def bench_guards(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> di
 
     Returns:
         Medians over turns; `cost` is 1 minus the median of the ratios of neighbouring turns, with the quartiles of those ratios.
+        `cpu_cost` compares what the two took of the processors, workers included: less exact on a quiet machine, for who waits spins
+        a little, but other work on the machine hardly moves it.
 
     Raises:
         UserError: a number is less than 1, or environments cannot be divided among the workers.
@@ -82,7 +86,9 @@ def bench_guards(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> di
     ):
         for turn in (guarded, bare) * 3:  # compiles, and begins
             turn()
+        before = [turn.cpu_seconds() for turn in (guarded, bare)]
         seconds = _take_turns(guarded, bare, rounds)
+        cpu = [turn.cpu_seconds() - used for turn, used in zip((guarded, bare), before, strict=True)]
     steps = num_envs * _ROLLOUT_LENGTH
     ratios = sorted(without / with_ for with_, without in zip(seconds[0], seconds[1], strict=True))
     return {
@@ -94,10 +100,13 @@ def bench_guards(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> di
         "cost": 1.0 - statistics.median(ratios),
         "cost_lower_quartile": 1.0 - ratios[3 * rounds // 4],
         "cost_upper_quartile": 1.0 - ratios[rounds // 4],
+        "guarded_cpu_us_per_env_step": cpu[0] / (steps * rounds) * 1e6,
+        "unguarded_cpu_us_per_env_step": cpu[1] / (steps * rounds) * 1e6,
+        "cpu_cost": 1.0 - cpu[1] / cpu[0],
     }
 
 
-def _take_turns(guarded: Callable[[], None], bare: Callable[[], None], rounds: int) -> tuple[list[float], list[float]]:
+def _take_turns(guarded: "_Turn", bare: "_Turn", rounds: int) -> tuple[list[float], list[float]]:
     """Seconds of every turn of the two."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
@@ -110,8 +119,8 @@ def _take_turns(guarded: Callable[[], None], bare: Callable[[], None], rounds: i
 
 
 @contextlib.contextmanager
-def _training(source: EnvSource, shape: PoolShape, agent: Agent, guards: bool) -> Iterator[Callable[[], None]]:
-    """A function that collects a trajectory, all environments acted for in turn, and learns from it."""
+def _training(source: EnvSource, shape: PoolShape, agent: Agent, guards: bool) -> Iterator["_Turn"]:
+    """What collects a trajectory, all environments acted for in turn, and learns from it; a call a trajectory."""
     with EnvPool(source, shape, PoolOptions(run_seed=0), extras=agent.extras) as pool:
         if not guards:
             pool._supervisor._look = lambda now: None
@@ -134,8 +143,22 @@ class _Turn:
         self._rows = [range(pool.num_rows)[shape.lane_rows(lane)] for lane in range(shape.num_lanes)]
         self._keys = [row_keys(self._key, rows) for rows in self._rows]
         self._states = [agent.initial_agent_state(len(rows)) for rows in self._rows]
+        self._own_cpu_seconds = 0.0
+
+    def cpu_seconds(self) -> float:
+        """Processor time of this process in its turns, and of its workers at any time."""
+        ticks = 0
+        for pid in self._pool._workers._pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return self._own_cpu_seconds + ticks / os.sysconf("SC_CLK_TCK")
 
     def __call__(self) -> None:
+        start = time.process_time()
+        self._take_turn()
+        self._own_cpu_seconds += time.process_time() - start
+
+    def _take_turn(self) -> None:
         pool, deadline = self._pool, time.monotonic() + _WAIT_SECONDS
         while (sequence := pool.acquire(0.0)) is None:
             for lane in pool.wait_ready(0.05):
