@@ -1,0 +1,148 @@
+"""Learner processes that train together: the parameters of one process, stops together, and what happens when one is lost."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxsrl.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+UPDATES = 20
+SIZES = (
+    *("--run.num-envs", "16", "--run.rollout-length", "8", "--run.name", "run", "--run.num-devices", "2"),
+    *("--run.checkpoint-every-updates", "5", "--run.evaluation-episodes", "0", "--network.hidden-sizes", "16"),
+    *("--agent.num-minibatches", "2", "--agent.num-epochs", "2"),
+)
+END_SECONDS = 240  # of a run, whose programs may have to be compiled beside other tests
+
+
+def start(directory: Path, *flags: str, updates: int = UPDATES) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    budget = ("--run.env-steps", str(16 * 8 * updates), "--run.directory", str(directory))
+    command = [sys.executable, "experiments/ppo_cartpole.py", *SIZES, *budget, *flags]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env={**environment, "JAX_PLATFORMS": "cpu"}, **pipes)
+
+
+def start_two(directory: Path, *flags: str, own: dict[int, tuple[str, ...]] | None = None, updates: int = UPDATES):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    together = ("--run.host-devices", "1", "--run.distributed.coordinator", f"127.0.0.1:{port}", *flags)
+    return [
+        start(
+            directory,
+            *together,
+            *("--run.distributed.num-processes", "2", "--run.distributed.process-id", str(process)),
+            *("--run.distributed.lost-seconds", "10", "--run.distributed.wait-seconds", "120"),
+            *(own or {}).get(process, ()),
+            updates=updates,
+        )
+        for process in range(2)
+    ]
+
+
+def ends(started: list[subprocess.Popen[str]], seconds: float = END_SECONDS) -> list[tuple[int, str, str]]:
+    """(status, stdout, stderr) of each; none is left running."""
+    found: list[tuple[int, str, str]] = []
+    try:
+        deadline = time.monotonic() + seconds
+        for process in started:
+            out, err = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+            found.append((process.returncode, out, err))
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    return found
+
+
+def wait_for_checkpoint(directory: Path, seconds: float = END_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not list(directory.glob("run/checkpoints/[0-9]*/MANIFEST.json")):
+        assert time.monotonic() < deadline, "no checkpoint came"
+        time.sleep(0.05)
+
+
+def final(directory: Path, updates: int = UPDATES) -> dict[str, np.ndarray]:
+    arrays = load_checkpoint(directory / "run" / "checkpoints" / str(updates))[0]
+    # Over which episodes a mean is taken follows the order of the processes; everything else is the same.
+    return {name: value for name, value in arrays.items() if name != "episodes/recent"}
+
+
+def assert_same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert set(one) == set(other)
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+@pytest.mark.parametrize("policy", ["multiple_learners", "single_learner_fine"])
+def test_two_processes_give_the_parameters_of_one_with_two_devices_to_the_bit(tmp_path, policy):
+    one = start(tmp_path / "one", "--run.host-devices", "2", "--run.policy", policy)
+    assert ends([one])[0][0] == 0
+    ended = ends(start_two(tmp_path / "two", "--run.policy", policy))
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    assert_same_bits(final(tmp_path / "one"), final(tmp_path / "two"))
+    assert "run directory" in ended[0][1]
+    assert "run directory" not in ended[1][1]
+    records = [json.loads(line) for line in (tmp_path / "two/run/metrics.jsonl").read_text().splitlines()]
+    assert records[-1]["env_steps"] == 16 * 8 * UPDATES
+
+
+def test_a_killed_process_ends_the_other_and_the_restart_resumes_to_the_bit(tmp_path):
+    uninterrupted = start(tmp_path / "one", "--run.host-devices", "2", "--run.policy", "multiple_learners", updates=300)
+    assert ends([uninterrupted])[0][0] == 0
+    flags = ("--run.policy", "multiple_learners")
+    started = start_two(tmp_path / "two", *flags, updates=300)
+    wait_for_checkpoint(tmp_path / "two")
+    started[1].kill()
+    killed_at = time.monotonic()
+    (status, _, said), (killed, _, _) = ends(started, seconds=60)
+    assert time.monotonic() - killed_at < 30
+    assert (status, killed) == (75, -signal.SIGKILL)
+    assert said.strip().splitlines()[-1].startswith("error: ")
+    assert "resumes from the newest checkpoint" in said
+    ended = ends(start_two(tmp_path / "two", *flags, updates=300))
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    assert "resumes" in ended[0][1]
+    assert_same_bits(final(tmp_path / "one", 300), final(tmp_path / "two", 300))
+
+
+def test_when_process_0_is_killed_the_other_says_so_and_can_be_started_again(tmp_path):
+    started = start_two(tmp_path, "--run.policy", "multiple_learners", updates=100_000)
+    wait_for_checkpoint(tmp_path)
+    started[0].kill()
+    (killed, _, _), (status, _, said) = ends(started, seconds=60)
+    assert (killed, status) == (-signal.SIGKILL, 75)
+    assert said.strip().splitlines()[-1].startswith("error: ")
+    assert "resumes from the newest checkpoint" in said
+
+
+def test_a_signal_to_one_stops_both_after_the_same_update(tmp_path):
+    started = start_two(tmp_path, "--run.policy", "multiple_learners", updates=100_000)
+    wait_for_checkpoint(tmp_path)
+    started[1].send_signal(signal.SIGTERM)
+    ended = ends(started, seconds=60)
+    assert [status for status, _, _ in ended] == [143, 143], ended
+    log = (tmp_path / "run" / "log.txt").read_text().splitlines()
+    stopped = next(line for line in log if "stopped by SIGTERM at update" in line)
+    update = int(stopped.split("update ")[1].split(",")[0])
+    assert (tmp_path / "run" / "checkpoints" / str(update)).is_dir()
+
+
+def test_processes_of_different_experiments_are_refused_with_what_differs(tmp_path):
+    ended = ends(start_two(tmp_path, "--run.policy", "multiple_learners", own={1: ("--run.seed", "7")}))
+    assert [status for status, _, _ in ended] == [75, 2], ended
+    assert "run.seed: 0 -> 7" in ended[1][2]
+    assert "run.seed: 0 -> 7" in ended[0][2] or "learner process 1" in ended[0][2]
