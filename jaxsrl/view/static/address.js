@@ -10,7 +10,9 @@ export function read() {
 
 export function link(page, name = "", tab = "", choices = read()) {
   const path = [page, name, tab].filter(Boolean).map(encodeURIComponent).join("/");
-  const kept = Object.entries(choices).filter(([key, value]) => key in DEFAULTS && value !== DEFAULTS[key] && value !== "");
+  const kept = Object.entries(choices).filter(
+    ([key, value]) => key in DEFAULTS && value !== DEFAULTS[key] && value !== "",
+  );
   const query = new URLSearchParams(kept).toString();
   return `#/${path}${query ? `?${query}` : ""}`;
 }

@@ -14,7 +14,12 @@ export function controls(changed, { find = false } = {}) {
   const now = read();
   const weight = h("output", { text: now.smooth === "0" ? "off" : now.smooth });
   const slider = h("input", {
-    type: "range", min: "0", max: "0.98", step: "0.02", value: now.smooth, "aria-label": "Smoothing",
+    type: "range",
+    min: "0",
+    max: "0.98",
+    step: "0.02",
+    value: now.smooth,
+    "aria-label": "Smoothing",
     oninput: () => {
       say(weight, slider.value === "0" ? "off" : slider.value);
       choose({ smooth: slider.value });
@@ -22,15 +27,44 @@ export function controls(changed, { find = false } = {}) {
     },
   });
   const labels = Object.fromEntries(Object.entries(X_AXES).map(([key, { label }]) => [key, label]));
-  const whole = h("button", { class: "button", type: "button", text: "Show all", onclick: () => { choose({ from: "", to: "" }); changed(); } });
-  const search = find && h("input", {
-    type: "search", placeholder: "Find metrics", "aria-label": "Find metrics", value: now.find,
-    oninput: () => { choose({ find: search.value }); changed(); },
+  const whole = h("button", {
+    class: "button",
+    type: "button",
+    text: "Show all",
+    onclick: () => {
+      choose({ from: "", to: "" });
+      changed();
+    },
   });
-  const element = h("div", { class: "controls" },
-    segmented("Horizontal axis", labels, now.x, (x) => { choose({ x, from: "", to: "" }); changed(); }),
-    h("label", {}, "Smoothing", slider, weight), search, whole);
-  return { element, update: () => { whole.hidden = read().from === ""; } };
+  const search =
+    find &&
+    h("input", {
+      type: "search",
+      placeholder: "Find metrics",
+      "aria-label": "Find metrics",
+      value: now.find,
+      oninput: () => {
+        choose({ find: search.value });
+        changed();
+      },
+    });
+  const element = h(
+    "div",
+    { class: "controls" },
+    segmented("Horizontal axis", labels, now.x, (x) => {
+      choose({ x, from: "", to: "" });
+      changed();
+    }),
+    h("label", {}, "Smoothing", slider, weight),
+    search,
+    whole,
+  );
+  return {
+    element,
+    update: () => {
+      whole.hidden = read().from === "";
+    },
+  };
 }
 
 function zoom(changed) {
@@ -44,13 +78,35 @@ function zoom(changed) {
 export function dataOf(store, names, metric) {
   const { x, smooth, from, to } = read();
   const axis = X_AXES[x] ? x : "steps";
-  const lines = names.map((name) => ({
-    name, colour: store.colour(name), dashed: store.isDashed(name), points: points(store.recordsOf(name), metric, axis),
-  })).filter((line) => line.points.some((point) => point !== null));
+  const lines = names
+    .map((name) => ({
+      name,
+      colour: store.colour(name),
+      dashed: store.isDashed(name),
+      points: points(store.recordsOf(name), metric, axis),
+    }))
+    .filter((line) => line.points.some((point) => point !== null));
   const only = names.length === 1 ? store.recordsOf(names[0]) : null;
-  const steps = only?.columns.env_steps ?? [], xs = only?.columns[X_AXES[axis].column] ?? [];
-  const resumed = (only?.resumedAt ?? []).map((at) => xs[Math.max(0, steps.findLastIndex((step) => step <= at))]).filter((at) => at !== undefined);
-  return { lines, x: axis, smooth: Number(smooth) || 0, range: from === "" ? null : [Number(from), Number(to)], resumed };
+  const steps = only?.columns.env_steps ?? [],
+    xs = only?.columns[X_AXES[axis].column] ?? [];
+  const resumed = (only?.resumedAt ?? [])
+    .map(
+      (at) =>
+        xs[
+          Math.max(
+            0,
+            steps.findLastIndex((step) => step <= at),
+          )
+        ],
+    )
+    .filter((at) => at !== undefined);
+  return {
+    lines,
+    x: axis,
+    smooth: Number(smooth) || 0,
+    range: from === "" ? null : [Number(from), Number(to)],
+    resumed,
+  };
 }
 
 // One large chart with its controls: of the return, for the page of all runs.
@@ -68,7 +124,8 @@ export function returnChart(store, names) {
 
 // All metrics of the runs that `names()` gives, in groups that open and close.
 export function curves(store, names) {
-  const charts = new Map(), groups = new Map();
+  const charts = new Map(),
+    groups = new Map();
   const holder = h("div", { class: "panel" });
   const rest = h("details", { class: "group card", hidden: true });
   const nothing = h("p", { class: "empty", text: NO_RECORDS });
@@ -79,15 +136,23 @@ export function curves(store, names) {
   function chartOf(metric) {
     if (!charts.has(metric)) {
       const large = metric === RETURN;
-      charts.set(metric, new Chart(inWords(metric), { height: large ? 280 : 170, large, onzoom: zoom(() => update()) }));
+      charts.set(
+        metric,
+        new Chart(inWords(metric), { height: large ? 280 : 170, large, onzoom: zoom(() => update()) }),
+      );
     }
     return charts.get(metric);
   }
 
   function groupOf(title) {
     if (!groups.has(title)) {
-      const grid = h("div", { class: "charts" }), count = h("span", { class: "count" });
-      groups.set(title, { grid, count, section: h("details", { class: "group", open: true }, h("summary", {}, title, count), grid) });
+      const grid = h("div", { class: "charts" }),
+        count = h("span", { class: "count" });
+      groups.set(title, {
+        grid,
+        count,
+        section: h("details", { class: "group", open: true }, h("summary", {}, title, count), grid),
+      });
     }
     return groups.get(title);
   }
@@ -100,22 +165,26 @@ export function curves(store, names) {
       if (!kept.length) continue;
       say(count, String(kept.length));
       const elements = kept.map((metric) => chartOf(metric).element);
-      if (elements.length !== grid.children.length || elements.some((one, i) => one !== grid.children[i])) grid.replaceChildren(...elements);
+      if (elements.length !== grid.children.length || elements.some((one, i) => one !== grid.children[i]))
+        grid.replaceChildren(...elements);
       sections.push([section, kept]);
     }
     const elements = sections.map(([section]) => section);
-    if (elements.length !== holder.children.length || elements.some((one, i) => one !== holder.children[i])) holder.replaceChildren(...elements);
+    if (elements.length !== holder.children.length || elements.some((one, i) => one !== holder.children[i]))
+      holder.replaceChildren(...elements);
     return sections.flatMap(([, kept]) => kept);
   }
 
   function update() {
     bar.update();
-    const shown = names(), now = JSON.stringify([read(), shown.map((name) => [name, store.recordsOf(name).cursor])]);
+    const shown = names(),
+      now = JSON.stringify([read(), shown.map((name) => [name, store.recordsOf(name).cursor])]);
     if (now === drawn) return; // nothing new: what is selected or dragged stays as it is
     drawn = now;
     const found = grouped(shown.map((name) => store.recordsOf(name)));
     const find = read().find.toLowerCase();
-    const wanted = (name) => !find || name.toLowerCase().includes(find) || inWords(name).title.toLowerCase().includes(find);
+    const wanted = (name) =>
+      !find || name.toLowerCase().includes(find) || inWords(name).title.toLowerCase().includes(find);
     const metrics = arrange(found, wanted);
     for (const metric of metrics) chartOf(metric).update(dataOf(store, shown, metric));
     const constant = found.constant.filter(([name]) => wanted(name));
@@ -127,10 +196,18 @@ export function curves(store, names) {
 
   function showConstant(constant) {
     rest.hidden = !constant.length;
-    const rows = constant.map(([name, value]) => h("tr", {}, h("th", { scope: "row", class: "mono", text: name }), h("td", { text: measured(value) })));
+    const rows = constant.map(([name, value]) =>
+      h("tr", {}, h("th", { scope: "row", class: "mono", text: name }), h("td", { text: measured(value) })),
+    );
     const isOpen = rest.open;
-    rest.replaceChildren(h("summary", {}, "Never changed", h("span", { class: "count", text: String(constant.length) })),
-      h("div", { class: "pairs" }, ...thirds(rows).map((some) => h("table", { class: "facts" }, h("tbody", {}, ...some)))));
+    rest.replaceChildren(
+      h("summary", {}, "Never changed", h("span", { class: "count", text: String(constant.length) })),
+      h(
+        "div",
+        { class: "pairs" },
+        ...thirds(rows).map((some) => h("table", { class: "facts" }, h("tbody", {}, ...some))),
+      ),
+    );
     rest.open = isOpen;
   }
 

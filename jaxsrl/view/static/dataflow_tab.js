@@ -6,16 +6,33 @@ import { clock, compact, percent } from "./format.js";
 import { X_AXES } from "./scales.js";
 import { getText, ofRun } from "./store.js";
 
-const RECENT = 5, MOST_BARS = 72;
+const RECENT = 5,
+  MOST_BARS = 72;
 
 export function dataflowTab(store, name) {
-  const drawing = h("div", { class: "plan-scroll", tabindex: "0", role: "region", "aria-label": "Drawing of the plan" }, h("p", { class: "empty", text: "Reading the plan…" }));
-  const shares = h("div", { class: "shares" }), policy = h("span", { class: "hint" });
+  const drawing = h(
+    "div",
+    { class: "plan-scroll", tabindex: "0", role: "region", "aria-label": "Drawing of the plan" },
+    h("p", { class: "empty", text: "Reading the plan…" }),
+  );
+  const shares = h("div", { class: "shares" }),
+    policy = h("span", { class: "hint" });
   const nothing = h("p", { class: "empty", text: "No record says yet how busy the fragments are.", hidden: true });
   const scale = h("div", { class: "scale" }, "idle", h("i"), "busy all the time", h("b"), "not measured");
-  const element = h("div", { class: "panel" },
+  const element = h(
+    "div",
+    { class: "panel" },
     card("", h("div", { class: "title" }, h("h2", { text: "Plan" }), policy), drawing, scale),
-    card("Where time goes", h("p", { class: "hint", text: "Share of wall time in which each fragment worked and waited for others; the rest is neither, or not measured." }), nothing, shares));
+    card(
+      "Where time goes",
+      h("p", {
+        class: "hint",
+        text: "Share of wall time in which each fragment worked and waited for others; the rest is neither, or not measured.",
+      }),
+      nothing,
+      shares,
+    ),
+  );
   let fragments = null;
   load();
 
@@ -25,7 +42,10 @@ export function dataflowTab(store, name) {
       const picture = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
       drawing.replaceChildren(document.importNode(picture, true));
       fragments = [...drawing.querySelectorAll(".fragment")].map((group) => ({
-        group, name: group.dataset.fragment, kind: group.dataset.kind, busy: group.querySelector(".busy"),
+        group,
+        name: group.dataset.fragment,
+        kind: group.dataset.kind,
+        busy: group.querySelector(".busy"),
       }));
       update();
     } catch (error) {
@@ -34,7 +54,8 @@ export function dataflowTab(store, name) {
   }
 
   function update() {
-    const run = store.run(name), records = store.recordsOf(name);
+    const run = store.run(name),
+      records = store.recordsOf(name);
     say(policy, run?.policy ?? "");
     if (!fragments) return;
     const measured = fragments.map((fragment) => ({ ...fragment, ...columnsOf(records, fragment) }));
@@ -58,7 +79,8 @@ function recent(column) {
 }
 
 function colour({ group, busy, busyShares, waitShares }) {
-  const level = recent(busyShares), waits = recent(waitShares);
+  const level = recent(busyShares),
+    waits = recent(waitShares);
   group.classList.toggle("unknown", level === null);
   group.style.setProperty("--level", `${((level ?? 0) * 100).toFixed(0)}%`);
   say(busy, level !== null ? `busy ${percent(level)}` : waits !== null ? `waits ${percent(waits)}` : "");
@@ -69,15 +91,34 @@ function showShares(holder, measured, records) {
   const xs = (records.columns[X_AXES[x].column] ?? []).map((value) => value ?? 0);
   const shown = measured.filter((one) => one.busyShares || one.waitShares);
   const rows = shown.map((one) => {
-    const level = recent(one.busyShares), waits = recent(one.waitShares);
-    const now = [level !== null && `busy ${percent(level)}`, waits !== null && `waits ${percent(waits)}`].filter(Boolean);
-    return h("div", { class: "share" }, h("div", { class: "who", text: one.name }), bars(one, xs.length),
-      h("div", { class: "now" }, ...now.map((text) => h("div", { text }))));
+    const level = recent(one.busyShares),
+      waits = recent(one.waitShares);
+    const now = [level !== null && `busy ${percent(level)}`, waits !== null && `waits ${percent(waits)}`].filter(
+      Boolean,
+    );
+    return h(
+      "div",
+      { class: "share" },
+      h("div", { class: "who", text: one.name }),
+      bars(one, xs.length),
+      h("div", { class: "now" }, ...now.map((text) => h("div", { text }))),
+    );
   });
   const last = xs.at(-1) ?? 0;
   const end = x === "time" ? clock(last, last) : `${compact(last)} ${X_AXES[x].unit}`;
   const keys = h("div", { class: "legend" }, key("busy", "var(--busy)"), key("waiting", "var(--waiting)"));
-  holder.replaceChildren(...rows, ...(rows.length ? [h("div", { class: "share" }, h("div", { class: "axis-row" }, h("span", { text: "0" }), keys, h("span", { text: end })))] : []));
+  holder.replaceChildren(
+    ...rows,
+    ...(rows.length
+      ? [
+          h(
+            "div",
+            { class: "share" },
+            h("div", { class: "axis-row" }, h("span", { text: "0" }), keys, h("span", { text: end })),
+          ),
+        ]
+      : []),
+  );
 }
 
 function key(text, colour) {
@@ -86,18 +127,26 @@ function key(text, colour) {
 
 // Stacked bars over the records: work below, waiting on it. Long runs are averaged into as many bars as can be told apart.
 function bars({ name, busyShares, waitShares }, length) {
-  const size = Math.max(1, Math.ceil(length / MOST_BARS)), count = Math.ceil(length / size);
+  const size = Math.max(1, Math.ceil(length / MOST_BARS)),
+    count = Math.ceil(length / size);
   const made = [];
   for (let i = 0; i < count; i++) {
     const mean = (column) => {
       const known = (column ?? []).slice(i * size, (i + 1) * size).filter((value) => value !== null);
       return known.length ? known.reduce((a, b) => a + b) / known.length : 0;
     };
-    const busy = Math.min(1, mean(busyShares)), waits = Math.min(1 - busy, mean(waitShares));
+    const busy = Math.min(1, mean(busyShares)),
+      waits = Math.min(1 - busy, mean(waitShares));
     const place = { x: (i * 100) / count + 0.06, width: 100 / count - 0.12 };
-    made.push(svg("rect", { ...place, class: "works", y: 100 - busy * 100, height: busy * 100, fill: "var(--busy)" }),
-      svg("rect", { ...place, class: "waits", y: 100 - (busy + waits) * 100, height: waits * 100 }));
+    made.push(
+      svg("rect", { ...place, class: "works", y: 100 - busy * 100, height: busy * 100, fill: "var(--busy)" }),
+      svg("rect", { ...place, class: "waits", y: 100 - (busy + waits) * 100, height: waits * 100 }),
+    );
   }
   const about = `${name}: busy ${percent(recent(busyShares))}, waiting ${percent(recent(waitShares))} in the newest records`;
-  return svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": about, "data-shares": name }, ...made);
+  return svg(
+    "svg",
+    { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": about, "data-shares": name },
+    ...made,
+  );
 }

@@ -4,7 +4,8 @@ import { getJson, ofRun } from "./store.js";
 
 // A function that asks the server once, and again every few seconds while the run trains; `show` gets what is new.
 export function details(name, what, show) {
-  let asked = 0, said = "";
+  let asked = 0,
+    said = "";
   return async (run) => {
     if (asked && (run?.state !== "running" || Date.now() - asked < 5000)) return;
     asked = Date.now();

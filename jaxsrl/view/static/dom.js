@@ -33,12 +33,16 @@ export function card(title, ...children) {
 export function segmented(label, choices, current, choose) {
   const buttons = Object.entries(choices).map(([key, text]) =>
     h("button", {
-      type: "button", text, "aria-pressed": String(key === current), "data-key": key,
+      type: "button",
+      text,
+      "aria-pressed": String(key === current),
+      "data-key": key,
       onclick: () => {
         for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.key === key));
         choose(key);
       },
-    }));
+    }),
+  );
   return h("span", { class: "segmented", role: "group", "aria-label": label }, ...buttons);
 }
 
@@ -51,7 +55,9 @@ export function command(text) {
     } catch {
       button.textContent = "Select it by hand";
     }
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    setTimeout(() => {
+      button.textContent = "Copy";
+    }, 1500);
   });
   return h("div", { class: "command" }, h("code", { text }), button);
 }

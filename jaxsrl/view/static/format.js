@@ -1,6 +1,11 @@
 // Numbers, times and sizes for people.
 
-const SUFFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+const SUFFIXES = [
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
+];
 
 // 1,234,567 -> "1.23M"; whole numbers below 10,000 as they are.
 export function compact(value, digits = 3) {
@@ -55,11 +60,14 @@ export function ago(secondsSince1970) {
 }
 
 export function when(secondsSince1970) {
-  return secondsSince1970 ? new Date(secondsSince1970 * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" }) : "–";
+  return secondsSince1970
+    ? new Date(secondsSince1970 * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })
+    : "–";
 }
 
 export function bytes(number) {
-  let amount = number, unit = "B";
+  let amount = number,
+    unit = "B";
   for (const larger of ["KiB", "MiB", "GiB", "TiB"]) {
     if (amount < 1024) break;
     amount /= 1024;
@@ -82,7 +90,9 @@ function roundStep(rough) {
   return (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 2.5 ? 2.5 : lead <= 5 ? 5 : 10) * power;
 }
 
-const TIME_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+const TIME_STEPS = [
+  0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400,
+];
 
 export function timeTicks(low, high, count) {
   const rough = (high - low) / Math.max(1, count);

@@ -8,14 +8,30 @@ import { runPage } from "./run_page.js";
 import { runsPage } from "./runs_page.js";
 import { Store } from "./store.js";
 
-const content = document.getElementById("content"), navigation = document.getElementById("navigation");
-const connection = document.getElementById("connection"), themeButton = document.getElementById("theme");
-let page = null, shown = "";
+const content = document.getElementById("content"),
+  navigation = document.getElementById("navigation");
+const connection = document.getElementById("connection"),
+  themeButton = document.getElementById("theme");
+let page = null,
+  shown = "";
 
-const store = new Store(() => { open(); page?.update(); }, (state) => {
-  connection.className = `connection ${state}`;
-  say(connection, { live: "live", reading: `reading ${bytes(store.unread)} of records…`, lost: "no answer: is jaxsrl view still running?" }[state] ?? "");
-});
+const store = new Store(
+  () => {
+    open();
+    page?.update();
+  },
+  (state) => {
+    connection.className = `connection ${state}`;
+    say(
+      connection,
+      {
+        live: "live",
+        reading: `reading ${bytes(store.unread)} of records…`,
+        lost: "no answer: is jaxsrl view still running?",
+      }[state] ?? "",
+    );
+  },
+);
 store.watched = () => page?.watched() ?? [];
 
 function make({ page: kind, name, tab }) {
@@ -44,13 +60,26 @@ function open() {
 }
 
 function showNavigation(address) {
-  const pages = [["", "Runs"], ["compare", "Compare"]];
-  navigation.replaceChildren(...(store.runs.length > 1 ? pages : []).map(([kind, title]) =>
-    h("a", { href: link(kind), text: title, "aria-current": address.page === kind ? "page" : null })));
+  const pages = [
+    ["", "Runs"],
+    ["compare", "Compare"],
+  ];
+  navigation.replaceChildren(
+    ...(store.runs.length > 1 ? pages : []).map(([kind, title]) =>
+      h("a", { href: link(kind), text: title, "aria-current": address.page === kind ? "page" : null }),
+    ),
+  );
 }
 
-addEventListener("hashchange", () => { open(); page.update(); store.refresh(); });
-document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); content.focus(); });
+addEventListener("hashchange", () => {
+  open();
+  page.update();
+  store.refresh();
+});
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  content.focus();
+});
 const nameTheme = () => say(themeButton, window.theme.isDark ? "Light" : "Dark");
 themeButton.addEventListener("click", () => window.theme.toggle());
 themeButton.setAttribute("aria-label", "Switch between light and dark");

@@ -16,17 +16,20 @@ const KNOWN = {
   "policy/clip_fraction": ["Clipped", "share of ratios"],
   "value/explained_variance": ["Explained variance", "of returns, by the value"],
   "gradient/norm": ["Gradient norm", "before clipping"],
-  "learning_rate": ["Learning rate", ""],
+  learning_rate: ["Learning rate", ""],
   "loss/total": ["Loss", "all terms"],
   "loss/policy": ["Policy loss", ""],
   "loss/value": ["Value loss", ""],
-  "replay_size": ["Experience kept", "env steps"],
+  replay_size: ["Experience kept", "env steps"],
   "environment/restarts": ["Restarts", "environment processes"],
   "checkpoint/update": ["Newest checkpoint", "update"],
 };
 const GROUPS = [
   ["Episodes", /^episode\//],
-  ["Learning", /^(loss|policy\/(?!lag)|value|gradient|learning_rate|update\/|normalisation|target|actor|critic|temperature)/],
+  [
+    "Learning",
+    /^(loss|policy\/(?!lag)|value|gradient|learning_rate|update\/|normalisation|target|actor|critic|temperature)/,
+  ],
   ["Replay", /^(replay|gradient_steps|stale_priorities|priorities)/],
   ["Speed", /^(speed|inference|policy\/lag|server|busy_share|wait_share|wait_on|process|memory)/],
   ["Reliability", /^(environment\/|updates\/|skipped_updates|trajectories\/|checkpoint\/|recover|metrics\/)/],
@@ -37,9 +40,16 @@ export const RETURN = "episode/return_mean";
 export function inWords(name) {
   if (KNOWN[name]) return { name, title: KNOWN[name][0], about: KNOWN[name][1] };
   const share = /^(busy|wait)_share\/(.+)$/.exec(name);
-  if (share) return { name, title: `${share[2][0].toUpperCase()}${share[2].slice(1)} ${share[1] === "busy" ? "busy" : "waiting"}`, about: "share of wall time" };
+  if (share)
+    return {
+      name,
+      title: `${share[2][0].toUpperCase()}${share[2].slice(1)} ${share[1] === "busy" ? "busy" : "waiting"}`,
+      about: "share of wall time",
+    };
   const info = /^episode\/info\/(.+)_mean$/.exec(name);
-  return info ? { name, title: info[1], about: "told by the environment, mean of 100 episodes" } : { name, title: name, about: "" };
+  return info
+    ? { name, title: info[1], about: "told by the environment, mean of 100 episodes" }
+    : { name, title: name, about: "" };
 }
 
 // Metrics of these records by group: [[group, [name, ...]], ...], the return first; and those that never change, with their value.
@@ -54,7 +64,8 @@ export function grouped(manyRecords) {
       constant.push([name, only]);
       continue;
     }
-    const group = GROUPS.find(([, pattern]) => pattern.test(name))?.[0] ?? (name.includes("/") ? name.split("/")[0] : "Others");
+    const group =
+      GROUPS.find(([, pattern]) => pattern.test(name))?.[0] ?? (name.includes("/") ? name.split("/")[0] : "Others");
     if (!groups.has(group)) groups.set(group, []);
     groups.get(group).push(name);
   }
@@ -64,7 +75,8 @@ export function grouped(manyRecords) {
 
 // The one value that a metric has everywhere, where it has at least three; undefined if it varies or is too young to tell.
 function onlyValue(manyRecords, name) {
-  let only, count = 0;
+  let only,
+    count = 0;
   for (const records of manyRecords) {
     for (const value of records.columns[name] ?? []) {
       if (value === null) continue;

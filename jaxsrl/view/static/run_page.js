@@ -22,17 +22,37 @@ const TABS = {
 
 export function runPage(store, name, asked) {
   const tab = TABS[asked] ? asked : "curves";
-  const state = h("span"), about = h("span", { class: "where" }), notice = h("p", { class: "notice", hidden: true });
+  const state = h("span"),
+    about = h("span", { class: "where" }),
+    notice = h("p", { class: "notice", hidden: true });
   const tiles = h("dl", { class: "tiles" });
   const content = TABS[tab][1](store, name);
-  const panel = h("section", { class: "panel", role: "tabpanel", id: "panel", "aria-label": TABS[tab][0], "data-tab": tab }, content.element);
-  const element = h("div", { class: "panel" },
-    h("div", { class: "title" }, h("h1", { text: name }), state, about), notice, tiles, tabBar(name, tab), panel);
+  const panel = h(
+    "section",
+    { class: "panel", role: "tabpanel", id: "panel", "aria-label": TABS[tab][0], "data-tab": tab },
+    content.element,
+  );
+  const element = h(
+    "div",
+    { class: "panel" },
+    h("div", { class: "title" }, h("h1", { text: name }), state, about),
+    notice,
+    tiles,
+    tabBar(name, tab),
+    panel,
+  );
 
   function update() {
     const run = store.run(name);
     if (!run) {
-      element.replaceChildren(h("p", { class: "empty" }, "There is no run of this name any more. ", h("a", { href: link(""), text: "All runs" })));
+      element.replaceChildren(
+        h(
+          "p",
+          { class: "empty" },
+          "There is no run of this name any more. ",
+          h("a", { href: link(""), text: "All runs" }),
+        ),
+      );
       return;
     }
     state.replaceChildren(stateMark(run));
@@ -40,21 +60,39 @@ export function runPage(store, name, asked) {
     say(about, [run.env, run.agent, run.policy, seed].filter(Boolean).join("  ·  "));
     fillTiles(tiles, run, store.recordsOf(name));
     const { numDamaged, stride } = store.recordsOf(name);
-    const told = [numDamaged && `${numDamaged} line${numDamaged > 1 ? "s" : ""} of metrics.jsonl could not be read (torn by a crash, say)`,
-      stride > 1 && `a long run: every ${stride}th record is shown`].filter(Boolean).join("; ");
+    const told = [
+      numDamaged &&
+        `${numDamaged} line${numDamaged > 1 ? "s" : ""} of metrics.jsonl could not be read (torn by a crash, say)`,
+      stride > 1 && `a long run: every ${stride}th record is shown`,
+    ]
+      .filter(Boolean)
+      .join("; ");
     say(notice, told);
     notice.hidden = !told;
     content.update();
   }
 
-  return { title: name, element, update, close: () => content.close?.(), watched: () => [...new Set([name, ...(content.alsoWatched?.() ?? [])])] };
+  return {
+    title: name,
+    element,
+    update,
+    close: () => content.close?.(),
+    watched: () => [...new Set([name, ...(content.alsoWatched?.() ?? [])])],
+  };
 }
 
 function tabBar(name, current) {
-  const tabs = Object.entries(TABS).map(([key, [title]]) => h("a", {
-    role: "tab", href: link("run", name, key === "curves" ? "" : key), text: title, "aria-selected": String(key === current),
-    "aria-controls": "panel", tabindex: key === current ? "0" : "-1", "data-tab": key,
-  }));
+  const tabs = Object.entries(TABS).map(([key, [title]]) =>
+    h("a", {
+      role: "tab",
+      href: link("run", name, key === "curves" ? "" : key),
+      text: title,
+      "aria-selected": String(key === current),
+      "aria-controls": "panel",
+      tabindex: key === current ? "0" : "-1",
+      "data-tab": key,
+    }),
+  );
   const bar = h("nav", { class: "tabs", role: "tablist", "aria-label": "Parts of the run" }, ...tabs);
   bar.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -67,16 +105,28 @@ function tabBar(name, current) {
 }
 
 function fillTiles(tiles, run, records) {
-  const share = progress(run), left = run.speed && run.total_env_steps ? (run.total_env_steps - run.env_steps) / run.speed : null;
+  const share = progress(run),
+    left = run.speed && run.total_env_steps ? (run.total_env_steps - run.env_steps) / run.speed : null;
   const isRunning = run.state === "running";
   const total = run.total_env_steps ? `of ${compact(run.total_env_steps)} env steps` : "env steps";
-  const lag = records.last("policy/lag_mean"), checkpoint = records.last("checkpoint/update");
+  const lag = records.last("policy/lag_mean"),
+    checkpoint = records.last("checkpoint/update");
   const made = [
     tile("Return", measured(run.return), "mean of 100 episodes"),
     tile("Best return", measured(run.best_return), `${compact(records.last("episode/count"))} episodes in all`),
     tile("Progress", percent(share), total, progressBar(share)),
-    tile("Speed", compact(run.speed), run.frames && run.frames !== run.env_steps ? `env steps a second, ${compact(run.speed * run.frames / run.env_steps)} frames` : "env steps a second"),
-    tile("Trained for", duration(run.elapsed_seconds), isRunning && left > 0 ? `about ${duration(left)} left` : `${whole(run.update)} updates`),
+    tile(
+      "Speed",
+      compact(run.speed),
+      run.frames && run.frames !== run.env_steps
+        ? `env steps a second, ${compact((run.speed * run.frames) / run.env_steps)} frames`
+        : "env steps a second",
+    ),
+    tile(
+      "Trained for",
+      duration(run.elapsed_seconds),
+      isRunning && left > 0 ? `about ${duration(left)} left` : `${whole(run.update)} updates`,
+    ),
     tile("Policy lag", lag === null ? "–" : measured(lag), "updates behind, mean"),
     tile("Checkpoint", checkpoint ? whole(checkpoint) : "none yet", checkpoint ? "update of the newest" : ""),
   ];
@@ -84,5 +134,10 @@ function fillTiles(tiles, run, records) {
 }
 
 function tile(title, value, small, extra = null) {
-  return h("div", { class: "tile" }, h("dt", { text: title }), h("dd", {}, value, extra, h("span", { class: "small", text: small })));
+  return h(
+    "div",
+    { class: "tile" },
+    h("dt", { text: title }),
+    h("dd", {}, value, extra, h("span", { class: "small", text: small })),
+  );
 }

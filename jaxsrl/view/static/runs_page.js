@@ -10,9 +10,30 @@ const COLUMNS = [
   { key: "state", title: "State", of: (run) => run.state },
   { key: "progress", title: "Progress", of: progress },
   { key: "return", title: "Return", number: true, of: (run) => run.return, text: (run) => measured(run.return) },
-  { key: "best", title: "Best", number: true, wide: true, of: (run) => run.best_return, text: (run) => measured(run.best_return) },
-  { key: "speed", title: "Steps/s", number: true, wide: true, of: (run) => run.speed, text: (run) => compact(run.speed) },
-  { key: "steps", title: "Env steps", number: true, wide: true, of: (run) => run.env_steps, text: (run) => compact(run.env_steps) },
+  {
+    key: "best",
+    title: "Best",
+    number: true,
+    wide: true,
+    of: (run) => run.best_return,
+    text: (run) => measured(run.best_return),
+  },
+  {
+    key: "speed",
+    title: "Steps/s",
+    number: true,
+    wide: true,
+    of: (run) => run.speed,
+    text: (run) => compact(run.speed),
+  },
+  {
+    key: "steps",
+    title: "Env steps",
+    number: true,
+    wide: true,
+    of: (run) => run.env_steps,
+    text: (run) => compact(run.env_steps),
+  },
   { key: "env", title: "Environment", wide: true, of: (run) => run.env },
   { key: "agent", title: "Agent", wide: true, of: (run) => run.agent },
   { key: "changed", title: "Changed", wide: true, of: (run) => -(run.changed ?? 0), text: (run) => ago(run.changed) },
@@ -26,7 +47,11 @@ export function progress(run) {
 export function progressBar(share) {
   const inner = h("span");
   inner.style.width = `${(share ?? 0) * 100}%`;
-  return h("span", { class: "bar", role: "progressbar", "aria-label": "Progress", "aria-valuenow": Math.round((share ?? 0) * 100) }, inner);
+  return h(
+    "span",
+    { class: "bar", role: "progressbar", "aria-label": "Progress", "aria-valuenow": Math.round((share ?? 0) * 100) },
+    inner,
+  );
 }
 
 export function stateMark(run) {
@@ -35,20 +60,47 @@ export function stateMark(run) {
 
 export function runsPage(store) {
   const rows = new Map();
-  let order = { key: "name", direction: 1 }, find = "";
+  let order = { key: "name", direction: 1 },
+    find = "";
   const chart = returnChart(store, () => shownRuns(store.runs));
-  const body = h("tbody"), where = h("span", { class: "where" }), count = h("span", { class: "hint" });
-  const all = h("input", { type: "checkbox", "aria-label": "Draw all runs", onchange: () => {
-    show(all.checked ? visible().map((run) => run.name) : []);
-    update();
-    store.refresh();
-  } });
-  const heads = COLUMNS.map((column) => h("th", { scope: "col", class: classOf(column) },
-    h("button", { type: "button", text: column.title, onclick: () => sortBy(column.key) })));
-  const search = h("input", { type: "search", placeholder: "Find runs", "aria-label": "Find runs", oninput: () => { find = search.value.toLowerCase(); update(); } });
+  const body = h("tbody"),
+    where = h("span", { class: "where" }),
+    count = h("span", { class: "hint" });
+  const all = h("input", {
+    type: "checkbox",
+    "aria-label": "Draw all runs",
+    onchange: () => {
+      show(all.checked ? visible().map((run) => run.name) : []);
+      update();
+      store.refresh();
+    },
+  });
+  const heads = COLUMNS.map((column) =>
+    h(
+      "th",
+      { scope: "col", class: classOf(column) },
+      h("button", { type: "button", text: column.title, onclick: () => sortBy(column.key) }),
+    ),
+  );
+  const search = h("input", {
+    type: "search",
+    placeholder: "Find runs",
+    "aria-label": "Find runs",
+    oninput: () => {
+      find = search.value.toLowerCase();
+      update();
+    },
+  });
   const compare = h("a", { class: "button", text: "Compare those drawn" });
-  const table = card("", h("div", { class: "row controls" }, count, h("span", { class: "grow" }), search, compare),
-    h("div", { class: "table-scroll" }, h("table", { class: "runs" }, h("thead", {}, h("tr", {}, h("th", {}, all), ...heads)), body)));
+  const table = card(
+    "",
+    h("div", { class: "row controls" }, count, h("span", { class: "grow" }), search, compare),
+    h(
+      "div",
+      { class: "table-scroll" },
+      h("table", { class: "runs" }, h("thead", {}, h("tr", {}, h("th", {}, all), ...heads)), body),
+    ),
+  );
   table.querySelector(".controls").style.marginBottom = "14px";
 
   function sortBy(key) {
@@ -57,7 +109,8 @@ export function runsPage(store) {
   }
 
   function visible() {
-    const matches = (run) => [run.name, run.env, run.agent, run.policy, run.state].some((text) => text.toLowerCase().includes(find));
+    const matches = (run) =>
+      [run.name, run.env, run.agent, run.policy, run.state].some((text) => text.toLowerCase().includes(find));
     const column = COLUMNS.find((column) => column.key === order.key);
     return store.runs.filter(matches).sort((a, b) => order.direction * compareValues(column.of(a), column.of(b)));
   }
@@ -73,8 +126,15 @@ export function runsPage(store) {
 
   function rowOf(run) {
     if (!rows.has(run.name)) {
-      const box = h("input", { type: "checkbox", "aria-label": `Draw ${run.name}`, "--swatch": store.colour(run.name), onchange: () => toggle(run.name, box.checked) });
-      const cells = COLUMNS.map((column) => h("td", { class: `${classOf(column)} ${column.key === "name" ? "name" : ""}` }));
+      const box = h("input", {
+        type: "checkbox",
+        "aria-label": `Draw ${run.name}`,
+        "--swatch": store.colour(run.name),
+        onchange: () => toggle(run.name, box.checked),
+      });
+      const cells = COLUMNS.map((column) =>
+        h("td", { class: `${classOf(column)} ${column.key === "name" ? "name" : ""}` }),
+      );
       const name = h("a", { text: run.name });
       cells[0].append(name);
       rows.set(run.name, { box, name, cells, element: h("tr", { "data-run": run.name }, h("td", {}, box), ...cells) });
@@ -88,21 +148,31 @@ export function runsPage(store) {
     row.name.href = link("run", run.name);
     row.cells[1].replaceChildren(stateMark(run));
     const share = progress(run);
-    row.cells[2].replaceChildren(h("span", { class: "progress" }, progressBar(share), h("span", { text: percent(share) })));
-    COLUMNS.forEach((column, i) => { if (i > 2) say(row.cells[i], column.text ? column.text(run) : column.of(run) || "–"); });
+    row.cells[2].replaceChildren(
+      h("span", { class: "progress" }, progressBar(share), h("span", { text: percent(share) })),
+    );
+    COLUMNS.forEach((column, i) => {
+      if (i > 2) say(row.cells[i], column.text ? column.text(run) : column.of(run) || "–");
+    });
     return row.element;
   }
 
   function update() {
-    const shown = new Set(shownRuns(store.runs)), runs = visible();
+    const shown = new Set(shownRuns(store.runs)),
+      runs = visible();
     say(where, store.root);
-    say(count, `${runs.length === store.runs.length ? "" : `${runs.length} of `}${store.runs.length} run${store.runs.length === 1 ? "" : "s"}, ${shown.size} drawn`);
+    say(
+      count,
+      `${runs.length === store.runs.length ? "" : `${runs.length} of `}${store.runs.length} run${store.runs.length === 1 ? "" : "s"}, ${shown.size} drawn`,
+    );
     heads.forEach((head, i) => {
-      if (COLUMNS[i].key === order.key) head.setAttribute("aria-sort", order.direction > 0 ? "ascending" : "descending");
+      if (COLUMNS[i].key === order.key)
+        head.setAttribute("aria-sort", order.direction > 0 ? "ascending" : "descending");
       else head.removeAttribute("aria-sort");
     });
     const elements = runs.map((run) => fillRow(run, shown));
-    if (elements.length !== body.children.length || elements.some((one, i) => one !== body.children[i])) body.replaceChildren(...elements);
+    if (elements.length !== body.children.length || elements.some((one, i) => one !== body.children[i]))
+      body.replaceChildren(...elements);
     all.checked = shown.size > 0;
     all.indeterminate = shown.size > 0 && shown.size < runs.length;
     compare.href = link("compare");
@@ -110,7 +180,13 @@ export function runsPage(store) {
     chart.update();
   }
 
-  const element = h("div", { class: "panel" }, h("div", { class: "title" }, h("h1", { text: "Runs" }), where), chart.element, table);
+  const element = h(
+    "div",
+    { class: "panel" },
+    h("div", { class: "title" }, h("h1", { text: "Runs" }), where),
+    chart.element,
+    table,
+  );
   return { title: "Runs", element, update, close: chart.close, watched: () => shownRuns(store.runs) };
 }
 

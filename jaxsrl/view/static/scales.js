@@ -8,13 +8,15 @@ export const X_AXES = {
 
 // The points of a column: [x, y] where both are numbers; null where the curve has a gap.
 export function points(records, metric, xAxis) {
-  const xs = records.columns[X_AXES[xAxis].column] ?? [], ys = records.columns[metric] ?? [];
+  const xs = records.columns[X_AXES[xAxis].column] ?? [],
+    ys = records.columns[metric] ?? [];
   return xs.map((x, i) => (x === null || ys[i] === null || ys[i] === undefined ? null : [x, ys[i]]));
 }
 
 // An exponential moving average whose beginning is not pulled towards zero; `weight` from 0 (as it is) to below 1.
 export function smoothed(line, weight) {
-  let sum = 0, total = 0;
+  let sum = 0,
+    total = 0;
   return line.map((point) => {
     if (point === null) return null;
     sum = sum * weight + point[1] * (1 - weight);
@@ -28,7 +30,8 @@ export function within(line, [from, to]) {
 }
 
 export function extent(lines, index) {
-  let low = Infinity, high = -Infinity;
+  let low = Infinity,
+    high = -Infinity;
   for (const line of lines) {
     for (const point of line) {
       if (point === null) continue;
@@ -51,7 +54,10 @@ export function padded([low, high]) {
 
 // The path of a line in pixels; points that would fall on one another are left out, extremes are kept.
 export function path(line, toX, toY) {
-  let written = "", pen = "M", column = null, kept = [];
+  let written = "",
+    pen = "M",
+    column = null,
+    kept = [];
   const flush = () => {
     for (const [x, y] of kept) {
       written += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
@@ -66,7 +72,9 @@ export function path(line, toX, toY) {
       column = null;
       continue;
     }
-    const x = toX(point[0]), y = toY(point[1]), at = Math.floor(x);
+    const x = toX(point[0]),
+      y = toY(point[1]),
+      at = Math.floor(x);
     if (at !== column) {
       flush();
       column = at;
@@ -80,15 +88,19 @@ export function path(line, toX, toY) {
 
 // Of several points in one column of pixels: the first, the lowest, the highest and the last.
 function withoutInner(kept) {
-  const first = kept[0], last = kept.at(-1), inner = kept.slice(1, -1);
-  const low = inner.reduce((a, b) => (b[1] < a[1] ? b : a)), high = inner.reduce((a, b) => (b[1] > a[1] ? b : a));
+  const first = kept[0],
+    last = kept.at(-1),
+    inner = kept.slice(1, -1);
+  const low = inner.reduce((a, b) => (b[1] < a[1] ? b : a)),
+    high = inner.reduce((a, b) => (b[1] > a[1] ? b : a));
   const ordered = low === high ? [low] : inner.indexOf(low) < inner.indexOf(high) ? [low, high] : [high, low];
   return [first, ...ordered, last];
 }
 
 // The index of the point nearest to x; -1 if there is none.
 export function nearest(line, x) {
-  let best = -1, distance = Infinity;
+  let best = -1,
+    distance = Infinity;
   line.forEach((point, i) => {
     if (point !== null && Math.abs(point[0] - x) <= distance) {
       best = i;

@@ -1,6 +1,9 @@
 // What the server told: the list of runs, and the records of those that are looked at, kept up to date by asking again.
 
-const AT_ONCE_MS = 50, QUICK_MS = 2000, SLOW_MS = 10000, MOST_AT_ONCE = 16;
+const AT_ONCE_MS = 50,
+  QUICK_MS = 2000,
+  SLOW_MS = 10000,
+  MOST_AT_ONCE = 16;
 
 export const COLOURS = 8;
 
@@ -14,7 +17,9 @@ class Records {
     this.version = 0;
   }
 
-  get length() { return this.columns.update?.length ?? 0; }
+  get length() {
+    return this.columns.update?.length ?? 0;
+  }
 
   take(answer) {
     const added = answer.columns.update?.length ?? 0;
@@ -30,7 +35,8 @@ class Records {
   #append(columns, added) {
     const before = this.length;
     for (const name of Object.keys(columns)) this.columns[name] ??= new Array(before).fill(null);
-    for (const [name, column] of Object.entries(this.columns)) column.push(...(columns[name] ?? new Array(added).fill(null)));
+    for (const [name, column] of Object.entries(this.columns))
+      column.push(...(columns[name] ?? new Array(added).fill(null)));
   }
 
   // The newest value that is a number, or null.
@@ -54,14 +60,18 @@ export class Store {
     this.timer = null;
   }
 
-  run(name) { return this.runs.find((run) => run.name === name) ?? null; }
+  run(name) {
+    return this.runs.find((run) => run.name === name) ?? null;
+  }
 
   recordsOf(name) {
     if (!this.records.has(name)) this.records.set(name, new Records());
     return this.records.get(name);
   }
 
-  get isLive() { return this.runs.some((run) => run.state === "running"); }
+  get isLive() {
+    return this.runs.some((run) => run.state === "running");
+  }
 
   // A colour that a run keeps for as long as the page is open: its place among all, so that neighbours differ.
   slot(name) {
@@ -69,9 +79,13 @@ export class Store {
     return this.slots.get(name);
   }
 
-  colour(name) { return `var(--s${this.slot(name) % COLOURS})`; }
+  colour(name) {
+    return `var(--s${this.slot(name) % COLOURS})`;
+  }
 
-  isDashed(name) { return Math.floor(this.slot(name) / COLOURS) % 2 === 1; }
+  isDashed(name) {
+    return Math.floor(this.slot(name) / COLOURS) % 2 === 1;
+  }
 
   async refresh() {
     clearTimeout(this.timer);
@@ -84,8 +98,11 @@ export class Store {
       const names = this.watched().filter((name) => this.run(name));
       for (let first = 0; first < names.length; first += MOST_AT_ONCE) {
         const asked = names.slice(first, first + MOST_AT_ONCE);
-        const query = asked.map((name) => `run=${encodeURIComponent(`${name}@${this.recordsOf(name).cursor}`)}`).join("&");
-        for (const [name, answer] of Object.entries(await getJson(`api/records?${query}`))) this.recordsOf(name).take(answer);
+        const query = asked
+          .map((name) => `run=${encodeURIComponent(`${name}@${this.recordsOf(name).cursor}`)}`)
+          .join("&");
+        for (const [name, answer] of Object.entries(await getJson(`api/records?${query}`)))
+          this.recordsOf(name).take(answer);
       }
       this.onconnection(this.unread ? "reading" : this.isLive ? "live" : "");
       this.onchange();
