@@ -64,8 +64,8 @@ def bench_guards(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> di
 
     Returns:
         Medians over turns; `cost` is 1 minus the median of the ratios of neighbouring turns, with the quartiles of those ratios.
-        `cpu_cost` compares what the two took of the processors, workers included: less exact on a quiet machine, for who waits spins
-        a little, but other work on the machine hardly moves it.
+        `cpu_cost` compares what the two took of the processors, workers included: less exact on a quiet machine, for who waits
+        spins a little, but other work on the machine hardly moves it.
 
     Raises:
         UserError: a number is less than 1, or environments cannot be divided among the workers.
