@@ -29,7 +29,6 @@ class RunPanel:
         """The lines, as wide as the console is."""
         page = _Page(self._state(), self._age(), min(options.max_width, _MAX_WIDTH), not options.ascii_only)
         for line in page.lines():
-            line.truncate(options.max_width, overflow="crop")
             line.no_wrap, line.overflow = True, "crop"
             yield line
 

@@ -25,7 +25,9 @@ from jaxsrl.metrics.metrics_config import MetricsConfig
 from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER
 from jaxsrl.runtime.run import run
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+REPOSITORY = Path(__file__).parents[2]
+DOCUMENT = (REPOSITORY / "docs" / "metrics.md").read_text()
+SERVER = REPOSITORY / "jaxsrl" / "learner" / "asynchronous_server.py"
 UPDATES = 4
 
 
@@ -49,8 +51,9 @@ def free_port():
 
 
 def documented():
-    """Patterns of the names in the first column of the first table: NAME stands for anything, * for the agent's own."""
-    rows = [line.split("|")[1] for line in DOCUMENT.splitlines() if line.startswith("| `")]
+    """Patterns of the names in the first column of the first table: a word in capitals or * stands for anything."""
+    table = DOCUMENT.split("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
     return [re.compile(re.sub(r"\\\*|[A-Z]{3,}", ".+", re.escape(name))) for name in names]
 
@@ -69,30 +72,39 @@ def test_the_document_is_read_as_it_is_written():
     ]
 
 
+def test_every_name_that_an_agent_or_a_server_gives_is_documented():
+    folders = (REPOSITORY / "agents", REPOSITORY / "jaxsrl" / "replay")
+    sources = [*(path for folder in folders for path in folder.rglob("*.py")), SERVER]
+    names = {name for path in sources for name in re.findall(r'"([a-z_]+/[a-z_/]+)":', path.read_text())}
+    assert {"loss/policy", "exploration/epsilon", "server/staleness_mean"} <= names
+    assert undocumented(names) == []
+
+
 @pytest.mark.parametrize(
     ("policy", "changes", "known"),
     [
-        ("serial", {}, {"busy": {"environments", "inference", "learner"}, "wait": set()}),
         (
             "single_learner_fine",
             {"num_env_workers": 1},
             {"busy": {"environments", "inference", "learner"}, "wait": {"environments", "inference", "learner"}},
         ),
-        (
+        pytest.param(
             "single_learner_coarse",
             {"num_env_workers": 1},
             {"busy": {"environments", "inference", "learner"}, "wait": {"environments", "learner"}},
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "central",
             {"num_env_workers": 1, "gradients": "asynchronous", "num_replicas": 1},
             {
                 "busy": {"environments", "inference", "learner", "server"},
                 "wait": {"environments", "inference", "learner"},
             },
+            marks=pytest.mark.slow,
         ),
     ],
-    ids=["serial", "fine", "coarse", "central"],
+    ids=["fine", "coarse", "central"],
 )
 def test_every_name_is_documented_and_every_fragment_has_the_shares_that_the_document_says(
     tmp_path, policy, changes, known
@@ -105,11 +117,12 @@ def test_every_name_is_documented_and_every_fragment_has_the_shares_that_the_doc
         assert names == {f"{what}_share/{fragment}" for fragment in fragments}
     shares = [record[name] for record in written for name in record if "_share/" in name]
     assert all(0.0 <= share <= 1.0 for share in shares)
-    # The last record may follow one by nothing; over all of them every fragment has worked, and the learner a part of the time.
+    # The last record may follow the one before it at once; over all of them every fragment has worked.
     for fragment in known["busy"]:
         assert max(record[f"busy_share/{fragment}"] for record in written) > 0.0
 
 
+@pytest.mark.slow
 def test_on_devices_alone_the_learner_stands_for_the_program(tmp_path):
     written = records(train(tmp_path, "device_only", "jax"))
     assert undocumented({name for record in written for name in record}) == []
@@ -157,7 +170,8 @@ def test_prometheus_scrapes_a_run_while_it_goes_on_and_not_after_it(tmp_path, mo
             scrape()
 
     monkeypatch.setattr(PrometheusSink, "write", write_and_scrape)
-    train(tmp_path, metrics=MetricsConfig(prometheus_port=port, tensorboard=False))
+    report = train(tmp_path, metrics=MetricsConfig(prometheus_port=port, tensorboard=False))
+    assert undocumented({name for record in records(report) for name in record}) == []
     (text,) = scraped
     families = {family.name: family for family in text_string_to_metric_families(text)}
     labels = {(sample.labels["run"], sample.labels["policy"]) for f in families.values() for sample in f.samples}
@@ -207,17 +221,13 @@ def test_a_run_whose_files_cannot_be_written_trains_to_its_end_and_says_so_once(
     assert "log.txt" in told.err
 
 
-def test_a_resumed_run_may_change_its_sinks_and_goes_on_in_the_same_file(tmp_path):
-    train(tmp_path, env_steps=8 * 8 * 2)
-    report = train(tmp_path, metrics=MetricsConfig(tensorboard=False))
-    assert [record["update"] for record in records(report)][-1] == UPDATES
-    assert len({record["update"] for record in records(report)}) == UPDATES
-
-
-def test_a_directory_of_a_version_without_these_settings_goes_on(tmp_path):
-    report = train(tmp_path, env_steps=8 * 8 * 2)
-    path = report.directory / "config.json"
+def test_a_directory_of_a_version_without_sinks_to_choose_goes_on_with_other_sinks_in_the_same_file(tmp_path):
+    path = train(tmp_path, env_steps=8 * 8 * 2).directory / "config.json"
     saved = json.loads(path.read_text())
     del saved["experiment"]["run"]["metrics"]
     path.write_text(json.dumps(saved))
-    assert train(tmp_path).num_updates == UPDATES
+    with open(path.with_name("metrics.jsonl"), "a") as file:
+        file.write('{"update": 3, "env_st')  # as a process that is killed leaves it
+    report = train(tmp_path, metrics=MetricsConfig(tensorboard=False))
+    assert [record["update"] for record in records(report)][-1] == UPDATES
+    assert {record["update"] for record in records(report)} == {1, 2, 3, 4}
