@@ -84,6 +84,27 @@ class BenchSleep:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchScale:
+    """Train on ever more environments that only sleep: how many one head serves before it falls 10 % behind, and why.
+
+    Attributes:
+        size: of observations.
+        milliseconds: of sleep a step.
+        rows: numbers of environments, in order.
+        workers: environment processes.
+        seconds: of each run.
+        json: print one JSON object instead of a table.
+    """
+
+    size: Literal["cartpole", "atari"] = "cartpole"
+    milliseconds: float = 20.0
+    rows: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    workers: int = 4
+    seconds: float = 8.0
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchStepTimes:
     """Step environments whose steps take different times: asynchronous lanes against lockstep.
 
@@ -203,6 +224,7 @@ Bench = Annotated[
     | Annotated[BenchTrain, tyro.conf.subcommand("train")]
     | Annotated[BenchPlans, tyro.conf.subcommand("plans")]
     | Annotated[BenchSleep, tyro.conf.subcommand("sleep")]
+    | Annotated[BenchScale, tyro.conf.subcommand("scale")]
     | Annotated[BenchStepTimes, tyro.conf.subcommand("step-times")]
     | Annotated[BenchDevice, tyro.conf.subcommand("device")]
     | Annotated[BenchRecurrent, tyro.conf.subcommand("recurrent")]
@@ -249,6 +271,11 @@ def run_bench(bench: Bench) -> None:
         from jaxsrl.bench.sleep import SleepBench, bench_sleep
 
         show_rows(bench_sleep(SleepBench(bench.milliseconds, bench.rows)), bench.json)
+    elif isinstance(bench, BenchScale):
+        from jaxsrl.bench.scale import ScaleBench, bench_scale
+
+        what = ScaleBench(bench.size, bench.milliseconds, bench.rows, bench.workers, bench.seconds)
+        show_rows(bench_scale(what), bench.json)
     elif isinstance(bench, BenchStepTimes):
         from jaxsrl.bench.step_times import bench_step_times
 

@@ -1,0 +1,193 @@
+"""How many environment rows one head (acting and learning, in one process) serves before it falls behind.
+
+Rows sleep and cost nothing themselves, so that what is measured is the head. Its speed for few rows sets the line; the answer is
+the first size whose speed a row is 10 % less.
+
+Run of one size, in a process of its own: python -m jaxsrl.bench.scale '{"size": "cartpole", "rows": 64, ...}'
+"""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from envpool_bridge.errors import UserError
+from jaxsrl.bench.sleep_rows import Size, sleeping_source
+
+_STAYS = 0.9
+_LIMIT_SECONDS = 600.0
+_CLOCK_TICKS = 100.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaleBench:
+    """What is measured.
+
+    Attributes:
+        size: of observations.
+        milliseconds: of sleep a step.
+        rows: numbers of environments, in order; measuring ends after the first that falls behind.
+        workers: processes that share the rows.
+        seconds: of each run.
+    """
+
+    size: Size = "cartpole"
+    milliseconds: float = 20.0
+    rows: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
+    workers: int = 4
+    seconds: float = 8.0
+
+    def __post_init__(self) -> None:
+        wrong = [rows for rows in self.rows if rows < 1 or rows % self.workers]
+        if wrong or not self.rows:
+            raise UserError(f"rows must be positive and divide by {self.workers} workers: got {wrong or 'none'}")
+
+
+def bench_scale(what: ScaleBench) -> dict[str, Any]:
+    """Speeds by rows, and where they leave the line.
+
+    Returns:
+        sizes: one entry a number of rows: env steps per second, `of_linear` (against the first size's speed a row), `of_sleep`
+            (against rows / sleep), shares of time that acting and learning were busy, cores that the head used, and in `profile`
+            those of each of its threads. departs_at: the first number of rows below 0.9 of linear; None if there is none.
+            limit: what was busiest there.
+    """
+    sizes: list[dict[str, Any]] = []
+    for rows in what.rows:
+        found = _run_apart({**dataclasses.asdict(what), "rows": rows})
+        speed = found["env_steps_per_second"]
+        line = sizes[0]["env_steps_per_second"] / sizes[0]["rows"] if sizes else speed / rows
+        ratios = {"of_linear": speed / rows / line, "of_sleep": speed * what.milliseconds / 1000 / rows}
+        sizes.append({"rows": rows, "env_steps_per_second": speed, **ratios, **found})
+        if ratios["of_linear"] < _STAYS:
+            break
+    last = sizes[-1]
+    departs = last["rows"] if last["of_linear"] < _STAYS else None
+    busy = {
+        "learning": last["learning_busy"],
+        "acting": last["acting_busy"],
+        "cores": last["head_cores"] / last["cores"],
+    }
+    return {
+        "size": what.size,
+        "milliseconds": what.milliseconds,
+        "workers": what.workers,
+        "sizes": sizes,
+        "departs_at": departs,
+        "limit": max(busy, key=busy.__getitem__) if departs is not None else None,
+    }
+
+
+def _run_apart(settings: dict[str, Any]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "jaxsrl.bench.scale", json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False)
+    if done.returncode == 2:
+        raise UserError(done.stderr.strip().splitlines()[-1].removeprefix("error: "))
+    if done.returncode != 0:
+        raise RuntimeError(f"the benchmark {settings} ended with status {done.returncode}:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: float) -> dict[str, Any]:
+    import os
+    import statistics
+
+    from agents.networks.config import NetworkConfig
+    from agents.ppo import PPOConfig, make_ppo
+    from jaxsrl.config import RunConfig
+    from jaxsrl.dataflow.load_policy import load_policy
+    from jaxsrl.dataflow.resources import Resources
+    from jaxsrl.runtime.run import run
+
+    rollout = 16
+    updates = max(12, round(seconds / (rollout * milliseconds / 1000)))
+    source = sleeping_source(size, milliseconds)
+    spec = source.spec()
+    network = NetworkConfig(torso="nature_cnn" if size == "atari" else "mlp")
+    agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=4), spec, network)
+    with tempfile.TemporaryDirectory() as directory:
+        config = RunConfig(
+            name="scale",
+            directory=directory,
+            env_steps=updates * rollout * rows,
+            num_envs=rows,
+            num_env_workers=workers,
+            lanes_per_worker=1,
+            rollout_length=rollout,
+            log_every_seconds=1.0,
+            checkpoint_every_updates=0,
+        )
+        plan = load_policy(config.policy)(config, Resources.detect())
+        profile = _Profile()
+        report = run(plan, agent, source, config, spec=spec, quiet=True)
+        cores_of = profile.stop()
+        records = [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]
+    records = [record for record in records if record.get("speed/env_steps_per_second")]
+    records = records[1:-1] or records[-1:]
+
+    def median(name: str) -> float:
+        return statistics.median(record.get(name, 0.0) for record in records)
+
+    return {
+        "env_steps_per_second": median("speed/env_steps_per_second"),
+        "acting_busy": 1.0 - median("wait_share/inference"),
+        "learning_busy": median("busy_share/learner"),
+        "head_cores": sum(cores_of.values()),
+        "cores": len(os.sched_getaffinity(0)),
+        "profile": {name: round(cores, 3) for name, cores in sorted(cores_of.items(), key=lambda one: -one[1])},
+    }
+
+
+class _Profile:
+    """Cores that each thread of this process uses, by name, from the kernel's accounts; those of jax's pools together."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._samples: list[tuple[float, dict[str, float]]] = []
+        self._thread = threading.Thread(target=self._sample, name="profile", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> dict[str, float]:
+        """Between the moment when a third of the samples had been taken (everything is compiled) and the last but one."""
+        self._ended.set()
+        self._thread.join()
+        (begin, first), (end, last) = (
+            self._samples[len(self._samples) // 3],
+            self._samples[-2 if len(self._samples) > 2 else -1],
+        )
+        seconds = max(end - begin, 1e-9)
+        return {
+            name: (used - first.get(name, 0.0)) / seconds for name, used in last.items() if used > first.get(name, 0.0)
+        }
+
+    def _sample(self) -> None:
+        while not self._ended.wait(0.5):
+            self._samples.append((time.monotonic(), _seconds_by_thread()))
+
+
+def _seconds_by_thread() -> dict[str, float]:
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    found: dict[str, float] = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # ended since it was listed
+        name = names.get(int(task.name), "jax's threads")
+        found[name] = found.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
+    return found
+
+
+def _main(text: str) -> None:
+    print(json.dumps(_measure(**json.loads(text))))  # noqa: T201
+
+
+if __name__ == "__main__":
+    from jaxsrl.runtime.launch import exit_on_user_error
+
+    exit_on_user_error(_main)(sys.argv[1])
