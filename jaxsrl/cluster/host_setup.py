@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from agents.api import Agent, AnyAgent, LearnerState, Params
-from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.adapters.rows import EnvSource, EpisodeReset
 from envpool_bridge.errors import UserError
 from envpool_bridge.worker_processes import pickle_source
 from jaxsrl.params.shared import ParamsLayout
@@ -85,13 +85,13 @@ def acting_agent(agent: AnyAgent, params: Params) -> AnyAgent:
     return agent._replace(init=partial(_init, structure, shapes), update=_learns_elsewhere)
 
 
-def require_importable(config: SourceConfig) -> None:
+def require_importable(source: EnvSource) -> None:
     """Refuses environments that only this process can make.
 
     Raises:
         UserError: they cannot be pickled, or are defined in the script that runs.
     """
-    _, script = pickle_source(config.env_source)
+    _, script = pickle_source(source)
     if script:
         raise UserError(
             f"the environment is defined in {script}, which the nodes of a cluster do not run: put it into a module that "

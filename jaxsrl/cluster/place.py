@@ -11,6 +11,9 @@ from jaxsrl.dataflow.nodes import cores_of_host, plan_on_nodes
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Node, Resources
 
+OpenEngine = Callable[[int], contextlib.AbstractContextManager[Engine]]
+"""From the bytes that an object store must have room for (where it is started here) to an engine."""
+
 _LOCAL_NODES = 2
 _SPARE = 2  # hosts that a local node says it has room for: so that the others can take over when one is lost
 
@@ -22,12 +25,12 @@ class Place:
     Attributes:
         plan: with nodes, where there is a cluster.
         resources: of this machine, with the nodes of the cluster.
-        open_engine: a context manager of what carries bytes between the nodes; None without a cluster.
+        open_engine: makes a context manager of what carries bytes between the nodes; None without a cluster.
     """
 
     plan: Plan
     resources: Resources
-    open_engine: Callable[[], contextlib.AbstractContextManager[Engine]] | None = None
+    open_engine: OpenEngine | None = None
 
 
 @contextlib.contextmanager
@@ -67,8 +70,8 @@ def _local_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
     nodes = tuple(dataclasses.replace(node, num_cores=cores * _SPARE) for node in nodes)
 
     @contextlib.contextmanager
-    def open_engine() -> Iterator[Engine]:
-        cluster = LocalCluster(hosts, cores * _SPARE)
+    def open_engine(store_bytes: int) -> Iterator[Engine]:
+        cluster = LocalCluster(hosts, cores * _SPARE, store_bytes)
         try:
             yield RayEngine(cores)
         finally:
@@ -87,7 +90,8 @@ def _joined_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
     cores = cores_of_host(placed)
 
     @contextlib.contextmanager
-    def open_engine() -> Iterator[Engine]:
+    def open_engine(store_bytes: int) -> Iterator[Engine]:
+        del store_bytes  # it has what it was started with: `validate_memory`
         yield RayEngine(cores)
 
     return Place(placed, dataclasses.replace(resources, nodes=nodes), open_engine)

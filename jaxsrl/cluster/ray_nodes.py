@@ -9,6 +9,7 @@ ends it ends the cluster; should it die itself, the kernel ends the nodes.
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -85,6 +86,7 @@ def main(directory: str, cores: int, object_store_bytes: int) -> None:
             answers.write(json.dumps({"done": line.strip()}) + "\n")
     finally:
         nodes.close()
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

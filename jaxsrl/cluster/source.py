@@ -49,7 +49,7 @@ class ClusterSource:
         Raises:
             UserError: the environments are not to be had on other nodes.
         """
-        require_importable(config)
+        require_importable(config.env_source)
         plan, agent = config.plan, config.agent
         if config.agent_state is None:
             state = jax.device_get(agent.initial_agent_state(plan.num_rows))

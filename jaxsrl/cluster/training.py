@@ -1,31 +1,49 @@
 """Training from environment hosts: as on one machine, but for where trajectories come from."""
 
 import contextlib
-from collections.abc import Callable
 
-from jaxsrl.cluster.engine import Engine
+import jax
+
+from jaxsrl.agent_layout import agent_layout
+from jaxsrl.cluster.host_setup import require_importable
+from jaxsrl.cluster.parameters import layout_of
+from jaxsrl.cluster.place import OpenEngine
 from jaxsrl.cluster.source import ClusterSource
 from jaxsrl.runtime.host_training import HostTraining
 from jaxsrl.runtime.source import SourceConfig, TrajectorySource
 from jaxsrl.runtime.training import TrainingSetup
 
+_VERSIONS = 4  # of the parameters, that may be in a store at once
+_MARGIN = 1.5
+
 
 class ClusterTraining(HostTraining):
     """A run whose environments are on the nodes of a cluster. Owns its engine from the first trajectory on."""
 
-    def __init__(
-        self, setup: TrainingSetup, open_engine: Callable[[], contextlib.AbstractContextManager[Engine]]
-    ) -> None:
-        """Nothing starts yet."""
+    def __init__(self, setup: TrainingSetup, open_engine: OpenEngine) -> None:
+        """Nothing starts yet.
+
+        Raises:
+            UserError: the environments are not to be had on other nodes.
+        """
         super().__init__(setup)
+        require_importable(setup.source)
         self._open_engine = open_engine
         self._opened = contextlib.ExitStack()
 
     def make_source(self, config: SourceConfig) -> TrajectorySource:
         """Environment hosts, one a replica of the plan."""
-        return ClusterSource(config, self._opened.enter_context(self._open_engine()))
+        return ClusterSource(config, self._opened.enter_context(self._open_engine(_store_bytes(config))))
 
     def close(self) -> None:
         """Ends the hosts, then lets go of the cluster."""
         with self._opened:
             super().close()
+
+
+def _store_bytes(config: SourceConfig) -> int:
+    """What the learner's node may have to hold at once: every slot of every host, the newest one twice, and parameters."""
+    plan = config.plan
+    slots = agent_layout(config.spec, plan.shape, config.agent).slot_bytes * (plan.shape.num_slots + 1)
+    params = layout_of(jax.eval_shape(config.agent.init, jax.random.key(0)).params).block_bytes
+    return int(_MARGIN * (slots * plan.environments.replicas + _VERSIONS * params))
