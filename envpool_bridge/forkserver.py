@@ -156,12 +156,14 @@ class _Server:
         if request["do"] == "wait":
             reply = {"status": _wait(int(request["pid"]), float(request["seconds"]))}
         elif request["do"] == "prepare":
-            reply = {"pid": self._prepare(descriptors[0])}
+            reply = {}  # at once: imports may take seconds
         else:
             reply = {"pid": self._worker(descriptors)}
+        self._connection.send(json.dumps(reply).encode())
+        if request["do"] == "prepare":
+            self._prepare(descriptors[0])
         for received in descriptors:
             os.close(received)
-        self._connection.send(json.dumps(reply).encode())
         return True
 
     def _worker(self, descriptors: list[int]) -> int:
@@ -171,20 +173,19 @@ class _Server:
             return spare.pid
         return self._fork(lambda: self._main(descriptors))
 
-    def _prepare(self, note: int) -> int | None:
+    def _prepare(self, note: int) -> None:
         if self._modules:
             import_all(self._modules)
-            gc.freeze()  # as below
-            return None
+            gc.freeze()  # as at the beginning
+            return
         if self._spare is not None:
             if not self._spare.is_dead():
-                return self._spare.pid
+                return
             self._spare.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             pid = self._fork(lambda: (ours.close(), prepare_and_wait(theirs, note, self._main)))
         self._spare = Spare(pid, ours)
-        return pid
 
     def _fork(self, body: Callable[[], object]) -> int:
         pid = os.fork()
