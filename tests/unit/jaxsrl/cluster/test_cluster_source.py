@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import pickle
+import time
 
 import gymnasium
 import jax
@@ -14,6 +15,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
 from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.adapters.seeding import episode_seed
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.supervisor_options import SupervisorOptions
 from envpool_bridge.tree import leaves
@@ -111,31 +113,37 @@ def test_two_hosts_collect_what_one_machine_does_to_the_bit(lag):
 
 
 def test_what_a_lost_host_had_not_handed_over_is_collected_anew_and_nothing_else_changes(tmp_path):
-    config, _, params = run_of(0, journal=str(tmp_path))
-    _, local, _ = run_of(0)
+    config, _, params = run_of(1, journal=str(tmp_path))
+    _, local, _ = run_of(1)
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)
-        before = collect(source, params, 2)
+        found = collect(source, params, 2)
         engine.kill_node("two")
-        after = collect(source, params, 2, first=2)
+        found += collect(source, params, 3, first=2)
         assert source.totals()["cluster/hosts_lost"] == 1
-    wanted = collect_locally(local, params, 4)
     kept, lost = slice(0, ROWS // 2), slice(ROWS // 2, ROWS)
-    for mine, reference in zip([*before, *after], wanted, strict=True):
+    for mine, reference in zip(found, collect_locally(local, params, 5), strict=True):
         for one, other in zip(mine, reference, strict=True):
             np.testing.assert_array_equal(one[:, kept], other[:, kept])
-    observation, is_first, _, reward, _, truncated, valid, _ = after[0]
-    np.testing.assert_array_equal(observation[0, lost], before[1][0][-1, lost])  # goes on from what the learner saw
+    (broken,) = [sequence for sequence, arrays in enumerate(found) if not arrays[6][0, lost].any()]
+    assert broken >= 2
+    before = found[broken - 1]
+    observation, is_first, _, reward, _, truncated = found[broken][:6]
+    np.testing.assert_array_equal(observation[0, lost], before[0][-1, lost])  # goes on from what the learner saw
     assert is_first[1, lost].all()
-    assert not (valid[0, lost] | (reward[0, lost] != 0)).any()
-    ended = before[1][4][-1, lost] | before[1][5][-1, lost] | ~before[1][6][-1, lost]
+    assert not (reward[0, lost] != 0).any()
+    ended = before[4][-1, lost] | before[5][-1, lost] | ~before[6][-1, lost]
     np.testing.assert_array_equal(truncated[0, lost], ~ended)
-    assert valid[1:, lost].all()
+    begun = sum(arrays[1][1:, lost].sum(0) for arrays in found[:broken])
+    for row, episode in zip(range(ROWS)[lost], begun, strict=True):
+        env = gymnasium.make("CartPole-v1")
+        np.testing.assert_array_equal(observation[1, row], env.reset(seed=episode_seed(7, row, int(episode) + 1))[0])
+        env.close()
     assert engine.hosts[-1].node == "one"
-    found = audit_cluster(tmp_path)
-    assert found.is_clean
-    assert (found.hosts_followed, found.consumed) == (1, 4 * STEPS * 2)
+    audited = audit_cluster(tmp_path)
+    assert audited.is_clean
+    assert (audited.hosts_followed, audited.consumed) == (1, 5 * STEPS * 2)
 
 
 def test_a_host_that_is_lost_before_it_sent_anything_begins_as_if_nothing_had_happened():
@@ -194,6 +202,29 @@ def test_a_host_that_is_lost_too_often_ends_the_run_with_its_name():
         engine.hosts[1].kill()
         with pytest.raises(HostLostError, match=r"environment host 1 \(rows 4 to 7\) on node two was lost more than 0"):
             source.acquire(SECONDS)
+
+
+def test_a_host_that_does_not_answer_is_ended_and_followed():
+    config, _, params = run_of(0, supervision=SupervisorOptions(step_timeout_seconds=0.3))
+    with cluster_source(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        collect(source, params, 1)
+        silent = engine.hosts[1]
+        silent.host.stats = lambda: wait_until(lambda: silent.gone)
+        deadline = time.monotonic() + SECONDS
+        while not silent.gone:
+            source.acquire(0.05)  # a learner that waits; nothing is released
+            assert time.monotonic() < deadline
+        assert source.totals()["cluster/hosts_lost"] == 1
+        assert engine.hosts[-1].number == 1
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + SECONDS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return {}
 
 
 def test_a_lost_host_waits_for_a_node_that_comes_back_and_no_longer_than_it_may():
