@@ -118,3 +118,33 @@ def test_an_error_of_an_inference_thread_stops_the_run_and_is_raised_in_the_main
     assert stopped == [True]
     with pytest.raises(FloatingPointError, match="the policy broke"):
         lifecycle.raise_error()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_whose_inference_thread_fails_ends_with_that_error_and_leaves_nothing(tmp_path, monkeypatch):
+    from agents.networks.config import NetworkConfig
+    from agents.ppo import PPOConfig, make_ppo
+    from envpool_bridge.adapters.environment import EnvConfig
+    from jaxsrl.config import RunConfig
+    from jaxsrl.dataflow.policies import POLICIES
+    from jaxsrl.dataflow.resources import Resources
+    from jaxsrl.environments import source_of
+    from jaxsrl.inference import server
+    from jaxsrl.runtime.run import run
+
+    acts, calls = server.act_in_slot, []
+
+    def breaks(*arguments):
+        calls.append(1)
+        if len(calls) == 30:
+            raise FloatingPointError("the policy broke")
+        return acts(*arguments)
+
+    monkeypatch.setattr(server, "act_in_slot", breaks)
+    source = source_of(EnvConfig("CartPole-v1"))
+    config = RunConfig(name="run", directory=str(tmp_path), num_envs=8, rollout_length=4, env_steps=10**7)
+    agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), source.spec(), NetworkConfig(hidden_sizes=(8,)))
+    plan = POLICIES["single_learner_fine"](config, Resources.detect())
+    with pytest.raises(FloatingPointError, match="the policy broke"):
+        run(plan, agent, source, config, quiet=True)
