@@ -1,0 +1,91 @@
+"""`jaxsrl plan EXPERIMENT --simulate` and `jaxsrl bench scale`: what they print, and what they refuse."""
+
+import json
+
+import pytest
+
+import jaxsrl.cli
+from jaxsrl.bench.scale import ScaleBench, bench_scale
+from jaxsrl.simulate.calibration import Calibration, load_calibration
+
+CARTPOLE = "experiments/ppo_cartpole.py"
+MEASURED = Calibration(
+    experiment="ppo_cartpole",
+    env_id="CartPole-v1",
+    cores=2,
+    cpu="test",
+    row_seconds=1e-3,
+    part_seconds=1e-4,
+    step_cv=0.2,
+    act=((8, 1e-4), (64, 2e-4)),
+    update=((64, 0.1), (128, 0.15)),
+    update_cores=1.6,
+    update_flops=((64, 1e9), (128, 2e9)),
+    rollout_length=4,
+    wake_seconds=5e-5,
+    copy_bytes_per_second=1e10,
+    row_bytes=1e3,
+    params_bytes=1e5,
+)
+
+
+def simulate(*flags: str) -> None:
+    jaxsrl.cli.main(["plan", CARTPOLE, "--simulate", *flags])
+
+
+def test_a_prediction_is_printed_as_json_and_says_that_it_is_one(tmp_path, capsys):
+    MEASURED.save(tmp_path / "c.json")
+    simulate("--calibration", str(tmp_path / "c.json"), "--cores", "32", "--gpus", "2", "--json")
+    said = json.loads(capsys.readouterr().out)
+    assert said["note"].startswith("predictions")
+    (found,) = said["predicted"]
+    assert (found["cores"], found["gpus"]) == (32, 2)
+    assert 0 < found["env_steps_per_second"] <= 32 / 1e-3
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--calibration", "none.json"), "make it with --calibrate"),
+        (("--cores", "16"), "needs both --cores and --gpus"),
+        (("--cores", "16", "--gpus", "2", "--network", "pigeons"), "expected a network of"),
+        (("--env.id", "Acrobot-v1"), "was measured with CartPole-v1"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_one_line(tmp_path, monkeypatch, capsys, flags, says):
+    monkeypatch.setattr("jaxsrl.commands.plan.find_experiment", lambda name, found=_absolute(): found)
+    monkeypatch.chdir(tmp_path)
+    MEASURED.save(tmp_path / "calibration.json")
+    with pytest.raises(SystemExit) as ended:
+        simulate(*flags)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def _absolute():
+    from pathlib import Path
+
+    return Path(CARTPOLE).resolve()
+
+
+@pytest.mark.slow
+def test_a_calibration_is_measured_on_this_machine(tmp_path):
+    sizes = ("--run.rollout-length", "8", "--network.hidden-sizes", "16", "--cores", "8", "--gpus", "2")
+    simulate("--calibrate", "--calibration", str(tmp_path / "c.json"), *sizes)
+    found = load_calibration(tmp_path / "c.json")
+    assert 1e-7 < found.row_seconds < 1e-3
+    assert all(0 < seconds < 1 for _, seconds in (*found.act, *found.update))
+    assert found.update_flops
+    assert found.wake_seconds > 0
+
+
+@pytest.mark.slow
+def test_a_head_is_measured_with_rows_that_sleep():
+    found = bench_scale(ScaleBench("cartpole", 20.0, (8, 16), workers=2, seconds=3.0))
+    assert [size["rows"] for size in found["sizes"]] in ([8], [8, 16])
+    first = found["sizes"][0]
+    assert 0 < first["of_sleep"] <= 1.01
+    assert first["head_cores"] > 0
+    assert "MainThread" in first["profile"]
