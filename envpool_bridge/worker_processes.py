@@ -38,8 +38,7 @@ def pickle_source(source: EnvSource) -> tuple[bytes, str]:
     Raises:
         UserError: it cannot be sent to another process.
     """
-    # `python -i script.py` has a file, but what is typed after it is not in there.
-    path = None if hasattr(sys, "ps1") else getattr(sys.modules["__main__"], "__file__", None)
+    path = getattr(sys.modules["__main__"], "__file__", None)
     advice = "define the environment function at the top level of a module (no lambda, no nested function)"
     try:
         data = pickle.dumps(source)

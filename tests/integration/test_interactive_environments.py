@@ -73,9 +73,8 @@ def test_what_a_session_defines_travels_by_value_with_its_globals(what):
 def test_a_prompt_behind_a_script_is_a_session_too(tmp_path):
     (tmp_path / "script.py").write_text("import sys; sys.argv[1:] = ['class']")
     done = subprocess.run(
-        # IPython and a terminal set ps1; where input is no terminal it has to be said.
         [sys.executable, "-i", str(tmp_path / "script.py")],
-        input="sys.ps1 = '>>> '\nexec(compile(" + repr(SESSION) + ", 'typed', 'exec'))\n",
+        input="exec(compile(" + repr(SESSION) + ", 'typed', 'exec'))\n",
         capture_output=True,
         text=True,
         check=False,
