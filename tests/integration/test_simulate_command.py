@@ -52,22 +52,14 @@ def test_a_prediction_is_printed_as_json_and_says_that_it_is_one(tmp_path, capsy
         (("--env.id", "Acrobot-v1"), "was measured with CartPole-v1"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_in_one_line(tmp_path, monkeypatch, capsys, flags, says):
-    monkeypatch.setattr("jaxsrl.commands.plan.find_experiment", lambda name, found=_absolute(): found)
-    monkeypatch.chdir(tmp_path)
-    MEASURED.save(tmp_path / "calibration.json")
+def test_what_cannot_be_simulated_is_refused_in_one_line(tmp_path, capsys, flags, says):
+    MEASURED.save(tmp_path / "c.json")
     with pytest.raises(SystemExit) as ended:
-        simulate(*flags)
+        simulate("--calibration", str(tmp_path / "c.json"), *flags)
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
-
-
-def _absolute():
-    from pathlib import Path
-
-    return Path(CARTPOLE).resolve()
 
 
 @pytest.mark.slow
