@@ -14,7 +14,7 @@ import pytest
 
 from jaxsrl.checkpoint import load_checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 UPDATES = 20
@@ -101,10 +101,10 @@ def test_two_processes_give_the_parameters_of_one_with_two_devices_to_the_bit(tm
 
 
 def test_a_killed_process_ends_the_other_and_the_restart_resumes_to_the_bit(tmp_path):
-    uninterrupted = start(tmp_path / "one", "--run.host-devices", "2", "--run.policy", "multiple_learners", updates=300)
+    uninterrupted = start(tmp_path / "one", "--run.host-devices", "2", "--run.policy", "multiple_learners", updates=100)
     assert ends([uninterrupted])[0][0] == 0
     flags = ("--run.policy", "multiple_learners")
-    started = start_two(tmp_path / "two", *flags, updates=300)
+    started = start_two(tmp_path / "two", *flags, updates=100)
     wait_for_checkpoint(tmp_path / "two")
     started[1].kill()
     killed_at = time.monotonic()
@@ -113,10 +113,10 @@ def test_a_killed_process_ends_the_other_and_the_restart_resumes_to_the_bit(tmp_
     assert (status, killed) == (75, -signal.SIGKILL)
     assert said.strip().splitlines()[-1].startswith("error: ")
     assert "resumes from the newest checkpoint" in said
-    ended = ends(start_two(tmp_path / "two", *flags, updates=300))
+    ended = ends(start_two(tmp_path / "two", *flags, updates=100))
     assert [status for status, _, _ in ended] == [0, 0], ended
     assert "resumes" in ended[0][1]
-    assert_same_bits(final(tmp_path / "one", 300), final(tmp_path / "two", 300))
+    assert_same_bits(final(tmp_path / "one", 100), final(tmp_path / "two", 100))
 
 
 def test_when_process_0_is_killed_the_other_says_so_and_can_be_started_again(tmp_path):
