@@ -8,6 +8,7 @@ from functools import partial
 
 from agents import returns
 from agents.api import Agent, Array, Trajectory
+from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.one_step import OneStepConfig, Targets, make_one_step_agent
 from envpool_bridge.errors import UserError
@@ -30,7 +31,7 @@ class A2CConfig(OneStepConfig):
             raise UserError(f"gae_lambda must lie in [0, 1]: got {self.gae_lambda}")
 
 
-def make_a2c(config: A2CConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
+def make_a2c(config: A2CConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """A2C for this environment and network. Raises UserError where they do not fit."""
     return make_one_step_agent("a2c", config, partial(targets, config), spec, network)
 

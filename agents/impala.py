@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from agents import returns
 from agents.api import Agent, Array, Trajectory
+from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.one_step import OneStepConfig, Targets, make_one_step_agent
 from agents.vtrace import VTraceConfig, vtrace
@@ -28,7 +29,7 @@ class IMPALAConfig(OneStepConfig):
     vtrace: VTraceConfig = dataclasses.field(default_factory=VTraceConfig)
 
 
-def make_impala(config: IMPALAConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
+def make_impala(config: IMPALAConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """IMPALA for this environment and network. Raises UserError where they do not fit."""
     return make_one_step_agent("impala", config, partial(targets, config), spec, network)
 

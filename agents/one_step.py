@@ -24,8 +24,9 @@ from agents.api import (
     Trajectory,
 )
 from agents.gradient_steps import make_apply
-from agents.networks.actor_critic import ActorCritic, make_actor_critic
+from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
+from agents.networks.own_network import bound_network
 from agents.normalisation import NormalisationConfig
 from agents.on_policy import approximate_kl, clipped_adam, log_ratio_of, make_on_policy_agent
 from envpool_bridge.errors import UserError
@@ -107,10 +108,10 @@ class TargetsFn(Protocol):
 
 
 def make_one_step_agent(
-    name: str, config: OneStepConfig, targets: TargetsFn, spec: EnvSpec, network: NetworkConfig
+    name: str, config: OneStepConfig, targets: TargetsFn, spec: EnvSpec, network: NetworkConfig | ActorCritic
 ) -> Agent:
     """An agent whose update is one step on the loss of `targets`. Raises UserError where spec and network do not fit."""
-    net = make_actor_critic(network, spec)
+    net = bound_network(network, spec)
     schedule = schedules.make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
     optimizer = make_optimizer(config, schedule)
     steps = GradientSteps(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from agents import returns
 from agents.api import Agent, Array, Trajectory
+from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.one_step import OneStepConfig, OptimizerName, Targets, make_one_step_agent
 from envpool_bridge.specs import EnvSpec
@@ -34,7 +35,7 @@ class REINFORCEConfig(OneStepConfig):
     bootstrap: bool = False
 
 
-def make_reinforce(config: REINFORCEConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
+def make_reinforce(config: REINFORCEConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """REINFORCE for this environment and network. Raises UserError where they do not fit."""
     if not (config.baseline or config.bootstrap):
         config = dataclasses.replace(config, value_coef=0.0)

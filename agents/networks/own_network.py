@@ -8,7 +8,7 @@ from envpool_bridge.specs import EnvSpec
 
 
 def memoryless_network(init: NetworkInitFn, both: BothFn, distribution: Distribution) -> ActorCritic:
-    """A network of one's own, without memory, for agents that learn a policy and a value (`make_ppo(config, spec, network)`).
+    """A network of one's own, without memory, for PPO, IMPALA, A2C and REINFORCE: `make_ppo(config, spec, network)`.
 
     What such a network makes of the observation is its own affair: an action mask in it counts only where `both` applies it.
 

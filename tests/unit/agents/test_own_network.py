@@ -9,6 +9,7 @@ from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.networks.own_network import bound_network, memoryless_network
 from agents.ppo import PPOConfig, make_ppo
+from agents.reinforce import REINFORCEConfig, make_reinforce
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
@@ -49,6 +50,17 @@ def test_a_network_that_is_given_learns_what_the_same_network_learns_that_is_con
             Mode.SAMPLE,
         )
         results.append((state, acted))
+    chex.assert_trees_all_equal(*results)
+
+
+def test_agents_of_one_step_take_such_a_network_too():
+    ours = make_actor_critic(NETWORK, SPEC)
+    own = memoryless_network(ours.init, ours.both, ours.distribution)
+    results = []
+    for network in (NETWORK, own):
+        agent = make_reinforce(REINFORCEConfig(), SPEC, network)
+        state = jax.jit(agent.init)(jax.random.key(0))
+        results.append(jax.jit(agent.update)(state, trajectory(), jax.random.key(1))[0])
     chex.assert_trees_all_equal(*results)
 
 
