@@ -167,7 +167,8 @@ def join(config: DistributedConfig, host_devices: int = 0) -> Processes | None:
         host_devices: devices to split this process's host into; 0 leaves it whole.
 
     Raises:
-        UserError: jax has its devices already, the scheduler's variables are not there, or the others did not come.
+        UserError: jax has its devices already, or the scheduler's variables are not there. (Where the others do not come in time, jax
+            ends the process; our handler says so and exits with status 75.)
     """
     if not config.is_on:
         return None
@@ -183,6 +184,15 @@ def join(config: DistributedConfig, host_devices: int = 0) -> Processes | None:
             "process_id": config.process_id,
             "cluster_detection_method": "deactivate",
         }
+    advice = (
+        "start the same command at every process, each with its own --run.distributed.process-id, and see that process 0 can be "
+        "reached at that address"
+    )
+    missing = (
+        f"the learner processes did not all come to {config.coordinator} within {config.start_seconds} s: {advice}"
+    )
+    abort = AbortHandler(lambda: missing, REQUEUE_STATUS)
+    abort.install()
     try:
         jax.distributed.initialize(
             **given,
@@ -192,10 +202,11 @@ def join(config: DistributedConfig, host_devices: int = 0) -> Processes | None:
         )
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"the learner processes did not come together at run.distributed.coordinator {config.coordinator} within "
-            f"{config.start_seconds} s: {_first_line(error)}; start the same command at every process, each with its own "
-            f"process_id, and see that process 0 can be reached at that address"
+            f"the learner processes did not come together with run.distributed.coordinator {config.coordinator}: "
+            f"{_first_line(error)}; {advice}"
         ) from error
+    finally:
+        abort.remove()
     return joined(config)
 
 

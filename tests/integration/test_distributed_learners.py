@@ -146,3 +146,10 @@ def test_processes_of_different_experiments_are_refused_with_what_differs(tmp_pa
     assert [status for status, _, _ in ended] == [75, 2], ended
     assert "run.seed: 0 -> 7" in ended[1][2]
     assert "run.seed: 0 -> 7" in ended[0][2] or "learner process 1" in ended[0][2]
+
+
+def test_a_process_whose_others_never_come_says_so_in_the_end(tmp_path):
+    alone = start_two(tmp_path, own={0: ("--run.distributed.start-seconds", "3"), 1: ("--help",)})
+    (status, _, said), _ = ends(alone, seconds=60)
+    assert status == 75
+    assert "error: the learner processes did not all come to 127.0.0.1:" in said
