@@ -167,8 +167,8 @@ def join(config: DistributedConfig, host_devices: int = 0) -> Processes | None:
         host_devices: devices to split this process's host into; 0 leaves it whole.
 
     Raises:
-        UserError: jax has its devices already, or the scheduler's variables are not there. (Where the others do not come in time, jax
-            ends the process; our handler says so and exits with status 75.)
+        UserError: jax has its devices already, or the scheduler's variables are not there. (Where the others do not come in time,
+            jax ends the process; our handler says so and exits with status 75.)
     """
     if not config.is_on:
         return None
