@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ class HostRecord:
         has_begun: whether it was told to start, since it was spawned.
         started: the call that starts it, until that has ended.
         pending: calls for slots.
+        told: calls that bring versions of the parameters.
         stats: newest answer.
         asked: the question for stats that was not answered yet, and when it was put.
         due: when it is to be started again; None unless it is lost.
@@ -52,6 +54,7 @@ class HostRecord:
         self.has_begun = False
         self.started: Call | None = None
         self.pending: list[Call] = []
+        self.told: list[Call] = []
         self.stats: dict[str, float] = {}
         self.past: dict[str, float] = {}  # of its earlier beginnings
         self.asked: tuple[Call, float] | None = None
@@ -93,10 +96,15 @@ class HostRecord:
         self._received_at_start = self.next_sequence
         self.started = self.remote.call("control", "start", setup.to_bytes())
         for version, put in held:
-            self.remote.call("control", "publish", version, put)
+            self.tell(version, put)
         self.asked = None
         for _ in range(self._config.plan.shape.num_slots - len(self.slots)):
             self.ask_for_slot()
+
+    def tell(self, version: int, put: Any) -> None:
+        """Sends it a version of the parameters."""
+        if self.remote is not None:
+            self.told.append(self.remote.call("control", "publish", version, put))
 
     def ask_for_slot(self) -> None:
         """Gives the host a credit: it may send one slot more."""
@@ -110,7 +118,7 @@ class HostRecord:
 
     def calls(self) -> list[Call]:
         """Those that have not been taken in."""
-        found = list(self.pending)
+        found = [*self.told, *self.pending]
         found += [self.started] if self.started is not None else []
         found += [self.asked[0]] if self.asked is not None else []
         return found
@@ -138,7 +146,8 @@ class HostRecord:
         """Makes sure that it is gone, with all that it had not handed over."""
         if self.remote is not None:
             self.remote.kill()
-        self.remote, self.started, self.asked, self.pending, self.has_begun = None, None, None, [], False
+        self.remote, self.started, self.asked, self.has_begun = None, None, None, False
+        self.pending, self.told = [], []
         self.past = {name: self.past.get(name, 0.0) + value for name, value in self.stats.items()}
         self.stats, self.lost_at = {}, time.monotonic()
 
@@ -150,7 +159,7 @@ class HostRecord:
         """Ends it; idempotent."""
         if self.remote is not None:
             self.remote.kill()
-        self.remote, self.pending, self.started, self.asked = None, [], None, None
+        self.remote, self.pending, self.told, self.started, self.asked = None, [], [], None, None
         self.slots, self._newest = {}, None
         if self._journal is not None:
             self._journal.close()

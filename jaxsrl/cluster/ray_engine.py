@@ -101,8 +101,10 @@ class RayEngine:
 
     def wait(self, calls: Sequence[Call], timeout_seconds: float) -> list[Call]:
         """As Engine says; what has ended is on this node then."""
-        done, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_seconds)
-        return list(done)
+        done, rest = self._ray.wait(list(calls), num_returns=1, timeout=timeout_seconds)
+        if done and rest:
+            done = done + self._ray.wait(rest, num_returns=len(rest), timeout=0)[0]
+        return done
 
     def get(self, call: Call) -> Any:
         """As Engine says; arrays are read-only views of the object store, where they are too large to come with the answer."""

@@ -77,8 +77,8 @@ class ClusterSource:
         """Puts parameters into the cluster once, and tells every host of them."""
         put = self._versions.publish(version, params)
         for host in self._hosts:
-            if host.has_begun and host.remote is not None:
-                host.remote.call("control", "publish", version, put)
+            if host.has_begun:
+                host.tell(version, put)
 
     def start(self, reset: EpisodeReset) -> None:
         """Has every host begin."""
@@ -169,6 +169,8 @@ class ClusterSource:
             host.started = None
         elif host.asked is not None and host.asked[0] is call:
             host.asked, host.stats = None, value
+        elif call in host.told:
+            host.told.remove(call)
         elif call in host.pending:
             host.pending.remove(call)
             sequence, memory = value
