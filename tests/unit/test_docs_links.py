@@ -77,3 +77,20 @@ def test_a_broken_link_a_broken_anchor_and_a_missing_file_are_found(tmp_path):
     )
     assert broken_links(page) == ["gone.md: there is no gone.md", "there.md#two: there is no such heading in there.md"]
     assert missing_paths(page) == ["agents/gone.py", "tests/gone/test_x.py"]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: page.stem)
+def test_tables_are_whole(page):
+    # A blank line, or a row of another width, and readers see bars instead of a table.
+    lines = _CODE.sub("", page.read_text()).split("\n")
+    wrong, width = [], 0
+    for before, line, after in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
+        if not line.startswith("|"):
+            width = 0
+            continue
+        cells = _INLINE.sub("code", line).replace(r"\|", "").count("|")
+        if not width and (before.strip() or not re.fullmatch(r"\|[\s:|-]+\|", after)):
+            wrong.append(line)
+        wrong += [line] if width and cells != width else []
+        width = width or cells
+    assert wrong == []
