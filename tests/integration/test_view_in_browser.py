@@ -324,7 +324,8 @@ def test_no_text_of_a_plan_lies_on_another_or_leaves_the_drawing(browser):
           svg.querySelectorAll(".busy").forEach((one) => { one.textContent = "busy 100 %"; });
           const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBBox()]);
           boxes.forEach(([a, p], i) => {
-            const inside = p.x >= view.x && p.x + p.width <= view.x + view.width && p.y >= view.y && p.y + p.height <= view.y + view.height;
+            const across = p.x >= view.x && p.x + p.width <= view.x + view.width;
+            const inside = across && p.y >= view.y && p.y + p.height <= view.y + view.height;
             if (!inside) problems.push(`outside: ${a}`);
             for (const [b, q] of boxes.slice(i + 1)) {
               const apart = p.x >= q.x + q.width || q.x >= p.x + p.width || p.y + 2 >= q.y + q.height || q.y + 2 >= p.y + p.height;
