@@ -100,6 +100,7 @@ def train_and_evaluate(
     print(  # noqa: T201
         f"run directory: {directory}\n"
         f"  checkpoints/ metrics.jsonl eval.json config.json plan.json log.txt\n"
+        f"  jaxsrl view {directory}\n"
         f"  jaxsrl evaluate {directory} --episodes 100\n"
         f"  tensorboard --logdir {directory}"
     )
