@@ -128,6 +128,12 @@ def test_the_mouse_reads_values(opened):
     page.move(box[0] + box[2] - 20, box[1] + box[3] / 2)
     page.wait_for("!document.querySelector('.tooltip').hidden")
     assert re.search(r"2,560 env steps\s+first\s+20", text(page, ".tooltip"))
+    corners = "(({left, right, top, bottom}) => [left, right, top, bottom])"
+    left, right, top, bottom = page.js(f"{corners}(document.querySelector('.tooltip').getBoundingClientRect())")
+    assert (
+        box[0] + box[2] - 60 - (right - left) < left < right < box[0] + box[2]
+    )  # left of the crosshair: there is no room right
+    assert box[1] <= top < bottom <= box[1] + box[3]
     page.move(5, 5)
     page.wait_for("document.querySelector('.tooltip').hidden")
 

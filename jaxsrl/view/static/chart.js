@@ -251,12 +251,19 @@ export class Chart {
         ),
     );
     this.tooltip.hidden = false;
-    const width = this.tooltip.offsetWidth,
-      left = this.drawing.offsetLeft + px;
+    this.placeTooltip(px);
+    return { anchor, found };
+  }
+
+  // Beside the crosshair, on the side that has room.
+  placeTooltip(px) {
+    const card = this.element.getBoundingClientRect();
+    const drawing = this.drawing.getBoundingClientRect();
+    const width = this.tooltip.offsetWidth;
+    const left = drawing.left - card.left + px;
     const flips = left + 14 + width > this.element.clientWidth;
     this.tooltip.style.left = `${Math.max(4, flips ? left - width - 14 : left + 14)}px`;
-    this.tooltip.style.top = `${this.drawing.offsetTop + 6}px`;
-    return { anchor, found };
+    this.tooltip.style.top = `${drawing.top - card.top + 6}px`;
   }
 
   forget() {
