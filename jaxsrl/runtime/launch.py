@@ -4,8 +4,9 @@ import dataclasses
 import functools
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config import RunConfig
@@ -25,11 +26,15 @@ def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
-            sys.exit(2)
+            _end(2)
         except LostLearnerError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
-            sys.stdout.flush()
-            os._exit(REQUEUE_STATUS)  # jax's own farewell would wait for those who are gone
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            _end(REQUEUE_STATUS)
+        except Exception:
+            if not _has_joined_others():
+                raise
+            traceback.print_exc()
+            _end(1)
 
     return wrapped
 
@@ -61,6 +66,20 @@ def launch(
 
         split_host(num_host_devices)
     main(parsed)
+
+
+def _end(status: int) -> NoReturn:
+    """Exits; at once from among learner processes, where jax's own farewell would wait for the others, or be aborted with them."""
+    if _has_joined_others():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _has_joined_others() -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
 
 
 def _joins(distributed: DistributedConfig, num_host_devices: int) -> bool:
