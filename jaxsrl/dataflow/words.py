@@ -2,10 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from jaxsrl.dataflow.bytes_per_item import PlanBytes
 from jaxsrl.dataflow.fragment import Carries, Channel, Devices, Fragment, InProcess, Placement, Processes
 from jaxsrl.dataflow.plan import Plan
+
+if TYPE_CHECKING:
+    from jaxsrl.dataflow.bytes_per_item import PlanBytes  # which imports jax: the web page draws plans without it
 
 
 def placement_in_words(fragment: Fragment, platform: str) -> str:
@@ -52,7 +55,7 @@ def lag_in_words(channel: Channel) -> str:
     return f"lag {channel.max_lag}" if channel.max_lag <= 1 else f"lag up to {channel.max_lag}"
 
 
-def slots_in_words(plan: Plan, sizes: PlanBytes) -> str:
+def slots_in_words(plan: Plan, sizes: "PlanBytes") -> str:
     """How many trajectory slots there are, and whose memory they take."""
     replicas = plan.environments.replicas
     each = f" x {replicas} replicas" if replicas > 1 else ""

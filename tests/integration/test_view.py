@@ -237,6 +237,11 @@ def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, url, capsys
     assert named in said.err
 
 
+def test_the_page_needs_no_jax():
+    code = "import sys, jaxsrl.view.server; sys.exit('jax' in sys.modules or 'matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=SECONDS).returncode == 0
+
+
 def test_looking_changes_nothing(runs, url):
     def state():
         return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in runs.rglob("*")}
