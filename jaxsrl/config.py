@@ -57,6 +57,10 @@ class RunConfig:
             (both deterministic), n >= 2 asynchronous.
         when_full: of the trajectories: "block" makes environments wait for the learner, "drop_oldest" makes the learner take the
             newest and drop (and count) the others; that needs a lag of 2 or more.
+        kept_trajectories: with "drop_oldest": so many are kept for the learner instead of being dropped at once. What was learned
+            from least is next, the newest of it first (SRL's priority queue); what is more than `max_policy_lag` updates behind
+            is dropped.
+        trajectory_reuses: times that each of those is learned from, at most. `env_steps` counts it each time.
         inference_batching: "lane" gives every lane its own call of fixed shape (deterministic to the bit), "merged" joins
             whatever lanes are ready.
         num_devices: devices the learner is sharded over.
@@ -101,6 +105,8 @@ class RunConfig:
     rollout_length: int = 32
     max_policy_lag: int = 1
     when_full: Literal["block", "drop_oldest"] = "block"
+    kept_trajectories: int = 0
+    trajectory_reuses: int = 1
     inference_batching: Literal["lane", "merged"] = "lane"
     num_devices: int = 1
     inference_platform: Literal["", "cpu"] = ""
@@ -137,6 +143,7 @@ class RunConfig:
             "num_devices",
             "num_inference_devices",
             "num_inference_servers",
+            "trajectory_reuses",
             "keep_checkpoints",
         )
         for name in at_least_one:
@@ -147,6 +154,7 @@ class RunConfig:
             "max_policy_lag",
             "num_replicas",
             "max_gradient_staleness",
+            "kept_trajectories",
             "host_devices",
             "cluster_nodes",
             "max_skipped_updates",
@@ -158,6 +166,16 @@ class RunConfig:
         for name in not_negative:
             if getattr(self, name) < 0:
                 raise UserError(f"run.{name} must not be negative: got {getattr(self, name)}")
+        if self.kept_trajectories and self.when_full != "drop_oldest":
+            raise UserError(
+                f"run.kept_trajectories are those that a learner would else drop: got {self.kept_trajectories} with "
+                f"run.when_full {self.when_full!r}; use --run.when-full drop_oldest (and --run.max-policy-lag 2 or more)"
+            )
+        if self.trajectory_reuses > 1 and not self.kept_trajectories:
+            raise UserError(
+                f"run.trajectory_reuses {self.trajectory_reuses} needs trajectories that are kept: "
+                f"use --run.kept-trajectories 16 or so"
+            )
         if "/" in self.name or self.name in {".", ".."}:
             raise UserError(
                 f"run.name must be a plain directory name: got {self.name!r}; use run.directory for the place"

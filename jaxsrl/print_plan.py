@@ -67,6 +67,6 @@ def _channels(planned: PlannedExperiment) -> Table:
             bytes_in_words(size.total),
             lag_in_words(channel).removeprefix("lag ") or "-",
             "yes" if channel.synchronous else "no",
-            channel.when_full.value,
+            channel.when_full.value + (f", keeps {channel.kept}" if channel.kept else ""),
         )
     return table

@@ -125,6 +125,9 @@ class Channel:
         when_full: what the source does then.
         max_lag: versions that the reader of parameters, or the parameters that gradients were computed with, may be behind:
             0 waits for the newest, 1 overlaps by one version (both deterministic), n is asynchronous with that bound.
+        kept: trajectories that the target keeps beside the channel instead of dropping them: what was learned from least is next,
+            the newest of it first (SRL's priority queue). 0 for none.
+        reuses: times that each of those is learned from, at most.
         synchronous: whether the source waits until what it wrote was used; gradients that are not waited for and exceed
             `max_lag` are dropped, and counted.
     """
@@ -137,3 +140,5 @@ class Channel:
     when_full: WhenFull = WhenFull.BLOCK
     max_lag: int = 0
     synchronous: bool = True
+    kept: int = 0
+    reuses: int = 1

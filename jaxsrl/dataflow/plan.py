@@ -107,6 +107,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             found = {field.name: convert(getattr(value, field.name)) for field in dataclasses.fields(value)}
             if not found.get("group", True):
                 del found["group"]  # most fragments are of all policies
+            if not found.get("kept", True):
+                del found["kept"], found["reuses"]
             if not found.get("nodes", True):
                 del found["nodes"]  # and on one machine
             return found
@@ -140,6 +142,8 @@ def plan_from_json(data: dict[str, Any]) -> Plan:
             WhenFull(one["when_full"]),
             one["max_lag"],
             one["synchronous"],
+            one.get("kept", 0),
+            one.get("reuses", 1),
         )
         for one in data["channels"]
     ]

@@ -100,6 +100,8 @@ def _validate_channel(plan: Plan, channel: Channel, names: list[str]) -> None:
         raise UserError(f"{where} needs a max_lag of at least 0: got {channel.max_lag}")
     if channel.when_full is WhenFull.DROP_OLDEST:
         _validate_drops(plan, channel, where)
+    elif channel.kept:
+        raise UserError(f"{where} keeps {channel.kept} of what it never drops: use WhenFull.DROP_OLDEST, or keep 0")
 
 
 def _validate_drops(plan: Plan, channel: Channel, where: str) -> None:
@@ -116,6 +118,11 @@ def _validate_drops(plan: Plan, channel: Channel, where: str) -> None:
     gradients = plan.channel(Carries.GRADIENTS)
     if gradients is not None and not gradients.synchronous:
         raise UserError(f"{where} drops its oldest, but asynchronous replicas learn from all: use WhenFull.BLOCK")
+    if channel.kept and (gradients is not None or len(plan.learners) > 1):
+        raise UserError(
+            f"{where} keeps trajectories, which needs one learner that applies its own gradients: got "
+            f"{'a parameter server' if gradients is not None else f'{len(plan.learners)} learners'}; use --run.kept-trajectories 0"
+        )
 
 
 def _validate_connections(plan: Plan) -> None:

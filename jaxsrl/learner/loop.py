@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import jax
@@ -12,6 +12,7 @@ from agents.api import LearnerState, Metrics, Params
 from envpool_bridge.slot_views import SlotViews, join_slots
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
+from jaxsrl.learner.recent import RecentTrajectories
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.replay.replayed import with_learnt
 from jaxsrl.runtime.episode_log import EpisodeLog
@@ -29,7 +30,9 @@ class LearnerStats:
         lag_sum: policy lag, summed over updates (each the mean over its steps).
         lag_max: largest policy lag of any step.
         updates: done by this process.
-        dropped: slots given back without an update, because a newer one was full; only where the plan says so.
+        dropped: slots given back without an update, because a newer one was full; only where the plan says so. Of trajectories
+            that are kept for a while (`recent`), those that were learned from less often than they might have been.
+        reused: trajectories that were learned from again.
         skipped: updates that were left out because they were not finite.
         unsaved: checkpoints that could not be written.
     """
@@ -39,6 +42,7 @@ class LearnerStats:
     lag_max: int = 0
     updates: int = 0
     dropped: int = 0
+    reused: int = 0
     skipped: int = 0
     unsaved: int = 0
 
@@ -65,6 +69,7 @@ class Learner:
         behind: Params = None,
         drop_oldest: bool = False,
         watch: FiniteWatch | None = None,
+        recent: RecentTrajectories | None = None,
     ) -> None:
         """A learner that continues from `state`, and publishes its parameters.
 
@@ -76,9 +81,10 @@ class Learner:
             behind: parameters one version older than `state`, which the source has been told of.
             drop_oldest: whether the newest full slot is learned from, and older ones are dropped and counted.
             watch: of updates that were left out; None looks at none.
+            recent: trajectories of `source` that are kept and learned from, the freshest first, instead of its slots.
         """
         self._mesh, self._source, self._update = mesh, source, update
-        self._drop_oldest, self._watch = drop_oldest, watch
+        self._drop_oldest, self._watch, self._recent = drop_oldest, watch, recent
         self.is_stuck = False
         self.state = mesh.place_state(state)
         self.num_updates = int(state.num_updates)
@@ -103,6 +109,8 @@ class Learner:
         Returns:
             Whether there was an update.
         """
+        if self._recent is not None:
+            return self._step_recent(self._recent, episodes, log)
         sequence = self._source.acquire(_WAIT_SECONDS)
         if sequence is None:
             return False
@@ -114,13 +122,36 @@ class Learner:
             self.stats.dropped += 1
             sequence = newer
         start = time.perf_counter()
-        slots = self._source.slots(sequence)
+        self._learn(self._source.slots(sequence), episodes, log)
+        self._source.release(sequence)
+        self.stats.busy_seconds += time.perf_counter() - start
+        return True
+
+    def _step_recent(self, recent: RecentTrajectories, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
+        def observe(slot: SlotViews) -> None:
+            episodes.observe(slot)
+            log.observe(slot)
+
+        slots = recent.take(self.num_updates, _WAIT_SECONDS, observe)
+        self.stats.dropped, self.stats.reused = recent.dropped, recent.reused
+        if slots is None:
+            return False
+        start = time.perf_counter()
+        self._learn(slots)
+        self.stats.busy_seconds += time.perf_counter() - start
+        return True
+
+    def _learn(
+        self, slots: Sequence[SlotViews], episodes: EpisodeTracker | None = None, log: EpisodeLog | None = None
+    ) -> None:
+        """An update from slots, which may be given back afterwards; tells `episodes` and `log` of them."""
         batch = self._mesh.place_batch(slots)
         self.state, self.metrics = self._update(self.state, batch)
         # The host's bookkeeping runs while the device computes.
         slot = join_slots(slots)
-        episodes.observe(slot)
-        log.observe(slot)
+        if episodes is not None and log is not None:
+            episodes.observe(slot)
+            log.observe(slot)
         self._measure_lag(slot)
         # On CPU the batch is the slot's own memory, so only the finished update proves that it has been read; elsewhere it
         # is a copy, and the slot is free as soon as that copy is made.
@@ -131,10 +162,7 @@ class Learner:
         del batch
         self.num_updates += 1
         self.publish()
-        self._source.release(sequence)
         self.stats.updates += 1
-        self.stats.busy_seconds += time.perf_counter() - start
-        return True
 
     def continue_from(self, learnt: LearnerState) -> None:
         """Takes in what an older state had learned; the next update goes on from it.

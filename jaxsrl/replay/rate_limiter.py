@@ -236,6 +236,12 @@ class RateLimiter:
             self._counts = dataclasses.replace(self._counts, samples=self._counts.samples + num)
             self._wake()
 
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Holds the table, whatever the rule allows."""
+        with self._may_insert:
+            yield
+
     def delete(self, num: int) -> None:
         """Counts `num` items as gone; to be called where the table is held."""
         with self._may_insert:

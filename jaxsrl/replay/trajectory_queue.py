@@ -138,6 +138,13 @@ class TrajectoryQueue:
                 self._limiter.delete(1)
         return found
 
+    def discard(self, number: int) -> None:
+        """Takes out the batch of this number, if it is still there: it is not handed out again."""
+        with self._limiter.holding():
+            left = [entry for entry in self._entries if entry.number != number]
+            self._limiter.delete(len(self._entries) - len(left))
+            self._entries = left
+
     def close(self, error: BaseException | None = None) -> None:
         """Wakes whoever waits. The first error given is the cause of what is raised."""
         self._limiter.close(error)

@@ -14,6 +14,8 @@ from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import HostLearner, Learner
 from jaxsrl.learner.mesh import Device, LearnerMesh, run_devices
 from jaxsrl.learner.parameter_server import SynchronousUpdate
+from jaxsrl.learner.recent import RecentTrajectories
+from jaxsrl.replay.trajectory_queue import QueueConfig
 from jaxsrl.runtime.actor_source import ActorSource
 from jaxsrl.runtime.asynchronous_learners import AsynchronousLearners, ReplicaSetup
 from jaxsrl.runtime.check_run import gradient_steps_of
@@ -95,7 +97,12 @@ def make_learner(
     devices = devices_of(plan.learner)
     if server is None or gradients is None:
         mesh = LearnerMesh(devices)
-        return Learner(mesh, source, progress.state, mesh.jit_update(agent, update_key), progress.behind, drops, watch)
+        update = mesh.jit_update(agent, update_key)
+        recent = None
+        if trajectories is not None and trajectories.kept:
+            kept = QueueConfig("freshest", trajectories.kept, trajectories.reuses)
+            recent = RecentTrajectories(source, kept, plan.max_policy_lag)
+        return Learner(mesh, source, progress.state, update, progress.behind, drops, watch, recent)
     steps = gradient_steps_of(agent, plan)
     device = devices_of(server)[0]
     if gradients.synchronous:

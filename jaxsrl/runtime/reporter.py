@@ -100,6 +100,7 @@ class Reporter:
         values["policy/lag_mean"] = gained["learner/lag_sum"] / updates if updates else 0.0
         values["policy/lag_max"] = float(self._learner.stats.lag_max)
         values["trajectories/dropped"] = float(self._learner.stats.dropped)
+        values["trajectories/reused"] = float(self._learner.stats.reused)
         values["updates/skipped"] = float(self._learner.stats.skipped)
         values["checkpoint/unsaved"] = float(self._learner.stats.unsaved)
         values["checkpoint/update"] = float(self.checkpoint_update)

@@ -1,6 +1,7 @@
 """One agent file under every distribution policy: at lag 0 and the same total rows they compute the same parameters."""
 
 import inspect
+import itertools
 import json
 import time
 from pathlib import Path
@@ -192,3 +193,24 @@ def test_a_slow_learner_that_may_drop_takes_the_newest_and_counts_the_others(tmp
     monkeypatch.undo()
     again = train(tmp_path, "single_learner_fine", max_policy_lag=3, when_full="drop_oldest", env_steps=16 * 8 * 15)
     assert again.num_updates == 15
+
+
+def test_trajectories_that_are_kept_are_learned_from_again_while_no_new_one_is_there(tmp_path, monkeypatch):
+    from jaxsrl.runtime.pool_source import PoolSource
+
+    acquire, looks = PoolSource.acquire, itertools.count()
+
+    def seldom(self, timeout_seconds):  # as from environments that are slower than the learner
+        return None if next(looks) % 5 else acquire(self, timeout_seconds)
+
+    monkeypatch.setattr(PoolSource, "acquire", seldom)
+    keeps = {"max_policy_lag": 3, "when_full": "drop_oldest", "kept_trajectories": 4, "trajectory_reuses": 3}
+    report = train(tmp_path, "single_learner_fine", **keeps)
+    record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert report.num_updates == UPDATES
+    assert record["trajectories/reused"] > 0
+    assert record["policy/lag_max"] <= 3
+    channel = plan_from_json(json.loads((report.directory / "plan.json").read_text())).channels[2]
+    assert (channel.kept, channel.reuses) == (4, 3)
+    monkeypatch.undo()
+    assert train(tmp_path, "single_learner_fine", **keeps, env_steps=16 * 8 * 15).num_updates == 15

@@ -33,6 +33,8 @@ def served_channels(run: RunConfig, shape: PoolShape, parameters_from: str = "le
             Transport.SHARED_RING,
             shape.num_slots,
             WhenFull(run.when_full),
+            kept=run.kept_trajectories,
+            reuses=run.trajectory_reuses,
         ),
         Channel(parameters_from, "inference", Carries.PARAMETERS, Transport.DEVICE_COPY, lag + 1, max_lag=lag),
     )

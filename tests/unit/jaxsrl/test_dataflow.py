@@ -316,6 +316,25 @@ def test_only_trajectories_of_an_asynchronous_plan_may_be_dropped():
     assert "asynchronous replicas learn from all" in refusal(POLICIES["central"](replicas, TWO_GPUS))
 
 
+def test_what_is_kept_for_learning_again_must_be_what_is_dropped_otherwise():
+    keeps = {"max_policy_lag": 2, "when_full": "drop_oldest", "kept_trajectories": 4, "trajectory_reuses": 2}
+    plan = fine(**keeps)
+    validate_plan(plan, TWO_GPUS)
+    channel = plan.channel(Carries.TRAJECTORIES)
+    assert (channel.kept, channel.reuses) == (4, 2)
+    assert plan_from_json(plan_to_json(plan)) == plan
+    assert "keeps 4 of what it never drops" in refusal(with_channel(plan, 2, when_full=WhenFull.BLOCK))
+    server = POLICIES["central"](RunConfig(num_env_workers=4, **keeps), TWO_GPUS)
+    assert (
+        "keeps trajectories, which needs one learner that applies its own gradients: got a parameter server"
+        in refusal(server)
+    )
+    with pytest.raises(UserError, match="those that a learner would else drop: got 4 with run.when_full 'block'"):
+        RunConfig(kept_trajectories=4)
+    with pytest.raises(UserError, match="trajectory_reuses 2 needs trajectories that are kept"):
+        RunConfig(trajectory_reuses=2)
+
+
 def test_asynchronous_replicas_need_pools_and_servers_of_their_own():
     run = RunConfig(num_env_workers=4, num_replicas=2, gradients="asynchronous")
     plan = POLICIES["central"](run, TWO_GPUS)

@@ -152,3 +152,14 @@ def test_closing_wakes_the_learner_with_the_error():
 def test_sizes_below_one_are_refused(name):
     with pytest.raises(UserError, match=f"{name} must be at least 1: got 0"):
         QueueConfig(**{name: 0})
+
+
+def test_a_batch_that_is_discarded_is_not_handed_out_again():
+    queue = TrajectoryQueue(QueueConfig(max_size=3, reuses=4))
+    for number in range(2):
+        queue.put(trajectory_of(number), SECONDS)
+    assert queue.get(SECONDS).number == 1
+    queue.discard(1)
+    queue.discard(7)
+    assert [queue.get(SECONDS).number for _ in range(4)] == [0, 0, 0, 0]
+    assert queue.counts.size == 0
