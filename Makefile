@@ -3,16 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 SIDE_BY_SIDE := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+# Tests whose time is spent in compiling: tests/conftest.py compiles for them without optimisation. All others see what users run.
+COMPILING := tests/unit tests/contract tests/learning \
+	$(patsubst %,tests/integration/test_%.py,agent_groups device_only multi_agent recurrent replay structured_runs)
 
-.PHONY: train test test-all check bench gpu lock clean
+.PHONY: train test test-all check chaos mutants docs bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
 test: .venv/installed
 	@status=0; \
-	JAXSRL_TEST_COMPILE=quick $(SIDE_BY_SIDE) tests/unit tests/contract tests/learning || status=1; \
-	$(SIDE_BY_SIDE) tests --ignore tests/unit --ignore tests/contract --ignore tests/learning || status=1; \
+	JAXSRL_TEST_COMPILE=quick $(SIDE_BY_SIDE) $(COMPILING) || status=1; \
+	$(SIDE_BY_SIDE) tests $(addprefix --ignore=,$(COMPILING)) || status=1; \
 	exit $$status
 test-all: .venv/installed ; $(BIN)/python -m pytest -m "not gpu" --timeout 1200
 check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/check_sizes.py && $(BIN)/lint-imports && $(BIN)/pyright
+chaos: .venv/installed ; $(BIN)/python -m pytest tests/chaos -m "not gpu" -s --timeout 3600
+mutants: .venv/installed ; $(BIN)/python tests/chaos/mutants/run.py
+docs: .venv/installed ; $(BIN)/mkdocs build --strict --site-dir build/site
 bench: .venv/installed ; $(BIN)/jaxsrl bench pool && $(BIN)/jaxsrl bench train
 gpu: .venv/installed ; $(BIN)/jaxsrl bench gpu
 lock: ; $(PYTHON) -m venv --clear .venv-lock && .venv-lock/bin/pip install -q '.[dev]' && .venv-lock/bin/pip freeze --exclude jaxsrl > requirements.lock && rm -rf .venv-lock
