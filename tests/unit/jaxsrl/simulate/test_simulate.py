@@ -115,7 +115,7 @@ def calibration() -> Calibration:
         update_cores=1.6,
         update_flops=((64, 1e9), (128, 2e9)),
         rollout_length=4,
-        wake_seconds=5e-5,
+        hand_over_seconds=5e-5,
         copy_bytes_per_second=1e10,
         row_bytes=1e3,
         params_bytes=1e5,
