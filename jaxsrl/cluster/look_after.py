@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.errors import UserError
@@ -14,6 +14,7 @@ from jaxsrl.dataflow.nodes import place_hosts
 
 _LOG = logging.getLogger("jaxsrl.cluster")
 _LOOK_SECONDS = 0.5  # between looks for a node that has room
+_AVOID_SECONDS = 30.0  # that a node on which a host was lost comes last
 
 
 class HostCare:
@@ -33,6 +34,7 @@ class HostCare:
         """
         self._engine, self._options, self._cores = engine, options, cores
         self._asked_at = 0.0
+        self._lost_on: dict[str, float] = {}  # when a host was lost on a node, by its name
         self.hosts_lost = 0
 
     def lose(self, host: HostRecord, reason: str) -> None:
@@ -42,6 +44,7 @@ class HostCare:
             HostLostError: it was lost too often.
         """
         self.hosts_lost += 1
+        self._lost_on[host.node] = time.monotonic()
         got_on = host.got_on
         host.lose()
         options, now = self._options, time.monotonic()
@@ -83,10 +86,11 @@ class HostCare:
         for other in hosts:
             if other.remote is not None:
                 used[other.node] = used.get(other.node, 0) + self._cores
+        now = time.monotonic()
         try:
-            (node,) = place_hosts(self._engine.nodes(), 1, self._cores, used)
+            node = self._choose_node(used, now)
         except UserError as error:
-            limit, now = self._options.start_timeout_seconds, time.monotonic()
+            limit = self._options.start_timeout_seconds
             if now - host.lost_at > limit:
                 raise HostLostError(
                     f"{describe(host)} was lost, and after {limit:g} s (start_timeout_seconds): {error}"
@@ -96,6 +100,16 @@ class HostCare:
         host.spawn(self._engine, node)
         if reset is not None:
             host.begin(reset, versions)
+
+    def _choose_node(self, used: Mapping[str, int], now: float) -> str:
+        """Where nothing was lost of late, if there is room: a cluster takes its time to see that a node is dead."""
+        nodes = self._engine.nodes()
+        trusted = [node for node in nodes if now - self._lost_on.get(node.name, now - _AVOID_SECONDS) >= _AVOID_SECONDS]
+        try:
+            (node,) = place_hosts(trusted, 1, self._cores, used)
+        except UserError:
+            (node,) = place_hosts(nodes, 1, self._cores, used)
+        return node
 
     def _require_answer(self, host: HostRecord, now: float) -> None:
         """A host that does not answer is as good as lost; one that has not begun yet has longer."""

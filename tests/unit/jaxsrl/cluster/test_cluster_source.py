@@ -153,6 +153,7 @@ def test_a_host_that_is_lost_before_it_sent_anything_begins_as_if_nothing_had_ha
         source.start(RESET)
         engine.hosts[1].kill()
         found = collect(source, params, 2)
+        assert engine.hosts[-1].node == "one"  # though node two is there, and has more room
     for mine, reference in zip(found, collect_locally(local, params, 2), strict=True):
         for one, other in zip(mine, reference, strict=True):
             np.testing.assert_array_equal(one, other)
