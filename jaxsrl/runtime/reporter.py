@@ -79,6 +79,7 @@ class Reporter:
         self._steps_per_update, self._repeat = steps_per_update, action_repeat
         self._started = self._since = time.perf_counter()
         self._before: dict[str, float] = self._totals()
+        self._measured_from = (self._since, self._before)  # the newest record's beginning
         self.checkpoint_update = 0
 
     def due(self, every_seconds: float) -> bool:
@@ -88,8 +89,12 @@ class Reporter:
     def write(self, episodes: Mapping[str, float]) -> None:
         """Writes a record now, with these episode means; fetches the newest update's metrics from the device."""
         now, totals = time.perf_counter(), self._totals()
-        seconds = max(now - self._since, 1e-9)
-        gained = {name: totals[name] - self._before.get(name, 0.0) for name in totals}
+        if totals["learner/updates"] > self._before["learner/updates"]:
+            self._measured_from = (self._since, self._before)
+        # Without an update since then, as at a run's end, what the record before told still holds: it is measured with it.
+        since, before = self._measured_from
+        seconds = max(now - since, 1e-9)
+        gained = {name: totals[name] - before.get(name, 0.0) for name in totals}
         updates = gained["learner/updates"]
         values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
         values |= episodes

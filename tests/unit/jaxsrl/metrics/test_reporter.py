@@ -78,6 +78,22 @@ def test_a_record_measures_since_the_record_before_it(monkeypatch):
     assert (second.values["loss/policy"], second.values["checkpoint/update"]) == (0.5, 12.0)
 
 
+def test_the_last_record_of_a_run_tells_the_speed_of_what_was_done_last(monkeypatch):
+    clock, parts, kept = Clock(monkeypatch), Parts(), Kept()
+    reporter = Reporter(kept, parts.learner, parts.source.totals, 64, 1, SERIAL)
+    for seconds in (4.0, 1.9):
+        parts.advance(updates=2, lag=1.0, waited=0.5)
+        clock.now += seconds
+        reporter.write({})
+    for _ in range(2):
+        clock.now += 0.05  # nothing but saving
+        reporter.write({})
+    speeds = [record.values["speed/env_steps_per_second"] for record in kept.records]
+    assert speeds == pytest.approx([128 / 4.0, 128 / 1.9, 128 / 1.95, 128 / 2.0])
+    assert [record.values["policy/lag_mean"] for record in kept.records] == [1.0] * 4
+    assert [record.wall_seconds for record in kept.records] == pytest.approx([4.0, 5.9, 5.95, 6.0])
+
+
 def test_a_record_without_an_update_divides_by_nothing(monkeypatch):
     Clock(monkeypatch)
     parts, kept = Parts(), Kept()
