@@ -6,7 +6,9 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape
+from jaxsrl.config import RunConfig
 from jaxsrl.simulate.calibration import Calibration, at_rows, load_calibration
+from jaxsrl.simulate.compare import predict_here, with_hand_over
 from jaxsrl.simulate.predict import MSRL, Cluster, predict
 from jaxsrl.simulate.scenario import Costs, Network, Scenario
 from jaxsrl.simulate.simulate import simulate
@@ -149,3 +151,11 @@ def test_scenarios_that_make_no_sense_are_refused():
         Scenario(shape(), 1, 1, COSTS, hosts=2)
     with pytest.raises(UserError, match="several learners"):
         Scenario(shape(), 1, 1, COSTS, learners=2)
+
+
+def test_the_hand_over_is_what_is_missing_of_a_measured_run():
+    config = RunConfig(num_envs=16, num_env_workers=1, lanes_per_worker=1, rollout_length=4)
+    slower = 0.95 * predict_here(calibration(), config)
+    found = with_hand_over(calibration(), config, slower)
+    assert predict_here(found, config) == pytest.approx(slower, rel=0.01)
+    assert with_hand_over(calibration(), config, 10 * slower).hand_over_seconds < 1e-5
