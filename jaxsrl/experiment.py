@@ -101,7 +101,7 @@ def train_and_evaluate(
         f"run directory: {directory}\n"
         f"  checkpoints/ metrics.jsonl eval.json config.json plan.json log.txt\n"
         f"  jaxsrl view {directory}\n"
-        f"  jaxsrl evaluate {directory} --episodes 100\n"
-        f"  tensorboard --logdir {directory}"
+        f"  jaxsrl evaluate {directory} --episodes 100"
+        + (f"\n  tensorboard --logdir {directory}" if config.metrics.tensorboard else "")
     )
     return report, evaluation

@@ -197,7 +197,7 @@ def test_fragments_of_which_nothing_is_known_are_grey(opened, runs):
     with open(old / "metrics.jsonl", "w") as file:
         for update in (1, 2, 3):
             line = re.sub(r'"(busy|wait)_share/(environments|inference)": [\d.]+, ', "", record(update, update))
-            file.write(line.replace('"loss/total"', '"wait_share/environment": 0.6, "loss/total"'))
+            file.write(line.replace('"loss/total"', '"wait_share/environments": 0.6, "loss/total"'))
     page = opened("/run/old/dataflow")
     page.wait_for("document.querySelectorAll('.plan .fragment.unknown').length === 2")
     assert "waits 60 %" in page.js("document.querySelector('[data-fragment=environments]').textContent")
