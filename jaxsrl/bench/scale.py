@@ -162,13 +162,11 @@ class _Profile:
         self._thread.start()
 
     def stop(self) -> dict[str, float]:
-        """Between the moment when a third of the samples had been taken (everything is compiled) and the last but one."""
+        """Over the last third of the samples: everything is compiled by then."""
         self._ended.set()
         self._thread.join()
-        (begin, first), (end, last) = (
-            self._samples[len(self._samples) // 3],
-            self._samples[-2 if len(self._samples) > 2 else -1],
-        )
+        kept = self._samples[2 * len(self._samples) // 3 :] or self._samples
+        (begin, first), (end, last) = kept[0], kept[-1]
         seconds = max(end - begin, 1e-9)
         return {
             name: (used - first.get(name, 0.0)) / seconds for name, used in last.items() if used > first.get(name, 0.0)
