@@ -1,0 +1,138 @@
+"""Measured against predicted: small runs of the experiment's environment on this machine, and the same runs simulated."""
+
+import dataclasses
+import os
+from typing import Any
+
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies.pool_shape import pool_shape
+from jaxsrl.experiment import Composed
+from jaxsrl.simulate.calibration import Calibration
+from jaxsrl.simulate.simulate import simulate
+
+_MOST_SECONDS, _HALVINGS = 5e-3, 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A small run.
+
+    Attributes:
+        rows: environments.
+        workers: processes.
+        lanes_per_worker: as in RunConfig.
+        max_policy_lag: as in RunConfig.
+    """
+
+    rows: int
+    workers: int
+    lanes_per_worker: int = 2
+    max_policy_lag: int = 1
+
+
+REFERENCE = Point(128, 1)
+"""The one run that a calibration is fitted to; those below are predicted."""
+
+POINTS = (
+    Point(64, 1),
+    Point(128, 2),
+    Point(128, 2, max_policy_lag=0),
+    Point(256, 2),
+    Point(128, 2, lanes_per_worker=1),
+)
+
+
+def compare(
+    calibration: Calibration, composed: Composed, points: tuple[Point, ...] = POINTS, seconds: float = 6.0
+) -> list[dict[str, Any]]:
+    """One entry a point: what it is, measured and predicted env steps per second, and predicted over measured less 1.
+
+    `best_second` is the fastest of the one-second records of which `measured` is the median: far above it where other work ran
+    beside, and then the comparison says little.
+    """
+    found: list[dict[str, Any]] = []
+    for point in points:
+        config = _config(composed, point)
+        predicted = predict_here(calibration, config)
+        measured, best = _measured(composed, config, max(20, round(seconds * predicted / config.env_steps_per_update)))
+        found.append(
+            {
+                **dataclasses.asdict(point),
+                "measured": measured,
+                "best_second": best,
+                "predicted": predicted,
+                "error": predicted / measured - 1,
+            }
+        )
+    return found
+
+
+def fitted(calibration: Calibration, composed: Composed, seconds: float = 6.0) -> Calibration:
+    """The calibration whose hand-over makes the reference run as fast as it is measured here.
+
+    What a step costs besides stepping and acting (doorbells, wake-ups, the loops of both processes, the interpreter's lock, which
+    the acting thread shares with the learner) is not measured by itself, but is what is missing of that run's time.
+    """
+    config = _config(composed, REFERENCE)
+    expected = predict_here(calibration, config)
+    measured, _ = _measured(composed, config, max(20, round(seconds * expected / config.env_steps_per_update)))
+    return with_hand_over(calibration, config, measured)
+
+
+def with_hand_over(calibration: Calibration, config: RunConfig, measured: float) -> Calibration:
+    """By bisection: the hand-over at which such a run is predicted to make `measured` env steps per second; 0 if it is slower."""
+    low, high = 0.0, _MOST_SECONDS
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if predict_here(dataclasses.replace(calibration, hand_over_seconds=middle), config) > measured:
+            low = middle
+        else:
+            high = middle
+    return dataclasses.replace(calibration, hand_over_seconds=low)
+
+
+def _config(composed: Composed, point: Point) -> RunConfig:
+    return dataclasses.replace(
+        composed.config,
+        policy="single_learner_fine",
+        num_envs=point.rows,
+        num_env_workers=point.workers,
+        lanes_per_worker=point.lanes_per_worker,
+        workers_per_lane=1,
+        max_policy_lag=point.max_policy_lag,
+        num_devices=1,
+    )
+
+
+def predict_here(calibration: Calibration, config: RunConfig) -> float:
+    """Env steps per second of such a run on this machine, simulated."""
+    shape = pool_shape("single_learner_fine", config)
+    cores = len(os.sched_getaffinity(0))
+    return simulate(calibration.scenario(shape, config.max_policy_lag, cores)).env_steps_per_second
+
+
+def _measured(composed: Composed, config: RunConfig, updates: int) -> tuple[float, float]:
+    """Env steps per second of a run: median and largest of its one-second records after the first."""
+    import json
+    import statistics
+    import tempfile
+
+    from jaxsrl.dataflow.load_policy import load_policy
+    from jaxsrl.dataflow.resources import Resources
+    from jaxsrl.runtime.run import run
+
+    with tempfile.TemporaryDirectory() as directory:
+        config = dataclasses.replace(
+            config,
+            directory=directory,
+            name="point",
+            env_steps=updates * config.env_steps_per_update,
+            log_every_seconds=1.0,
+            checkpoint_every_updates=0,
+        )
+        plan = load_policy(config.policy)(config, Resources.detect())
+        report = run(plan, composed.agent, composed.source, config, spec=composed.spec, quiet=True)
+        records = [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]
+    speeds = [record["speed/env_steps_per_second"] for record in records if record.get("speed/env_steps_per_second")]
+    kept = speeds[1:-1] or speeds[-1:]
+    return statistics.median(kept), max(kept)
