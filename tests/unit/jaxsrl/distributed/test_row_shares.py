@@ -67,8 +67,8 @@ def test_shares_put_together_are_what_one_process_saves(processes):
     for name in whole:
         if name != EPISODES + "recent":
             np.testing.assert_array_equal(whole[name], together[name], err_msg=name)
-    in_any_order = [np.sort(one[EPISODES + "recent"], axis=0) for one in (whole, together)]
-    np.testing.assert_array_equal(*in_any_order)
+    one, other = (np.sort(saved[EPISODES + "recent"], axis=0) for saved in (whole, together))
+    np.testing.assert_array_equal(one, other)
 
 
 def test_a_share_restores_the_rows_of_a_process():
