@@ -1,8 +1,10 @@
 import dataclasses
+import sys
 
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cluster.place import place_of
 from jaxsrl.cluster.ray_engine import node_names, nodes_of
 from jaxsrl.cluster.traffic import NodeTraffic, traffic_totals, traffic_values
 from jaxsrl.config import RunConfig
@@ -107,3 +109,14 @@ def test_a_record_says_what_each_node_sent_and_how_late():
         "cluster/hosts_lost": 1.0,
     }
     assert traffic_values({"learner/updates": 9.0}, {"learner/updates": 9.0}, 2.0) == {}
+
+
+@pytest.mark.parametrize("kind", ["local", "auto"])
+def test_without_ray_the_message_names_what_to_install(kind, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    run = RunConfig(num_envs=24, num_env_workers=6, lanes_per_worker=1, cluster=kind)
+    with (
+        pytest.raises(UserError, match=r'pip install "jaxsrl\[ray\]"'),
+        place_of(run, POLICIES["single_learner_coarse"](run, HERE), HERE),
+    ):
+        pytest.fail("it was placed")
