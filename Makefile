@@ -18,7 +18,7 @@ test-all: .venv/installed ; $(BIN)/python -m pytest -m "not gpu" --timeout 1200
 check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/check_sizes.py && $(BIN)/lint-imports && $(BIN)/pyright
 chaos: .venv/installed ; $(BIN)/python -m pytest tests/chaos -m "not gpu" -s --timeout 3600
 mutants: .venv/installed ; $(BIN)/python tests/chaos/mutants/run.py
-docs: .venv/installed ; $(BIN)/mkdocs build --strict --site-dir build/site
+docs: .venv/installed ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 bench: .venv/installed ; $(BIN)/jaxsrl bench pool && $(BIN)/jaxsrl bench train
 gpu: .venv/installed ; $(BIN)/jaxsrl bench gpu
 lock: ; $(PYTHON) -m venv --clear .venv-lock && .venv-lock/bin/pip install -q '.[dev]' && .venv-lock/bin/pip freeze --exclude jaxsrl > requirements.lock && rm -rf .venv-lock

@@ -10,8 +10,8 @@ class NamedDense(nn.Module):
     """A dense layer over the concatenation of its inputs [..., D_i], whose weights are kept by the name of the input.
 
     An environment whose leaves change their names, or come in another order, then finds no weights or its own, and never those
-    of another leaf. Weights are orthogonal of gain sqrt(2) for each input by itself, so that a small one is not drowned. Inputs that
-    are the same along a leading axis come with 1 there, and are multiplied once.
+    of another leaf. Weights are orthogonal of gain sqrt(2) for each input by itself, so that a small one is not drowned. What is
+    the same along a leading axis comes with 1 there, and is multiplied once.
 
     Attributes:
         features: size of the output.
