@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 import time
 from functools import partial
 
@@ -265,7 +266,9 @@ def test_a_killed_worker_is_an_error_that_names_the_signal():
         env.close()
 
 
-def test_a_lambda_is_refused_with_advice():
+def test_a_lambda_is_refused_with_advice(monkeypatch):
+    # A script's; in an interactive session, for which a test's process may be taken, lambdas can be sent.
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
     with pytest.raises(UserError, match="top level of a module"):
         PoolVectorEnv(lambda: gymnasium.make("CartPole-v1"), 2)
 
