@@ -102,6 +102,7 @@ def test_a_sleeping_benchmark_that_does_not_divide_is_refused():
         SleepBench(divisions=((3, 2),))
 
 
+@pytest.mark.slow
 def test_networks_with_memory_are_measured_against_the_one_without():
     result = bench_recurrent(("gru",), workers=1, num_envs=8, env_steps=8 * 32 * 3, core_size=4, rounds=1)
     assert [row["core"] for row in result["cores"]] == ["none", "gru"]

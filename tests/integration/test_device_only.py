@@ -179,6 +179,7 @@ def test_the_mean_of_a_hundred_training_episodes_reaches_475_on_cartpole(seed):
     assert reached()
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_every_program_at_the_size_asked_for():
     result = bench_device_only(num_envs=(4,), rollout_length=8, seconds=0.1)
     assert set(result["by_num_envs"]) == {"4"}
