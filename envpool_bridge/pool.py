@@ -255,6 +255,11 @@ class EnvPool:
             self._workers.check,
         )
 
+    def wait_acting(self, found: Callable[[], bool], timeout_seconds: float) -> bool:
+        """Waits until `found()`, asked whenever a lane gets ready and after `wake`; for whoever acts. Raises as `wait_ready`."""
+        self._require_open()
+        return self._acting.wait(found, timeout_seconds, self._workers.check)
+
     def wake(self) -> None:
         """Makes `wait_ready` look again; from any thread."""
         self._inference_bell.ring()

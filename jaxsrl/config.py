@@ -28,6 +28,7 @@ MAY_CHANGE = frozenset(
         *(f"run.distributed.{field.name}" for field in dataclasses.fields(DistributedConfig)),
         "run.cluster",  # where environments are decides nothing that they do
         "run.cluster_nodes",
+        "run.cluster_inference_servers",
         "run.checkpoint_replay",
         "run.replay_on",
         "run.max_skipped_updates",
@@ -86,6 +87,8 @@ class RunConfig:
         cluster: "auto" has environments on the nodes of the Ray cluster that is there, "local" on those of a small one that is
             started here; "" on this machine.
         cluster_nodes: environment hosts, which share the rows; 0 for one a node of the cluster (two where it is started here).
+        cluster_inference_servers: batched inference servers on nodes of their own, which act for the rows of all hosts; 0 has
+            each host act for its own.
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
         log_every_seconds: between lines of metrics.
@@ -123,6 +126,7 @@ class RunConfig:
     host_devices: int = 0
     cluster: Annotated[Literal["", "auto", "local"], tyro.conf.arg(aliases=["--cluster"])] = ""
     cluster_nodes: Annotated[int, tyro.conf.arg(aliases=["--cluster-nodes"])] = 0
+    cluster_inference_servers: int = 0
     checkpoint_every_updates: int = 100
     keep_checkpoints: int = 3
     log_every_seconds: float = 2.0
@@ -157,6 +161,7 @@ class RunConfig:
             "kept_trajectories",
             "host_devices",
             "cluster_nodes",
+            "cluster_inference_servers",
             "max_skipped_updates",
             "checkpoint_every_updates",
             "log_every_seconds",
@@ -166,6 +171,11 @@ class RunConfig:
         for name in not_negative:
             if getattr(self, name) < 0:
                 raise UserError(f"run.{name} must not be negative: got {getattr(self, name)}")
+        if self.cluster_inference_servers and not self.cluster:
+            raise UserError(
+                f"run.cluster_inference_servers {self.cluster_inference_servers} are servers on the nodes of a cluster: use "
+                f"--run.cluster local or auto with it, or --run.num-inference-servers on one machine"
+            )
         if self.kept_trajectories and self.when_full != "drop_oldest":
             raise UserError(
                 f"run.kept_trajectories are those that a learner would else drop: got {self.kept_trajectories} with "

@@ -32,9 +32,10 @@ def print_plan(planned: PlannedExperiment) -> None:
     console.print(slots_in_words(plan, planned.sizes), highlight=False)
     if plan.environments.nodes:
         sent = bytes_between_nodes(plan, planned.sizes)
+        acting = f", {bytes_in_words(sent.acting)} to and from inference servers" if sent.acting else ""
         console.print(
             f"between nodes, an update: {bytes_in_words(sent.trajectories)} of trajectories to the learner, "
-            f"{bytes_in_words(sent.parameters)} of parameters from it: {sent.env_step:.3g} bytes an environment step",
+            f"{bytes_in_words(sent.parameters)} of parameters from it{acting}: {sent.env_step:.3g} bytes an environment step",
             highlight=False,
         )
     if plan.replay is not None:

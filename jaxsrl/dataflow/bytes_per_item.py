@@ -94,6 +94,8 @@ def _bytes_of_channel(
             item = _bytes_of_step(layout, "observation") + _bytes_of_step(layout, "is_first")
         case Carries.ACTIONS:
             item = _bytes_of_step(layout, "action")
+            if channel.transport is Transport.CALLS:
+                item += _bytes_of_step(layout, "extras") + _bytes_of_step(layout, "policy_version")
         case Carries.TRAJECTORIES:
             item = layout.slot_bytes
         case Carries.PARAMETERS | Carries.GRADIENTS:

@@ -37,6 +37,7 @@ class Transport(enum.Enum):
     SHARED_BLOCK = "shared_block"
     DEVICE_COPY = "device_copy"
     OBJECT_STORE = "object_store"
+    CALLS = "calls"
 
 
 class WhenFull(enum.Enum):

@@ -50,8 +50,9 @@ def plan_on_nodes(plan: Plan, nodes: Sequence[Node], num_hosts: int) -> Plan:
 
 
 def cores_of_host(plan: Plan) -> int:
-    """Cores that an environment host asks its node for: one a worker, and one for a server that acts for them."""
-    return plan.shape.num_workers + (0 if isinstance(plan.inference.placement, Processes) else 1)
+    """Cores that an environment host asks its node for: one a worker, and one for a server that acts for them there."""
+    acts_there = not isinstance(plan.inference.placement, Processes) and not plan.calls_servers
+    return plan.shape.num_workers + int(acts_there)
 
 
 def place_hosts(

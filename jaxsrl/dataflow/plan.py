@@ -84,6 +84,12 @@ class Plan:
         return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.PARAMETER_SERVER), None)
 
     @property
+    def calls_servers(self) -> bool:
+        """Whether environments ask servers on other nodes for actions, call by call."""
+        channel = self.channel(Carries.OBSERVATIONS)
+        return channel is not None and channel.transport is Transport.CALLS
+
+    @property
     def num_rows(self) -> int:
         """B, environments in all."""
         return self.shape.num_rows * self.environments.replicas

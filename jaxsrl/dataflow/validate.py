@@ -205,8 +205,19 @@ def _validate_rows(plan: Plan) -> None:
                 f"plan {plan.policy}: fragment {learner.name}: {learner.replicas} asynchronous replicas need as many replicas "
                 f"of environment processes with a server, got {plan.environments.replicas} of {plan.environments.name}"
             )
-    if inference.replicas != plan.environments.replicas:
+    if plan.calls_servers:
+        _validate_servers(plan)
+    elif inference.replicas != plan.environments.replicas:
         raise UserError(
             f"plan {plan.policy}: fragment {inference.name}: {inference.replicas} replicas cannot serve "
             f"{plan.environments.replicas} replicas of {plan.environments.name}: give them the same number"
+        )
+
+
+def _validate_servers(plan: Plan) -> None:
+    inference, lanes = plan.inference, plan.shape.num_lanes * plan.environments.replicas
+    if not inference.nodes or lanes % inference.replicas:
+        raise UserError(
+            f"plan {plan.policy}: fragment {inference.name}: {inference.replicas} servers that are called need nodes of a cluster, "
+            f"and a number that divides {lanes} lanes: got nodes {inference.nodes}"
         )
