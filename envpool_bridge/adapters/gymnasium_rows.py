@@ -18,6 +18,7 @@ from envpool_bridge.adapters.overlapped_steps import OverlappedSteps
 from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.adapters.seeding import EpisodeSeeds
 from envpool_bridge.adapters.spaces import env_spec
+from envpool_bridge.adapters.time_limits import TimeLimits
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.layout import num_frames
 from envpool_bridge.specs import EnvSpec, with_frames
@@ -96,8 +97,8 @@ class GymnasiumRows:
         self.num_rows = len(envs)
         self.infos: list[dict[str, Any]] = []
         self._envs = list(envs)
-        self._step_functions = [env.step for env in envs]
-        self._all_step_functions = list(self._step_functions)
+        self._limits = TimeLimits(envs)
+        self._step_functions = list(self._limits.step_functions)
         self._reset_functions = [partial(self._autoreset, row) for row in range(self.num_rows)]
         self._spec = spec
         self._row_ids = list(row_ids)
@@ -159,6 +160,7 @@ class GymnasiumRows:
         except Exception as error:
             raise self._raised(len(results), "step", error) from error
         observations, rewards, terminated, truncated, infos = self._columns(results)
+        truncated = self._limits.truncate(truncated, self._num_steps)
         strict = self._strict_every == 1 or self._num_steps % self._strict_every == 1
         if strict:
             self._require_forms(rewards, terminated, truncated)
@@ -175,7 +177,7 @@ class GymnasiumRows:
         for row in resets:
             out.valid[row] = False
             out.is_first[row] = True
-            functions[row] = self._all_step_functions[row]
+            functions[row] = self._limits.step_functions[row]
         self._ended_rows = []
         self._write_ends("terminated", terminated, out.terminated)
         self._write_ends("truncated", truncated, out.truncated)
@@ -272,6 +274,7 @@ class GymnasiumRows:
             raise self._raised(row, "reset", error) from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             self._require(row, "reset result", f"expected (observation, info), got {validation.describe(result)}")
+        self._limits.begin(row, self._num_steps)
         return result
 
     def _replay(self, row: int, request: EpisodeReset, out: FirstRows | StepRows) -> tuple[Any, dict[str, Any]]:
@@ -285,14 +288,16 @@ class GymnasiumRows:
             return observation, info
         seen = deque([observation] * self._num_frames, maxlen=self._num_frames)
         terminated = truncated = False
-        for action in self._env_actions(actions):
+        replayed = self._env_actions(actions)
+        for action in replayed:
             try:
-                observation, _, terminated, truncated, info = self._envs[row].step(action)
+                observation, _, terminated, truncated, info = self._limits.step_functions[row](action)
             except Exception as error:
                 raise self._raised(row, "step (replayed after a resume)", error) from error
             seen.append(observation)
         out.is_first[row] = False
-        if terminated or truncated:
+        self._limits.begin(row, self._num_steps - len(replayed))
+        if terminated or truncated or len(replayed) >= self._limits.limits[row]:
             self._ended_rows.append(row)
         if isinstance(out, FirstRows) and out.history is not None:
             for age in range(1, self._num_frames):
