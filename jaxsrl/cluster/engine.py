@@ -16,11 +16,19 @@ Group = Literal["slots", "control"]
 
 
 class HostGoneError(Exception):
-    """The host, or the node it was on, is no more: whatever it had and had not handed over is lost."""
+    """The host, or the node it was on, is no more: whatever it had and had not handed over is lost.
+
+    Attributes:
+        node_is_doubted: whether nothing was heard of the node either, which may be dead.
+    """
+
+    def __init__(self, reason: str, node_is_doubted: bool = False) -> None:
+        super().__init__(reason)
+        self.node_is_doubted = node_is_doubted
 
 
 class HostLostError(BridgeError):
-    """An environment host was lost once too often, or no node took it in time."""
+    """An environment host, or a server that it needs, was lost once too often, or no node took it in time."""
 
 
 class RemoteHost(Protocol):
@@ -35,6 +43,15 @@ class RemoteHost(Protocol):
         ...
 
 
+class RemoteServer(RemoteHost, Protocol):
+    """One inference server, wherever it is: an `ActionServer` behind calls that do not wait."""
+
+    @property
+    def link(self) -> Any:
+        """What arrives as a `remote_acting.ServerLink` at an environment host, when it is an argument of a call of `use_server`."""
+        ...
+
+
 class Engine(Protocol):
     """A cluster, seen from the learner's process. One thread."""
 
@@ -42,8 +59,16 @@ class Engine(Protocol):
         """Those that are alive now, the learner's own too."""
         ...
 
+    def reserved_node(self, host: int) -> str | None:
+        """The node that has room reserved for this host; None while none has: it died, and no other has room yet."""
+        ...
+
     def spawn(self, host: int, node: str) -> RemoteHost:
         """Begins to start environment host number `host` on this node."""
+        ...
+
+    def spawn_server(self, server: int, node: str, gpus: int) -> RemoteServer:
+        """Begins to start inference server number `server` on this node, with so many of its GPUs (0: on the processor)."""
         ...
 
     def put(self, value: np.ndarray) -> Any:

@@ -1,4 +1,4 @@
-"""An environment host: a pool of this machine, and a policy for it, behind four calls. It knows no engine.
+"""An environment host: a pool of this machine, and a policy for it or the way to one, behind a few calls. It knows no engine.
 
 Whole slots leave it. The memory that `next_slot` returns is the ring's own; it is the environments' again when the next call
 comes, by which time the engine has taken a copy along.
@@ -8,14 +8,15 @@ import dataclasses
 import pickle
 import threading
 import time
-from typing import Any
 
 import jax
 import numpy as np
 
 from jaxsrl.cluster.host_setup import HostSetup
+from jaxsrl.cluster.params_in_turn import ParamsInTurn
+from jaxsrl.cluster.remote_acting import ServerLink
+from jaxsrl.cluster.served_source import ServedSource
 from jaxsrl.dataflow.fragment import Processes
-from jaxsrl.params.shared import view_leaves
 from jaxsrl.runtime.actor_source import ActorSource
 from jaxsrl.runtime.lifecycle import Lifecycle
 from jaxsrl.runtime.pool_source import PoolSource
@@ -33,18 +34,19 @@ class EnvironmentHost:
         self._changed = threading.Condition()
         self._starting = threading.Lock()
         self._early: dict[int, np.ndarray] = {}  # versions whose turn has not come
+        self._links: dict[int, ServerLink] = {}  # that came before the source
         self._lifecycle = Lifecycle()
-        self._setup: HostSetup | None = None
-        self._source: ActorSource | PoolSource | None = None
+        self._versions: ParamsInTurn | None = None
+        self._source: ActorSource | PoolSource | ServedSource | None = None
         self._started = False
-        self._next_version = -1
         self._lent: int | None = None
 
     def start(self, setup: bytes) -> None:
         """Starts environments and policy; returns when they have begun to.
 
         Args:
-            setup: a HostSetup's bytes. The first version of the parameters comes by `publish`.
+            setup: a HostSetup's bytes. The first version of the parameters comes by `publish`; where others act, it is never
+                told of any, and how these are asked comes by `use_server`.
 
         Raises:
             UserError: the environments cannot be made here.
@@ -53,12 +55,12 @@ class EnvironmentHost:
         made: HostSetup = pickle.loads(setup)
         for name, value in made.jax_settings.items():
             jax.config.update(name, value)
-        key = jax.random.wrap_key_data(jax.numpy.asarray(made.key_data), impl=made.key_impl)
         with self._starting:  # `close` comes before or after all of this
             self._require_open()
-            self._source = _make_source(dataclasses.replace(made.config, act_key=key), made.replica, self._lifecycle)
-            self._wait_for_first_version(made)
-            self._source.start(made.reset)
+            if made.config.plan.calls_servers:
+                self._begin_served(made)
+            else:
+                self._begin_acting(made)
         with self._changed:
             self._started = True
             self._changed.notify_all()
@@ -71,9 +73,19 @@ class EnvironmentHost:
             block: flat, as the setup's layout says; it may be read-only.
         """
         with self._changed:
-            self._early[version] = block
-            self._publish_in_turn()
+            if self._versions is None:
+                self._early[version] = block
+            else:
+                self._versions.receive(version, block)
             self._changed.notify_all()
+
+    def use_server(self, server: int, link: ServerLink) -> None:
+        """Has an inference server asked by this link from now on; before or after `start`."""
+        with self._changed:
+            self._links[server] = link
+            source = self._source
+        if isinstance(source, ServedSource):
+            source.use_server(server, link)
 
     def next_slot(self) -> tuple[int, np.ndarray]:
         """The sequence and the memory, [slot_bytes] uint8, of the next full slot; waits for it, and raises what failed.
@@ -112,7 +124,7 @@ class EnvironmentHost:
         if self._lifecycle.should_stop():
             raise RuntimeError("the environment host was closed")
 
-    def _begun(self) -> ActorSource | PoolSource:
+    def _begun(self) -> ActorSource | PoolSource | ServedSource:
         deadline = time.monotonic() + _START_SECONDS
         with self._changed:
             while not self._started:
@@ -124,26 +136,33 @@ class EnvironmentHost:
             raise RuntimeError("start comes first")
         return self._source
 
-    def _wait_for_first_version(self, setup: HostSetup) -> None:
-        first, deadline = setup.first_version, time.monotonic() + _START_SECONDS
+    def _begin_served(self, made: HostSetup) -> None:
+        source = ServedSource(made.config, made.replica, self._lifecycle, made.beginning)
         with self._changed:
-            self._setup, self._next_version = setup, first
-            self._publish_in_turn()
-            while self._next_version == first:
+            self._source, links = source, dict(self._links)
+        for server, link in links.items():
+            source.use_server(server, link)
+        source.start(made.reset)
+
+    def _begin_acting(self, made: HostSetup) -> None:
+        key = jax.random.wrap_key_data(jax.numpy.asarray(made.key_data), impl=made.key_impl)
+        source = _make_source(dataclasses.replace(made.config, act_key=key), made.replica, self._lifecycle)
+        self._source = source
+        versions = ParamsInTurn(made.params_layout, made.template, made.first_version, source.publish)
+        deadline = time.monotonic() + _START_SECONDS
+        with self._changed:
+            self._versions = versions
+            for version, block in self._early.items():
+                versions.receive(version, block)
+            self._early.clear()
+            while versions.next_version == made.first_version:
                 self._changed.wait(_WAIT_SECONDS)
                 self._require_open()
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"version {first} of the parameters did not come within {_START_SECONDS:g} s")
-
-    def _publish_in_turn(self) -> None:
-        if self._setup is None or self._source is None:
-            return
-        layout, structure = self._setup.params_layout, jax.tree.structure(self._setup.template)
-        while self._next_version in self._early:
-            block = self._early.pop(self._next_version)
-            params: Any = jax.tree.unflatten(structure, view_leaves(layout, block))
-            self._source.publish(self._next_version, params)
-            self._next_version += 1
+                    raise TimeoutError(
+                        f"version {made.first_version} of the parameters did not come within {_START_SECONDS:g} s"
+                    )
+        source.start(made.reset)
 
 
 def _make_source(config: SourceConfig, replica: int, lifecycle: Lifecycle) -> ActorSource | PoolSource:

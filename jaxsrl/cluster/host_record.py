@@ -184,7 +184,7 @@ class HostRecord:
                     for first, count in zip(reset.episodes[self.rows], self._episodes.tolist(), strict=True)
                 ],
             )
-        return make_setup(config, self.index, self._params, first_version, reset)
+        return make_setup(config, self.index, self._params, first_version, reset, self._beginnings)
 
 
 def _with_rows(whole: np.ndarray, mine: np.ndarray, rows: slice) -> np.ndarray:

@@ -34,6 +34,7 @@ class HostSetup:
         template: of the parameters; its leaves do not matter.
         first_version: of the parameters, that comes first; the others follow one by one.
         reset: of all rows of the run; what is of others is not looked at.
+        beginning: how often this host, or server, had begun before.
     """
 
     config: SourceConfig
@@ -45,6 +46,7 @@ class HostSetup:
     template: Params
     first_version: int
     reset: EpisodeReset
+    beginning: int = 0
 
     def to_bytes(self) -> bytes:
         """For another process, which need not have the user's script."""
@@ -52,7 +54,12 @@ class HostSetup:
 
 
 def make_setup(
-    config: SourceConfig, replica: int, layout: ParamsLayout, first_version: int, reset: EpisodeReset
+    config: SourceConfig,
+    replica: int,
+    layout: ParamsLayout,
+    first_version: int,
+    reset: EpisodeReset,
+    beginning: int = 0,
 ) -> HostSetup:
     """The setup of host number `replica`; as HostSetup's attributes."""
     key, agent = config.act_key, config.agent
@@ -68,6 +75,7 @@ def make_setup(
         template=jax.tree.map(lambda leaf: 0, shapes),
         first_version=first_version,
         reset=reset,
+        beginning=beginning,
     )
 
 
