@@ -28,6 +28,9 @@ MAY_CHANGE = frozenset(
         *(f"run.distributed.{field.name}" for field in dataclasses.fields(DistributedConfig)),
         "run.cluster",  # where environments are decides nothing that they do
         "run.cluster_nodes",
+        "run.cluster_placement",
+        "run.cluster_host_gib",
+        "run.cluster_wait_seconds",
         "run.cluster_inference_servers",
         "run.checkpoint_replay",
         "run.replay_on",
@@ -87,6 +90,10 @@ class RunConfig:
         cluster: "auto" has environments on the nodes of the Ray cluster that is there, "local" on those of a small one that is
             started here; "" on this machine.
         cluster_nodes: environment hosts, which share the rows; 0 for one a node of the cluster (two where it is started here).
+        cluster_placement: of the hosts, which are reserved together: "spread" over as many nodes as possible, "pack" onto as few,
+            "strict_spread" each on a node of its own, "strict_pack" all on one.
+        cluster_host_gib: memory in GiB that each host reserves of its node besides cores; 0 reserves none.
+        cluster_wait_seconds: that a run waits for the cluster to have room for all of its hosts; then it is refused.
         cluster_inference_servers: batched inference servers on nodes of their own, which act for the rows of all hosts; 0 has
             each host act for its own.
         checkpoint_every_updates: 0 saves at the end only.
@@ -126,6 +133,9 @@ class RunConfig:
     host_devices: int = 0
     cluster: Annotated[Literal["", "auto", "local"], tyro.conf.arg(aliases=["--cluster"])] = ""
     cluster_nodes: Annotated[int, tyro.conf.arg(aliases=["--cluster-nodes"])] = 0
+    cluster_placement: Literal["spread", "pack", "strict_spread", "strict_pack"] = "spread"
+    cluster_host_gib: float = 0.0
+    cluster_wait_seconds: float = 60.0
     cluster_inference_servers: int = 0
     checkpoint_every_updates: int = 100
     keep_checkpoints: int = 3
@@ -161,6 +171,8 @@ class RunConfig:
             "kept_trajectories",
             "host_devices",
             "cluster_nodes",
+            "cluster_host_gib",
+            "cluster_wait_seconds",
             "cluster_inference_servers",
             "max_skipped_updates",
             "checkpoint_every_updates",

@@ -73,7 +73,7 @@ def bench_cluster(
 def _transfer(num_bytes: int) -> dict[str, float]:
     """A slot at a time from an actor of another node to this process: median of some calls."""
     ray = import_ray()
-    engine = RayEngine(1)
+    engine = RayEngine()
     actor: Any = ray.remote(num_cpus=1)(_Sender).remote(num_bytes)
     try:
         ray.get(actor.next_slot.remote(), timeout=120.0)

@@ -1,20 +1,22 @@
-"""What is done about environment hosts that are lost, silent, or have no node: within a budget, and with deadlines."""
+"""What is done about environment hosts that are lost, silent, or have no node: within a budget, and with deadlines.
+
+A host goes on where room is reserved for it. When its node dies the cluster moves that room, which takes as long as it takes to see
+that the node is dead; until then the room seems to be where it was, and nothing is started there while the node is in doubt.
+"""
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from envpool_bridge.adapters.rows import EpisodeReset
-from envpool_bridge.errors import UserError
 from envpool_bridge.supervisor_options import SupervisorOptions
 from jaxsrl.cluster.engine import Engine, HostLostError
 from jaxsrl.cluster.host_record import STATS_SECONDS, HostRecord, describe
 from jaxsrl.cluster.parameters import PublishedVersions
-from jaxsrl.dataflow.nodes import place_hosts
 
 _LOG = logging.getLogger("jaxsrl.cluster")
 _LOOK_SECONDS = 0.5  # between looks for a node that has room
-_AVOID_SECONDS = 30.0  # that a node on which a host was lost comes last
+_DOUBT_SECONDS = 30.0  # in which a cluster would have seen that a node is dead
 
 
 class HostCare:
@@ -24,27 +26,32 @@ class HostCare:
         hosts_lost: so far.
     """
 
-    def __init__(self, engine: Engine, options: SupervisorOptions, cores: int) -> None:
+    def __init__(self, engine: Engine, options: SupervisorOptions) -> None:
         """Nothing lost yet.
 
         Args:
             engine: the cluster.
             options: how often a host may be lost and how long it may be silent: as a pool's workers.
-            cores: that a host takes of its node.
         """
-        self._engine, self._options, self._cores = engine, options, cores
+        self._engine, self._options = engine, options
         self._asked_at = 0.0
-        self._lost_on: dict[str, float] = {}  # when a host was lost on a node, by its name
+        self._doubted: dict[str, float] = {}  # until when a node may be dead, by its name
         self.hosts_lost = 0
 
-    def lose(self, host: HostRecord, reason: str) -> None:
+    def lose(self, host: HostRecord, reason: str, node_is_doubted: bool = False) -> None:
         """Ends what is left of a host, and decides when it is started again.
+
+        Args:
+            host: that is lost.
+            reason: in words.
+            node_is_doubted: whether its node may be dead too.
 
         Raises:
             HostLostError: it was lost too often.
         """
         self.hosts_lost += 1
-        self._lost_on[host.node] = time.monotonic()
+        if node_is_doubted:
+            self._doubted[host.node] = time.monotonic() + _DOUBT_SECONDS
         got_on = host.got_on
         host.lose()
         options, now = self._options, time.monotonic()
@@ -71,7 +78,7 @@ class HostCare:
         now = time.monotonic()
         for host in hosts:
             if host.due is not None and host.due <= now:
-                self._start_again(host, hosts, reset, versions)
+                self._start_again(host, reset, versions)
             self._require_answer(host, now)
         if now - self._asked_at >= STATS_SECONDS:
             self._asked_at = now
@@ -79,37 +86,25 @@ class HostCare:
                 if host.has_begun:
                     host.ask_for_stats()
 
-    def _start_again(
-        self, host: HostRecord, hosts: Sequence[HostRecord], reset: EpisodeReset | None, versions: PublishedVersions
-    ) -> None:
-        used: dict[str, int] = {}
-        for other in hosts:
-            if other.remote is not None:
-                used[other.node] = used.get(other.node, 0) + self._cores
+    def _start_again(self, host: HostRecord, reset: EpisodeReset | None, versions: PublishedVersions) -> None:
         now = time.monotonic()
-        try:
-            node = self._choose_node(used, now)
-        except UserError as error:
-            limit = self._options.start_timeout_seconds
-            if now - host.lost_at > limit:
-                raise HostLostError(
-                    f"{describe(host)} was lost, and after {limit:g} s (start_timeout_seconds): {error}"
-                ) from error
+        node = self._engine.reserved_node(host.index)
+        if node is None or self._doubted.get(node, now) > now:
+            self._require_node_in_time(host, now)
             host.due = now + _LOOK_SECONDS
             return
         host.spawn(self._engine, node)
         if reset is not None:
             host.begin(reset, versions)
 
-    def _choose_node(self, used: Mapping[str, int], now: float) -> str:
-        """Where nothing was lost of late, if there is room: a cluster takes its time to see that a node is dead."""
-        nodes = self._engine.nodes()
-        trusted = [node for node in nodes if now - self._lost_on.get(node.name, now - _AVOID_SECONDS) >= _AVOID_SECONDS]
-        try:
-            (node,) = place_hosts(trusted, 1, self._cores, used)
-        except UserError:
-            (node,) = place_hosts(nodes, 1, self._cores, used)
-        return node
+    def _require_node_in_time(self, host: HostRecord, now: float) -> None:
+        limit = self._options.start_timeout_seconds
+        if now - host.lost_at > limit:
+            sizes = ", ".join(f"{node.name}: {node.num_cores}" for node in self._engine.nodes()) or "there are none"
+            raise HostLostError(
+                f"{describe(host)} was lost, and after {limit:g} s (start_timeout_seconds of --run.supervision) no node has room "
+                f"for it (cores of the nodes: {sizes}): add nodes, or use fewer --run.num-env-workers; the same command resumes"
+            )
 
     def _require_answer(self, host: HostRecord, now: float) -> None:
         """A host that does not answer is as good as lost; one that has not begun yet has longer."""

@@ -2,13 +2,14 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cluster.bundles import Reserving, bundles_of, preferred_nodes, with_hosts_on
 from jaxsrl.cluster.engine import Engine
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.nodes import cores_of_host, plan_on_nodes
-from jaxsrl.dataflow.plan import Plan
+from jaxsrl.dataflow.plan import Plan, nearest_multiple
 from jaxsrl.dataflow.resources import Node, Resources
 
 OpenEngine = Callable[[int], contextlib.AbstractContextManager[Engine]]
@@ -57,23 +58,61 @@ def place_of(config: RunConfig, plan: Plan, resources: Resources) -> Iterator[Pl
         yield _joined_place(config, plan, resources)
 
 
+def local_nodes(config: RunConfig, plan: Plan, processes: int = 1) -> tuple[Node, ...]:
+    """The nodes of the cluster that `--run.cluster local` starts: one a host."""
+    hosts = num_hosts(config, max(_LOCAL_NODES, processes), processes)
+    names = [f"node{number + 1}" for number in range(hosts)]
+    trial = plan_on_nodes(plan, [Node(name, config.num_env_workers + 1) for name in names], hosts)
+    cores = cores_of_host(trial) * (hosts if config.cluster_placement == "strict_pack" else _SPARE)
+    return tuple(Node(name, cores) for name in names)
+
+
+def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
+    """Environment hosts of a run: as many for each learner process.
+
+    Raises:
+        UserError: they do not divide over the learner processes.
+    """
+    if not config.cluster_nodes:
+        return max(1, by_default // processes) * processes
+    if config.cluster_nodes % processes:
+        raise UserError(
+            f"{config.cluster_nodes} environment hosts do not divide over {processes} learner processes: use --run.cluster-nodes "
+            f"{nearest_multiple(config.cluster_nodes, processes)}"
+        )
+    return config.cluster_nodes
+
+
+def placed_plan(config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int) -> Plan:
+    """The plan with its hosts where a cluster of these nodes, if it were empty, would have them.
+
+    Raises:
+        UserError: the plan cannot be on a cluster, or not on this one.
+    """
+    placed = plan_on_nodes(plan, nodes, hosts)
+    return with_hosts_on(placed, preferred_nodes(nodes, hosts, cores_of_host(placed), config.cluster_placement))
+
+
+def reserving(config: RunConfig) -> Reserving:
+    """How a run asks for its room."""
+    return Reserving(config.cluster_placement, config.cluster_host_gib, config.cluster_wait_seconds)
+
+
 def _local_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
     """A cluster that is started when the engine is opened: nothing starts before the plan has been checked."""
-    from jaxsrl.cluster.ray_engine import RayEngine, import_ray
+    from jaxsrl.cluster.ray_engine import engine_with_room, import_ray
     from jaxsrl.cluster.ray_local import LocalCluster
 
     import_ray()
-    hosts = config.cluster_nodes or _LOCAL_NODES
-    nodes = tuple(Node(f"node{number + 1}", config.num_env_workers * _SPARE + 2) for number in range(hosts))
-    placed = plan_on_nodes(plan, nodes, hosts)
-    cores = cores_of_host(placed)
-    nodes = tuple(dataclasses.replace(node, num_cores=cores * _SPARE) for node in nodes)
+    nodes = local_nodes(config, plan)
+    placed = placed_plan(config, plan, nodes, len(nodes))
 
     @contextlib.contextmanager
     def open_engine(store_bytes: int) -> Iterator[Engine]:
-        cluster = LocalCluster(hosts, cores * _SPARE, store_bytes)
+        cluster = LocalCluster(len(nodes), nodes[0].num_cores, store_bytes)
         try:
-            yield RayEngine(cores)
+            with engine_with_room(bundles_of(placed, config.cluster_host_gib), reserving(config)) as engine:
+                yield engine
         finally:
             cluster.close()
 
@@ -81,17 +120,26 @@ def _local_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
 
 
 def _joined_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
-    from jaxsrl.cluster.ray_engine import RayEngine
+    from jaxsrl.cluster.ray_engine import RayEngine, engine_with_room
 
-    nodes = RayEngine(0).nodes()
-    if not nodes:
-        raise UserError("--run.cluster auto: no node of the cluster gives out a core: start nodes with --num-cpus")
-    placed = plan_on_nodes(plan, nodes, config.cluster_nodes or len(nodes))
-    cores = cores_of_host(placed)
+    nodes = require_nodes(RayEngine().nodes())
+    placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes)))
 
     @contextlib.contextmanager
     def open_engine(store_bytes: int) -> Iterator[Engine]:
         del store_bytes  # it has what it was started with: `validate_memory`
-        yield RayEngine(cores)
+        with engine_with_room(bundles_of(placed, config.cluster_host_gib), reserving(config)) as engine:
+            yield engine
 
     return Place(placed, dataclasses.replace(resources, nodes=nodes), open_engine)
+
+
+def require_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes of a cluster that is there, if it has any to give.
+
+    Raises:
+        UserError: it has none.
+    """
+    if not nodes:
+        raise UserError("--run.cluster auto: no node of the cluster gives out a core: start nodes with --num-cpus")
+    return nodes

@@ -7,14 +7,17 @@ knows.
 # Ray says only partly which types it takes and gives:
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import contextlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from envpool_bridge.errors import BridgeError, UserError
+from jaxsrl.cluster.bundles import Bundle, Reserving
 from jaxsrl.cluster.engine import Call, Group, HostGoneError
+from jaxsrl.cluster.ray_group import HostGroup, reserved
 from jaxsrl.cluster.ray_host import RayHost
 from jaxsrl.dataflow.resources import Node
 
@@ -69,29 +72,41 @@ def nodes_of(alive: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
 class RayEngine:
     """An Engine over a Ray cluster that this process is connected to."""
 
-    def __init__(self, cores: int) -> None:
-        """For hosts that take so many of a node's cores each."""
-        self._ray, self._cores = import_ray(), cores
+    def __init__(self, group: HostGroup | None = None) -> None:
+        """With room for hosts; without it this engine starts none."""
+        self._ray, self._group = import_ray(), group
 
     def nodes(self) -> tuple[Node, ...]:
         """Those that are alive and give out cores."""
         return nodes_of(self._alive())
 
+    def name_of(self, node_id: str) -> str:
+        """Our name of a node by Ray's id; "" if it is not alive."""
+        return next((name for name, known in node_names(self._alive()).items() if known == node_id), "")
+
+    def node_ids(self) -> list[str]:
+        """Ray's ids of all nodes that are alive."""
+        return [node["NodeID"] for node in self._alive()]
+
+    def here(self) -> str:
+        """Our name of the node that this process is on; "" if it gives out no cores."""
+        name = self.name_of(self._ray.get_runtime_context().get_node_id())
+        return name if any(node.name == name for node in self.nodes()) else ""
+
+    def reserved_node(self, host: int) -> str | None:
+        """As Engine says."""
+        node_id = self.room.node_id(host)
+        return (self.name_of(node_id) or None) if node_id is not None else None
+
     def spawn(self, host: int, node: str) -> "RayRemoteHost":
-        """Begins to start an actor on this node; if the node is gone, its first call says so."""
+        """Begins to start an actor in the room that is reserved for the host; `node` is where that was last."""
+        del node  # the room follows its node's death
         ray = self._ray
-        strategies = importlib.import_module("ray.util.scheduling_strategies")
-        node_id = node_names(self._alive()).get(node)
-        if node_id is None:
-            raise UserError(
-                f"the cluster has no node {node} any more: expected one of {sorted(node_names(self._alive()))}"
-            )
         options = {
-            "num_cpus": self._cores,
+            **self.room.options(host),
             "max_restarts": 0,
             "max_task_retries": 0,
             "concurrency_groups": {"slots": 1, "control": 2},
-            "scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node_id, soft=False),
         }
         return RayRemoteHost(ray, ray.remote(**options)(RayHost).remote(), host)
 
@@ -117,13 +132,36 @@ class RayEngine:
                 raise cause from None
             raise RuntimeError(f"an environment host failed:\n{error}") from error
         except exceptions.RayError as error:
-            raise HostGoneError(" ".join(str(error).split())[:300]) from error
+            # Of an actor whose process died its node tells; if that says nothing either, it may be gone.
+            doubted = not isinstance(error, exceptions.RayActorError) or isinstance(
+                error, exceptions.ActorUnavailableError
+            )
+            raise HostGoneError(" ".join(str(error).split())[:300], doubted) from error
 
     def close(self) -> None:
         """Nothing: who connected to the cluster disconnects."""
 
+    @property
+    def room(self) -> HostGroup:
+        """Of the hosts."""
+        if self._group is None:
+            raise RuntimeError("no room is reserved for environment hosts")
+        return self._group
+
     def _alive(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
+
+
+@contextlib.contextmanager
+def engine_with_room(bundles: Sequence[Bundle], how: Reserving) -> Iterator[RayEngine]:
+    """An engine that has room for all of these hosts; given back at the end, when whatever is in it ends.
+
+    Raises:
+        UserError: the cluster has no room for all of them in time.
+    """
+    looking = RayEngine()
+    with reserved(import_ray(), bundles, how, looking.nodes, looking.name_of) as group:
+        yield RayEngine(group)
 
 
 class RayRemoteHost:

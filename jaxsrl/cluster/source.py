@@ -25,7 +25,6 @@ from jaxsrl.cluster.host_setup import require_importable
 from jaxsrl.cluster.look_after import HostCare
 from jaxsrl.cluster.parameters import PublishedVersions, layout_of
 from jaxsrl.cluster.traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
-from jaxsrl.dataflow.nodes import cores_of_host
 from jaxsrl.runtime.source import SourceConfig, supervision_metrics
 
 _LOG = logging.getLogger("jaxsrl.cluster")
@@ -39,12 +38,13 @@ _MEANS = ("environment/wait_seconds", "inference/wait_seconds", "inference/busy_
 class ClusterSource:
     """A TrajectorySource whose slots come from environment hosts, one a replica of the plan. One thread, the learner's."""
 
-    def __init__(self, config: SourceConfig, engine: Engine) -> None:
+    def __init__(self, config: SourceConfig, engine: Engine, replicas: range | None = None) -> None:
         """Begins to start the hosts' processes; refuses what cannot run.
 
         Args:
             config: what every source is made from; its plan says which host is on which node.
             engine: the cluster; the caller closes it after this.
+            replicas: the hosts of the plan that this source is for; None for all.
 
         Raises:
             UserError: the environments are not to be had on other nodes.
@@ -62,10 +62,11 @@ class ClusterSource:
         self._reset: EpisodeReset | None = None
         self._next = self._first = config.first_sequence
         self._waited_seconds = 0.0
-        self._traffic = {node: NodeTraffic() for node in dict.fromkeys(plan.environments.nodes)}
-        nodes = enumerate(plan.environments.nodes)
-        self._hosts = [HostRecord(config, self._layout, params, index, node) for index, node in nodes]
-        self._care = HostCare(engine, config.supervision, cores_of_host(plan))
+        mine = range(plan.environments.replicas) if replicas is None else replicas
+        nodes = {index: plan.environments.nodes[index] for index in mine}
+        self._traffic = {node: NodeTraffic() for node in dict.fromkeys(nodes.values())}
+        self._hosts = [HostRecord(config, self._layout, params, index, node) for index, node in nodes.items()]
+        self._care = HostCare(engine, config.supervision)
         try:
             for host in self._hosts:
                 host.spawn(engine, host.node)
@@ -161,7 +162,7 @@ class ClusterSource:
             try:
                 self._note(host, call, self._engine.get(call))
             except HostGoneError as error:
-                self._care.lose(host, str(error))
+                self._care.lose(host, str(error), error.node_is_doubted)
                 return
 
     def _note(self, host: HostRecord, call: Call, value: Any) -> None:

@@ -1,14 +1,19 @@
 """Training from environment hosts: as on one machine, but for where trajectories come from."""
 
 import contextlib
+import dataclasses
 
 import jax
 
 from jaxsrl.agent_layout import agent_layout
+from jaxsrl.cluster.bundles import with_hosts_on
+from jaxsrl.cluster.engine import Engine
 from jaxsrl.cluster.host_setup import require_importable
 from jaxsrl.cluster.parameters import layout_of
 from jaxsrl.cluster.place import OpenEngine
 from jaxsrl.cluster.source import ClusterSource
+from jaxsrl.dataflow.plan import Plan, plan_to_json
+from jaxsrl.run_directory import PLAN, write_json
 from jaxsrl.runtime.host_training import HostTraining
 from jaxsrl.runtime.source import SourceConfig, TrajectorySource
 from jaxsrl.runtime.training import TrainingSetup
@@ -33,7 +38,10 @@ class ClusterTraining(HostTraining):
 
     def make_source(self, config: SourceConfig) -> TrajectorySource:
         """Environment hosts, one a replica of the plan."""
-        return ClusterSource(config, self._opened.enter_context(self._open_engine(_store_bytes(config))))
+        engine = self._opened.enter_context(self._open_engine(store_bytes(config)))
+        plan = plan_where_reserved(config.plan, engine)
+        write_json(self.setup.directory.path / PLAN, plan_to_json(plan))
+        return ClusterSource(dataclasses.replace(config, plan=plan), engine)
 
     def close(self) -> None:
         """Ends the hosts, then lets go of the cluster."""
@@ -41,7 +49,13 @@ class ClusterTraining(HostTraining):
             super().close()
 
 
-def _store_bytes(config: SourceConfig) -> int:
+def plan_where_reserved(plan: Plan, engine: Engine) -> Plan:
+    """The plan with each host where the cluster has reserved room for it."""
+    before = plan.environments.nodes
+    return with_hosts_on(plan, [engine.reserved_node(host) or node for host, node in enumerate(before)])
+
+
+def store_bytes(config: SourceConfig) -> int:
     """What the learner's node may have to hold at once: every slot of every host, the newest one twice, and parameters."""
     plan = config.plan
     slots = agent_layout(config.spec, plan.shape, config.agent).slot_bytes * (plan.shape.num_slots + 1)

@@ -153,10 +153,43 @@ def test_a_host_that_is_lost_before_it_sent_anything_begins_as_if_nothing_had_ha
         source.start(RESET)
         engine.hosts[1].kill()
         found = collect(source, params, 2)
-        assert engine.hosts[-1].node == "one"  # though node two is there, and has more room
+        assert engine.hosts[-1].node == "two"  # where room is reserved for it
     for mine, reference in zip(found, collect_locally(local, params, 2), strict=True):
         for one, other in zip(mine, reference, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_a_host_whose_node_may_be_dead_waits_for_its_room_to_be_moved():
+    config, _, params = run_of(0)
+    with cluster_source(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        collect(source, params, 1)
+        engine.silent.add("two")
+        engine.hosts[1].kill()
+        assert source.acquire(1.0) is None
+        assert len(engine.hosts) == 2  # nothing was started on a node that does not answer
+        engine.kill_node("two")  # now the cluster has seen it
+        collect(source, params, 1, first=1)
+        assert engine.hosts[-1].node == "one"
+        assert source.totals()["cluster/hosts_lost"] == 1
+
+
+def test_a_source_of_some_hosts_has_their_rows_of_the_run():
+    config, local, params = run_of(0)
+    engine = ThreadEngine(NODES)
+    source = ClusterSource(config, engine, range(1, 2))
+    try:
+        source.publish(0, params[0])
+        source.start(RESET)
+        found = collect(source, params, 2)
+    finally:
+        source.close()
+        engine.close()
+    assert [host.number for host in engine.hosts] == [1]
+    for mine, reference in zip(found, collect_locally(local, params, 2), strict=True):
+        for one, other in zip(mine, reference, strict=True):
+            np.testing.assert_array_equal(one, other[:, ROWS // 2 :])
 
 
 def test_an_auditor_of_hosts_finds_a_slot_that_was_changed_lost_or_doubled(tmp_path):
@@ -236,7 +269,9 @@ def test_a_lost_host_waits_for_a_node_that_comes_back_and_no_longer_than_it_may(
         source.start(RESET)
         collect(source, params, 1)
         engine.kill_node("two")
-        with pytest.raises(HostLostError, match="no node has 2 cores left for environment host 0 of 1"):
+        with pytest.raises(
+            HostLostError, match=r"host 1 .* after 0.5 s .* no node has room for it \(cores of the nodes: one: 2\)"
+        ):
             source.acquire(SECONDS)
         engine.alive.append(Node("two again", 2))
         assert collect(source, params, 2, first=1)

@@ -7,6 +7,8 @@ from jaxsrl.cluster.engine import HostGoneError
 from jaxsrl.cluster.host import EnvironmentHost
 from jaxsrl.dataflow.resources import Node
 
+CORES = 2  # of a host: a worker and a server
+
 
 class ThreadHost:
     def __init__(self, number):
@@ -45,12 +47,24 @@ class ThreadEngine:
     def __init__(self, nodes):
         self.alive = [Node(name, cores) for name, cores in nodes.items()]
         self.hosts = []
+        self.silent = set()  # nodes of which nothing is heard
+        self.rooms = {}  # the node on which room is reserved for a host
 
     def nodes(self):
         return tuple(self.alive)
 
+    def reserved_node(self, host):
+        """As a cluster moves rooms of nodes that died; of which it may take its time to hear."""
+        names = [one.name for one in self.alive]
+        if self.rooms.get(host) not in names:
+            taken = list(self.rooms.values())
+            left = {one.name: one.num_cores - CORES * taken.count(one.name) for one in self.alive}
+            self.rooms[host] = max((name for name in names if left[name] >= CORES), key=left.get, default=None)
+        return self.rooms[host]
+
     def spawn(self, host, node):
         assert node in [one.name for one in self.alive]
+        self.rooms[host] = node
         self.hosts.append(ThreadHost(host))
         self.hosts[-1].node = node
         return self.hosts[-1]
@@ -65,7 +79,7 @@ class ThreadEngine:
 
     def get(self, call):
         if call.host.gone:
-            raise HostGoneError("it was killed by the test")
+            raise HostGoneError("it was killed by the test", node_is_doubted=call.host.node in self.silent)
         return call.result(0)
 
     def kill_node(self, name):

@@ -1,0 +1,156 @@
+"""What the environment hosts of a run reserve of a cluster's nodes, all together. Pure functions; `ray_group` asks Ray for it."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from envpool_bridge.errors import UserError
+from jaxsrl.dataflow.fragment import FragmentKind
+from jaxsrl.dataflow.nodes import cores_of_host, place_hosts
+from jaxsrl.dataflow.plan import Plan
+from jaxsrl.dataflow.resources import Node
+
+Spreading = Literal["spread", "pack", "strict_spread", "strict_pack"]
+
+_GIB = 1 << 30
+_IN_WORDS = {
+    "spread": "on as many nodes as possible",
+    "pack": "on as few nodes as possible",
+    "strict_spread": "each on a node of its own",
+    "strict_pack": "all on one node",
+}
+_ADVICE = {
+    "strict_spread": "--run.cluster-placement spread",
+    "strict_pack": "--run.cluster-placement pack",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """What one environment host takes of a node.
+
+    Attributes:
+        cores: of the node.
+        memory_bytes: of the node's memory; 0 reserves none.
+        node: where it would best be, which it need not be.
+    """
+
+    cores: int
+    memory_bytes: int = 0
+    node: str = ""
+
+    def resources(self) -> dict[str, float]:
+        """As Ray names them: `CPU`, and `memory` in bytes."""
+        found = {"CPU": float(self.cores)}
+        return {**found, "memory": float(self.memory_bytes)} if self.memory_bytes else found
+
+
+@dataclasses.dataclass(frozen=True)
+class Reserving:
+    """How room for hosts is asked for.
+
+    Attributes:
+        spreading: over nodes.
+        host_gib: memory of each host in GiB; 0 reserves none.
+        wait_seconds: that a run waits until there is room for all its hosts.
+    """
+
+    spreading: Spreading = "spread"
+    host_gib: float = 0.0
+    wait_seconds: float = 60.0
+
+
+def bundles_of(plan: Plan, host_gib: float = 0.0) -> tuple[Bundle, ...]:
+    """One bundle a host of the plan, in their order; each would best be on the node that the plan names."""
+    cores = cores_of_host(plan)
+    return tuple(Bundle(cores, int(host_gib * _GIB), node) for node in plan.environments.nodes)
+
+
+def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Spreading) -> tuple[str, ...]:
+    """The node of each host as a cluster that nobody else uses would have it; a cluster decides for itself.
+
+    Raises:
+        UserError: not even an empty cluster has room.
+    """
+    if spreading == "spread":
+        return place_hosts(nodes, hosts, cores)
+    room = {node.name: node.num_cores // cores for node in nodes}
+    if spreading == "strict_spread":
+        found = [name for name in room if room[name] > 0][:hosts]
+    elif spreading == "strict_pack":
+        found = [name for name in room if room[name] >= hosts][:1] * hosts
+    else:
+        found = [name for name in sorted(room, key=lambda one: -room[one]) for _ in range(room[name])][:hosts]
+    if len(found) < hosts:
+        sizes = ", ".join(_node_in_words(node, False) for node in nodes) or "no nodes"
+        raise UserError(
+            f"{hosts} environment hosts of {cores} cores each, {_IN_WORDS[spreading]}, do not fit into a cluster with {sizes}: add "
+            f"nodes, use fewer --run.num-env-workers or --run.cluster-nodes, or {_ADVICE.get(spreading, 'larger nodes')}"
+        )
+    return tuple(found)
+
+
+def with_hosts_on(plan: Plan, nodes: Sequence[str]) -> Plan:
+    """The plan with its environment hosts, and what acts at them, on these nodes instead."""
+    moved = {FragmentKind.ENVIRONMENT} | (set() if plan.calls_servers else {FragmentKind.INFERENCE})
+    fragments = tuple(
+        dataclasses.replace(one, nodes=tuple(nodes)) if one.kind in moved else one for one in plan.fragments
+    )
+    return dataclasses.replace(plan, fragments=fragments)
+
+
+def match_bundles(wanted: Sequence[str], reserved: Sequence[str]) -> tuple[int, ...]:
+    """Which reserved bundle each host takes, all bundles being alike: one on the node that it wants, as far as there is one.
+
+    Args:
+        wanted: the node that each host wants; "" for none.
+        reserved: the node of each bundle.
+
+    Returns:
+        The number of a bundle for each host, every one once. What is on nodes that no host wants is dealt out in order of nodes,
+        so that neighbours share them.
+
+    Examples:
+        >>> match_bundles(["b", "a", "a"], ["a", "b", "c"])
+        (1, 0, 2)
+    """
+    left = sorted(range(len(reserved)), key=lambda bundle: (reserved[bundle], bundle))
+    chosen: dict[int, int] = {}
+    for host, node in enumerate(wanted):
+        found = next((bundle for bundle in left if reserved[bundle] == node), None)
+        if found is not None:
+            chosen[host] = found
+            left.remove(found)
+    rest = iter(left)
+    return tuple(chosen[host] if host in chosen else next(rest) for host in range(len(wanted)))
+
+
+def refusal(bundles: Sequence[Bundle], how: Reserving, nodes: Sequence[Node], free_cores: float) -> str:
+    """Why a run does not begin: what it asked for, what the cluster has, and what to do.
+
+    Args:
+        bundles: that were asked for, all alike.
+        how: they were asked for.
+        nodes: of the cluster.
+        free_cores: of all nodes, that nobody has reserved.
+    """
+    one = bundles[0]
+    memory = f" and {one.memory_bytes / _GIB:.3g} GiB of memory" if one.memory_bytes else ""
+    sizes = ", ".join(_node_in_words(node, one.memory_bytes > 0) for node in nodes) or "no nodes"
+    advice = [
+        "wait until other runs have ended",
+        "add nodes",
+        "use fewer --run.num-env-workers or --run.cluster-nodes",
+        *([_ADVICE[how.spreading]] if how.spreading in _ADVICE else []),
+        *(["a smaller --run.cluster-host-gib"] if one.memory_bytes else []),
+    ]
+    return (
+        f"the cluster had no room within {how.wait_seconds:g} s (--run.cluster-wait-seconds) for {len(bundles)} environment hosts "
+        f"of {one.cores} cores{memory} each, {_IN_WORDS[how.spreading]}; it has {sizes}, of which {free_cores:g} cores are free. "
+        f"Nothing is held. Do one of: {'; '.join(advice)}"
+    )
+
+
+def _node_in_words(node: Node, with_memory: bool) -> str:
+    memory = f" and {node.memory_bytes / _GIB:.3g} GiB" if with_memory and node.memory_bytes is not None else ""
+    return f"{node.name}: {node.num_cores} cores{memory}"

@@ -1,0 +1,117 @@
+"""All hosts of a run or none: placement groups of a local Ray cluster, and what is left of them however a run ends."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from jaxsrl.cluster.bundles import Bundle, Reserving
+from tests.integration.test_cluster import ray_processes, train, wait_for_record
+
+ray = pytest.importorskip("ray")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves its log files to the garbage collector
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray.*"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*"),
+]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from jaxsrl.cluster.ray_local import LocalCluster
+
+    started = LocalCluster(2, cores_per_node=4)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60.0
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert condition()
+
+
+def groups_held():
+    from ray.util.placement_group import placement_group_table
+
+    return [one for one in placement_group_table().values() if one["state"] != "REMOVED"]
+
+
+def test_a_run_gets_all_its_hosts_or_is_refused_with_numbers_and_holds_nothing(cluster, tmp_path):
+    from jaxsrl.cluster.ray_engine import engine_with_room
+
+    with engine_with_room([Bundle(3, 0, "node2"), Bundle(3, 0, "node1")], Reserving()) as engine:
+        assert [engine.reserved_node(host) for host in (0, 1)] == ["node2", "node1"]
+        begin = time.monotonic()
+        with pytest.raises(UserError, match=r"3 environment hosts of 1 cores each.*2 cores are free"):
+            train(tmp_path, cluster="auto", cluster_nodes=3, cluster_wait_seconds=2.0)
+        assert time.monotonic() - begin < 20.0
+        assert len(groups_held()) == 1  # that of the engine
+    report = train(tmp_path, cluster="auto", cluster_nodes=3, cluster_wait_seconds=10.0)
+    assert report.num_updates == 5
+    assert groups_held() == []
+
+
+@pytest.mark.parametrize(("spreading", "nodes"), [("pack", 1), ("strict_pack", 1), ("strict_spread", 2)])
+def test_hosts_are_where_the_placement_has_them(cluster, spreading, nodes):
+    from jaxsrl.cluster.ray_engine import engine_with_room
+
+    wait_until(lambda: ray.available_resources().get("CPU") == 8.0)  # those of the test before have come back
+    with engine_with_room([Bundle(2), Bundle(2)], Reserving(spreading, wait_seconds=20.0)) as engine:
+        assert len({engine.reserved_node(host) for host in (0, 1)}) == nodes
+
+
+def test_memory_that_no_node_has_is_refused_by_name(cluster, tmp_path):
+    with pytest.raises(UserError, match=r"1000000 GiB of memory.*node1: 4 cores and .* GiB.*--run.cluster-host-gib"):
+        train(tmp_path, cluster="auto", cluster_host_gib=1e6, cluster_wait_seconds=1.0)
+
+
+def test_when_the_learner_is_killed_its_hosts_end_and_their_room_is_free(cluster, tmp_path):
+    directory = Path(cluster._directory)
+    before = ray_processes(directory)
+    flags = ["--cluster", "auto", "--run.cluster-nodes", "2", "--run.num-env-workers", "2", "--run.num-envs", "16"]
+    flags += ["--policy", "single_learner_coarse", "--run.directory", str(tmp_path), "--run.name", "run"]
+    flags += ["--run.log-every-seconds", "0.5", "--run.env-steps", "100000000"]
+    segments = set(os.listdir("/dev/shm"))
+    address = ray.get_runtime_context().gcs_address
+    learner = subprocess.Popen(
+        [sys.executable, "experiments/ppo_cartpole.py", *flags],
+        cwd=ROOT,
+        env={**os.environ, "RAY_ADDRESS": address, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for_record(tmp_path / "run" / "metrics.jsonl", lambda record: record["update"] > 3)
+        assert len(groups_held()) == 1
+    finally:
+        learner.kill()
+        learner.wait(30.0)
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        hosts = {pid for pid in ray_processes(directory) - before if is_host(pid)}
+        left = set(os.listdir("/dev/shm")) - segments
+        if not hosts and not groups_held() and not left:
+            break
+        time.sleep(0.2)
+    assert (hosts, groups_held(), left) == (set(), [], set())
+    wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
+
+
+def is_host(pid):
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"RayHost" in words or b"envpool" in words or b"jaxsrl" in words
