@@ -98,9 +98,9 @@ def _device(sizes: BenchSizes, priority_exponent: float) -> Contender:
     slot = sizes.slot()
     ring = make_sizes(sizes.replay(priority_exponent), slot)
     add = jax.jit(partial(_insert_slot, ring), donate_argnums=(0, 1))
-    take = jax.jit(partial(_sample_windows, ring), donate_argnums=1)
+    take = jax.jit(partial(_sample_windows, ring), donate_argnums=1 if priority_exponent else ())
     storage = jax.jit(partial(empty_storage, ring, slot))()
-    held = {"storage": storage, "selection": jax.jit(partial(first_selection, ring))(), "number": 0}
+    held, numbers = {"storage": storage, "selection": jax.jit(partial(first_selection, ring))()}, iter(range(2**31))
     num_bytes = _bytes(held["storage"]) + _bytes(held["selection"])
     placed = jax.device_put(slot)
 
@@ -109,8 +109,9 @@ def _device(sizes: BenchSizes, priority_exponent: float) -> Contender:
         jax.block_until_ready((held["storage"], held["selection"]))
 
     def sample_one() -> None:
-        held["number"] += 1
-        windows, held["selection"] = take(held["storage"], held["selection"], np.uint32(held["number"]))
+        words = np.array([next(numbers), 0], np.uint32)
+        windows, selection = take(held["storage"], held["selection"], words)
+        held["selection"] = selection if priority_exponent else held["selection"]
         jax.block_until_ready((windows, held["selection"]))
 
     return _InProcess(sizes, insert_one, sample_one, num_bytes)
@@ -125,25 +126,25 @@ def _insert_slot(
 
 
 def _sample_windows(
-    ring: RingSizes, storage: Trajectory, selection: Selection, number: Array
-) -> tuple[tuple[Trajectory, Array], Selection]:
-    drawn = draw(ring, selection, jax.random.key(number))
+    ring: RingSizes, storage: Trajectory, selection: Selection, words: Array
+) -> tuple[tuple[Trajectory, Array, Array], Any]:
+    drawn = draw(ring, selection, words)
     windows = gather_windows(ring, storage, selection.position, drawn.begin, drawn.group)
-    selection = update_priorities(ring, selection, drawn, abs(windows.reward[0]))
-    return (windows, drawn.probability), selection
+    found = (windows, drawn.probability, drawn.num_windows)
+    if not ring.priority_exponent:
+        return found, ()
+    return found, update_priorities(ring, selection, drawn, abs(windows.reward[0]))
 
 
 def _host(sizes: BenchSizes, priority_exponent: float) -> Contender:
     slot = sizes.slot()
     buffer = HostBuffer(sizes.replay(priority_exponent), slot)
     numbers = iter(range(2**31))
-    make_key = jax.jit(jax.random.key)
 
     def sample_one() -> None:
-        sample, drawn = buffer.sample(make_key(np.uint32(next(numbers))))
+        sample, drawn = buffer.sample(np.array([next(numbers), 0], np.uint32))
         if priority_exponent:
             buffer.update_priorities(drawn, np.abs(sample.trajectory.reward[0]))
-            _ = buffer.num_stale  # waits until the priorities are in
 
     return _InProcess(sizes, lambda: buffer.insert(slot), sample_one, buffer.num_bytes)
 

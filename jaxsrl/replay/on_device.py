@@ -33,7 +33,7 @@ class _Bound(NamedTuple):
 
 
 class StepKeys(NamedTuple):
-    """Keys of one gradient step, each for one use: drawing, the agent's update, and each step of `Replay.prepare`."""
+    """Keys of one gradient step, each for one use: drawing (as words, uint32), the agent's update, and each step of `Replay.prepare`."""
 
     draw: Array
     update: Array
@@ -70,7 +70,8 @@ def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
 def step_keys(agent: ReplayAgent, key: Array, step: Array) -> StepKeys:
     """Keys of gradient step `step` (int32 scalar, from 0) of an update; on the host they are the same."""
     draw_key, update_key, *prepare = jax.random.split(jax.random.fold_in(key, step), 2 + len(agent.data.prepare))
-    return StepKeys(draw_key, update_key, jnp.stack(prepare) if prepare else jnp.zeros((0,)))
+    words = jax.random.key_data(draw_key)
+    return StepKeys(words, update_key, jnp.stack(prepare) if prepare else jnp.zeros((0,)))
 
 
 def prepare_sample(agent: ReplayAgent, params: object, sample: Sample, keys: Array) -> Sample:

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agents.api import Array
 from agents.replay_config import ReplayConfig
@@ -107,3 +108,32 @@ def steps_due(pace: Pace, state: PaceState, can_draw: Array) -> tuple[Array, Pac
     owed = state.owed + jnp.where(counts, steps, 0)
     due = jnp.where(can_draw, owed, 0)
     return due, PaceState(missing, jnp.where(counts, remainder, state.remainder), owed - due)
+
+
+class HostPace:
+    """`steps_due` in Python's numbers, for a buffer on the host. Thread-safety: one thread at a time."""
+
+    def __init__(self, pace: Pace) -> None:
+        """Before the first trajectory."""
+        self._pace = pace
+        self._missing, self._remainder, self._owed = pace.first, 0, 0
+
+    def steps_due(self, can_draw: bool) -> int:
+        """Gradient steps to take once a trajectory has been inserted; see `steps_due`."""
+        if self._missing <= 1:
+            steps, remainder = self._pace.at_first if self._missing else self._pace.after
+            carry, self._remainder = divmod(self._remainder + remainder, self._pace.denominator)
+            self._owed += steps + carry
+        self._missing = max(self._missing - 1, 0)
+        due = self._owed if can_draw else 0
+        self._owed -= due
+        return due
+
+    def arrays(self) -> PaceState:
+        """The state, in numpy arrays."""
+        numbers = (np.asarray(number, np.int32) for number in (self._missing, self._remainder, self._owed))
+        return PaceState(*numbers)  # pyright: ignore[reportArgumentType]
+
+    def restore(self, state: PaceState) -> None:
+        """Goes on from what `arrays` gave, here or on a device."""
+        self._missing, self._remainder, self._owed = int(state.missing), int(state.remainder), int(state.owed)

@@ -1,6 +1,7 @@
 """Which windows can be drawn, and with what probability: pure functions that know of steps by their numbers only.
 
-The same functions serve a buffer on the device and one on the host, which therefore draw the same windows from the same key.
+A buffer on the host has them in numpy (`host_selector`): whole numbers, and float32 operations whose result is defined to the last bit, in
+the same order, so that both draw the same windows from the same key.
 Windows are drawn independently, each with replacement. A window is drawn from when its last step has been inserted until the
 first step it needs is overwritten; it never spans the seam between the newest and the oldest step.
 """
@@ -10,8 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agents.api import Array
+from jaxsrl.replay.power import power
+from jaxsrl.replay.random_numbers import bounded, random_bits, uniforms
 from jaxsrl.replay.ring import RingPosition, advance, age_of, first_position, step_of
 from jaxsrl.replay.sizes import RingSizes
 from jaxsrl.replay.sum_tree import (
@@ -126,18 +130,20 @@ def num_windows(sizes: RingSizes, selection: Selection) -> Array:
     return _begins(sizes, selection.position)[1] * sizes.num_groups
 
 
-def draw(sizes: RingSizes, selection: Selection, key: Array) -> Drawn:
-    """N windows; there must be one that can be drawn. `key` is consumed."""
+def draw(sizes: RingSizes, selection: Selection, words: Array) -> Drawn:
+    """N windows; there must be one that can be drawn. The key, [W] uint32 (`random_numbers`), is consumed."""
     position, groups = selection.position, sizes.num_groups
     count = num_windows(sizes, selection)
     shape = (sizes.batch_size,)
     if sizes.keeps_tree:
-        uniform = jax.random.uniform(key, (num_levels(sizes.num_leaves), *shape))
+        shape = (num_levels(sizes.num_leaves), *shape)
+        size = shape[0] * shape[1]
+        uniform = uniforms(random_bits(words, -(-size // 2)))[:size].reshape(shape)
         leaf, probability = draw_leaves(sizes.num_leaves, selection.tree, uniform)
         begin, group = leaf // groups * sizes.period, leaf % groups
         age = age_of(sizes, position, begin)
     else:
-        number = jax.random.randint(key, shape, 0, jnp.maximum(count, 1))
+        number = bounded(random_bits(words, sizes.batch_size), count)
         youngest, _ = _begins(sizes, position)
         age, group = youngest + number // groups * sizes.period, number % groups
         begin = step_of(sizes, position, age)
@@ -181,7 +187,7 @@ def update_priorities(
 
 def _weight(sizes: RingSizes, priority: Array) -> Array:
     """Schaul et al. 2016, eq. 1: p^alpha."""
-    return (priority + sizes.priority_offset) ** sizes.priority_exponent
+    return power(priority + np.float32(sizes.priority_offset), sizes.priority_exponent)
 
 
 def _begins(sizes: RingSizes, position: RingPosition) -> tuple[Array, Array]:

@@ -159,7 +159,7 @@ def test_as_many_samples_are_drawn_ahead_as_priorities_may_be_late(delay):
     buffer, sampler = sampler_of(config)
     drawn, sample = [], buffer.sample
     buffer.sample = lambda key: drawn.append(key) or sample(key)
-    sampler.begin(list(jax.random.split(jax.random.key(0), 8)))
+    sampler.begin(list(np.arange(16, dtype=np.uint32).reshape(8, 2)))
     for _ in range(delay + 1):
         sampler.get()
     with pytest.raises(WaitTimeoutError):
@@ -175,7 +175,7 @@ def test_the_first_error_of_the_thread_reaches_the_learner():
         raise OSError("no such memory")
 
     buffer.sample = fail
-    sampler.begin([jax.random.key(0)])
+    sampler.begin([np.zeros(2, np.uint32)])
     with pytest.raises(ReplayClosedError) as ended:
         sampler.get()
     assert str(ended.value.__cause__) == "no such memory"
@@ -186,7 +186,7 @@ def test_the_first_error_of_the_thread_reaches_the_learner():
 
 def test_closing_leaves_no_thread_even_in_the_middle_of_a_turn():
     _, sampler = sampler_of(PRIORITISED)
-    sampler.begin(list(jax.random.split(jax.random.key(0), 3)))
+    sampler.begin(list(np.arange(6, dtype=np.uint32).reshape(3, 2)))
     sampler.get()
     sampler.close()
     assert not any(thread.name == "replay-sampler" for thread in threading.enumerate())

@@ -71,7 +71,7 @@ def test_a_million_draws_follow_the_exact_probabilities():
         drawn = draw(sizes, selection, key)
         return drawn.begin * ROWS + drawn.group, drawn.probability, drawn.num_windows
 
-    leaves, probability, windows = jax.lax.map(count, jax.random.split(jax.random.key(0), 50))
+    leaves, probability, windows = jax.lax.map(count, jnp.arange(100, dtype=jnp.uint32).reshape(50, 2))
     np.testing.assert_allclose(probability, expected[np.asarray(leaves)], rtol=2e-6)
     np.testing.assert_array_equal(windows, 18 * ROWS)
     counts = np.bincount(np.asarray(leaves).reshape(-1), minlength=80)
@@ -144,11 +144,11 @@ def test_windows_of_teams_take_the_highest_priority_of_their_rows():
 def test_the_same_key_draws_the_same_windows_by_an_equation_in_whole_numbers():
     sizes = sizes_with(dataclasses.replace(CONFIG, priority_exponent=0.0, batch_size=100), period=2)
     selection = filled(sizes, 17)
-    key = jax.random.key(5)
-    drawn = jax.jit(partial(draw, sizes))(selection, key)
+    words = np.array([7, 2**32 - 5], np.uint32)
+    drawn = jax.jit(partial(draw, sizes))(selection, words)
     count = 9 * ROWS  # of 34 steps 20 are kept: windows begin at steps 14, 16, .. 30
-    high, low = (np.asarray(jax.random.bits(part, (100,)), np.uint64) for part in jax.random.split(key))
-    number = ((high % count) * (2**32 % count) + low % count) % count
+    raw = np.random.Philox(key=7 + (2**32 - 5) * 2**32).random_raw(100)
+    number = np.array([int(bits) * count // 2**64 for bits in raw])
     begin = 30 - number // ROWS * 2
     np.testing.assert_array_equal(drawn.begin, begin % 20)
     np.testing.assert_array_equal(drawn.age, 34 - begin)

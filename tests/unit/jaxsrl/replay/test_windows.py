@@ -72,7 +72,7 @@ def test_windows_are_those_of_a_list_of_all_steps(case):
         assert int(count) == len(expected)
         if not expected:
             continue
-        drawn, windows, steps = jax.device_get(sample(storage, selection, jax.random.key(number)))
+        drawn, windows, steps = jax.device_get(sample(storage, selection, np.array([number, 0], np.uint32)))
         begins = stream.time - drawn.age
         found = set(zip(begins.tolist(), drawn.group.tolist(), strict=True))
         assert found <= expected
