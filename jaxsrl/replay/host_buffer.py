@@ -84,8 +84,10 @@ class HostBuffer:
             # Placed there, they keep the program on the processor, whatever the default device is.
             placed = jax.device_put(newest, jax.local_devices(backend="cpu")[0])
             priority = np.asarray(self._initial_priority(placed))
-        is_first = slot.is_first[sizes.history : sizes.history + sizes.rollout_length]
-        self._selector.insert(np.asarray(is_first), np.asarray(slot.valid), priority)
+        is_first = slot.is_first
+        if self._selector.keeps_starts:
+            is_first = is_first[sizes.history : sizes.history + sizes.rollout_length]
+        self._selector.insert(is_first, slot.valid, priority)  # pyright: ignore[reportArgumentType]
 
     def steps_due(self) -> int:
         """Gradient steps that the newest insertion makes due; to be asked once for each."""

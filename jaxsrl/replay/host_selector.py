@@ -31,6 +31,16 @@ class HostSelector:
         self._starts = np.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.begins == "episode" else None
         self._tree = HostTree(sizes.num_leaves) if sizes.keeps_tree else None
         self._random = HostRandom()
+        self._probability = np.zeros(0 if sizes.keeps_tree else sizes.batch_size, np.float32)
+        self._youngest = self._now = self._limit = np.array(0)
+        # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
+        self._groups, self._ring_steps = np.array(sizes.num_groups), np.array(sizes.ring_steps)
+        self._refresh()
+
+    @property
+    def keeps_starts(self) -> bool:
+        """Whether `insert` looks at where episodes begin."""
+        return self._starts is not None
 
     @property
     def num_bytes(self) -> int:
@@ -40,7 +50,9 @@ class HostSelector:
     @property
     def num_windows(self) -> int:
         """Windows that can be drawn."""
-        return self._num_starts if self._starts is not None else self._begins()[1] * self._sizes.num_groups
+        if self._stale:
+            self._refresh()
+        return self._num_windows
 
     def insert(self, is_first: np.ndarray, valid: np.ndarray, priority: np.ndarray | None = None) -> None:
         """Takes in a trajectory. Args as `selector.insert_slot`, in numpy."""
@@ -55,35 +67,36 @@ class HostSelector:
         self.next_step = (start + sizes.rollout_length) % sizes.ring_steps
         self.num_steps = min(self.num_steps + sizes.rollout_length, sizes.ring_steps)
         self._num_insertions = (self._num_insertions + 1) % _INT32
-        if self._tree is None or emptied is None:
-            return
-        self._tree.write(emptied, np.float32(0.0))
-        filled = self._add_completed(self._tree, priority)
-        self._tree.add_up(np.unique(np.concatenate([emptied, filled]) // FAN_OUT))
+        if self._tree is not None and emptied is not None:
+            self._tree.write(emptied, np.float32(0.0))
+            filled = self._add_completed(self._tree, priority)
+            self._tree.add_up(np.unique(np.concatenate([emptied, filled]) // FAN_OUT))
+        self._stale = True
 
     def draw(self, words: np.ndarray) -> Drawn:
         """N windows, as `selector.draw`, in numpy arrays; whole numbers are int64. The key, [W] uint32, is consumed."""
-        sizes, count = self._sizes, self.num_windows
+        if self._stale:
+            self._refresh()
+        count, groups, period = self._sizes.batch_size, self._groups, self._sizes.period
         if self._tree is None:
-            number = self._random.bounded(words, sizes.batch_size, count)
-            before = number // sizes.num_groups
-            group = number - before * sizes.num_groups
-            if sizes.period > 1:
-                before *= sizes.period
-            before += self._begins()[0]
-            begin = (self.next_step - before) % sizes.ring_steps
-            age, probability = before, np.full(sizes.batch_size, np.float32(1.0) / np.float32(count), np.float32)
+            number = self._random.bounded(words, count, self._limit)
+            age = number // groups
+            group = number - age * groups
+            if period > 1:
+                age *= period
+            age += self._youngest
+            begin = (self._now - age) % self._ring_steps
+            probability = self._probability.copy()
         else:
             levels = self._tree.num_levels
-            uniform = self._random.uniforms(words, levels * sizes.batch_size).reshape(levels, sizes.batch_size)
+            uniform = self._random.uniforms(words, levels * count).reshape(levels, count)
             leaf, probability = self._tree.draw(uniform)
-            begin = leaf // sizes.num_groups
-            group = leaf - begin * sizes.num_groups
-            if sizes.period > 1:
-                begin *= sizes.period
-            age = (self.next_step - begin - 1) % sizes.ring_steps + 1
-        insertions = np.uint32(self._num_insertions).view(np.int32)
-        return Drawn(begin, group, age, insertions, probability, np.int32(count))  # pyright: ignore[reportArgumentType]
+            begin = leaf // groups
+            group = leaf - begin * groups
+            if period > 1:
+                begin *= period
+            age = (self.next_step - begin - 1) % self._ring_steps + 1
+        return Drawn(begin, group, age, self._insertions, probability, self._windows)  # pyright: ignore[reportArgumentType]
 
     def update_priorities(self, drawn: Drawn, priority: np.ndarray) -> None:
         """The priorities [N] that a gradient step found; see `selector.update_priorities`."""
@@ -107,8 +120,9 @@ class HostSelector:
     def arrays(self) -> Selection:
         """All of it, as `selector.Selection` in numpy arrays; those of starts and the tree are its own memory."""
         insertions = np.uint32(self._num_insertions).view(np.int32)
+        position = (_int32(self.next_step), _int32(self.num_steps), np.asarray(insertions))
         return Selection(
-            position=RingPosition(_int32(self.next_step), _int32(self.num_steps), np.asarray(insertions)),  # pyright: ignore[reportArgumentType]
+            position=RingPosition(*position),  # pyright: ignore[reportArgumentType]
             starts=() if self._starts is None else self._starts,
             tree=() if self._tree is None else self._tree.nodes,
             num_starts=_int32(self._num_starts),  # pyright: ignore[reportArgumentType]
@@ -127,13 +141,19 @@ class HostSelector:
             np.copyto(self._starts, selection.starts)
         if self._tree is not None:
             np.copyto(self._tree.nodes, selection.tree)
+        self._stale = True
 
-    def _begins(self) -> tuple[int, int]:
-        """(age of the youngest beginning of a complete window, how many beginnings there are)."""
-        period, steps = self._sizes.period, self._sizes.window_steps
-        youngest = steps + (self.next_step - steps) % period
-        oldest = min(self.num_steps, self._sizes.max_age)
-        return youngest, max((oldest - youngest) // period + 1, 0)
+    def _refresh(self) -> None:
+        """What draws need of the position: the age of the youngest beginning of a complete window, how many windows there are."""
+        sizes = self._sizes
+        youngest = sizes.window_steps + (self.next_step - sizes.window_steps) % sizes.period
+        begins = (min(self.num_steps, sizes.max_age) - youngest) // sizes.period + 1
+        windows = self._num_starts if self._starts is not None else max(begins, 0) * sizes.num_groups
+        self._stale, self._num_windows, self._windows = False, windows, np.int32(windows)
+        self._insertions = np.uint32(self._num_insertions).view(np.int32)
+        if windows and self._tree is None:
+            self._youngest, self._now, self._limit = np.array(youngest), np.array(self.next_step), np.array(windows, np.uint64)
+            self._probability.fill(np.float32(1.0) / np.float32(windows))
 
     def _leaves(self, begins: np.ndarray) -> np.ndarray:
         """[n * G] leaves of beginnings [n], numbered from any turn of the ring."""

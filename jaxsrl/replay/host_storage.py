@@ -1,6 +1,7 @@
 """The ring of steps in numpy: the arrays, the insertions and the windows of `storage` and `windows`, in memory of the host."""
 
 import dataclasses
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -9,8 +10,12 @@ import numpy as np
 from agents.api import Trajectory
 from envpool_bridge.errors import BadEnvOutputError
 from jaxsrl.replay.host_memory import allocate_arrays
+from jaxsrl.replay.sample_memory import SampleMemory, is_large
 from jaxsrl.replay.sizes import RingSizes
 from jaxsrl.replay.storage import storage_shapes
+
+
+_FORM = operator.attrgetter("shape", "dtype")
 
 
 @dataclasses.dataclass
@@ -29,12 +34,24 @@ class _Leaf(NamedTuple):
         ring: [C + .., B, ...].
         flat: the same, [(C + ..) * B, ...].
         before: frames before a slot's first step that its slots have; 0 where there are no observations.
+        memory: of windows; None where they are small.
     """
 
     place: int
     ring: np.ndarray
     flat: np.ndarray
     before: int
+    memory: SampleMemory | None
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """What lies at these places of `flat`, all of them within bounds."""
+        # Any mode but "raise" looks no further, and writes directly into what it is given.
+        return self.flat.take(places, 0, None if self.memory is None else self.memory.take(), "clip")
+
+
+    def by_slot(self, sizes: RingSizes) -> np.ndarray:
+        """[C // T, T, B, ...], the same memory."""
+        return self.ring[: sizes.ring_steps].reshape(-1, sizes.rollout_length, *self.ring.shape[1:])
 
 
 class HostStorage:
@@ -61,9 +78,13 @@ class HostStorage:
         self.arrays: Trajectory = jax.tree.unflatten(self._structure, arrays)
         self.position = HostPosition()
         slot = jax.tree.leaves(shapes)
-        self._shapes = [tuple(leaf.shape) for leaf in slot]
-        self._dtypes = [np.dtype(leaf.dtype) for leaf in slot]
+        self._forms = [(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in slot]
         self._step_leaves, self._observed, self._states = _leaves_by_kind(sizes, self.arrays)
+        self._whole = [(leaf.place, leaf.by_slot(sizes)) for leaf in self._step_leaves]
+        self._whole += [(leaf.place, leaf.ring) for leaf in self._states]
+        self._framed = [(leaf.place, leaf.by_slot(sizes), leaf.ring[sizes.ring_steps], leaf.before) for leaf in self._observed]
+        # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
+        self._num_rows, self._ring_steps = np.array(sizes.num_rows), np.array(sizes.ring_steps)
         # A column: times of a window's steps, from the first frame that is needed to the one after the last.
         self._offset = np.arange(-sizes.history, sizes.window_steps + 1)[:, None]
         self._team = np.arange(sizes.rows_per_window)
@@ -79,22 +100,20 @@ class HostStorage:
         Raises:
             BadEnvOutputError: it has not the shapes that the ring was made for.
         """
-        leaves, structure = jax.tree.flatten(slot)
-        if structure != self._structure or [leaf.shape for leaf in leaves] != self._shapes or _types(leaves) != self._dtypes:
-            self._refuse(slot)
+        leaves = self._leaves_of(slot)
         sizes, position = self._sizes, self.position
         start, beyond = position.next_step, sizes.ring_steps
-        after = start + sizes.rollout_length
-        for place, ring, _, _ in self._step_leaves:
-            ring[start:after] = leaves[place]
-        for place, ring, _, before in self._observed:
+        if not position.num_steps:
+            for leaf in self._observed:
+                leaf.ring[beyond + 1 :] = leaves[leaf.place][: leaf.before]
+        number = start // sizes.rollout_length
+        for place, by_slot in self._whole:
+            by_slot[number] = leaves[place]
+        for place, by_slot, after, before in self._framed:
             frames = leaves[place]
-            if before and not position.num_steps:
-                ring[beyond + 1 : beyond + 1 + before] = frames[:before]
-            ring[beyond] = frames[-1]
-            ring[start:after] = frames[before:-1]
-        for place, ring, _, _ in self._states:
-            ring[start // sizes.rollout_length] = leaves[place]
+            by_slot[number] = frames[before:-1]
+            after[...] = frames[-1]
+        after = start + sizes.rollout_length
         position.next_step = 0 if after == beyond else after
         position.num_steps = min(position.num_steps + sizes.rollout_length, beyond)
 
@@ -107,13 +126,12 @@ class HostStorage:
             begin = begin.repeat(sizes.rows_per_window)
         steps = self._steps_of(begin)
         history, beyond = sizes.history, sizes.ring_steps
-        place = steps * sizes.num_rows
+        place = steps * self._num_rows
         place += row
-        found: list[Any] = [None] * len(self._shapes)
+        found: list[Any] = [None] * len(self._forms)
         of_steps = place[history:-1]
-        # All places are within bounds; any mode but "raise" looks no further.
         for leaf in self._step_leaves:
-            found[leaf.place] = leaf.flat.take(of_steps, 0, None, "clip")
+            found[leaf.place] = leaf.at(of_steps)
         order = None
         if history and self.position.num_steps < beyond:
             # Of the first steps of all, the frames before lie apart.
@@ -124,11 +142,11 @@ class HostStorage:
             if order is not None and leaf.before:
                 apart = (beyond + 1 + leaf.before + order[skipped:]) * sizes.num_rows + row
                 places = np.where(order[skipped:] < 0, apart, places)
-            found[leaf.place] = leaf.flat.take(places, 0, None, "clip")
+            found[leaf.place] = leaf.at(places)
         if self._states:
             of_slots = begin // sizes.rollout_length * sizes.num_rows + row
             for leaf in self._states:
-                found[leaf.place] = leaf.flat.take(of_slots, 0, None, "clip")
+                found[leaf.place] = leaf.flat.take(of_slots, 0)
         return self._structure.unflatten(found)
 
     def newest_steps(self, count: int) -> Trajectory:
@@ -141,32 +159,32 @@ class HostStorage:
 
     def _steps_of(self, begin: np.ndarray) -> np.ndarray:
         """[history + L + 1, N] steps of the ring, from the first frame that windows need to what follows their last step."""
-        size = self._sizes.ring_steps
         steps = begin + self._offset
-        if self._sizes.history:
-            steps %= size
-        else:
-            np.subtract(steps, size, out=steps, where=steps >= size)
+        steps %= self._ring_steps
         # What follows the newest step has a place of its own; it is the only last step that ends where the ring does.
         last = steps[-1]
-        last[last == self.position.next_step] = size
+        last[last == self.position.next_step] = self._ring_steps
         return steps
 
     def _age(self, begin: np.ndarray) -> np.ndarray:
         """As `ring.age_of`."""
         return (self.position.next_step - begin - 1) % self._sizes.ring_steps + 1
 
-    def _refuse(self, slot: Trajectory) -> None:
-        expected = jax.tree.unflatten(self._structure, list(zip(self._shapes, self._dtypes, strict=True)))
-        came = jax.tree.map(lambda leaf: (tuple(leaf.shape), np.dtype(leaf.dtype)), slot)
-        raise BadEnvOutputError(
-            f"expected a trajectory of the form that the replay buffer was made for, {expected}: got {came}; a buffer holds "
-            f"trajectories of one environment, one number of rows and one rollout_length"
-        )
-
-
-def _types(leaves: list[np.ndarray]) -> list[np.dtype]:
-    return [leaf.dtype for leaf in leaves]
+    def _leaves_of(self, slot: Trajectory) -> list[np.ndarray]:
+        """The slot's arrays in the order of the ring's, if it has the form of the ring."""
+        try:
+            leaves = self._structure.flatten_up_to(slot)
+            fits = list(map(_FORM, leaves)) == self._forms
+        except (ValueError, AttributeError):
+            fits, leaves = False, []
+        if not fits:
+            expected = jax.tree.unflatten(self._structure, self._forms)
+            came = jax.tree.map(lambda leaf: (tuple(leaf.shape), np.dtype(leaf.dtype)), slot)
+            raise BadEnvOutputError(
+                f"expected a trajectory of the form that the replay buffer was made for, {expected}: got {came}; a buffer holds "
+                f"trajectories of one environment, one number of rows and one rollout_length"
+            )
+        return leaves
 
 
 def _without_observations(trajectory: Trajectory) -> Trajectory:
@@ -178,14 +196,19 @@ def _leaves_by_kind(sizes: RingSizes, arrays: Trajectory) -> tuple[list[_Leaf], 
     places = iter(range(len(jax.tree.leaves(arrays))))
     numbers: Trajectory = jax.tree.map(lambda _: next(places), arrays)
 
-    def kind(numbers: Any, rings: Any, observed: bool = False) -> list[_Leaf]:
-        return [
-            _Leaf(place, ring, ring.reshape(-1, *ring.shape[2:]), len(ring) - sizes.ring_steps - 1 if observed else 0)
-            for place, ring in zip(jax.tree.leaves(numbers), jax.tree.leaves(rings), strict=True)
-        ]
+    def kind(numbers: Any, rings: Any, observed: bool = False, steps: int = 1) -> list[_Leaf]:
+        found = []
+        for place, ring in zip(jax.tree.leaves(numbers), jax.tree.leaves(rings), strict=True):
+            before = len(ring) - sizes.ring_steps - 1 if observed else 0
+            shape = (before + steps, sizes.batch_size * sizes.rows_per_window, *ring.shape[2:])
+            large = is_large(int(np.prod(shape)) * ring.itemsize)
+            memory = SampleMemory(shape, ring.dtype) if large else None
+            found.append(_Leaf(place, ring, ring.reshape(-1, *ring.shape[2:]), before, memory))
+        return found
 
+    steps, observed = _without_observations(numbers), (numbers.observation, numbers.is_first)
     return (
-        kind(_without_observations(numbers), _without_observations(arrays)),
-        kind((numbers.observation, numbers.is_first), (arrays.observation, arrays.is_first), observed=True),
+        kind(steps, _without_observations(arrays), steps=sizes.window_steps),
+        kind(observed, (arrays.observation, arrays.is_first), observed=True, steps=sizes.window_steps + 1),
         kind(numbers.agent_state, arrays.agent_state),
     )

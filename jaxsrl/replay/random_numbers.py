@@ -17,8 +17,9 @@ _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 _WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _ROUNDS = 10
 _MOST_WORDS = 4
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
+# Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
+_LOW = np.array(0xFFFFFFFF, np.uint64)
+_HALF = np.array(32, np.uint64)
 
 Pair = tuple[Array, Array]
 """The low and the high 32 bits of a number of 64."""
@@ -88,17 +89,17 @@ class HostRandom:
         }
 
     def bits(self, words: np.ndarray, count: int) -> np.ndarray:
-        """[count] uint64, as `random_bits`."""
+        """[count] uint64, as `random_bits`, of a key [W] uint32."""
         key = self._key
-        numbers = words.ravel().tolist()
+        numbers = words.tolist()
         numbers += [0] * (_MOST_WORDS - len(numbers))
         key[0], key[1] = numbers[0] | numbers[1] << 32, numbers[2] | numbers[3] << 32
         self._generator.state = self._state
         return self._generator.random_raw(count)
 
-    def bounded(self, words: np.ndarray, count: int, limit: int) -> np.ndarray:
-        """[count] int64 in [0, limit), as `bounded`."""
-        bits, limit = self.bits(words, count), np.uint64(limit)
+    def bounded(self, words: np.ndarray, count: int, limit: np.ndarray) -> np.ndarray:
+        """[count] int64 in [0, limit), as `bounded`; `limit` is a uint64 of no dimension."""
+        bits = self.bits(words, count)
         high = bits >> _HALF
         high *= limit
         bits &= _LOW
