@@ -1,5 +1,6 @@
 """The plan of an experiment file, without training: what `jaxsrl plan` shows."""
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from jaxsrl.dataflow.bytes_per_item import PlanBytes, bytes_of_plan, params_byte
 from jaxsrl.dataflow.load_policy import load_policy
 from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
+from jaxsrl.distributed.place import planned_together
+from jaxsrl.distributed.plan import shares_of
 from jaxsrl.experiment import Composed, TrainingSkippedError, skip_training
 from jaxsrl.import_file import import_file
 from jaxsrl.learning_agent import replay_bytes
@@ -29,20 +32,24 @@ class PlannedExperiment:
         plan: valid on `resources`.
         resources: that it was made for.
         sizes: bytes of its channels and slots.
+        processes: that learn together.
     """
 
     plan: Plan
     resources: Resources
     sizes: PlanBytes
+    processes: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """`plan_to_json`, with "bytes" beside it: of the channels in their order, of slots and of parameters.
 
-        On a cluster also "between_nodes", see BytesBetweenNodes.
+        On a cluster also "between_nodes", see BytesBetweenNodes; of several learner processes "processes", see ProcessShare.
         """
         found = {**plan_to_json(self.plan), "bytes": dataclasses.asdict(self.sizes)}
         if self.plan.environments.nodes:
             found["between_nodes"] = dataclasses.asdict(bytes_between_nodes(self.plan, self.sizes))
+        if self.processes > 1:
+            found["processes"] = [dataclasses.asdict(share) for share in shares_of(self.plan, self.processes)]
         return found
 
 
@@ -66,12 +73,19 @@ def plan_experiment(path: Path, flags: Sequence[str], cores: int = 0, gpus: int 
     resources = _resources(cores, gpus)
     agent, spec, config = composed.agent, composed.spec, composed.config
     plan = plan_for_agent(load_policy(config.policy)(config, resources), agent, config.replay_on)
-    with place_of(config, plan, resources) as place:
+    processes = config.distributed.num_processes if config.distributed.is_on else 1
+    with contextlib.ExitStack() as held:
+        several = processes != 1
+        place = (
+            planned_together(config, plan, resources)
+            if several
+            else held.enter_context(place_of(config, plan, resources))
+        )
         plan, resources = place.plan, place.resources
     check_run(plan, agent, composed.source, spec, resources)
     replay = replay_bytes(agent, spec, plan.num_rows, plan.shape.rollout_length)
     sizes = bytes_of_plan(plan, agent_layout(spec, plan.shape, agent), params_bytes_of(agent), replay)
-    return PlannedExperiment(plan, resources, sizes)
+    return PlannedExperiment(plan, resources, sizes, processes)
 
 
 def compose(path: Path, flags: Sequence[str]) -> Composed:

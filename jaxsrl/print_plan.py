@@ -8,7 +8,8 @@ from rich.table import Table
 
 from jaxsrl.dataflow.bytes_between_nodes import bytes_between_nodes
 from jaxsrl.dataflow.plan import Plan
-from jaxsrl.dataflow.words import bytes_in_words, lag_in_words, placement_in_words, slots_in_words
+from jaxsrl.dataflow.words import bytes_in_words, lag_in_words, placement_in_words, ranges, slots_in_words
+from jaxsrl.distributed.plan import shares_of
 from jaxsrl.plan_of_experiment import PlannedExperiment
 
 _MIN_WIDTH = 130
@@ -28,6 +29,8 @@ def print_plan(planned: PlannedExperiment) -> None:
         highlight=False,
     )
     console.print(_fragments(plan, resources.platform))
+    if planned.processes > 1:
+        console.print(_processes(planned))
     console.print(_channels(planned))
     console.print(slots_in_words(plan, planned.sizes), highlight=False)
     if plan.environments.nodes:
@@ -50,6 +53,23 @@ def _fragments(plan: Plan, platform: str) -> Table:
     for fragment in plan.fragments:
         where = placement_in_words(fragment, platform)
         table.add_row(fragment.name, fragment.kind.value, str(fragment.replicas), where)
+    return table
+
+
+def _processes(planned: PlannedExperiment) -> Table:
+    table = Table(title="learner processes", title_justify="left", box=SIMPLE_HEAD)
+    hosts = bool(planned.plan.environments.nodes)
+    for column in (
+        "process",
+        "devices",
+        "rows",
+        "environment hosts" if hosts else "replicas",
+        *(["on"] if hosts else []),
+    ):
+        table.add_column(column, justify="right" if column == "process" else "left")
+    for share in shares_of(planned.plan, planned.processes):
+        cells = (ranges(share.devices), f"{share.rows[0]}-{share.rows[1]}", ranges(share.replicas))
+        table.add_row(str(share.process), *cells, *([", ".join(share.nodes)] if hosts else []))
     return table
 
 

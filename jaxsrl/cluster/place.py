@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.bundles import Reserving, bundles_of, preferred_nodes, with_hosts_on
 from jaxsrl.cluster.engine import Engine
+from jaxsrl.cluster.node_wait import nodes_in_time
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.nodes import cores_of_host, plan_on_nodes
 from jaxsrl.dataflow.plan import Plan, nearest_multiple
@@ -122,7 +123,7 @@ def _local_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
 def _joined_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
     from jaxsrl.cluster.ray_engine import RayEngine, engine_with_room
 
-    nodes = require_nodes(RayEngine().nodes())
+    nodes = nodes_for(config, plan, RayEngine().nodes)
     placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes)))
 
     @contextlib.contextmanager
@@ -134,12 +135,20 @@ def _joined_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
     return Place(placed, dataclasses.replace(resources, nodes=nodes), open_engine)
 
 
-def require_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The nodes of a cluster that is there, if it has any to give.
+def nodes_for(
+    config: RunConfig, plan: Plan, look: Callable[[], tuple[Node, ...]], processes: int = 1
+) -> tuple[Node, ...]:
+    """The nodes of a cluster that is there; where the run says how many hosts it wants, those that are to join are waited for.
 
     Raises:
-        UserError: it has none.
+        UserError: they have no room for the plan, or there are none.
     """
+    if config.cluster_nodes:
+        hosts = num_hosts(config, 0, processes)
+        return nodes_in_time(
+            look, lambda nodes: placed_plan(config, plan, nodes, hosts), hosts, config.cluster_wait_seconds
+        )
+    nodes = look()
     if not nodes:
         raise UserError("--run.cluster auto: no node of the cluster gives out a core: start nodes with --num-cpus")
     return nodes

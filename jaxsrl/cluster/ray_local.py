@@ -19,15 +19,22 @@ from pathlib import Path
 from envpool_bridge.errors import BridgeError, UserError
 from jaxsrl.cluster.ray_engine import import_ray
 from jaxsrl.cluster.ray_nodes import ENVIRONMENT
+from jaxsrl.cluster.ray_token import make_token, read_again, token_of
 
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
 _MIN_STORE_BYTES = 100 << 20
 _ANSWER_SECONDS = 180.0
 _END_SECONDS = 30.0
+_LONGEST_PLACE = 14
+_ADDRESS = "address"  # file in the cluster's directory
 
 
 class LocalCluster:
-    """A small cluster that is started here (`ray_nodes`), with this process connected to it. One thread."""
+    """A small cluster that is started here (`ray_nodes`), with this process connected to it. One thread.
+
+    Attributes:
+        directory: of all its files; other processes of this user on this machine find the cluster by it (`joined_local_cluster`).
+    """
 
     def __init__(self, num_nodes: int, cores_per_node: int, object_store_bytes: int = 0) -> None:
         """Starts nodes node1, node2, ... besides a head without cores; takes seconds.
@@ -46,16 +53,15 @@ class LocalCluster:
             raise UserError(
                 "--run.cluster local starts a cluster, but this process is connected to one: use --run.cluster auto"
             )
-        self._directory = tempfile.mkdtemp(prefix="jaxsrl-ray-")
+        self.directory = Path(tempfile.mkdtemp(prefix="jaxsrl-ray-", dir=_place()))  # which nobody else can enter
+        self._token = make_token(self.directory)
         self._process = self._start(cores_per_node, max(object_store_bytes, _MIN_STORE_BYTES))
         try:
             address = self._answer()["address"]
             for number in range(num_nodes):
                 self.add_node(f"node{number + 1}")
-            with _environment(ENVIRONMENT), _sigterm_as_it_is():
-                # A Ray that was imported before has read its switch already.
-                setattr(importlib.import_module("ray._private.ray_constants"), "ENABLE_RAY_CLUSTER", False)  # noqa: B010
-                self._ray.init(address=address, **_QUIET)
+            (self.directory / _ADDRESS).write_text(address)
+            _connect(address, self._token)
         except BaseException:
             self.close()
             raise
@@ -70,7 +76,7 @@ class LocalCluster:
 
     def close(self) -> None:
         """Ends every process of the cluster and removes its files; idempotent."""
-        self._ray.shutdown()
+        _disconnect()
         if self._process.stdin is None or self._process.stdin.closed:
             return
         self._process.stdin.close()
@@ -81,13 +87,15 @@ class LocalCluster:
             self._process.wait(_END_SECONDS)
         if self._process.stdout is not None:
             self._process.stdout.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._log.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _start(self, cores: int, store_bytes: int) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "jaxsrl.cluster.ray_nodes", self._directory, str(cores), str(store_bytes)]
+        command = [sys.executable, "-m", "jaxsrl.cluster.ray_nodes", str(self.directory), str(cores), str(store_bytes)]
         path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
-        log = Path(self._directory, "nodes.log")
+        log = self.directory / "nodes.log"
         with log.open("w") as output:
+            self._log = log.open()  # open, so that it can be read when the files have been removed
             return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -95,7 +103,7 @@ class LocalCluster:
                 stderr=output,
                 text=True,
                 bufsize=1,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, **self._token, "PYTHONPATH": path},
             )
 
     def _ask(self, line: str) -> None:
@@ -112,12 +120,57 @@ class LocalCluster:
         ready, _, _ = select.select([self._process.stdout], [], [], _ANSWER_SECONDS)
         line = self._process.stdout.readline() if ready else ""
         if not line:
-            log = Path(self._directory, "nodes.log").read_text()[-2000:]
+            log = self._log.read()[-2000:]
             raise BridgeError(
                 f"the local Ray cluster did not answer within {_ANSWER_SECONDS:g} s (exit status {self._process.poll()}); what it "
                 f"said:\n{log}"
             )
         return json.loads(line)
+
+
+def _place() -> str:
+    """Where temporary files go, unless sockets that Ray makes some 90 characters further down would have too long a name (107)."""
+    place = tempfile.gettempdir()
+    return place if len(place) <= _LONGEST_PLACE else "/tmp"
+
+
+@contextlib.contextmanager
+def joined_local_cluster(directory: str) -> Iterator[None]:
+    """Inside, this process is connected to the cluster that another process of this user has started on this machine.
+
+    Args:
+        directory: of the cluster. It is believed only if it is this user's own: it may have been told by anybody.
+
+    Raises:
+        UserError: it is not, or this process is connected to a cluster already.
+    """
+    ray, place = import_ray(), Path(directory)
+    if not place.is_dir() or place.is_symlink() or place.stat().st_uid != os.getuid() or place.stat().st_mode & 0o077:
+        raise UserError(
+            f"process 0 told of a Ray cluster in {directory}, which is no directory of this user's alone: run all learner "
+            f"processes as one user on one machine, or use --run.cluster auto"
+        )
+    if ray.is_initialized():
+        raise UserError("--run.cluster local, but this process is connected to a cluster: use --run.cluster auto")
+    _connect((place / _ADDRESS).read_text(), token_of(place))
+    try:
+        yield
+    finally:
+        _disconnect()
+
+
+def _connect(address: str, token: dict[str, str]) -> None:
+    """Connects this process to a cluster that was started here."""
+    with _environment({**ENVIRONMENT, **token}), _sigterm_as_it_is():
+        read_again()
+        # A Ray that was imported before has read its switch already.
+        setattr(importlib.import_module("ray._private.ray_constants"), "ENABLE_RAY_CLUSTER", False)  # noqa: B010
+        import_ray().init(address=address, **_QUIET)
+
+
+def _disconnect() -> None:
+    import_ray().shutdown()
+    read_again()  # the token is of no use to whoever connects next
 
 
 @contextlib.contextmanager

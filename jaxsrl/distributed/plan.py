@@ -26,7 +26,7 @@ def plan_over(plan: Plan, processes: int, devices_each: int) -> Plan:
     """
     if processes == 1:
         return plan
-    _refuse(plan)
+    _refuse(plan, _reasons(plan, on_cluster=False))
     learner = plan.learner
     assert isinstance(learner.placement, Devices)
     devices = _devices_over(plan, len(learner.placement.indices), processes, devices_each)
@@ -63,6 +63,35 @@ def plan_over(plan: Plan, processes: int, devices_each: int) -> Plan:
     return dataclasses.replace(plan, fragments=fragments, channels=channels, shape=shape)
 
 
+def learners_over(plan: Plan, processes: int, devices_each: int) -> Plan:
+    """A plan whose environments are at hosts of a cluster, with devices of every process that learn; hosts stay in order.
+
+    Args:
+        plan: with as many hosts for each process; it may have been for one process.
+        processes: that learn.
+        devices_each: that every process has.
+
+    Returns:
+        A plan whose devices are numbered by process, as `plan_over` has them.
+
+    Raises:
+        UserError: this plan cannot run in several processes, or something does not divide.
+    """
+    if processes == 1:
+        return plan
+    _refuse(plan, _reasons(plan, on_cluster=True))
+    learner = plan.learner
+    assert isinstance(learner.placement, Devices)
+    if plan.environments.replicas % processes:
+        raise UserError(
+            f"plan {plan.policy}: {plan.environments.replicas} environment hosts do not divide over {processes} learner processes: "
+            f"use --run.cluster-nodes {nearest_multiple(plan.environments.replicas, processes)}"
+        )
+    devices = _devices_over(plan, len(learner.placement.indices), processes, devices_each)
+    learning = dataclasses.replace(learner, placement=Devices(devices))
+    return dataclasses.replace(plan, fragments=tuple(learning if one is learner else one for one in plan.fragments))
+
+
 def resources_over(resources: Resources, processes: int) -> Resources:
     """What all processes have together, each as much as this one."""
     memory = resources.shared_memory_bytes
@@ -77,6 +106,39 @@ def replicas_of(plan: Plan, process: int, processes: int) -> range:
     """The replicas of environments and inference that a process runs."""
     share = plan.environments.replicas // processes
     return range(process * share, (process + 1) * share)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessShare:
+    """What a learner process has of a run.
+
+    Attributes:
+        process: its id.
+        devices: that learn, counted over all processes.
+        rows: first and last of the run.
+        replicas: of the environments: pools at the process itself, or hosts on a cluster.
+        nodes: of the cluster, one a host; () without one.
+    """
+
+    process: int
+    devices: tuple[int, ...]
+    rows: tuple[int, int]
+    replicas: tuple[int, ...]
+    nodes: tuple[str, ...]
+
+
+def shares_of(plan: Plan, processes: int) -> tuple[ProcessShare, ...]:
+    """Who has what of a plan for several processes, in order of their ids."""
+    placement = plan.learner.placement
+    devices = placement.indices if isinstance(placement, Devices) else ()
+    each, shares = len(devices) // processes, []
+    for process in range(processes):
+        replicas = replicas_of(plan, process, processes)
+        rows = (replicas.start * plan.shape.num_rows, replicas.stop * plan.shape.num_rows - 1)
+        nodes = plan.environments.nodes[replicas.start : replicas.stop]
+        mine = devices[process * each : (process + 1) * each]
+        shares.append(ProcessShare(process, mine, rows, tuple(replicas), nodes))
+    return tuple(shares)
 
 
 def _devices_over(plan: Plan, number: int, processes: int, devices_each: int) -> tuple[int, ...]:
@@ -95,28 +157,35 @@ def _devices_over(plan: Plan, number: int, processes: int, devices_each: int) ->
     return tuple(process * devices_each + index for process in range(processes) for index in range(share))
 
 
-def _refuse(plan: Plan) -> None:
+def _reasons(plan: Plan, on_cluster: bool) -> list[str]:
+    """Why one process must run this plan; [] if several can. Hosts of a cluster act themselves, whatever the plan acts with."""
+    reasons = {
+        "its environments run in the main process or on devices": not isinstance(
+            plan.environments.placement, Processes
+        ),
+        "it keeps experience for replay": plan.replay is not None,
+        "it has a parameter server": plan.parameter_server is not None,
+        "its policies have learners of their own": len(plan.learners) > 1,
+        "it drops trajectories": any(one.when_full is WhenFull.DROP_OLDEST for one in plan.channels),
+        "inference has devices of its own": plan.policy == "decoupled",
+    }
+    if on_cluster:
+        reasons["inference servers of the cluster act for one learner"] = plan.calls_servers
+    else:
+        of_a_platform = isinstance(plan.inference.placement, Devices) and bool(plan.inference.placement.platform)
+        reasons["its actors hold the policy"] = isinstance(plan.inference.placement, Processes)
+        reasons["inference has a platform of its own"] = of_a_platform
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def _refuse(plan: Plan, reasons: list[str]) -> None:
     """Raises for plans that one process must run.
 
     Raises:
         UserError: says what of it cannot be divided.
     """
-    reasons = {
-        "its environments run in the main process or on devices": not isinstance(
-            plan.environments.placement, Processes
-        ),
-        "its actors hold the policy": isinstance(plan.inference.placement, Processes),
-        "it keeps experience for replay": plan.replay is not None,
-        "it has a parameter server": plan.parameter_server is not None,
-        "its policies have learners of their own": len(plan.learners) > 1,
-        "inference has a platform of its own": isinstance(plan.inference.placement, Devices)
-        and bool(plan.inference.placement.platform),
-        "inference has devices of its own": plan.policy == "decoupled",
-        "it drops trajectories": any(one.when_full is WhenFull.DROP_OLDEST for one in plan.channels),
-    }
-    found = [reason for reason, holds in reasons.items() if holds]
-    if found or not isinstance(plan.learner.placement, Devices):
+    if reasons or len(plan.learners) != 1 or not isinstance(plan.learner.placement, Devices):
         raise UserError(
-            f"plan {plan.policy} cannot run in several learner processes: {', and '.join(found) or 'no device learns'}; "
+            f"plan {plan.policy} cannot run in several learner processes: {', and '.join(reasons) or 'no device learns'}; "
             f"{_POLICIES} with --run.when-full block, or one process"
         )

@@ -105,6 +105,10 @@ class Processes:
         finally:
             self._abort.remove()
 
+    def heed_aborts(self) -> None:
+        """Handles abort() again, where something else has taken it meanwhile: Ray does. Only inside `together`."""
+        self._abort.install()
+
     def leave(self) -> None:
         """Parts from the others, in good order: from now on this process computes alone.
 

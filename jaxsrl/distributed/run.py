@@ -1,5 +1,6 @@
 """`run` in one of several learner processes."""
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -14,7 +15,7 @@ from envpool_bridge.specs import EnvSpec
 from jaxsrl.config import RunConfig, differences
 from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.dataflow.resources import Resources
-from jaxsrl.distributed.plan import plan_over, resources_over
+from jaxsrl.distributed.place import place_together
 from jaxsrl.distributed.processes import Processes, join, joined
 from jaxsrl.distributed.training import DistributedTraining
 from jaxsrl.frame_stacking import with_stacked_frames
@@ -48,15 +49,10 @@ def several(config: RunConfig) -> Processes | None:
     """The processes of a run of several, joined if they were not; None for a run of one.
 
     Raises:
-        UserError: they did not come together, or environments are wanted on a Ray cluster too.
+        UserError: they did not come together.
     """
     if not config.distributed.is_on:
         return None
-    if config.cluster:
-        raise UserError(
-            f"--run.cluster {config.cluster} and --run.distributed.coordinator do not go together: learner processes have "
-            f"their environments on their own hosts; leave one of them out"
-        )
     found = joined(config.distributed) or join(config.distributed, config.host_devices)
     return found if found is not None and found.num_processes > 1 else None
 
@@ -98,10 +94,11 @@ def run_together(processes: Processes, whole: WholeRun) -> RunReport:
         LostLearnerError: another process failed, was lost or did not come.
         BridgeError: an environment of this process failed.
     """
-    number, agent, source, spec = processes.num_processes, whole.agent, whole.source, whole.spec
-    with processes.together():
-        plan = plan_over(whole.plan, number, jax.local_device_count())
-        check_run(plan, agent, source, spec, resources_over(Resources.detect(), number))
+    agent, source, spec = whole.agent, whole.source, whole.spec
+    with processes.together(), contextlib.ExitStack() as held:
+        place = held.enter_context(place_together(processes, whole.config, whole.plan, Resources.detect()))
+        plan = place.plan
+        check_run(plan, agent, source, spec, place.resources)
         _check_same(processes, {**whole.identity, "plan": plan_to_json(plan), "jax": jax.__version__})
         trained = learning_agent(with_stacked_frames(agent, spec), spec, plan.num_rows, plan.shape.rollout_length, None)
         with RunDirectory(whole.path) if processes.is_main else NoDirectory(whole.path) as directory:
@@ -109,7 +106,7 @@ def run_together(processes: Processes, whole: WholeRun) -> RunReport:
             if processes.is_main:
                 write_json(whole.path / PLAN, plan_to_json(plan))
             setup = TrainingSetup(plan, trained, source, spec, whole.config, directory, whole.identity, whole.quiet)
-            report = DistributedTraining(setup, processes).train()
+            report = DistributedTraining(setup, processes, place.open_engine).train()
         processes.leave()
     return report
 

@@ -1,5 +1,6 @@
 """Trajectories of this process's rows, handed over only when every learner process has its own."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from agents.api import Params
@@ -9,14 +10,32 @@ from envpool_bridge.tree import Tree
 from jaxsrl.distributed.agreement import Agreement
 from jaxsrl.runtime.source import TrajectorySource
 
+_LOOK_SECONDS = 1.0
+
 
 class TogetherSource:
     """A source of some rows of a run, whose `acquire` meets the other processes: so all make the same updates."""
 
-    def __init__(self, source: TrajectorySource, agreement: Agreement, first_row: int, num_rows: int) -> None:
-        """Wraps `source`, whose rows begin at `first_row` of the run's `num_rows`."""
+    def __init__(
+        self,
+        source: TrajectorySource,
+        agreement: Agreement,
+        first_row: int,
+        num_rows: int,
+        raise_failed: Callable[[], None],
+    ) -> None:
+        """Wraps `source`, whose rows begin at `first_row` of the run's `num_rows`.
+
+        Args:
+            source: of this process's rows.
+            agreement: with the other processes.
+            first_row: of this process.
+            num_rows: of the run.
+            raise_failed: raises what another process failed of; asked while this one waits for its own rows.
+        """
         self._source, self._agreement = source, agreement
         self._first_row, self._num_rows = first_row, num_rows
+        self._raise_failed, self._looked = raise_failed, time.monotonic()
 
     def publish(self, version: int, params: Params) -> None:
         """See `TrajectorySource`."""
@@ -38,9 +57,12 @@ class TogetherSource:
             LostLearnerError: a process did not come in time, or failed.
         """
         sequence = self._source.acquire(timeout_seconds)
-        if sequence is None or not self._agreement.goes_on():
+        if sequence is None:
+            if time.monotonic() - self._looked > _LOOK_SECONDS:
+                self._raise_failed()
+                self._looked = time.monotonic()
             return None
-        return sequence
+        return sequence if self._agreement.goes_on() else None
 
     def slots(self, sequence: int) -> Sequence[SlotViews]:
         """See `TrajectorySource`."""

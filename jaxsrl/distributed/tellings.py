@@ -3,6 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from envpool_bridge.supervisor import SupervisionTotals
+from jaxsrl.cluster.traffic import PREFIX
+from jaxsrl.runtime.source import supervision_metrics
+
+_COUNTED = frozenset(supervision_metrics([SupervisionTotals()]))
+
 
 def merged_episodes(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Episode metrics of all rows from those of each process (`EpisodeTracker.metrics`).
@@ -30,3 +36,17 @@ def process_metrics(told: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
         for process, said in sorted(told.items())
         for name, value in said.get("process", {}).items()
     }
+
+
+def told_totals(totals: Mapping[str, float]) -> dict[str, float]:
+    """Those of a process's totals that add up over processes: counts of failures, and what its hosts on a cluster sent."""
+    return {name: value for name, value in totals.items() if name in _COUNTED or name.startswith(PREFIX)}
+
+
+def with_totals_of_others(mine: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """A process's totals with what others told of theirs (`told_totals`) added."""
+    found = dict(mine)
+    for told in others:
+        for name, value in told.items():
+            found[name] = found.get(name, 0.0) + value
+    return found

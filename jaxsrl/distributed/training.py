@@ -1,5 +1,6 @@
 """Training in several learner processes: as `HostTraining`, with what must be shared between them."""
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -11,15 +12,21 @@ import numpy as np
 from agents.api import LearnerState
 from envpool_bridge.tree import Tree, map_leaves
 from jaxsrl.checkpoint import Arrays
+from jaxsrl.cluster.host_setup import require_importable
+from jaxsrl.cluster.place import OpenEngine
+from jaxsrl.cluster.source import ClusterSource
+from jaxsrl.cluster.training import plan_where_reserved, store_bytes
+from jaxsrl.dataflow.plan import plan_to_json
 from jaxsrl.distributed.agreement import Agreement
 from jaxsrl.distributed.plan import replicas_of
 from jaxsrl.distributed.processes import Processes
 from jaxsrl.distributed.row_shares import merged, of_rows, share_of
 from jaxsrl.distributed.source import TogetherSource
-from jaxsrl.distributed.tellings import merged_episodes, process_metrics
+from jaxsrl.distributed.tellings import merged_episodes, process_metrics, told_totals, with_totals_of_others
 from jaxsrl.distributed.transfer import broadcast, gather, pack, unpack
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.run_directory import PLAN, write_json
 from jaxsrl.runtime.host_training import HostTraining
 from jaxsrl.runtime.interpret import device_of_each_replica
 from jaxsrl.runtime.pool_source import PoolSource
@@ -34,10 +41,23 @@ _CHECKPOINT, _TOLD = "jaxsrl/checkpoint", "jaxsrl/told/"
 class DistributedTraining(HostTraining):
     """One process's part of a run: its rows, its devices, and at process 0 the run's directory."""
 
-    def __init__(self, setup: TrainingSetup, processes: Processes) -> None:
-        """Nothing starts yet; `setup.plan` is of `jaxsrl.distributed.plan.plan_over`."""
+    def __init__(self, setup: TrainingSetup, processes: Processes, open_engine: OpenEngine | None = None) -> None:
+        """Nothing starts yet.
+
+        Args:
+            setup: whose plan is of `jaxsrl.distributed.place`.
+            processes: of the run.
+            open_engine: of the cluster that environments are on; None for those of this machine.
+
+        Raises:
+            UserError: the environments are not to be had on other nodes.
+        """
         super().__init__(setup)
+        if open_engine is not None:
+            require_importable(setup.source)
         self._processes = processes
+        self._open_engine, self._opened = open_engine, contextlib.ExitStack()
+        self._has_learned = False
         self._agreement = Agreement(processes)
         self._replicas = replicas_of(setup.plan, processes.process_id, processes.num_processes)
         self._num_rows = setup.plan.shape.num_rows * len(self._replicas)
@@ -59,14 +79,31 @@ class DistributedTraining(HostTraining):
         return self._told_updates
 
     def make_source(self, config: SourceConfig) -> TrajectorySource:
-        """The pools of this process's replicas."""
+        """The pools, or environment hosts, of this process's replicas."""
         first_row = self._replicas.start * config.plan.shape.num_rows
         if self.progress.log.agent_state is not None:
             # Restored, of our rows; the source finds them by their place in the run.
             config = dataclasses.replace(config, agent_state=self._at_their_place(config.agent_state, first_row))
-        devices = device_of_each_replica(config.plan.inference)
-        pools = PoolSource(config, devices, self.lifecycle, self._replicas)
-        return TogetherSource(pools, self._agreement, first_row, config.plan.num_rows)
+        source = self._pools(config) if self._open_engine is None else self._hosts(config, self._open_engine)
+        failed = self._processes.raise_failed
+        return TogetherSource(source, self._agreement, first_row, config.plan.num_rows, failed)
+
+    def learn(self, sinks: Sinks) -> AnyLearner:
+        """See `Training`."""
+        learner = super().learn(sinks)
+        self._has_learned = True
+        return learner
+
+    def close(self) -> None:
+        """Ends environments; process 0, whose the cluster is, lets go of it when the others have."""
+        try:
+            super().close()
+        finally:
+            if self._processes.is_main:
+                self._meet_at_the_end()
+            self._opened.close()
+            if not self._processes.is_main:
+                self._meet_at_the_end()
 
     def should_stop(self) -> bool:
         """Whether something failed here, or all have agreed to stop; then they have done the same updates."""
@@ -140,9 +177,33 @@ class DistributedTraining(HostTraining):
         report = super().report(jax.device_get(state), num_updates, seconds)
         return dataclasses.replace(report, wrote_directory=self._processes.is_main)
 
+    def _pools(self, config: SourceConfig) -> TrajectorySource:
+        devices = device_of_each_replica(config.plan.inference)
+        return PoolSource(config, devices, self.lifecycle, self._replicas)
+
+    def _hosts(self, config: SourceConfig, open_engine: OpenEngine) -> TrajectorySource:
+        engine = self._opened.enter_context(open_engine(store_bytes(config)))
+        plan = plan_where_reserved(config.plan, engine)
+        if self._processes.is_main:
+            write_json(self.setup.directory.path / PLAN, plan_to_json(plan))
+        return ClusterSource(dataclasses.replace(config, plan=plan), engine, self._replicas)
+
+    def _meet_at_the_end(self) -> None:
+        """Of a run that ended as it should, with hosts; after any other each process ends for itself."""
+        if self._open_engine is not None and self._has_learned:
+            self._processes.meet()
+
+    def _totals(self) -> dict[str, float]:
+        """At process 0 with what the others told of their hosts and of failures, a second old at most."""
+        mine = super()._totals()
+        if not self._processes.is_main:
+            return mine
+        told = {int(process): json.loads(text) for process, text in self._processes.told(_TOLD).items()}
+        return with_totals_of_others(mine, [said.get("totals", {}) for process, said in told.items() if process != 0])
+
     def _tell(self, learner: AnyLearner) -> None:
         """This process's episodes and shares of time since it told last."""
-        now, totals = time.perf_counter(), self._totals()
+        now, totals = time.perf_counter(), super()._totals()
         seconds = max(now - self._told_at, 1e-9)
         updates = learner.num_updates - self._told_updates
         own_steps = self._num_rows * self.config.rollout_length
@@ -154,7 +215,9 @@ class DistributedTraining(HostTraining):
             f"wait_share/{what}": (total - self._waited.get(what, 0.0)) / seconds for what, total in waited.items()
         }
         speed = {"env_steps_per_second": updates * own_steps / seconds}
-        text = json.dumps({"episodes": super().episode_metrics(), "process": {**speed, **shares}})
+        text = json.dumps(
+            {"episodes": super().episode_metrics(), "process": {**speed, **shares}, "totals": told_totals(totals)}
+        )
         self._processes.tell(f"{_TOLD}{self._processes.process_id}", text)
         self._told_at, self._told_updates, self._waited = now, learner.num_updates, waited
 

@@ -67,10 +67,6 @@ def run(
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
     path = Path(config.directory) / run_name(config, agent, spec)
     if (processes := several(config)) is not None:
-        if config.cluster:
-            raise UserError(
-                "--run.cluster and several learner processes (--run.distributed) do not go together yet: use one"
-            )
         return run_together(processes, WholeRun(plan, agent, source, spec, config, path, identity, quiet))
     with contextlib.ExitStack() as held:
         place = held.enter_context(place_of(config, plan, Resources.detect()))

@@ -43,7 +43,7 @@ def cluster():
     from jaxsrl.cluster.ray_local import LocalCluster
 
     started = LocalCluster(HOSTS, cores_per_node=4)
-    directory = Path(started._directory)
+    directory = started.directory
     session = ray_processes(directory)
     assert session
     try:

@@ -10,6 +10,8 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.bundles import Bundle, Reserving
+from jaxsrl.cluster.ray_token import token_of
+from jaxsrl.doctor.leftovers import find_leftovers
 from tests.integration.test_cluster import ray_processes, train, wait_for_record
 
 ray = pytest.importorskip("ray")
@@ -72,23 +74,45 @@ def test_hosts_are_where_the_placement_has_them(cluster, spreading, nodes):
         assert len({engine.reserved_node(host) for host in (0, 1)}) == nodes
 
 
+def test_only_who_has_the_token_is_let_into_a_cluster_that_was_started_here(cluster):
+    code = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); print('let in', len(ray.nodes()))"
+    assert (cluster.directory / "token").stat().st_mode & 0o777 == 0o600
+    assert cluster.directory.stat().st_mode & 0o777 == 0o700
+    loopback = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    with_token = token_of(cluster.directory)
+    for token, is_let_in in [({}, False), ({**with_token, "RAY_AUTH_TOKEN": "another"}, False), (with_token, True)]:
+        done = subprocess.run(
+            [sys.executable, "-c", code, ray.get_runtime_context().gcs_address],
+            env={**loopback, **token},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert ("let in" in done.stdout) == is_let_in, done.stderr
+
+
 def test_memory_that_no_node_has_is_refused_by_name(cluster, tmp_path):
     with pytest.raises(UserError, match=r"1000000 GiB of memory.*node1: 4 cores and .* GiB.*--run.cluster-host-gib"):
-        train(tmp_path, cluster="auto", cluster_host_gib=1e6, cluster_wait_seconds=1.0)
+        train(tmp_path, cluster="auto", cluster_nodes=3, cluster_host_gib=1e6, cluster_wait_seconds=1.0)
 
 
 def test_when_the_learner_is_killed_its_hosts_end_and_their_room_is_free(cluster, tmp_path):
-    directory = Path(cluster._directory)
+    directory = cluster.directory
     before = ray_processes(directory)
     flags = ["--cluster", "auto", "--run.cluster-nodes", "2", "--run.num-env-workers", "2", "--run.num-envs", "16"]
     flags += ["--policy", "single_learner_coarse", "--run.directory", str(tmp_path), "--run.name", "run"]
     flags += ["--run.log-every-seconds", "0.5", "--run.env-steps", "100000000"]
-    segments = set(os.listdir("/dev/shm"))
     address = ray.get_runtime_context().gcs_address
     learner = subprocess.Popen(
         [sys.executable, "experiments/ppo_cartpole.py", *flags],
         cwd=ROOT,
-        env={**os.environ, "RAY_ADDRESS": address, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+        env={
+            **os.environ,
+            **token_of(directory),
+            "RAY_ADDRESS": address,
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -101,11 +125,11 @@ def test_when_the_learner_is_killed_its_hosts_end_and_their_room_is_free(cluster
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
         hosts = {pid for pid in ray_processes(directory) - before if is_host(pid)}
-        left = set(os.listdir("/dev/shm")) - segments
-        if not hosts and not groups_held() and not left:
+        if not hosts and not groups_held():
             break
         time.sleep(0.2)
-    assert (hosts, groups_held(), left) == (set(), [], set())
+    assert (hosts, groups_held()) == (set(), [])
+    assert find_leftovers(tmp_path, clean=False) == []
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
 
 

@@ -1,0 +1,106 @@
+"""Learner processes whose environments are at hosts of a cluster: which hosts, rows and devices are whose."""
+
+import dataclasses
+import re
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from jaxsrl.cluster.place import placed_plan
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.fragment import Devices
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Node, Resources
+from jaxsrl.dataflow.validate import validate_plan
+from jaxsrl.distributed.place import bundles_near
+from jaxsrl.distributed.plan import learners_over, replicas_of, resources_over
+from jaxsrl.distributed.source import TogetherSource
+from jaxsrl.distributed.tellings import told_totals, with_totals_of_others
+
+HOST = Resources(4, "cpu", 2, 2, 1 << 30)
+NODES = (Node("a", 8), Node("b", 8), Node("c", 8), Node("d", 8))
+RUN = RunConfig(num_envs=48, num_env_workers=4, num_devices=4, lanes_per_worker=1)
+
+
+def planned(policy, hosts=4, processes=2, **changes):
+    run = dataclasses.replace(RUN, policy=policy, **changes)
+    plan = POLICIES[policy](run, resources_over(HOST, processes))
+    return learners_over(placed_plan(run, plan, NODES, hosts), processes, HOST.num_devices)
+
+
+@pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse", "multiple_learners"])
+def test_every_process_has_its_hosts_in_order_and_its_devices_learn_from_their_rows(policy):
+    plan = planned(policy)
+    assert plan.environments.nodes == plan.inference.nodes == ("a", "b", "c", "d")
+    assert (plan.num_rows, plan.shape.num_rows) == (48, 12)
+    assert plan.learner.placement == Devices((0, 1, 2, 3))
+    assert [replicas_of(plan, process, 2) for process in (0, 1)] == [range(0, 2), range(2, 4)]
+    validate_plan(plan, dataclasses.replace(resources_over(HOST, 2), nodes=NODES))
+
+
+def test_lanes_are_those_of_one_process_without_a_cluster_so_that_actions_are_the_same_to_the_bit():
+    one = POLICIES["single_learner_fine"](dataclasses.replace(RUN, num_devices=2), HOST)
+    plan = planned("single_learner_fine", hosts=2, num_devices=2)
+    assert plan.shape.rows_per_lane == one.shape.rows_per_lane
+    assert plan.learner.placement == Devices((0, 2))
+
+
+@pytest.mark.parametrize(
+    ("policy", "hosts", "changes", "says"),
+    [
+        ("serial", 4, {}, "in the learner's own process"),
+        ("distributed_replay", 4, {"num_devices": 2}, "it keeps experience for replay"),
+        ("decoupled", 4, {"num_devices": 2}, "inference has devices of its own"),
+        ("single_learner_fine", 1, {"num_devices": 2}, "use --run.cluster-nodes 2"),
+        ("single_learner_fine", 4, {"num_devices": 3}, "use --run.num-devices"),
+        ("single_learner_coarse", 4, {"num_devices": 8}, "use --run.num-devices 4 or less"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_with_what_to_change(policy, hosts, changes, says):
+    with pytest.raises(UserError, match=re.escape(says)):
+        planned(policy, hosts, **changes)
+
+
+def test_hosts_would_best_be_on_the_nodes_of_their_learners():
+    plan = planned("single_learner_fine")
+    assert [bundle.node for bundle in bundles_near(plan, 0.0, ["d", ""])] == ["d", "d", "c", "d"]
+    assert [bundle.node for bundle in bundles_near(plan, 0.0, ["", ""])] == ["a", "b", "c", "d"]
+
+
+def test_what_hosts_of_other_learners_sent_and_failed_of_adds_up_and_what_is_a_mean_does_not():
+    mine = {"cluster/a/bytes": 5.0, "environment/restarts": 1.0, "learner/wait_seconds": 3.0, "cluster/hosts_lost": 0.0}
+    theirs = {"cluster/a/bytes": 7.0, "cluster/b/bytes": 2.0, "environment/restarts": 2.0, "learner/wait_seconds": 9.0}
+    told = told_totals({**theirs, "cluster/hosts_lost": 1.0})
+    assert "learner/wait_seconds" not in told
+    assert with_totals_of_others(mine, [told, {}]) == {
+        "cluster/a/bytes": 12.0,
+        "cluster/b/bytes": 2.0,
+        "environment/restarts": 3.0,
+        "learner/wait_seconds": 3.0,
+        "cluster/hosts_lost": 1.0,
+    }
+
+
+class Waits:
+    """A source whose rows do not come."""
+
+    def acquire(self, timeout_seconds):
+        return None
+
+
+class LostError(Exception):
+    pass
+
+
+def test_who_waits_for_its_own_rows_hears_that_another_process_failed(monkeypatch):
+    def failed():
+        raise LostError
+
+    now = [0.0]
+    monkeypatch.setattr("jaxsrl.distributed.source.time.monotonic", lambda: now[0])
+    source = TogetherSource(Waits(), None, 0, 4, failed)  # pyright: ignore
+    now[0] = 0.5
+    assert source.acquire(0.2) is None
+    now[0] = 1.5
+    with pytest.raises(LostError):
+        source.acquire(0.2)
