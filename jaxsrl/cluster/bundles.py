@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from envpool_bridge.errors import UserError
-from jaxsrl.dataflow.fragment import FragmentKind
+from jaxsrl.dataflow.fragment import Devices, FragmentKind
 from jaxsrl.dataflow.nodes import cores_of_host, place_hosts
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Node
+from jaxsrl.dataflow.serving_nodes import CORES_OF_SERVER
 
 Spreading = Literal["spread", "pack", "strict_spread", "strict_pack"]
 
@@ -27,21 +28,27 @@ _ADVICE = {
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """What one environment host takes of a node.
+    """What one environment host, or inference server, takes of a node.
 
     Attributes:
         cores: of the node.
         memory_bytes: of the node's memory; 0 reserves none.
         node: where it would best be, which it need not be.
+        gpus: of the node.
+        what: it is for, in words.
     """
 
     cores: int
     memory_bytes: int = 0
     node: str = ""
+    gpus: int = 0
+    what: str = "environment hosts"
 
     def resources(self) -> dict[str, float]:
-        """As Ray names them: `CPU`, and `memory` in bytes."""
+        """As Ray names them: `CPU`, `GPU`, and `memory` in bytes."""
         found = {"CPU": float(self.cores)}
+        if self.gpus:
+            found["GPU"] = float(self.gpus)
         return {**found, "memory": float(self.memory_bytes)} if self.memory_bytes else found
 
 
@@ -64,6 +71,16 @@ def bundles_of(plan: Plan, host_gib: float = 0.0) -> tuple[Bundle, ...]:
     """One bundle a host of the plan, in their order; each would best be on the node that the plan names."""
     cores = cores_of_host(plan)
     return tuple(Bundle(cores, int(host_gib * _GIB), node) for node in plan.environments.nodes)
+
+
+def bundles_of_servers(plan: Plan) -> tuple[Bundle, ...]:
+    """One bundle an inference server that hosts call; () where they act themselves."""
+    if not plan.calls_servers:
+        return ()
+    placement = plan.inference.placement
+    gpus = int(isinstance(placement, Devices) and placement.platform == "gpu")
+    what = "inference servers"
+    return tuple(Bundle(CORES_OF_SERVER, node=node, gpus=gpus, what=what) for node in plan.inference.nodes)
 
 
 def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Spreading) -> tuple[str, ...]:
@@ -136,6 +153,7 @@ def refusal(bundles: Sequence[Bundle], how: Reserving, nodes: Sequence[Node], fr
     """
     one = bundles[0]
     memory = f" and {one.memory_bytes / _GIB:.3g} GiB of memory" if one.memory_bytes else ""
+    gpus = f" and {one.gpus} GPU" if one.gpus else ""
     sizes = ", ".join(_node_in_words(node, one.memory_bytes > 0) for node in nodes) or "no nodes"
     advice = [
         "wait until other runs have ended",
@@ -145,9 +163,9 @@ def refusal(bundles: Sequence[Bundle], how: Reserving, nodes: Sequence[Node], fr
         *(["a smaller --run.cluster-host-gib"] if one.memory_bytes else []),
     ]
     return (
-        f"the cluster had no room within {how.wait_seconds:g} s (--run.cluster-wait-seconds) for {len(bundles)} environment hosts "
-        f"of {one.cores} cores{memory} each, {_IN_WORDS[how.spreading]}; it has {sizes}, of which {free_cores:g} cores are free. "
-        f"Nothing is held. Do one of: {'; '.join(advice)}"
+        f"the cluster had no room within {how.wait_seconds:g} s (--run.cluster-wait-seconds) for {len(bundles)} {one.what} of "
+        f"{one.cores} cores{memory}{gpus} each, {_IN_WORDS[how.spreading]}; it has {sizes}, of which {free_cores:g} cores are "
+        f"free. Nothing is held. Do one of: {'; '.join(advice)}"
     )
 
 

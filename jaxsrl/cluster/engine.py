@@ -67,6 +67,10 @@ class Engine(Protocol):
         """Begins to start environment host number `host` on this node."""
         ...
 
+    def server_node(self, server: int) -> str | None:
+        """As `reserved_node`, of an inference server."""
+        ...
+
     def spawn_server(self, server: int, node: str, gpus: int) -> RemoteServer:
         """Begins to start inference server number `server` on this node, with so many of its GPUs (0: on the processor)."""
         ...

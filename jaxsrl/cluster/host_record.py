@@ -95,8 +95,9 @@ class HostRecord:
         self.has_begun = True
         self._received_at_start = self.next_sequence
         self.started = self.remote.call("control", "start", setup.to_bytes())
-        for version, put in held:
-            self.tell(version, put)
+        if not self._config.plan.calls_servers:
+            for version, put in held:
+                self.tell(version, put)
         self.asked = None
         for _ in range(self._config.plan.shape.num_slots - len(self.slots)):
             self.ask_for_slot()

@@ -5,13 +5,21 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.bundles import Reserving, bundles_of, preferred_nodes, with_hosts_on
+from jaxsrl.cluster.bundles import (
+    Bundle,
+    Reserving,
+    bundles_of,
+    bundles_of_servers,
+    preferred_nodes,
+    with_hosts_on,
+)
 from jaxsrl.cluster.engine import Engine
 from jaxsrl.cluster.node_wait import nodes_in_time
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.nodes import cores_of_host, plan_on_nodes
 from jaxsrl.dataflow.plan import Plan, nearest_multiple
 from jaxsrl.dataflow.resources import Node, Resources
+from jaxsrl.dataflow.serving_nodes import call_servers, place_servers
 
 OpenEngine = Callable[[int], contextlib.AbstractContextManager[Engine]]
 """From the bytes that an object store must have room for (where it is started here) to an engine."""
@@ -65,7 +73,7 @@ def local_nodes(config: RunConfig, plan: Plan, processes: int = 1) -> tuple[Node
     names = [f"node{number + 1}" for number in range(hosts)]
     trial = plan_on_nodes(plan, [Node(name, config.num_env_workers + 1) for name in names], hosts)
     cores = cores_of_host(trial) * (hosts if config.cluster_placement == "strict_pack" else _SPARE)
-    return tuple(Node(name, cores) for name in names)
+    return tuple(Node(name, cores + config.cluster_inference_servers) for name in names)
 
 
 def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
@@ -90,13 +98,20 @@ def placed_plan(config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int
     Raises:
         UserError: the plan cannot be on a cluster, or not on this one.
     """
-    placed = plan_on_nodes(plan, nodes, hosts)
-    return with_hosts_on(placed, preferred_nodes(nodes, hosts, cores_of_host(placed), config.cluster_placement))
+    servers = config.cluster_inference_servers
+    placed = plan_on_nodes(call_servers(plan) if servers else plan, nodes, hosts)
+    placed = with_hosts_on(placed, preferred_nodes(nodes, hosts, cores_of_host(placed), config.cluster_placement))
+    return place_servers(placed, nodes, servers) if servers else placed
 
 
 def reserving(config: RunConfig) -> Reserving:
     """How a run asks for its room."""
     return Reserving(config.cluster_placement, config.cluster_host_gib, config.cluster_wait_seconds)
+
+
+def rooms_of(config: RunConfig, placed: Plan) -> tuple[tuple[Bundle, ...], Reserving, tuple[Bundle, ...]]:
+    """What a run asks a cluster for: room for its hosts, how, and room for its inference servers."""
+    return bundles_of(placed, config.cluster_host_gib), reserving(config), bundles_of_servers(placed)
 
 
 def _local_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
@@ -112,7 +127,7 @@ def _local_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
     def open_engine(store_bytes: int) -> Iterator[Engine]:
         cluster = LocalCluster(len(nodes), nodes[0].num_cores, store_bytes)
         try:
-            with engine_with_room(bundles_of(placed, config.cluster_host_gib), reserving(config)) as engine:
+            with engine_with_room(*rooms_of(config, placed)) as engine:
                 yield engine
         finally:
             cluster.close()
@@ -129,7 +144,7 @@ def _joined_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
     @contextlib.contextmanager
     def open_engine(store_bytes: int) -> Iterator[Engine]:
         del store_bytes  # it has what it was started with: `validate_memory`
-        with engine_with_room(bundles_of(placed, config.cluster_host_gib), reserving(config)) as engine:
+        with engine_with_room(*rooms_of(config, placed)) as engine:
             yield engine
 
     return Place(placed, dataclasses.replace(resources, nodes=nodes), open_engine)

@@ -8,6 +8,7 @@ knows.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import contextlib
+import dataclasses
 import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from jaxsrl.cluster.bundles import Bundle, Reserving
 from jaxsrl.cluster.engine import Call, Group, HostGoneError
 from jaxsrl.cluster.ray_group import HostGroup, reserved
 from jaxsrl.cluster.ray_host import RayHost
+from jaxsrl.cluster.ray_server import RayRemoteServer
 from jaxsrl.dataflow.resources import Node
 
 _GET_SECONDS = 60.0  # for what has ended already
@@ -72,9 +74,9 @@ def nodes_of(alive: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
 class RayEngine:
     """An Engine over a Ray cluster that this process is connected to."""
 
-    def __init__(self, group: HostGroup | None = None) -> None:
-        """With room for hosts; without it this engine starts none."""
-        self._ray, self._group = import_ray(), group
+    def __init__(self, group: HostGroup | None = None, servers: HostGroup | None = None) -> None:
+        """With room for hosts, and for inference servers; without it this engine starts none."""
+        self._ray, self._group, self._servers = import_ray(), group, servers
 
     def nodes(self) -> tuple[Node, ...]:
         """Those that are alive and give out cores."""
@@ -109,6 +111,18 @@ class RayEngine:
             "concurrency_groups": {"slots": 1, "control": 2},
         }
         return RayRemoteHost(ray, ray.remote(**options)(RayHost).remote(), host)
+
+    def server_node(self, server: int) -> str | None:
+        """As Engine says."""
+        node_id = self._servers.node_id(server) if self._servers is not None else None
+        return (self.name_of(node_id) or None) if node_id is not None else None
+
+    def spawn_server(self, server: int, node: str, gpus: int) -> RayRemoteServer:
+        """Begins to start an actor in the room that is reserved for the server."""
+        del node
+        if self._servers is None:
+            raise RuntimeError("no room is reserved for inference servers")
+        return RayRemoteServer(self._ray, self._servers.options(server), gpus)
 
     def put(self, value: np.ndarray) -> Any:
         """Copies an array into the object store, once."""
@@ -153,15 +167,20 @@ class RayEngine:
 
 
 @contextlib.contextmanager
-def engine_with_room(bundles: Sequence[Bundle], how: Reserving) -> Iterator[RayEngine]:
-    """An engine that has room for all of these hosts; given back at the end, when whatever is in it ends.
+def engine_with_room(bundles: Sequence[Bundle], how: Reserving, servers: Sequence[Bundle] = ()) -> Iterator[RayEngine]:
+    """An engine that has room for all of these hosts, and servers; given back at the end, when whatever is in it ends.
 
     Raises:
         UserError: the cluster has no room for all of them in time.
     """
     looking = RayEngine()
-    with reserved(import_ray(), bundles, how, looking.nodes, looking.name_of) as group:
-        yield RayEngine(group)
+    with contextlib.ExitStack() as held:
+        group = held.enter_context(reserved(import_ray(), bundles, how, looking.nodes, looking.name_of))
+        room = None
+        if servers:
+            anywhere = dataclasses.replace(how, spreading="spread")
+            room = held.enter_context(reserved(import_ray(), servers, anywhere, looking.nodes, looking.name_of))
+        yield RayEngine(group, room)
 
 
 class RayRemoteHost:

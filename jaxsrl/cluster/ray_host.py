@@ -1,6 +1,7 @@
 """An environment host as Ray starts it. Imports no jax at first: how jax is set up is decided here, before anything imports it."""
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,12 @@ class RayHost:
     def publish(self, version: int, block: np.ndarray) -> None:
         """As the host does; the block lies in Ray's shared memory."""
         self._host.publish(version, block)
+
+    def use_server(self, server: int, actor: Any) -> None:
+        """As the host does, of a server that is a Ray actor."""
+        from jaxsrl.cluster.ray_server import RayLink
+
+        self._host.use_server(server, RayLink(actor))
 
     def next_slot(self) -> tuple[int, np.ndarray]:
         """As the host does: Ray copies the memory into its object store as it is, before it makes the next call of this group."""

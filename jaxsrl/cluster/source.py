@@ -24,6 +24,7 @@ from jaxsrl.cluster.host_record import HostRecord, joined_observation
 from jaxsrl.cluster.host_setup import require_importable
 from jaxsrl.cluster.look_after import HostCare
 from jaxsrl.cluster.parameters import PublishedVersions, layout_of
+from jaxsrl.cluster.servers import InferenceServers
 from jaxsrl.cluster.traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
 from jaxsrl.runtime.source import SourceConfig, supervision_metrics
 
@@ -67,7 +68,10 @@ class ClusterSource:
         self._traffic = {node: NodeTraffic() for node in dict.fromkeys(nodes.values())}
         self._hosts = [HostRecord(config, self._layout, params, index, node) for index, node in nodes.items()]
         self._care = HostCare(engine, config.supervision)
+        self._servers = InferenceServers(engine, config, params) if plan.calls_servers else None
         try:
+            if self._servers is not None:
+                self._servers.spawn()
             for host in self._hosts:
                 host.spawn(engine, host.node)
         except BaseException:
@@ -75,8 +79,11 @@ class ClusterSource:
             raise
 
     def publish(self, version: int, params: Params) -> None:
-        """Puts parameters into the cluster once, and tells every host of them."""
+        """Puts parameters into the cluster once, and tells whoever acts of them: every host, or every server."""
         put = self._versions.publish(version, params)
+        if self._servers is not None:
+            self._servers.tell(version, put)
+            return
         for host in self._hosts:
             if host.has_begun:
                 host.tell(version, put)
@@ -84,6 +91,8 @@ class ClusterSource:
     def start(self, reset: EpisodeReset) -> None:
         """Has every host begin."""
         self._reset = reset
+        if self._servers is not None:
+            self._servers.begin(self._versions)
         for host in self._hosts:
             if host.remote is not None:
                 host.begin(reset, self._versions)
@@ -130,12 +139,15 @@ class ClusterSource:
             **traffic_totals(self._traffic),
             f"{PREFIX}parameters/bytes": float(self._versions.total_bytes),
             HOSTS_LOST: float(self._care.hosts_lost),
+            **(self._servers.totals() if self._servers is not None else {}),
         }
 
     def close(self) -> None:
-        """Ends the hosts; idempotent."""
+        """Ends the hosts, and the servers that they ask; idempotent."""
         for host in self._hosts:
             host.close()
+        if self._servers is not None:
+            self._servers.close()
 
     def _receive(self, sequence: int, timeout_seconds: float) -> bool:
         """Takes in what comes until every host has sent this sequence; whether that was in time."""
@@ -143,6 +155,8 @@ class ClusterSource:
         try:
             while True:
                 self._care.look_after(self._hosts, self._reset, self._versions)
+                if self._servers is not None:
+                    self._servers.look_after(self._hosts, self._versions, self._reset is not None)
                 if all(sequence in host.slots for host in self._hosts):
                     return True
                 left = timeout_seconds - (time.monotonic() - begin)
@@ -153,17 +167,24 @@ class ClusterSource:
             self._waited_seconds += time.monotonic() - begin
 
     def _take_in(self, timeout_seconds: float) -> None:
-        owners = {call: host for host in self._hosts for call in host.calls()}
-        if not owners:
-            time.sleep(timeout_seconds)  # all hosts are lost, and will be started again
+        hosts = {call: host for host in self._hosts for call in host.calls()}
+        servers = self._servers.calls() if self._servers is not None else {}
+        if not hosts and not servers:
+            time.sleep(timeout_seconds)  # all are lost, and will be started again
             return
-        for call in self._engine.wait(list(owners), timeout_seconds):
-            host = owners[call]
+        for call in self._engine.wait([*hosts, *servers], timeout_seconds):
             try:
-                self._note(host, call, self._engine.get(call))
+                value = self._engine.get(call)
             except HostGoneError as error:
-                self._care.lose(host, str(error), error.node_is_doubted)
+                if call in hosts:
+                    self._care.lose(hosts[call], str(error), error.node_is_doubted)
+                elif self._servers is not None:
+                    self._servers.lose(servers[call], str(error), error.node_is_doubted)
                 return
+            if call in hosts:
+                self._note(hosts[call], call, value)
+            elif self._servers is not None:
+                self._servers.note(servers[call], call, value)
 
     def _note(self, host: HostRecord, call: Call, value: Any) -> None:
         if host.started is call:

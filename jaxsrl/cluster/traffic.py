@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 PREFIX = "cluster/"
 HOSTS_LOST = "cluster/hosts_lost"
+SERVERS_LOST = "cluster/servers_lost"
 _SUMS = ("env_steps", "bytes", "slots", "lag_sum")
 
 
@@ -38,15 +39,28 @@ def traffic_values(totals: Mapping[str, float], gained: Mapping[str, float], sec
         gained: by how much they grew since the record before.
         seconds: since then.
     """
-    rates = {HOSTS_LOST: totals[HOSTS_LOST]} if HOSTS_LOST in totals else {}
+    rates = {name: totals[name] for name in (HOSTS_LOST, SERVERS_LOST) if name in totals}
     for name, amount in gained.items():
         node, _, what = name.removeprefix(PREFIX).rpartition("/")
-        if not name.startswith(PREFIX) or what not in ("env_steps", "bytes", "lag_sum"):
+        if not name.startswith(PREFIX) or what not in ("env_steps", "bytes", "lag_sum", "requests"):
             continue
         where = f"{PREFIX}{node}/" if node else PREFIX
+        if what == "requests":
+            rates |= _of_servers(where, gained, seconds)
+            continue
         if what == "lag_sum":
             slots = gained.get(f"{where}slots", 0.0)
             rates[f"{where}policy_lag"] = amount / slots if slots else 0.0
         else:
             rates[f"{where}{what}_per_second"] = amount / seconds
+    return rates
+
+
+def _of_servers(where: str, gained: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """What inference servers of a node did: requests a second, rows a call, and the mean milliseconds that a request waited."""
+    requests, calls = gained[f"{where}requests"], gained.get(f"{where}calls", 0.0)
+    rates = {f"{where}requests_per_second": requests / seconds}
+    if requests and calls:
+        rates[f"{where}inference_batch_rows"] = gained[f"{where}rows"] / calls
+        rates[f"{where}inference_wait_ms"] = gained[f"{where}queued_seconds"] / requests * 1e3
     return rates

@@ -13,6 +13,7 @@ from jaxsrl.cluster.parameters import layout_of
 from jaxsrl.cluster.place import OpenEngine
 from jaxsrl.cluster.source import ClusterSource
 from jaxsrl.dataflow.plan import Plan, plan_to_json
+from jaxsrl.dataflow.serving_nodes import with_servers_on
 from jaxsrl.run_directory import PLAN, write_json
 from jaxsrl.runtime.host_training import HostTraining
 from jaxsrl.runtime.source import SourceConfig, TrajectorySource
@@ -50,9 +51,13 @@ class ClusterTraining(HostTraining):
 
 
 def plan_where_reserved(plan: Plan, engine: Engine) -> Plan:
-    """The plan with each host where the cluster has reserved room for it."""
+    """The plan with each host, and each inference server that they call, where the cluster has reserved room for it."""
     before = plan.environments.nodes
-    return with_hosts_on(plan, [engine.reserved_node(host) or node for host, node in enumerate(before)])
+    placed = with_hosts_on(plan, [engine.reserved_node(host) or node for host, node in enumerate(before)])
+    if not plan.calls_servers:
+        return placed
+    servers = enumerate(plan.inference.nodes)
+    return with_servers_on(placed, [engine.server_node(server) or node for server, node in servers])
 
 
 def store_bytes(config: SourceConfig) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.dataflow.fragment import Carries, Devices, FragmentKind, Processes, Transport
@@ -64,22 +65,16 @@ def place_servers(plan: Plan, nodes: Sequence[Node], num_servers: int) -> Plan:
         used[name] = used.get(name, 0) + CORES_OF_SERVER
         at.append(name)
     placement = Devices((0,), "gpu" if on_gpus else "cpu")
+    return with_servers_on(plan, at, replicas=num_servers, placement=placement)
+
+
+def with_servers_on(plan: Plan, nodes: Sequence[str], **changes: Any) -> Plan:
+    """The plan with its servers on these nodes instead, and other changes of their fragment."""
     fragments = tuple(
-        dataclasses.replace(fragment, replicas=num_servers, placement=placement, nodes=tuple(at))
-        if fragment.kind is FragmentKind.INFERENCE
-        else fragment
-        for fragment in plan.fragments
+        dataclasses.replace(one, nodes=tuple(nodes), **changes) if one.kind is FragmentKind.INFERENCE else one
+        for one in plan.fragments
     )
-    return dataclasses.replace(
-        plan,
-        fragments=fragments,
-        channels=tuple(
-            dataclasses.replace(channel, transport=Transport.OBJECT_STORE)
-            if channel.carries is Carries.PARAMETERS
-            else channel
-            for channel in plan.channels
-        ),
-    )
+    return dataclasses.replace(plan, fragments=fragments)
 
 
 def choose_node(

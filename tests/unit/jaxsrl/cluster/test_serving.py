@@ -1,0 +1,209 @@
+"""Environment hosts that ask inference servers on other nodes, all of them threads of this process."""
+
+import contextlib
+import dataclasses
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.supervisor_options import SupervisorOptions
+from envpool_bridge.tree import leaves
+from jaxsrl.cluster import action_server
+from jaxsrl.cluster.engine import HostLostError
+from jaxsrl.cluster.source import ClusterSource
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.nodes import plan_on_nodes
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Node, Resources
+from jaxsrl.dataflow.serving_nodes import call_servers, place_servers
+from jaxsrl.environments import source_of
+from jaxsrl.runtime.lifecycle import Lifecycle
+from jaxsrl.runtime.pool_source import PoolSource
+from jaxsrl.runtime.source import SourceConfig
+from tests.unit.jaxsrl.cluster.serving_engine import ServingEngine
+
+ROWS, STEPS, SECONDS = 8, 5, 60.0
+NODES = {"one": 4, "two": 4}
+RESET = EpisodeReset((0,) * ROWS, (None,) * ROWS)
+
+
+def run_of(lag, servers=1, core="none", **changes):
+    """(SourceConfig on a cluster with servers, the same on this machine, parameters of versions 0, 1, ...)."""
+    options = {name: changes.pop(name) for name in ("supervision",) if name in changes}
+    sizes = {"num_envs": ROWS, "num_env_workers": 2, "lanes_per_worker": 1, "rollout_length": STEPS, "env_steps": 1}
+    run = RunConfig(**{**sizes, "max_policy_lag": lag, **changes})
+    source = source_of(EnvConfig("CartPole-v1"))
+    spec = source.spec()
+    network = NetworkConfig(hidden_sizes=(8,), core=core, core_size=4)
+    agent = make_ppo(PPOConfig(num_minibatches=1), spec, network)
+    local = POLICIES["single_learner_fine"](run, Resources(4, "cpu", 1))
+    nodes = [Node(name, cores) for name, cores in NODES.items()]
+    plan = place_servers(plan_on_nodes(call_servers(local), nodes, 2), nodes, servers)
+    config = SourceConfig(source, spec, plan, agent, 7, 0, jax.random.key(1), **options)
+    init = jax.jit(lambda seed: agent.init(jax.random.key(seed)).params)
+    return config, dataclasses.replace(config, plan=local), [jax.device_get(init(seed)) for seed in range(6)]
+
+
+@contextlib.contextmanager
+def served(config):
+    engine = ServingEngine(NODES)
+    source = ClusterSource(config, engine)
+    try:
+        yield source, engine
+    finally:
+        source.close()
+        engine.close()
+
+
+def arrays_of(slots):
+    names = ("is_first", "action", "reward", "terminated", "truncated", "valid", "policy_version")
+    parts = [
+        [
+            *leaves(slot.observation),
+            *(getattr(slot, name) for name in names),
+            *(slot.extras[name] for name in sorted(slot.extras)),
+            *leaves(slot.agent_state),
+        ]
+        for slot in slots
+    ]
+    return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
+
+
+def collect(source, params, sequences, first=0):
+    found = []
+    for version in range(first, first + sequences):
+        assert source.acquire(SECONDS) == version
+        found.append(arrays_of(source.slots(version)))
+        source.publish(version + 1, params[version + 1])
+        source.release(version)
+    return found
+
+
+def collect_locally(config, params, sequences):
+    lifecycle = Lifecycle()
+    source = PoolSource(config, jax.local_devices()[:1], lifecycle)
+    try:
+        source.publish(0, params[0])
+        source.start(RESET)
+        return collect(source, params, sequences)
+    finally:
+        lifecycle.join()
+        source.close()
+
+
+def require_same(found, wanted):
+    assert len(found) == len(wanted)
+    for mine, reference in zip(found, wanted, strict=True):
+        for one, other in zip(mine, reference, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("lag", "servers", "core"), [pytest.param(0, 1, "gru", marks=pytest.mark.slow), (1, 2, "none")]
+)
+def test_servers_elsewhere_choose_what_one_here_does_to_the_bit(lag, servers, core):
+    config, local, params = run_of(lag, servers, core)
+    with served(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        found = collect(source, params, 4)
+        assert [server.calls.count("publish") > 0 for server in engine.servers] == [True] * servers
+        assert not any("publish" in host.calls for host in engine.hosts)
+        assert all(server.asked >= 4 * STEPS * 2 // servers for server in engine.servers)
+    require_same(found, collect_locally(local, params, 4))
+
+
+@pytest.mark.parametrize("core", ["gru", pytest.param("none", marks=pytest.mark.slow)])
+def test_servers_that_are_lost_in_the_middle_of_slots_change_nothing(core):
+    config, local, params = run_of(1, 1, core)
+    with served(config) as (source, engine):
+        engine.servers[0].dies_at = 2 * (STEPS + 2)  # two lanes ask
+        engine.deaths = [2 * STEPS + 3]
+        source.publish(0, params[0])
+        source.start(RESET)
+        found = collect(source, params, 4)
+        assert source.totals()["cluster/servers_lost"] == 2
+        assert source.totals()["cluster/hosts_lost"] == 0
+        assert (len(engine.servers), len(engine.hosts)) == (3, 2)
+    require_same(found, collect_locally(local, params, 4))
+
+
+@pytest.mark.slow
+def test_a_host_that_is_lost_is_followed_at_the_servers_too():
+    config, local, params = run_of(0, 1, "gru")
+    with served(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        engine.hosts[1].kill()  # before it sent anything: its successor begins as if nothing had happened
+        found = collect(source, params, 3)
+        assert source.totals()["cluster/hosts_lost"] == 1
+        assert len(engine.servers) == 1
+    require_same(found, collect_locally(local, params, 3))
+
+
+@pytest.mark.slow
+def test_a_server_that_is_lost_too_often_ends_the_run_with_its_name():
+    config, _, params = run_of(0, supervision=SupervisorOptions(max_restarts=1))
+    with served(config) as (source, engine):
+        engine.servers[0].dies_at = 3
+        engine.deaths = [3]
+        source.publish(0, params[0])
+        source.start(RESET)
+        with pytest.raises(HostLostError, match=r"inference server 0 \(rows 0 to 7\) on node \w+ was lost more than 1"):
+            collect(source, params, 3)
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_answer_is_ended_and_followed():
+    config, local, params = run_of(0, supervision=SupervisorOptions(step_timeout_seconds=0.3))
+    with served(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        found = collect(source, params, 1)
+        silent = engine.servers[0]
+        silent.server._calls.act = lambda *_: wait_until(lambda: silent.gone)
+        found += collect(source, params, 2, first=1)
+        assert silent.gone
+    require_same(found, collect_locally(local, params, 3))
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + SECONDS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    raise RuntimeError("ended")
+
+
+def test_merged_lanes_of_several_hosts_share_calls(monkeypatch):
+    monkeypatch.setattr(action_server, "GATHER_SECONDS", 30.0)  # nobody may be missing
+    config, _, params = run_of(0, inference_batching="merged")
+    with served(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        found = collect(source, params, 2)
+        stats = engine.servers[0].server.stats().result(SECONDS)
+    assert stats["requests"] == 2 * stats["calls"] >= 2 * 2 * STEPS
+    assert stats["rows"] == ROWS * stats["calls"]
+    assert (found[1][7] == 1).all()  # the version that acted
+
+
+@pytest.mark.slow
+def test_what_the_agent_raises_at_a_server_ends_the_run_with_it():
+    config, _, params = run_of(0)
+    with served(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        collect(source, params, 1)
+
+        def act(*_):
+            raise ValueError("the network came off")
+
+        engine.servers[0].server._calls.act = act
+        with pytest.raises(ValueError, match="the network came off"):
+            collect(source, params, 3, first=1)
