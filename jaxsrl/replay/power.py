@@ -17,26 +17,25 @@ from agents.api import Array
 
 _PARTS = 4096
 _ONE = 2**30
+# Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
+_BITS = {number: np.array(number, np.uint32) for number in (5, 7, 11, 13, 18, 23, 30, 64)}
+_BITS_BELOW = {number: np.array(2**number - 1, np.uint32) for number in (11, 12, 13, 30)}
 _TINY = np.float32(2.0**-126)  # below it, processors differ
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Tables:
-    """Of one exponent; uint32 but for `whole`.
+    """Of one exponent; uint32. Pairs lie side by side, so that one look finds both.
 
     Attributes:
-        log, log_step: [4096] alpha log2(1 + i / 4096) in 2^-30, and the difference to the next.
-        whole: [256] int32, of alpha times the exponent of a float32 with these bits.
-        part: [256] what follows its point, in 2^-30.
-        exp, exp_step: [4096] 2^(i / 4096) - 1 in 2^-30, and the difference to the next.
+        log: [4096, 2] alpha log2(1 + i / 4096) in 2^-30, and how far it is to the next.
+        shift: [256, 2] of alpha times the exponent of a float32 with these bits: the whole part plus 127, the rest in 2^-30.
+        exp: [4096, 2] 2^(i / 4096) - 1 in 2^-30, and how far it is to the next.
     """
 
     log: np.ndarray
-    log_step: np.ndarray
-    whole: np.ndarray
-    part: np.ndarray
+    shift: np.ndarray
     exp: np.ndarray
-    exp_step: np.ndarray
 
 
 @functools.cache
@@ -45,8 +44,8 @@ def _tables(exponent: float) -> _Tables:
     log, exp = np.rint(exponent * np.log2(1.0 + places) * _ONE), np.rint((2.0**places - 1.0) * _ONE)
     scaled = np.rint(exponent * (np.arange(256) - 127.0) * _ONE)
     whole = np.floor(scaled / _ONE)
-    small = [values.astype(np.uint32) for values in (log[:-1], np.diff(log), scaled - whole * _ONE, exp[:-1], np.diff(exp))]
-    return _Tables(small[0], small[1], whole.astype(np.int32), *small[2:])
+    pairs = ((log[:-1], np.diff(log)), (whole + 127, scaled - whole * _ONE), (exp[:-1], np.diff(exp)))
+    return _Tables(*(np.stack(pair, axis=1).astype(np.uint32) for pair in pairs))
 
 
 def power(base: Array, exponent: float) -> Array:
@@ -61,13 +60,12 @@ def power(base: Array, exponent: float) -> Array:
     """
     if exponent == 1.0:
         return base
-    tables = _tables(exponent)
 
     def look_up(table: np.ndarray, place: Array) -> Array:
         return jnp.asarray(table).at[place].get(mode="promise_in_bounds")
 
     bits = jax.lax.bitcast_convert_type(jnp.maximum(base, _TINY), jnp.uint32)
-    return jax.lax.bitcast_convert_type(_power(bits, tables, look_up), jnp.float32)
+    return jax.lax.bitcast_convert_type(_power(bits, _tables(exponent), look_up), jnp.float32)
 
 
 def power_on_host(base: np.ndarray, exponent: float) -> np.ndarray:
@@ -75,19 +73,20 @@ def power_on_host(base: np.ndarray, exponent: float) -> np.ndarray:
     if exponent == 1.0:
         return base
     bits = np.maximum(base, _TINY).view(np.uint32)
-    return _power(bits, _tables(exponent), np.ndarray.take).view(np.float32)
+    return _power(bits, _tables(exponent), _rows_of).view(np.float32)
+
+
+def _rows_of(table: np.ndarray, place: np.ndarray) -> np.ndarray:
+    return table.take(place, 0)
 
 
 def _power(bits: Any, tables: _Tables, look_up: Any) -> Any:
     """uint32 bits of the powers of float32 numbers with these bits; the same operations on arrays of either kind."""
-    uint32 = np.uint32
-    shift, place = bits >> uint32(23), (bits >> uint32(11)) & uint32(_PARTS - 1)
-    between = look_up(tables.log_step, place) * (bits & uint32(2**11 - 1))
-    log = look_up(tables.log, place) + (between >> uint32(11)) + look_up(tables.part, shift)
-    whole = look_up(tables.whole, shift) + (log >> uint32(30)).astype(np.int32)
-    part = log & uint32(_ONE - 1)
-    place = part >> uint32(18)
-    between = look_up(tables.exp_step, place) * ((part >> uint32(5)) & uint32(2**13 - 1))
-    exp = look_up(tables.exp, place) + (between >> uint32(13))
+    log = look_up(tables.log, (bits >> _BITS[11]) & _BITS_BELOW[12])
+    shift = look_up(tables.shift, bits >> _BITS[23])
+    found = log[..., 0] + ((log[..., 1] * (bits & _BITS_BELOW[11])) >> _BITS[11]) + shift[..., 1]
+    part = found & _BITS_BELOW[30]
+    exp = look_up(tables.exp, part >> _BITS[18])
+    mantissa = exp[..., 0] + ((exp[..., 1] * ((part >> _BITS[5]) & _BITS_BELOW[13])) >> _BITS[13])
     # A mantissa that rounds up to 2 carries over into the exponent, as it should.
-    return ((whole + np.int32(127)).astype(uint32) << uint32(23)) + ((exp + uint32(64)) >> uint32(7))
+    return ((shift[..., 0] + (found >> _BITS[30])) << _BITS[23]) + ((mantissa + _BITS[64]) >> _BITS[7])
