@@ -5,6 +5,7 @@
 import contextlib
 import importlib
 import json
+import logging
 import os
 import select
 import shutil
@@ -25,6 +26,8 @@ _QUIET = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging":
 _MIN_STORE_BYTES = 100 << 20
 _ANSWER_SECONDS = 180.0
 _END_SECONDS = 30.0
+_STARTS = 3  # Ray gives each node half a minute to start, whatever else the machine does
+_LOG = logging.getLogger("jaxsrl.cluster")
 _LONGEST_PLACE = 14
 _ADDRESS = "address"  # file in the cluster's directory
 
@@ -53,18 +56,22 @@ class LocalCluster:
             raise UserError(
                 "--run.cluster local starts a cluster, but this process is connected to one: use --run.cluster auto"
             )
-        self.directory = Path(tempfile.mkdtemp(prefix="jaxsrl-ray-", dir=_place()))  # which nobody else can enter
-        self._token = make_token(self.directory)
-        self._process = self._start(cores_per_node, max(object_store_bytes, _MIN_STORE_BYTES))
-        try:
-            address = self._answer()["address"]
-            for number in range(num_nodes):
-                self.add_node(f"node{number + 1}")
-            (self.directory / _ADDRESS).write_text(address)
-            _connect(address, self._token)
-        except BaseException:
-            self.close()
-            raise
+        for attempt in range(_STARTS):
+            self.directory = Path(tempfile.mkdtemp(prefix="jaxsrl-ray-", dir=_place()))  # which nobody else can enter
+            self._token = make_token(self.directory)
+            self._process = self._start(cores_per_node, max(object_store_bytes, _MIN_STORE_BYTES))
+            try:
+                self._connect_to(num_nodes)
+            except BridgeError as error:
+                self.close()
+                if attempt == _STARTS - 1:
+                    raise
+                _LOG.warning("%s It is started again.", str(error).splitlines()[0])
+            except BaseException:
+                self.close()
+                raise
+            else:
+                return
 
     def add_node(self, name: str) -> None:
         """Starts one more node; returns when it has joined."""
@@ -89,6 +96,14 @@ class LocalCluster:
             self._process.stdout.close()
         self._log.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _connect_to(self, num_nodes: int) -> None:
+        """Connects this process once the head and the nodes have started."""
+        address = self._answer()["address"]
+        for number in range(num_nodes):
+            self.add_node(f"node{number + 1}")
+        (self.directory / _ADDRESS).write_text(address)
+        _connect(address, self._token)
 
     def _start(self, cores: int, store_bytes: int) -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", "jaxsrl.cluster.ray_nodes", str(self.directory), str(cores), str(store_bytes)]
@@ -122,8 +137,8 @@ class LocalCluster:
         if not line:
             log = self._log.read()[-2000:]
             raise BridgeError(
-                f"the local Ray cluster did not answer within {_ANSWER_SECONDS:g} s (exit status {self._process.poll()}); what it "
-                f"said:\n{log}"
+                f"the local Ray cluster did not start (exit status {self._process.poll()}, {_ANSWER_SECONDS:g} s at most for a "
+                f"node): is the machine too busy?\nWhat it said:\n{log}"
             )
         return json.loads(line)
 

@@ -77,7 +77,7 @@ def main(directory: str, cores: int, object_store_bytes: int) -> None:
     os.environ.update(ENVIRONMENT)
     os.environ["RAY_TMPDIR"] = directory
     Path(directory, "ray").mkdir(exist_ok=True)
-    nodes = Nodes(cores, object_store_bytes)
+    nodes = Nodes(cores, object_store_bytes)  # who fails leaves the files to whoever has started it
     try:
         answers.write(json.dumps({"address": nodes.address}) + "\n")
         for line in sys.stdin:
@@ -86,7 +86,7 @@ def main(directory: str, cores: int, object_store_bytes: int) -> None:
             answers.write(json.dumps({"done": line.strip()}) + "\n")
     finally:
         nodes.close()
-        shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -122,12 +122,16 @@ def test_when_the_learner_is_killed_its_hosts_end_and_their_room_is_free(cluster
     finally:
         learner.kill()
         learner.wait(30.0)
+        killed_at = time.monotonic()
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
         hosts = {pid for pid in ray_processes(directory) - before if is_host(pid)}
         if not hosts and not groups_held():
+            print(
+                f"seconds from the learner's death until its hosts and their room are gone: {time.monotonic() - killed_at:.1f}"
+            )
             break
-        time.sleep(0.2)
+        time.sleep(0.05)
     assert (hosts, groups_held()) == (set(), [])
     assert find_leftovers(tmp_path, clean=False) == []
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
@@ -139,3 +143,18 @@ def is_host(pid):
     except OSError:
         return False
     return b"RayHost" in words or b"envpool" in words or b"jaxsrl" in words
+
+
+def test_the_room_of_a_dead_node_moves_to_another_one(cluster):
+    from jaxsrl.cluster.ray_engine import engine_with_room
+
+    wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
+    cluster.add_node("node3")
+    with engine_with_room([Bundle(3), Bundle(3)], Reserving("strict_spread", wait_seconds=20.0)) as engine:
+        at = [engine.reserved_node(host) for host in (0, 1)]
+        free = ({"node1", "node2", "node3"} - set(at)).pop()
+        cluster.remove_node(at[0])
+        begin = time.monotonic()
+        wait_until(lambda: engine.reserved_node(0) not in (at[0], None))
+        print(f"seconds from a node's death until its room has moved: {time.monotonic() - begin:.1f}")
+        assert [engine.reserved_node(host) for host in (0, 1)] == [free, at[1]]

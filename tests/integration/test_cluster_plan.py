@@ -1,0 +1,75 @@
+"""`jaxsrl plan` of learner processes, with and without a cluster: who is where, without starting anything."""
+
+import importlib
+import json
+
+import pytest
+
+import jaxsrl.cli
+from envpool_bridge import forkserver
+
+TWO = (
+    "experiments/ppo_cartpole.py",
+    "--gpus",
+    "1",
+    "--cores",
+    "8",
+    "--run.num-devices",
+    "2",
+    "--run.num-env-workers",
+    "4",
+)
+PROCESSES = ("--run.distributed.coordinator", "learner-0:7777", "--run.distributed.num-processes", "2")
+PROCESSES = (*PROCESSES, "--run.distributed.process-id", "0")
+HOSTS = ("--cluster", "local", "--run.cluster-nodes", "4", "--run.lanes-per-worker", "1")
+
+
+@pytest.fixture(autouse=True)
+def nothing_starts(monkeypatch):
+    def no_process(self):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(forkserver.ForkServer, "__init__", no_process)
+
+
+def shown(capsys, *arguments):
+    jaxsrl.cli.main(["plan", *arguments])
+    return capsys.readouterr().out
+
+
+def test_a_plan_of_learner_processes_on_a_cluster_says_who_has_which_hosts_rows_and_devices(capsys):
+    pytest.importorskip("ray")
+    found = json.loads(shown(capsys, *TWO, *PROCESSES, *HOSTS, "--policy", "single_learner_coarse", "--json"))
+    assert found["processes"] == [
+        {"process": 0, "devices": [0], "rows": [0, 63], "replicas": [0, 1], "nodes": ["node1", "node2"]},
+        {"process": 1, "devices": [1], "rows": [64, 127], "replicas": [2, 3], "nodes": ["node3", "node4"]},
+    ]
+    table = shown(capsys, *TWO, *PROCESSES, *HOSTS, "--run.cluster-placement", "strict_pack").split(
+        "learner processes"
+    )[1]
+    assert "64-127" in table
+    assert "node1, node1" in table
+
+
+def test_without_a_cluster_it_shows_each_process_with_its_own_environments(capsys):
+    table = shown(capsys, *TWO, *PROCESSES).split("learner processes")[1].split("channels")[0]
+    assert "replicas" in table
+    assert "node" not in table
+    assert "0-63" in table
+
+
+def test_a_number_of_processes_that_only_the_scheduler_knows_is_asked_for(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        shown(capsys, *TWO, "--run.distributed.coordinator", "auto")
+    assert stopped.value.code == 2
+    assert "use --run.distributed.coordinator HOST:PORT --run.distributed.num-processes N" in capsys.readouterr().err
+
+
+def test_hosts_that_do_not_divide_over_the_processes_are_refused(capsys, monkeypatch):
+    monkeypatch.setattr("jaxsrl.cluster.ray_engine.import_ray", lambda: importlib.import_module("json"))
+    with pytest.raises(SystemExit) as stopped:
+        shown(capsys, *TWO, *PROCESSES, "--cluster", "local", "--run.cluster-nodes", "3")
+    assert stopped.value.code == 2
+    assert (
+        "3 environment hosts do not divide over 2 learner processes: use --run.cluster-nodes" in capsys.readouterr().err
+    )
