@@ -1,4 +1,7 @@
-"""Which windows of a buffer on the host can be drawn: `selector` in numpy, to the bit, for draws that wait for no compiled program."""
+"""Which windows of a buffer on the host can be drawn: `selector` in numpy, to the bit.
+
+A draw waits for no compiled program, whose call alone would take longer than the rest of it.
+"""
 
 import numpy as np
 
@@ -152,7 +155,11 @@ class HostSelector:
         self._stale, self._num_windows, self._windows = False, windows, np.int32(windows)
         self._insertions = np.uint32(self._num_insertions).view(np.int32)
         if windows and self._tree is None:
-            self._youngest, self._now, self._limit = np.array(youngest), np.array(self.next_step), np.array(windows, np.uint64)
+            self._youngest, self._now, self._limit = (
+                np.array(youngest),
+                np.array(self.next_step),
+                np.array(windows, np.uint64),
+            )
             self._probability.fill(np.float32(1.0) / np.float32(windows))
 
     def _leaves(self, begins: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ from jaxsrl.replay.sample_memory import SampleMemory, is_large
 from jaxsrl.replay.sizes import RingSizes
 from jaxsrl.replay.storage import storage_shapes
 
-
 _FORM = operator.attrgetter("shape", "dtype")
 
 
@@ -47,7 +46,6 @@ class _Leaf(NamedTuple):
         """What lies at these places of `flat`, all of them within bounds."""
         # Any mode but "raise" looks no further, and writes directly into what it is given.
         return self.flat.take(places, 0, None if self.memory is None else self.memory.take(), "clip")
-
 
     def by_slot(self, sizes: RingSizes) -> np.ndarray:
         """[C // T, T, B, ...], the same memory."""
@@ -82,7 +80,9 @@ class HostStorage:
         self._step_leaves, self._observed, self._states = _leaves_by_kind(sizes, self.arrays)
         self._whole = [(leaf.place, leaf.by_slot(sizes)) for leaf in self._step_leaves]
         self._whole += [(leaf.place, leaf.ring) for leaf in self._states]
-        self._framed = [(leaf.place, leaf.by_slot(sizes), leaf.ring[sizes.ring_steps], leaf.before) for leaf in self._observed]
+        self._framed = [
+            (leaf.place, leaf.by_slot(sizes), leaf.ring[sizes.ring_steps], leaf.before) for leaf in self._observed
+        ]
         # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
         self._num_rows, self._ring_steps = np.array(sizes.num_rows), np.array(sizes.ring_steps)
         # A column: times of a window's steps, from the first frame that is needed to the one after the last.

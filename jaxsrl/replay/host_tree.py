@@ -1,5 +1,7 @@
 """The sum-tree of `sum_tree` in numpy: the same array, the same additions in the same order, to the bit."""
 
+import itertools
+
 import numpy as np
 
 from jaxsrl.replay.sum_tree import FAN_OUT, level_offsets
@@ -16,7 +18,7 @@ class HostTree:
         """A tree of zeros."""
         offsets = level_offsets(num_leaves)
         self.nodes = np.zeros(offsets[-1], np.float32)
-        self._levels = [self.nodes[first:last] for first, last in zip(offsets[:-1], offsets[1:], strict=True)]
+        self._levels = [self.nodes[first:last] for first, last in itertools.pairwise(offsets)]
         self._families = [level.reshape(-1, FAN_OUT) for level in self._levels]
 
     @property

@@ -33,7 +33,7 @@ class _Bound(NamedTuple):
 
 
 class StepKeys(NamedTuple):
-    """Keys of one gradient step, each for one use: drawing (as words, uint32), the agent's update, and each step of `Replay.prepare`."""
+    """Keys of one gradient step, each for one use: drawing (its words, uint32), the agent's update, each of `Replay.prepare`."""
 
     draw: Array
     update: Array

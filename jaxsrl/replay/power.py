@@ -1,8 +1,8 @@
 """x^alpha in whole numbers: what a compiled program, on any device, and numpy compute alike, to the bit.
 
-Powers of float32 are rounded differently by every library, and a sum-tree of weights would differ with them. Here logarithm and
-exponential are tables of 4096 parts with straight lines between, in 30 bits after the point: within 9e-8 of the power, of which 6e-8 are
-the rounding to float32.
+Powers of float32 are rounded differently by every library, and a sum-tree of weights would differ with them. Here logarithm
+and exponential are tables of 4096 parts with straight lines between, in 30 bits after the point: within 9e-8 of the power, of
+which 6e-8 are the rounding to float32.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def _tables(exponent: float) -> _Tables:
 
 
 def power(base: Array, exponent: float) -> Array:
-    """base ** exponent, in a compiled program.
+    """The power of each number, in a compiled program.
 
     Args:
         base: [n] float32, positive and finite.

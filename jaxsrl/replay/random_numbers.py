@@ -1,7 +1,8 @@
 """Random numbers that a compiled program and numpy draw alike, to the bit: Philox, from a key and a counter.
 
-Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Philox4x64-10, which numpy has as a bit generator whose stream
-is guaranteed. A key gives one stream, the counter numbers its blocks of four; so the host asks numpy and waits for no compiled program.
+Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Philox4x64-10, which numpy has as a bit generator and
+whose stream it guarantees. A key gives one stream, and the counter numbers its blocks of four: the host asks numpy, and
+waits for no compiled program.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Which windows can be drawn, and with what probability: pure functions that know of steps by their numbers only.
 
-A buffer on the host has them in numpy (`host_selector`): whole numbers, and float32 operations whose result is defined to the last bit, in
-the same order, so that both draw the same windows from the same key.
+A buffer on the host has them in numpy (`host_selector`): whole numbers, and operations on float32 whose result is defined to the
+last bit, in the same order, so that both draw the same windows from the same key.
 Windows are drawn independently, each with replacement. A window is drawn from when its last step has been inserted until the
 first step it needs is overwritten; it never spans the seam between the newest and the oldest step.
 """

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.replay.pace import PaceState, first_pace_state, make_pace, steps_due
+from jaxsrl.replay.pace import HostPace, PaceState, first_pace_state, make_pace, steps_due
 
 
 def all_steps(pace, count):
@@ -84,3 +84,19 @@ def test_no_steps_and_too_many_are_refused():
         UserError, match="1000000000.0 are 4000000000 gradient steps for a trajectory of 1024 env steps"
     ):
         make_pace(ReplayConfig(samples_per_insert=1e9), 1024)
+
+
+@pytest.mark.parametrize(("samples", "env_steps"), [(0.3, 7), (317.7, 60), (8.0, 4096)])
+def test_a_buffer_on_the_host_counts_the_same_steps(samples, env_steps):
+    pace = make_pace(ReplayConfig(batch_size=48, min_size=777, samples_per_insert=samples), env_steps)
+    host, device, step = HostPace(pace), first_pace_state(pace), jax.jit(partial(steps_due, pace))
+    rng = np.random.default_rng(0)
+    for number in range(300):
+        can_draw = bool(rng.random() < 0.8)
+        due, device = step(device, can_draw)
+        assert host.steps_due(can_draw) == int(due)
+        if number % 100 == 50:
+            saved, host = jax.device_get(device), HostPace(pace)
+            host.restore(saved)
+    jax.tree.map(np.testing.assert_array_equal, host.arrays(), device)
+    assert [leaf.dtype for leaf in jax.tree.leaves(host.arrays())] == [np.int32] * 3

@@ -1,0 +1,55 @@
+"""The sum-tree in numpy, by the same independent loops as the compiled one."""
+
+import numpy as np
+import pytest
+
+from jaxsrl.replay.host_tree import HostTree
+from tests.unit.jaxsrl.replay.test_sum_tree import drawn_from, flat, random_weights, sums_of
+
+SIZES = [1, 16, 33, 4096, 40_000]
+
+
+def tree_of(weights):
+    tree = HostTree(len(weights))
+    tree.write(np.arange(len(weights)), weights)
+    tree.add_up(np.arange(-(-len(weights) // 16)))
+    return tree
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_sums_and_drawn_leaves_are_those_of_loops(count):
+    rng = np.random.default_rng(count)
+    weights = random_weights(rng, count)
+    weights[rng.integers(count)] = 0.5
+    tree, levels = tree_of(weights), sums_of(weights)
+    np.testing.assert_array_equal(tree.nodes, flat(levels))
+    assert tree.num_levels == len(levels)
+    uniform = rng.random((len(levels), 300), np.float32)
+    uniform[:, 0], uniform[:, 1] = 0.0, 1 - 2**-24
+    leaves, found = tree.draw(uniform)
+    np.testing.assert_array_equal(leaves, drawn_from(levels, uniform))
+    np.testing.assert_array_equal(found, weights[leaves] / np.cumsum(levels[-1][0], dtype=np.float32)[-1])
+    assert found.min() > 0.0
+
+
+@pytest.mark.parametrize("count", [33, 1500, 40_000])
+def test_any_leaves_change_as_in_loops(count):
+    rng, weights, tree = np.random.default_rng(1), np.zeros(count, np.float32), HostTree(count)
+    for size in (1, 5, 40, 700):
+        for _ in range(5):
+            leaf, new = rng.integers(0, count, size), random_weights(rng, size)
+            tree.write(leaf, new)
+            tree.add_up(leaf // 16)
+            for place, weight in zip(leaf, new, strict=True):
+                weights[place] = weight  # of equal ones the last
+        np.testing.assert_array_equal(tree.nodes, flat(sums_of(weights)))
+    places = rng.integers(count, size=50)
+    np.testing.assert_array_equal(tree.weights_at(places), weights[places])
+
+
+def test_no_rounding_error_stays():
+    tree = HostTree(64)
+    for weight in (1e8, 3.0, 1e-3):
+        tree.write(np.zeros(1, np.int64), np.array([weight], np.float32))
+        tree.add_up(np.zeros(1, np.int64))
+    np.testing.assert_array_equal(tree.nodes[:2], np.float32([1e-3, 0.0]))
