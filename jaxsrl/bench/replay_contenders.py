@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from agents.api import Array, Trajectory
+from jaxsrl.bench.replay_numpy import NumpyRing, careful_ring, plain_ring, steps_of
 from jaxsrl.bench.replay_sizes import BenchSizes
 from jaxsrl.replay.host_buffer import HostBuffer
 from jaxsrl.replay.selector import Selection, draw, first_selection, insert_slot, update_priorities
@@ -54,7 +55,7 @@ class _InProcess:
 
     sizes: BenchSizes
     insert_one: Callable[[], None]
-    sample_one: Callable[[], None]
+    sample_one: Callable[[], object]
     num_bytes: int
 
     def insert_some(self) -> int:
@@ -72,19 +73,20 @@ class _InProcess:
 
 
 def installed_contenders(sizes: BenchSizes, priority_exponent: float) -> dict[str, Contender]:
-    """By name: ours on the "device" and on the "host", a ring in "numpy", "flashbax" where it is installed."""
+    """By name: ours on the "device" and on the "host", two rings in numpy, "flashbax" where it is installed."""
     contenders: dict[str, Contender] = {
         "device": _device(sizes, priority_exponent),
         "host": _host(sizes, priority_exponent),
     }
     if not priority_exponent:
-        contenders["numpy"] = _numpy(sizes)
+        contenders["numpy"] = _numpy(sizes, plain_ring(sizes))
+        contenders["numpy, same rules"] = _numpy(sizes, careful_ring(sizes))
     if importlib.util.find_spec("flashbax") is not None:
         contenders["flashbax"] = _flashbax(sizes, priority_exponent)
     return contenders
 
 
-def _rate(call: Callable[[], None], seconds: float) -> float:
+def _rate(call: Callable[[], object], seconds: float) -> float:
     turns, start = 0, time.perf_counter()
     while True:
         call()
@@ -149,35 +151,8 @@ def _host(sizes: BenchSizes, priority_exponent: float) -> Contender:
     return _InProcess(sizes, lambda: buffer.insert(slot), sample_one, buffer.num_bytes)
 
 
-def _steps(sizes: BenchSizes, slot: Trajectory) -> dict[str, Any]:
-    """[T, B, ...] arrays of a slot's steps, all of one length."""
-    first, count = sizes.frames - 1, sizes.rollout_length
-    steps = {field.name: getattr(slot, field.name) for field in dataclasses.fields(slot)}
-    del steps["extras"], steps["agent_state"]
-    return {**steps, **{name: steps[name][first : first + count] for name in ("observation", "is_first")}}
-
-
-def _numpy(sizes: BenchSizes) -> Contender:
-    """The ring that anybody would write: an array a field, slices in, fancy indices out."""
-    steps = _steps(sizes, sizes.slot())
-    arrays = {name: np.zeros((sizes.ring_steps, *array.shape[1:]), array.dtype) for name, array in steps.items()}
-    rng, position = np.random.default_rng(0), [0]
-
-    def insert_one() -> None:
-        start = position[0]
-        for name, array in steps.items():
-            arrays[name][start : start + sizes.rollout_length] = array
-        position[0] = (start + sizes.rollout_length) % sizes.ring_steps
-
-    def sample_one() -> None:
-        oldest = rng.integers(0, sizes.ring_steps - sizes.frames, sizes.batch_size)
-        rows = rng.integers(0, sizes.num_rows, sizes.batch_size)
-        begin = position[0] + oldest
-        places = (begin + np.arange(sizes.sequence_length)[:, None]) % sizes.ring_steps
-        for name, array in arrays.items():
-            _ = array[places if name in {"observation", "is_first"} else places[sizes.frames - 1], rows]
-
-    return _InProcess(sizes, insert_one, sample_one, sum(array.nbytes for array in arrays.values()))
+def _numpy(sizes: BenchSizes, ring: NumpyRing) -> Contender:
+    return _InProcess(sizes, ring.insert_one, ring.sample_one, ring.num_bytes)
 
 
 def _flashbax(sizes: BenchSizes, priority_exponent: float) -> Contender:
@@ -197,7 +172,7 @@ def _flashbax(sizes: BenchSizes, priority_exponent: float) -> Contender:
         buffer: Any = make(**lengths, device=jax.default_backend())
     else:
         buffer = flashbax.make_trajectory_buffer(**lengths)
-    rows_first = {name: np.swapaxes(array, 0, 1) for name, array in _steps(sizes, sizes.slot()).items()}
+    rows_first = {name: np.swapaxes(array, 0, 1) for name, array in steps_of(sizes, sizes.slot()).items()}
     state = jax.jit(buffer.init)({name: array[0, 0] for name, array in rows_first.items()})
     held, num_bytes = {"state": state, "number": 0}, _bytes(state)
     batch = jax.device_put(rows_first)

@@ -4,11 +4,13 @@ import importlib.util
 import json
 import sys
 
+import numpy as np
 import pytest
 
 import jaxsrl.bench.replay
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.replay import bench_replay
+from jaxsrl.bench.replay_numpy import careful_ring, plain_ring
 from jaxsrl.bench.replay_reverb import reverb_contender
 from jaxsrl.bench.replay_sizes import BenchSizes
 
@@ -22,7 +24,7 @@ def test_every_contender_inserts_and_draws_in_one_json_object(monkeypatch, expon
     found = bench_replay(("atari",), exponent, rounds=2, seconds=0.01)
     assert json.loads(json.dumps(found)) == found
     rows = {row["contender"]: row for row in found["atari"]}
-    expected = {"device", "host"} | ({"numpy"} if not exponent else set())
+    expected = {"device", "host"} | ({"numpy", "numpy, same rules"} if not exponent else set())
     if importlib.util.find_spec("flashbax") is not None:
         expected.add("flashbax")
     assert set(rows) == expected
@@ -40,6 +42,29 @@ def test_every_contender_inserts_and_draws_in_one_json_object(monkeypatch, expon
         there, back = rows["host"][f"{rate}_ratio_of_device"], rows["device"][f"{rate}_ratio_of_host"]
         assert there > 0.0
         assert back > 0.0
+
+
+@pytest.mark.parametrize("ring", [plain_ring, careful_ring])
+def test_rings_in_numpy_give_windows_of_the_steps_that_were_inserted(ring):
+    found, slot = ring(SMALL), SMALL.slot()
+    counts = range(4) if ring is plain_ring else range(1)
+    for _ in counts:  # 16 steps of 16 rows: the ring has room for 64
+        found.insert_one()
+    windows = found.sample_one()
+    rows = SMALL.num_rows
+    steps = slot.observation[3:19].reshape(16, rows, -1)
+    for index in range(SMALL.batch_size):
+        frames = windows["observation"][:, index].reshape(5, -1)
+        place, row = np.argwhere((steps == frames[3]).all(axis=2))[0]
+        after = slot.observation[3 + place + 1] if ring is careful_ring or place < 15 else slot.observation[3]
+        np.testing.assert_array_equal(frames[4], after[row].reshape(-1))
+        if ring is careful_ring:
+            expected = slot.observation[place : place + 3, row].reshape(3, -1)
+            np.testing.assert_array_equal(frames[:3], expected)
+        assert windows["reward"][index] == slot.reward[place, row]
+        assert windows["is_first"].shape == (5, SMALL.batch_size)
+    if ring is careful_ring:
+        np.testing.assert_allclose(windows["probability"], 1 / 256)
 
 
 def test_nothing_to_measure_is_refused():
