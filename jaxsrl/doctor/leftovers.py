@@ -1,7 +1,8 @@
 """What dead runs left behind, and taking it away. What is of a run that lives is never touched.
 
 The names of shared memory are gone as soon as it is made and the kernel ends workers with their parent, so that there should be
-nothing; a process that is killed between two system calls, or in the middle of a checkpoint, leaves something all the same.
+nothing; a process that is killed between two system calls, in the middle of a checkpoint, or while it has a Ray cluster of its own,
+leaves something all the same.
 """
 
 import contextlib
@@ -11,8 +12,10 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from jaxsrl.doctor.cluster_files import dead_clusters, places_of_clusters
 
 _NAME = re.compile(r"(?:sem\.)?jaxsrl-(\d+)-[0-9a-f]+")
 _UNFINISHED = re.compile(r"\.\d+\.tmp")
@@ -25,7 +28,7 @@ class Leftover:
     """Something that a dead run left.
 
     Attributes:
-        kind: "shared memory", "process" or "unfinished checkpoint".
+        kind: "shared memory", "process", "unfinished checkpoint" or "files of a local cluster".
         what: its path, or its process number.
         removed: whether it is gone now.
     """
@@ -36,7 +39,11 @@ class Leftover:
 
 
 def find_leftovers(
-    runs: Path, clean: bool, shared_memory: Path = Path("/dev/shm"), proc: Path = Path("/proc")
+    runs: Path,
+    clean: bool,
+    shared_memory: Path = Path("/dev/shm"),
+    proc: Path = Path("/proc"),
+    temporary: Sequence[Path] | None = None,
 ) -> list[Leftover]:
     """Everything that dead runs left.
 
@@ -45,11 +52,13 @@ def find_leftovers(
         clean: remove it.
         shared_memory: where names of shared memory are.
         proc: where processes are.
+        temporary: where files of local clusters are; where runs put them if None.
     """
     return [
         *_names(shared_memory, proc, clean),
         *_processes(proc, clean),
         *_checkpoints(runs, clean),
+        *_clusters(places_of_clusters() if temporary is None else temporary, proc, clean),
     ]
 
 
@@ -91,6 +100,13 @@ def _checkpoints(runs: Path, clean: bool) -> Iterator[Leftover]:
                 if clean:
                     shutil.rmtree(path)
                 yield Leftover("unfinished checkpoint", str(path), clean)
+
+
+def _clusters(temporary: Sequence[Path], proc: Path, clean: bool) -> Iterator[Leftover]:
+    for path in dead_clusters(temporary, proc):
+        if clean:
+            shutil.rmtree(path)
+        yield Leftover("files of a local cluster", str(path), clean)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -25,13 +26,13 @@ def dead_process() -> int:
 @pytest.fixture
 def machine(tmp_path):
     """Directories that stand for runs, names of shared memory, and processes."""
-    for name in ("runs", "shm", "proc"):
+    for name in ("runs", "shm", "proc", "tmp"):
         (tmp_path / name).mkdir()
     return tmp_path
 
 
 def found_on(machine, clean=False):
-    return find_leftovers(machine / "runs", clean, machine / "shm", machine / "proc")
+    return find_leftovers(machine / "runs", clean, machine / "shm", machine / "proc", [machine / "tmp"])
 
 
 def test_this_machine_is_well():
@@ -99,6 +100,38 @@ def test_an_unfinished_checkpoint_of_a_dead_run_is_removed_and_of_a_living_one_s
     assert [left.what for left in found] == [str(machine / "runs" / "dead" / "checkpoints" / ".12.tmp")]
     assert (machine / "runs" / "alive" / "checkpoints" / ".12.tmp").exists()
     assert (machine / "runs" / "dead" / "checkpoints" / "10").exists()
+
+
+def a_clusters_files(machine, name, age_seconds=3600.0):
+    """A directory as a local cluster makes it, that long ago."""
+    path = machine / "tmp" / name
+    path.mkdir()
+    (path / "nodes.log").touch()
+    made = time.time() - age_seconds
+    os.utime(path, (made, made))
+    return path
+
+
+def test_files_of_a_local_cluster_are_removed_when_no_process_names_them(machine):
+    dead, alive = (a_clusters_files(machine, f"jaxsrl-ray-{name}") for name in ("dead_123", "alive_12"))
+    (machine / "proc" / "12").mkdir()
+    (machine / "proc" / "12" / "cmdline").write_bytes(b"raylet\0--session_dir=%s/session" % os.fsencode(alive))
+    assert found_on(machine) == [Leftover("files of a local cluster", str(dead))]
+    assert dead.exists()
+    assert found_on(machine, clean=True) == [Leftover("files of a local cluster", str(dead), removed=True)]
+    assert [path.name for path in (machine / "tmp").iterdir()] == [alive.name]
+
+
+def test_a_cluster_that_is_about_to_start_and_what_is_no_cluster_of_ours_is_left_alone(machine, monkeypatch):
+    a_clusters_files(machine, "jaxsrl-ray-justmade", age_seconds=1.0)
+    a_clusters_files(machine, "jaxsrl-ray-of-somebody")
+    (machine / "tmp" / "jaxsrl-ray-pointing").symlink_to(a_clusters_files(machine, "elsewhere"))
+    assert found_on(machine, clean=True) == []
+    old = a_clusters_files(machine, "jaxsrl-ray-12345678")
+    assert [left.what for left in found_on(machine)] == [str(old)]
+    monkeypatch.setattr(os, "getuid", lambda: 12345)  # another user's
+    assert found_on(machine, clean=True) == []
+    assert len(list((machine / "tmp").iterdir())) == 5
 
 
 def test_a_report_is_well_when_all_is_and_nothing_is_left():
