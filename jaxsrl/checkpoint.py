@@ -10,7 +10,7 @@ import contextlib
 import importlib.metadata
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,14 @@ import jax
 import numpy as np
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoint_form import Form, read_schema, require_manifest, require_plain_files, require_stored
+from jaxsrl.checkpoint_form import (
+    Form,
+    read_schema,
+    require_fit,
+    require_manifest,
+    require_plain_files,
+    require_stored,
+)
 from jaxsrl.manifest import (
     FORMAT,
     MANIFEST,
@@ -33,6 +40,7 @@ from jaxsrl.own_checkpointer import own_checkpointer
 
 WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
 Arrays = dict[str, np.ndarray]
+RequireFn = Callable[[Mapping[str, Form]], None]
 
 
 class CheckpointNotSavedError(Exception):
@@ -45,24 +53,21 @@ def flatten(tree: Any, prefix: str) -> Arrays:
     return {f"{prefix}{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
 
 
+def forms_of(tree: Any, prefix: str) -> dict[str, Form]:
+    """Shape and dtype of every leaf, of arrays or of what `jax.eval_shape` says of them, named as by `flatten`."""
+    forms = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else np.asarray(leaf), tree)
+    leaves = jax.tree_util.tree_flatten_with_path(forms)[0]
+    return {f"{prefix}{jax.tree_util.keystr(path)}": (tuple(leaf.shape), np.dtype(leaf.dtype)) for path, leaf in leaves}
+
+
 def unflatten(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
     """The pytree of `template`'s structure that `flatten` took apart.
 
     Raises:
         UserError: a leaf is missing, of another shape or dtype, or left over; all are listed.
     """
-    wanted = flatten(template, prefix)
-    problems: list[str] = []
-    for name, leaf in wanted.items():
-        found = arrays.get(name)
-        if found is None:
-            problems.append(f"{name}: expected {leaf.dtype}{list(leaf.shape)}, missing")
-        elif found.shape != leaf.shape or found.dtype != leaf.dtype:
-            problems.append(f"{name}: expected {leaf.dtype}{list(leaf.shape)}, got {found.dtype}{list(found.shape)}")
-    problems += [f"{name}: not expected" for name in arrays if name.startswith(prefix) and name not in wanted]
-    if problems:
-        listed = "\n  ".join(problems[:20])
-        raise UserError(f"the checkpoint was made for another network or algorithm:\n  {listed}")
+    wanted = forms_of(template, prefix)
+    require_fit(wanted, {name: (array.shape, array.dtype) for name, array in arrays.items()}, prefix)
     return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in wanted])
 
 
@@ -128,14 +133,17 @@ class CheckpointStore:
             shutil.rmtree(self.directory / str(old))
         return final
 
-    def restore_newest(self, set_aside: bool = True) -> tuple[int, Arrays, dict[str, Any], list[str]] | None:
+    def restore_newest(
+        self, set_aside: bool = True, require: RequireFn | None = None
+    ) -> tuple[int, Arrays, dict[str, Any], list[str]] | None:
         """(step, arrays, metadata, what was wrong with newer ones) of the newest checkpoint that verifies; None without any.
 
         Args:
             set_aside: whether damaged ones are moved to quarantine; only the writer may.
+            require: see `load_checkpoint`.
 
         Raises:
-            UserError: there are checkpoints, but none is whole; or one is of another format.
+            UserError: there are checkpoints, but none is whole; or one is of another format; or what `require` raises.
         """
         problems: list[str] = []
         for step in reversed(self.steps()):
@@ -143,7 +151,7 @@ class CheckpointStore:
             try:
                 if not (path / MANIFEST).is_file():
                     raise DamagedCheckpointError(f"{path}: {MANIFEST} is missing")
-                arrays, metadata = load_checkpoint(path)
+                arrays, metadata = load_checkpoint(path, require)
             except DamagedCheckpointError as error:
                 problems.append(f"{error}; moved to {self._quarantine(path)}" if set_aside else str(error))
                 continue
@@ -159,8 +167,12 @@ class CheckpointStore:
         return quarantine
 
 
-def load_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
+def load_checkpoint(path: Path, require: RequireFn | None = None) -> tuple[Arrays, dict[str, Any]]:
     """(arrays, metadata) of one checkpoint directory, verified.
+
+    Args:
+        path: of the directory.
+        require: raises if the arrays, by name of what shape and dtype, are not what is wanted: before they are read.
 
     Raises:
         UserError: the path is no checkpoint.
@@ -172,6 +184,8 @@ def load_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
     require_plain_files(path)
     schema = read_schema(path, manifest["schema"])
     check_files(path, manifest)
+    if require is not None:
+        require(schema)
     return _read_arrays(path, schema), manifest["metadata"]
 
 

@@ -72,6 +72,29 @@ def _read_form(what: str, form: Any) -> Form:
     return tuple(sizes), dtype
 
 
+def require_fit(wanted: Mapping[str, Form], found: Mapping[str, Form], prefix: str) -> None:
+    """Refuses a checkpoint whose arrays are not those of what it is to be read into: all differences, without their values.
+
+    Args:
+        wanted: shapes and dtypes by name, all of which begin with `prefix`.
+        found: those of the checkpoint; what has another prefix does not matter.
+        prefix: of the part in question.
+
+    Raises:
+        UserError: an array is missing, of another shape or dtype, or left over.
+    """
+    problems: list[str] = []
+    for name, form in wanted.items():
+        if name not in found:
+            problems.append(f"{name}: expected {_shown(form)}, missing")
+        elif found[name] != form:
+            problems.append(f"{name}: expected {_shown(form)}, got {_shown(found[name])}")
+    problems += [f"{name}: not expected" for name in found if name.startswith(prefix) and name not in wanted]
+    if problems:
+        listed = "\n  ".join(problems[:20])
+        raise UserError(f"the checkpoint was made for another network or algorithm:\n  {listed}")
+
+
 def require_stored(path: Path, schema: Mapping[str, Form], state: Path, checkpointer: ocp.Checkpointer) -> None:
     """Refuses arrays on the disk that are not those of the schema, or more than this machine holds, before they are read.
 

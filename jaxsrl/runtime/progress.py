@@ -1,6 +1,7 @@
 """All that a checkpoint holds, to and from arrays."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ from agents.api import AnyAgent, LearnerState, Params
 from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.agent_layout import agent_state_spec
-from jaxsrl.checkpoint import Arrays, flatten, unflatten
+from jaxsrl.checkpoint import Arrays, flatten, forms_of, unflatten
+from jaxsrl.checkpoint_form import Form, require_fit
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.replay.replayed import Replayed
 from jaxsrl.runtime.episode_log import EpisodeLog
@@ -94,6 +96,20 @@ def state_to_arrays(state: LearnerState, with_replay: bool = True) -> Arrays:
 def holds_replay(arrays: Arrays) -> bool:
     """Whether a checkpoint has experience in it."""
     return any(name.startswith(REPLAY) for name in arrays)
+
+
+def require_learner(agent: AnyAgent, key: jax.Array, found: Mapping[str, Form]) -> None:
+    """Refuses what `restore_state` would, by shapes and dtypes alone: before the arrays of a checkpoint are read.
+
+    Raises:
+        UserError: the arrays are of another network or algorithm.
+    """
+    template = jax.eval_shape(agent.init, key)
+    if isinstance(template.extra, Replayed):
+        buffer, template = template.extra.buffer, dataclasses.replace(template, extra=template.extra.extra)
+        if any(name.startswith(REPLAY) for name in found):
+            require_fit(forms_of(buffer, REPLAY), found, REPLAY)
+    require_fit(forms_of(template, LEARNER), found, LEARNER)
 
 
 def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerState:

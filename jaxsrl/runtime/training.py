@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from agents.api import AnyAgent, LearnerState
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.checkpoint import Arrays, CheckpointNotSavedError, CheckpointStore
+from jaxsrl.checkpoint_form import Form
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
@@ -21,7 +23,7 @@ from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.partial_restore import in_words, what_fits
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.lifecycle import Lifecycle, stop_on_signals
-from jaxsrl.runtime.progress import LEARNER, holds_replay, restore_state, state_to_arrays
+from jaxsrl.runtime.progress import LEARNER, holds_replay, require_learner, restore_state, state_to_arrays
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
 
 NOT_FINITE_BATCH = "not_finite_batch.npz"
@@ -224,7 +226,7 @@ class Training(abc.ABC):
         learner.continue_from(restore_state(self.setup.agent, self.init_key, arrays))
 
     def _restore(self) -> Arrays | None:
-        found = self.newest_checkpoint()
+        found = self._checkpoints.restore_newest(require=None if self.config.partial else self._require_learner)
         if found is None:
             self.setup.directory.log(f"begins: {self.config.num_updates} updates")
             return None
@@ -234,6 +236,9 @@ class Training(abc.ABC):
         self.say(f"resumes {self.setup.directory.path} at update {step} of {self.config.num_updates}")
         self._saved_update = step
         return self._what_fits(arrays) if self.config.partial else arrays
+
+    def _require_learner(self, found: Mapping[str, Form]) -> None:
+        require_learner(self.setup.agent, self.init_key, found)
 
     def _what_fits(self, arrays: Arrays) -> Arrays:
         fresh = state_to_arrays(self.setup.agent.init(self.init_key), with_replay=False)

@@ -14,16 +14,22 @@ import numpy as np
 import optax
 import pytest
 
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.checkpoint import (
     MANIFEST,
     CheckpointStore,
     DamagedCheckpointError,
     flatten,
+    forms_of,
     load_checkpoint,
     sealed,
     unflatten,
 )
+from jaxsrl.checkpoint_form import require_fit
+from jaxsrl.runtime.progress import require_learner
 
 
 def arrays(seed=0):
@@ -134,6 +140,41 @@ def test_a_tree_of_another_shape_is_refused_leaf_by_leaf():
         "learner['b']: not",
     ):
         assert line in str(refused.value)
+
+
+def test_what_a_checkpoint_is_wanted_for_is_asked_by_its_schema_before_its_arrays_are_read(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path)
+    store.save(1, arrays(1), {})
+    store.save(2, {"learner.params['w']": np.zeros((64, 65), np.float32), "replay.rest": np.zeros(1)}, {})
+    wanted = forms_of({"params": {"w": np.zeros((64, 64), np.float32)}}, "learner")
+    asked = []
+
+    def require(found):
+        asked.append(found)
+        require_fit({"learner.params['w']": wanted["learner['params']['w']"]}, found, "learner")
+
+    monkeypatch.setattr("jaxsrl.checkpoint._read_arrays", lambda *arguments: pytest.fail("the arrays were read"))
+    with pytest.raises(UserError, match=r"\['w'\]: expected float32\[64, 64\], got float32\[64, 65\]$"):
+        store.restore_newest(require=require)
+    assert [sorted(found) for found in asked] == [["learner.params['w']", "replay.rest"]]
+    assert store.steps() == [1, 2]  # it is whole: nothing is set aside, and no older one taken
+    monkeypatch.undo()
+    flip_a_bit(tmp_path / "2")
+    with pytest.raises(UserError, match=r"learner.num_updates: not expected"):
+        store.restore_newest(require=require)
+    assert [len(found) for found in asked] == [2, 4]  # a damaged one is not asked for
+
+
+def test_a_run_that_goes_on_with_another_network_is_told_so_by_shapes_alone():
+    def agent_of(hidden):
+        spec = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
+        return make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(hidden,)))
+
+    key = jax.random.key(0)
+    schema = forms_of(jax.eval_shape(agent_of(4).init, key), "learner") | {"environments/x": ((1,), np.dtype("int32"))}
+    require_learner(agent_of(4), key, schema)
+    with pytest.raises(UserError, match=r"made for another network[^$]*expected float32\[5\], got float32\[4\]"):
+        require_learner(agent_of(5), key, schema)
 
 
 def test_an_optimizer_state_survives():
