@@ -2,17 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-SIDE_BY_SIDE := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
-# Tests whose time is spent in compiling: tests/conftest.py compiles for them without optimisation. All others see what users run.
-COMPILING := tests/unit tests/contract tests/learning \
-	$(patsubst %,tests/integration/test_%.py,agent_groups device_only multi_agent recurrent replay structured_runs)
+# Whoever has nothing left to do takes tests from the end of another's list; until then tests of one file share what they compile.
+SIDE_BY_SIDE := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+# The tests' time is spent in compiling: tests/conftest.py compiles without optimisation for all but these, which see the programs
+# that users run, as everything does in test-all.
+OPTIMISED := $(patsubst %,tests/integration/test_%.py,cli plans)
 
 .PHONY: train test test-all check chaos mutants docs bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
 test: .venv/installed
 	@status=0; \
-	JAXSRL_TEST_COMPILE=quick $(SIDE_BY_SIDE) $(COMPILING) || status=1; \
-	$(SIDE_BY_SIDE) tests $(addprefix --ignore=,$(COMPILING)) || status=1; \
+	JAXSRL_TEST_COMPILE=quick $(SIDE_BY_SIDE) tests $(addprefix --ignore=,$(OPTIMISED)) || status=1; \
+	$(SIDE_BY_SIDE) $(OPTIMISED) || status=1; \
 	exit $$status
 test-all: .venv/installed ; $(BIN)/python -m pytest -m "not gpu" --timeout 1200
 check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/check_sizes.py && $(BIN)/lint-imports && $(BIN)/pyright

@@ -11,7 +11,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the unit tests' time is spent in compiling small programs, which takes a quarter of the time without optimisation. Without
 # fused multiply-adds (AVX has none) programs that differ still agree to the bit where the optimised ones do. `make test` asks for
-# this where parts are tested alone; whole runs (tests/integration) and `make test-all` test the programs that users run.
+# this wherever not the programs themselves are in question; `make test-all` tests what users run.
 if os.environ.get("JAXSRL_TEST_COMPILE") == "quick" and platform.machine() == "x86_64":
     os.environ["XLA_FLAGS"] += (
         " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_max_isa=AVX"

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import jaxsrl.bench.gpu
+import jaxsrl.bench.sleep
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.plans import bench_plans
 from jaxsrl.bench.recurrent import bench_recurrent
@@ -83,6 +84,40 @@ def test_an_unknown_policy_is_refused_before_any_is_measured():
         bench_plans(["central", "seriall"])
 
 
+def test_of_every_number_of_sleeping_rows_the_fastest_division_counts_beside_what_the_machine_allows(monkeypatch):
+    speeds = {
+        (4, 1): 480.0,
+        (4, 2): 640.0,
+        (8, 1): 1520.0,
+        (8, 2): 1600.0,
+    }  # of 800 and of 1,600 that sleep alone allows
+    asked = []
+
+    def run_apart(settings):
+        asked.append(settings)
+        speed = speeds[settings["num_envs"], settings["workers"]]
+        return {"env_steps_per_second": speed, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
+
+    monkeypatch.setattr(jaxsrl.bench.sleep, "run_apart", run_apart)
+    limits = {"together": 0.75, "apart": 0.875}
+    monkeypatch.setattr(
+        jaxsrl.bench.sleep,
+        "bare_rows",
+        lambda rows, processes, milliseconds, seconds, how="apart": limits[how] * rows / milliseconds * 1000,
+    )
+    result = bench_sleep(SleepBench(5.0, rows=8, fewer_rows=(4,), divisions=((1, 1), (2, 2), (3, 1)), seconds=1.0))
+    assert [(run["rows"], run["workers"], run["ratio"]) for run in result["runs"]] == [
+        *((4, 1, 0.6), (4, 2, 0.8)),
+        *((8, 1, 0.95), (8, 2, 1.0)),
+    ]
+    assert [(best["rows"], best["workers"], best["ratio"]) for best in result["by_rows"]] == [(4, 2, 0.8), (8, 2, 1.0)]
+    assert [best["limit_together"] for best in result["by_rows"]] == [0.75, 0.75]
+    assert [best["limit_apart"] for best in result["by_rows"]] == [0.875, 0.875]
+    assert result["bottleneck_rows"] == 4
+    assert all(json.loads(settings["env"]["kwargs"]) == {"milliseconds": 5.0} for settings in asked)
+
+
+@pytest.mark.slow
 def test_sleeping_environments_are_measured_against_rows_by_sleep_and_what_the_machine_allows():
     what = SleepBench(20.0, rows=4, fewer_rows=(), divisions=((1, 1), (2, 2), (3, 1)), seconds=1.0, limit_seconds=0.5)
     result = bench_sleep(what)

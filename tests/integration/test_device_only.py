@@ -76,7 +76,7 @@ def trained_by_loop():
     return leaves(state)
 
 
-@pytest.mark.parametrize("num_devices", [1, 2, 4])
+@pytest.mark.parametrize("num_devices", [1, 4, pytest.param(2, marks=pytest.mark.slow)])
 def test_parameters_are_those_of_environments_stepped_on_the_host(trained_by_loop, num_devices):
     trained = learner(num_devices)
     trained.step(4)
@@ -86,7 +86,7 @@ def test_parameters_are_those_of_environments_stepped_on_the_host(trained_by_loo
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("num_devices", [1, 4])
+@pytest.mark.parametrize("num_devices", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_bits_do_not_depend_on_how_many_updates_a_dispatch_has(num_devices):
     one, four = learner(num_devices), learner(num_devices)
     for _ in range(12):
@@ -98,7 +98,7 @@ def test_bits_do_not_depend_on_how_many_updates_a_dispatch_has(num_devices):
         assert float(value) == float(four.metrics[name]), name
 
 
-@pytest.mark.parametrize("num_devices", [1, 4])
+@pytest.mark.parametrize("num_devices", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_resumed_learner_equals_the_uninterrupted_one_to_the_bit(num_devices):
     whole = learner(num_devices)
     whole.step(4)

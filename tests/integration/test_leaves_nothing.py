@@ -141,7 +141,7 @@ def start_training(start, directory: Path, env_steps: int = 10**8) -> Run:
 
 
 def test_a_run_that_reaches_its_end_leaves_nothing(start, tmp_path):
-    run = start_training(start, tmp_path, env_steps=200_000)
+    run = start_training(start, tmp_path, env_steps=20_000)
     output, _ = run.process.communicate(timeout=90)
     assert run.process.returncode == 0, output
     assert "trained " in output
@@ -151,8 +151,8 @@ def test_a_run_that_reaches_its_end_leaves_nothing(start, tmp_path):
 @pytest.mark.parametrize(
     ("environment", "problem"),
     [
-        ("Raises", "ValueError: out of ideas"),
-        ("Exits", "exit status 7"),
+        pytest.param("Raises", "ValueError: out of ideas", marks=pytest.mark.slow),
+        pytest.param("Exits", "exit status 7", marks=pytest.mark.slow),
         ("IsKilled", "SIGKILL"),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_pool_that_is_never_closed_ends_with_its_process(start, last):
     run.assert_left_nothing()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_ends_the_run_with_a_checkpoint_and_nothing_else(start, tmp_path, number):
     run = start_training(start, tmp_path)
     run.process.send_signal(number)

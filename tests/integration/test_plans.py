@@ -53,10 +53,21 @@ def assert_same_bits(one: RunReport, other: RunReport) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize(("workers", "per_lane"), [(1, 1), (2, 1), (2, 2), (4, 2)])
-def test_environment_processes_give_the_parameters_of_the_serial_plan(tmp_path, workers, per_lane, lag):
-    serial = train(tmp_path / "serial", policy="serial", max_policy_lag=lag)
+@pytest.fixture(scope="module")
+def serial_runs(tmp_path_factory):
+    """What the serial plan comes to, by lag."""
+    return {lag: train(tmp_path_factory.mktemp("serial"), policy="serial", max_policy_lag=lag) for lag in (0, 1)}
+
+
+DIVISIONS = [
+    *((1, 1, 0), (2, 1, 1), (2, 2, 0), (4, 2, 1)),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1, 1), (2, 1, 0), (2, 2, 1), (4, 2, 0))),
+]
+
+
+@pytest.mark.parametrize(("workers", "per_lane", "lag"), DIVISIONS)
+def test_environment_processes_give_the_parameters_of_the_serial_plan(tmp_path, serial_runs, workers, per_lane, lag):
+    serial = serial_runs[lag]
     fine = train(tmp_path / "fine", num_env_workers=workers, workers_per_lane=per_lane, max_policy_lag=lag)
     assert fine.num_updates == serial.num_updates == 20
     assert fine.metrics["episode/count"] == serial.metrics["episode/count"] > 10
@@ -64,7 +75,7 @@ def test_environment_processes_give_the_parameters_of_the_serial_plan(tmp_path, 
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_the_same_run_twice_gives_the_same_bits(tmp_path, lag):
     assert_same_bits(train(tmp_path / "a", max_policy_lag=lag), train(tmp_path / "b", max_policy_lag=lag))
 
@@ -74,8 +85,13 @@ def test_another_seed_gives_other_parameters(tmp_path):
     assert any(not np.array_equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("policy", ["serial", "single_learner_fine"])
+RESUMES = [
+    *(("serial", 0), ("single_learner_fine", 1)),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("serial", 1), ("single_learner_fine", 0))),
+]
+
+
+@pytest.mark.parametrize(("policy", "lag"), RESUMES)
 def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(tmp_path, policy, lag):
     whole = train(tmp_path / "whole", policy=policy, max_policy_lag=lag)
     for updates in (3, 20):

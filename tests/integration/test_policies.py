@@ -1,5 +1,6 @@
 """One agent file under every distribution policy: at lag 0 and the same total rows they compute the same parameters."""
 
+import functools
 import inspect
 import itertools
 import json
@@ -54,28 +55,31 @@ def train(directory: Path, policy: str, suite: str = "gymnasium", **changes) -> 
 @pytest.fixture(scope="module")
 def serial_parameters(tmp_path_factory):
     """Parameters of the reference after ten updates, by suite."""
-    return {
-        suite: jax.device_get(train(tmp_path_factory.mktemp(suite), "serial", suite).state.params)
-        for suite in ("gymnasium", "jax")
-    }
+    return functools.cache(
+        lambda suite: jax.device_get(train(tmp_path_factory.mktemp(suite), "serial", suite).state.params)
+    )
 
 
-CASES = [
+FAST = [
     ("single_learner_fine", {}),
-    ("single_learner_fine", {"num_devices": 4}),
-    ("single_learner_coarse", {"num_env_workers": 2}),
     ("single_learner_coarse", {"num_env_workers": 2, "num_devices": 4}),
-    ("decoupled", {}),
     ("decoupled", {"num_devices": 2, "num_inference_devices": 2, "num_inference_servers": 2}),
-    ("multiple_learners", {}),
     ("multiple_learners", {"num_devices": 2}),
-    ("multiple_learners", {"num_devices": 4}),
-    ("central", {}),
-    ("central", {"num_devices": 2}),
     ("central", {"num_devices": 4}),
     ("central", {"num_replicas": 2}),
     ("dedicated_environments", {"num_env_workers": 1}),
 ]
+# The same policies with fewer or more of what the fast ones have several of.
+SLOW = [
+    ("single_learner_fine", {"num_devices": 4}),
+    ("single_learner_coarse", {"num_env_workers": 2}),
+    ("decoupled", {}),
+    ("multiple_learners", {}),
+    ("multiple_learners", {"num_devices": 4}),
+    ("central", {}),
+    ("central", {"num_devices": 2}),
+]
+CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 
 
 @pytest.mark.parametrize(
@@ -85,18 +89,20 @@ def test_every_policy_computes_what_the_serial_one_does(tmp_path, serial_paramet
     report = train(tmp_path, policy, **changes)
     assert report.num_updates == UPDATES
     for mine, reference in zip(
-        jax.tree.leaves(report.state.params), jax.tree.leaves(serial_parameters["gymnasium"]), strict=True
+        jax.tree.leaves(report.state.params), jax.tree.leaves(serial_parameters("gymnasium")), strict=True
     ):
         np.testing.assert_allclose(mine, reference, **TOLERANCE)
     plan = plan_from_json(json.loads((report.directory / "plan.json").read_text()))
     assert (plan.policy, plan.num_rows) == (policy, 16)
 
 
-@pytest.mark.parametrize("num_devices", [1, 2, 4])
+@pytest.mark.parametrize(
+    "num_devices", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_path, serial_parameters, num_devices):
     report = train(tmp_path, "device_only", "jax", num_devices=num_devices)
     for mine, reference in zip(
-        jax.tree.leaves(report.state.params), jax.tree.leaves(serial_parameters["jax"]), strict=True
+        jax.tree.leaves(report.state.params), jax.tree.leaves(serial_parameters("jax")), strict=True
     ):
         np.testing.assert_allclose(mine, reference, **TOLERANCE)
 
@@ -126,7 +132,7 @@ def test_a_parameter_server_refuses_an_update_that_is_not_cut_before_anything_st
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("policy", ["decoupled", "multiple_learners", "central"])
+@pytest.mark.parametrize("policy", ["decoupled", "central", pytest.param("multiple_learners", marks=pytest.mark.slow)])
 def test_runs_of_several_pools_resume_to_the_bit(tmp_path, policy):
     changes = {"max_policy_lag": 1, "num_devices": 2, "num_inference_servers": 2}
     whole = train(tmp_path / "whole", policy, **changes)
@@ -137,7 +143,7 @@ def test_runs_of_several_pools_resume_to_the_bit(tmp_path, policy):
     assert resumed.metrics == whole.metrics
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_asynchronous_replicas_stay_within_their_staleness_and_count_what_they_drop(tmp_path, replicas):
     report = train(
         tmp_path,

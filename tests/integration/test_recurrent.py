@@ -1,5 +1,7 @@
 """Networks with memory under every plan: what they remember is kept, handed on and saved like everything else."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -45,7 +47,7 @@ def leaves(report: RunReport) -> list[np.ndarray]:
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """Learner states of the serial plan, by suite."""
-    return {suite: leaves(train(tmp_path_factory.mktemp(suite), "serial", suite)) for suite in ("gymnasium", "jax")}
+    return functools.cache(lambda suite: leaves(train(tmp_path_factory.mktemp(suite), "serial", suite)))
 
 
 @pytest.mark.parametrize(
@@ -55,13 +57,13 @@ def reference(tmp_path_factory):
         ("single_learner_coarse", {"lanes_per_worker": 1}),
         pytest.param("multiple_learners", {"num_devices": 2}, marks=pytest.mark.slow),
         pytest.param("central", {"num_replicas": 2}, marks=pytest.mark.slow),
-        ("device_only", {"num_devices": 2}),
+        pytest.param("device_only", {"num_devices": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_a_network_with_memory_learns_the_same_under_every_plan(tmp_path, reference, policy, changes):
     suite = "jax" if policy == "device_only" else "gymnasium"
     found = train(tmp_path, policy, suite, **changes)
-    for mine, expected in zip(leaves(found), reference[suite], strict=True):
+    for mine, expected in zip(leaves(found), reference(suite), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=2e-6)
 
 
@@ -70,7 +72,7 @@ def test_a_network_with_memory_learns_the_same_under_every_plan(tmp_path, refere
     [
         pytest.param("serial", 1, marks=pytest.mark.slow),
         ("single_learner_fine", 1),
-        ("single_learner_coarse", 0),
+        pytest.param("single_learner_coarse", 0, marks=pytest.mark.slow),
         pytest.param("device_only", 0, marks=pytest.mark.slow),
     ],
 )

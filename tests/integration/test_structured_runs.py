@@ -107,8 +107,8 @@ def serial(tmp_path_factory):
 CASES = [
     ("hybrid", "single_learner_fine"),
     ("hybrid", "single_learner_coarse"),
-    ("hybrid", "central"),
     ("masked", "single_learner_fine"),
+    pytest.param("hybrid", "central", marks=pytest.mark.slow),
     pytest.param("hybrid", "multiple_learners", marks=pytest.mark.slow),
     pytest.param("masked", "single_learner_coarse", marks=pytest.mark.slow),
     pytest.param("masked", "multiple_learners", marks=pytest.mark.slow),

@@ -197,7 +197,7 @@ def test_over_four_devices_it_is_the_same_and_gathers_nothing(updated):
     chex.assert_trees_all_close(summed(state), summed(states[-1]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("num_devices", "server"), [(1, 0), (4, 2)])
+@pytest.mark.parametrize(("num_devices", "server"), [(4, 2), pytest.param(1, 0, marks=pytest.mark.slow)])
 def test_a_parameter_server_in_lockstep_ends_with_the_same_state(num_devices, server, updated):
     states, expected_metrics = updated
     agent, devices = ppo.make_ppo(BOTH, SPEC, NETWORK), jax.local_devices()
