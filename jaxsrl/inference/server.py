@@ -14,7 +14,7 @@ from envpool_bridge.pool import EnvPool
 from envpool_bridge.slot_views import ActRows, blank_window
 from envpool_bridge.specs import LeafSpec
 from envpool_bridge.tree import map_leaves, take
-from jaxsrl.inference.act import act_in_slot, make_act, row_keys, take_rows
+from jaxsrl.inference.act import act_in_slot, fetched, make_act, row_keys, take_rows
 from jaxsrl.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.learner.mesh import Device
 from jaxsrl.params.store import ParamsStore
@@ -157,7 +157,7 @@ class InferenceServer:
             ids[here] = np.arange(rows.start, rows.stop)
             gathered.append((here, acting))
         action, extras, _ = self._act(params, observation, self._agent_states[0], is_first, self._all_keys[ids], steps)
-        action, extras = jax.device_get((action, extras))
+        action, extras = fetched((action, extras))
         for here, acting in gathered:
             acting.write(take(action, here), {name: values[here] for name, values in extras.items()}, version)
 

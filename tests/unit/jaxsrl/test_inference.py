@@ -13,6 +13,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape, make_layout
 from envpool_bridge.slot_views import SlotAccess, view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.inference.act import fetched
 from jaxsrl.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.inference.server import InferenceServer
 from jaxsrl.params.store import ParamsStore
@@ -222,3 +223,33 @@ def test_after_warming_up_nothing_compiles_while_environments_wait():
     for lanes in ([0], [2, 3], [0, 2], [0, 1, 2], [0, 1, 2, 3]):
         server._serve(lanes)
     assert server._act._cache_size() == compiled == 3
+
+
+def test_fetched_arrays_are_those_of_the_device_in_the_same_structure():
+    tree = {"a": jnp.arange(6.0).reshape(2, 3), "b": (jnp.ones(2, jnp.int32), np.zeros(3, np.float32), ())}
+    got, expected = fetched(tree), jax.device_get(tree)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert type(one) is np.ndarray
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    assert fetched(()) == ()
+
+
+def test_arrays_elsewhere_are_all_asked_for_before_the_first_is_awaited(monkeypatch):
+    order = []
+
+    class Elsewhere:
+        def __init__(self, name):
+            self.name = name
+
+        def copy_to_host_async(self):
+            order.append(f"ask {self.name}")
+
+        def __array__(self, dtype=None, copy=None):
+            order.append(f"await {self.name}")
+            return np.zeros(1)
+
+    monkeypatch.setattr("jaxsrl.inference.act._is_elsewhere", lambda leaf: isinstance(leaf, Elsewhere))
+    fetched([Elsewhere("a"), Elsewhere("b")])
+    assert order == ["ask a", "ask b", "await a", "await b"]
