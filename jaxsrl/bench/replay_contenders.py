@@ -145,7 +145,7 @@ def _host(sizes: BenchSizes, priority_exponent: float) -> Contender:
 
     def sample_one() -> None:
         sample, drawn = buffer.sample(np.array([next(numbers), 0], np.uint32))
-        if priority_exponent:
+        if drawn is not None:
             buffer.update_priorities(drawn, np.abs(sample.trajectory.reward[0]))
 
     return _InProcess(sizes, lambda: buffer.insert(slot), sample_one, buffer.num_bytes)

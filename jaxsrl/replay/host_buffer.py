@@ -93,8 +93,8 @@ class HostBuffer:
         """Gradient steps that the newest insertion makes due; to be asked once for each."""
         return self._pace.steps_due(self._selector.num_windows > 0)
 
-    def sample(self, words: Any) -> tuple[Sample, Drawn]:
-        """N windows in numpy arrays of their own, and which they are.
+    def sample(self, words: Any) -> tuple[Sample, Drawn | None]:
+        """N windows in numpy arrays of their own; and which they are, where they have priorities (see `drawn`).
 
         Args:
             words: [W] uint32 (`random_numbers`), of numpy or of any device: the key, which is consumed.
@@ -108,9 +108,14 @@ class HostBuffer:
                 f"a sample needs at least 1 window of {self.sizes.window_steps} steps that begin at {self.sizes.begins} step: the "
                 f"replay buffer has {self.num_steps} env steps of {self.sizes.num_rows} rows and no such window; insert more first"
             )
-        drawn = self._selector.draw(np.asarray(words))
-        windows = self._storage.gather(drawn.begin, drawn.group)  # pyright: ignore[reportArgumentType]
-        return Sample(windows, drawn.probability, drawn.num_windows), drawn
+        since, probability = self._selector.draw(np.asarray(words))
+        drawn = self._selector.drawn(since, probability) if self.sizes.priority_exponent else None
+        sample = Sample(self._storage.gather(since), probability, np.int32(count))  # pyright: ignore[reportArgumentType]
+        return sample, drawn
+
+    def drawn(self, words: Any) -> Drawn:
+        """Which windows `sample` draws with this key."""
+        return self._selector.drawn(*self._selector.draw(np.asarray(words)))
 
     def update_priorities(self, drawn: Drawn, priority: Any) -> None:
         """Takes in the priorities [N] of windows; waits until they are computed. See `selector.update_priorities`."""

@@ -35,9 +35,9 @@ class HostSelector:
         self._tree = HostTree(sizes.num_leaves) if sizes.keeps_tree else None
         self._random = HostRandom()
         self._probability = np.zeros(0 if sizes.keeps_tree else sizes.batch_size, np.float32)
-        self._youngest = self._now = self._limit = np.array(0)
-        # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
-        self._groups, self._ring_steps = np.array(sizes.num_groups), np.array(sizes.ring_steps)
+        self._oldest = self._limit = np.array(0)
+        self._plain = sizes.period == sizes.rows_per_window == 1
+        self._num_places = np.array(sizes.ring_steps * sizes.num_rows)
         self._refresh()
 
     @property
@@ -76,30 +76,37 @@ class HostSelector:
             self._tree.add_up(np.unique(np.concatenate([emptied, filled]) // FAN_OUT))
         self._stale = True
 
-    def draw(self, words: np.ndarray) -> Drawn:
-        """N windows, as `selector.draw`, in numpy arrays; whole numbers are int64. The key, [W] uint32, is consumed."""
+    def draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """N windows, those of `selector.draw`. The key, [W] uint32, is consumed.
+
+        Returns:
+            [N] int64, where they begin: `step * B + row` of the first row, with steps counted from the one that is overwritten
+            next; and [N] float32 probabilities, of drawing this window in one draw.
+        """
         if self._stale:
             self._refresh()
-        count, groups, period = self._sizes.batch_size, self._groups, self._sizes.period
+        count = self._sizes.batch_size
         if self._tree is None:
-            number = self._random.bounded(words, count, self._limit)
-            age = number // groups
-            group = number - age * groups
-            if period > 1:
-                age *= period
-            age += self._youngest
-            begin = (self._now - age) % self._ring_steps
-            probability = self._probability.copy()
-        else:
-            levels = self._tree.num_levels
-            uniform = self._random.uniforms(words, levels * count).reshape(levels, count)
-            leaf, probability = self._tree.draw(uniform)
-            begin = leaf // groups
-            group = leaf - begin * groups
-            if period > 1:
-                begin *= period
-            age = (self.next_step - begin - 1) % self._ring_steps + 1
-        return Drawn(begin, group, age, self._insertions, probability, self._windows)  # pyright: ignore[reportArgumentType]
+            found = self._random.bounded(words, count, self._limit)
+            if not self._plain:
+                found = self._place_of(found)
+            found += self._oldest
+            return found, self._probability.copy()
+        levels = self._tree.num_levels
+        uniform = self._random.uniforms(words, levels * count).reshape(levels, count)
+        found, probability = self._tree.draw(uniform)
+        if not self._plain:
+            found = self._place_of(found)
+        return (found - self._oldest) % self._num_places, probability
+
+    def drawn(self, since: np.ndarray, probability: np.ndarray) -> Drawn:
+        """What `selector.draw` says of these windows, as `draw` has just found them; whole numbers are int64."""
+        rows = self._sizes.num_rows
+        step = since // rows
+        age, group = self._sizes.ring_steps - step, (since - step * rows) // self._sizes.rows_per_window
+        begin = (step + self.next_step) % self._sizes.ring_steps
+        insertions = np.uint32(self._num_insertions).view(np.int32)
+        return Drawn(begin, group, age, insertions, probability, np.int32(self.num_windows))  # pyright: ignore[reportArgumentType]
 
     def update_priorities(self, drawn: Drawn, priority: np.ndarray) -> None:
         """The priorities [N] that a gradient step found; see `selector.update_priorities`."""
@@ -147,20 +154,28 @@ class HostSelector:
         self._stale = True
 
     def _refresh(self) -> None:
-        """What draws need of the position: the age of the youngest beginning of a complete window, how many windows there are."""
+        """What draws need of the position: how many windows there are, and where the oldest begins."""
         sizes = self._sizes
         youngest = sizes.window_steps + (self.next_step - sizes.window_steps) % sizes.period
-        begins = (min(self.num_steps, sizes.max_age) - youngest) // sizes.period + 1
-        windows = self._num_starts if self._starts is not None else max(begins, 0) * sizes.num_groups
-        self._stale, self._num_windows, self._windows = False, windows, np.int32(windows)
-        self._insertions = np.uint32(self._num_insertions).view(np.int32)
-        if windows and self._tree is None:
-            self._youngest, self._now, self._limit = (
-                np.array(youngest),
-                np.array(self.next_step),
+        begins = max((min(self.num_steps, sizes.max_age) - youngest) // sizes.period + 1, 0)
+        windows = self._num_starts if self._starts is not None else begins * sizes.num_groups
+        self._stale, self._num_windows = False, windows
+        # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
+        if self._tree is not None:
+            self._oldest = np.array(self.next_step * sizes.num_rows)
+        elif windows:
+            oldest = youngest + (begins - 1) * sizes.period
+            self._oldest, self._limit = (
+                np.array((sizes.ring_steps - oldest) * sizes.num_rows),
                 np.array(windows, np.uint64),
             )
             self._probability.fill(np.float32(1.0) / np.float32(windows))
+
+    def _place_of(self, leaf: np.ndarray) -> np.ndarray:
+        """`step * B + row` of the beginnings of windows, by the numbers of windows in the order of the ring."""
+        sizes = self._sizes
+        begin = leaf // sizes.num_groups
+        return begin * (sizes.period * sizes.num_rows) + (leaf - begin * sizes.num_groups) * sizes.rows_per_window
 
     def _leaves(self, begins: np.ndarray) -> np.ndarray:
         """[n * G] leaves of beginnings [n], numbered from any turn of the ring."""

@@ -83,11 +83,10 @@ class HostStorage:
         self._framed = [
             (leaf.place, leaf.by_slot(sizes), leaf.ring[sizes.ring_steps], leaf.before) for leaf in self._observed
         ]
+        # Times of a window's steps, in a column, from the first frame that is needed to the one after the last; in places.
+        self._offset = np.arange(-sizes.history, sizes.window_steps + 1)[:, None] * sizes.num_rows
         # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
-        self._num_rows, self._ring_steps = np.array(sizes.num_rows), np.array(sizes.ring_steps)
-        # A column: times of a window's steps, from the first frame that is needed to the one after the last.
-        self._offset = np.arange(-sizes.history, sizes.window_steps + 1)[:, None]
-        self._team = np.arange(sizes.rows_per_window)
+        self._num_places, self._next_place = np.array(sizes.ring_steps * sizes.num_rows), np.array(0)
 
     @property
     def num_bytes(self) -> int:
@@ -117,34 +116,40 @@ class HostStorage:
         position.next_step = 0 if after == beyond else after
         position.num_steps = min(position.num_steps + sizes.rollout_length, beyond)
 
-    def gather(self, begin: np.ndarray, group: np.ndarray) -> Trajectory:
-        """Windows, copied; arguments ([N] int64) and shapes as `windows.gather_windows` has them."""
+    def gather(self, since: np.ndarray) -> Trajectory:
+        """Windows, copied.
+
+        Args:
+            since: [N] int64, where they begin (`HostSelector.draw`).
+
+        Returns:
+            What `windows.gather_windows` does.
+        """
         sizes = self._sizes
-        row = group
         if sizes.rows_per_window > 1:
-            row = (group[:, None] * sizes.rows_per_window + self._team).ravel()
-            begin = begin.repeat(sizes.rows_per_window)
-        steps = self._steps_of(begin)
-        history, beyond = sizes.history, sizes.ring_steps
-        place = steps * self._num_rows
-        place += row
+            since = (since[:, None] + np.arange(sizes.rows_per_window)).ravel()
+        order = since + self._offset
+        self._next_place.fill(self.position.next_step * sizes.num_rows)
+        place = order + self._next_place
+        place %= self._num_places
+        # What follows the newest step has a place of its own, behind the ring's steps: just where it is in this order.
+        last = order[-1]
+        np.copyto(place[-1], last, where=last >= self._num_places)
         found: list[Any] = [None] * len(self._forms)
-        of_steps = place[history:-1]
+        of_steps = place[sizes.history : -1]
         for leaf in self._step_leaves:
             found[leaf.place] = leaf.at(of_steps)
-        order = None
-        if history and self.position.num_steps < beyond:
-            # Of the first steps of all, the frames before lie apart.
-            order = self.position.num_steps - self._age(begin) + self._offset
+        partly = sizes.history and self.position.num_steps < sizes.ring_steps
         for leaf in self._observed:
-            skipped = history - leaf.before
+            skipped = sizes.history - leaf.before
             places = place[skipped:]
-            if order is not None and leaf.before:
-                apart = (beyond + 1 + leaf.before + order[skipped:]) * sizes.num_rows + row
-                places = np.where(order[skipped:] < 0, apart, places)
+            if partly and leaf.before:
+                places = self._with_frames_before(order[skipped:], places, leaf.before)
             found[leaf.place] = leaf.at(places)
         if self._states:
-            of_slots = begin // sizes.rollout_length * sizes.num_rows + row
+            steps = place[sizes.history] // sizes.num_rows
+            rows = place[sizes.history] - steps * sizes.num_rows
+            of_slots = steps // sizes.rollout_length * sizes.num_rows + rows
             for leaf in self._states:
                 found[leaf.place] = leaf.flat.take(of_slots, 0)
         return self._structure.unflatten(found)
@@ -157,18 +162,12 @@ class HostStorage:
         steps[-1] = size
         return dataclasses.replace(found, is_first=self.arrays.is_first[steps])
 
-    def _steps_of(self, begin: np.ndarray) -> np.ndarray:
-        """[history + L + 1, N] steps of the ring, from the first frame that windows need to what follows their last step."""
-        steps = begin + self._offset
-        steps %= self._ring_steps
-        # What follows the newest step has a place of its own; it is the only last step that ends where the ring does.
-        last = steps[-1]
-        last[last == self.position.next_step] = self._ring_steps
-        return steps
-
-    def _age(self, begin: np.ndarray) -> np.ndarray:
-        """As `ring.age_of`."""
-        return (self.position.next_step - begin - 1) % self._sizes.ring_steps + 1
+    def _with_frames_before(self, order: np.ndarray, places: np.ndarray, before: int) -> np.ndarray:
+        """The places, where frames before the first step of all lie: apart, behind what follows the newest."""
+        sizes = self._sizes
+        unfilled = (sizes.ring_steps - self.position.num_steps) * sizes.num_rows
+        apart = order + ((sizes.ring_steps + 1 + before) * sizes.num_rows - unfilled)
+        return np.where(order < unfilled, apart, places)
 
     def _leaves_of(self, slot: Trajectory) -> list[np.ndarray]:
         """The slot's arrays in the order of the ring's, if it has the form of the ring."""

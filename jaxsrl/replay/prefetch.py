@@ -135,7 +135,7 @@ class PrefetchingSampler:
         sample, drawn = self._buffer.sample(key)
         self.busy_seconds += time.perf_counter() - start
         self._samples.put(sample, self._timeout)
-        if not self._prioritised:
+        if drawn is None:
             return
         self._unknown.append(drawn)
         if len(self._unknown) > self._delay:

@@ -144,8 +144,8 @@ def draw(sizes: RingSizes, selection: Selection, words: Array) -> Drawn:
         age = age_of(sizes, position, begin)
     else:
         number = bounded(random_bits(words, sizes.batch_size), count)
-        youngest, _ = _begins(sizes, position)
-        age, group = youngest + number // groups * sizes.period, number % groups
+        youngest, begins = _begins(sizes, position)
+        age, group = youngest + (begins - 1 - number // groups) * sizes.period, number % groups
         begin = step_of(sizes, position, age)
         probability = jnp.broadcast_to(1.0 / count.astype(jnp.float32), shape)
     return Drawn(begin, group, age, position.num_insertions, probability, count)

@@ -52,7 +52,7 @@ def test_everything_is_as_on_the_device(case):
         if not host.num_windows:
             continue
         words = np.array([number, 5], np.uint32)
-        drawn = host.draw(words)
+        drawn = host.drawn(*host.draw(words))
         jax.tree.map(np.testing.assert_array_equal, drawn, take(device, words))
         compared += 1
         waiting.append(drawn)
@@ -80,7 +80,10 @@ def test_new_windows_have_the_highest_priority_where_nothing_else_is_said():
         host.insert(flags, ~flags)
         device = add(device, flags, ~flags)
         if number > 4:
-            drawn, found = host.draw(np.array([number, 0], np.uint32)), np.full(12, 1.5**number, np.float32)
+            drawn, found = (
+                host.drawn(*host.draw(np.array([number, 0], np.uint32))),
+                np.full(12, 1.5**number, np.float32),
+            )
             host.update_priorities(drawn, found)
             device = update(device, jax.tree.map(lambda leaf: np.asarray(leaf, _narrow(leaf)), drawn), found)
     jax.tree.map(np.testing.assert_array_equal, host.arrays(), device)
@@ -94,7 +97,7 @@ def test_the_number_of_insertions_may_wrap_around():
     selection = host.arrays()
     position = dataclasses.replace(selection.position, num_insertions=np.asarray(2**31 - 2, np.int32))
     host.restore(jax.tree.map(np.array, dataclasses.replace(selection, position=position)))
-    drawn = host.draw(np.array([1, 1], np.uint32))
+    drawn = host.drawn(*host.draw(np.array([1, 1], np.uint32)))
     for _ in range(3):
         host.insert(flags, ~flags)
     assert int(host.arrays().position.num_insertions) == -(2**31) + 1
