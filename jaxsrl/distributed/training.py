@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import sys
 import time
 from typing import Any
 
@@ -96,14 +97,16 @@ class DistributedTraining(HostTraining):
 
     def close(self) -> None:
         """Ends environments; process 0, whose the cluster is, lets go of it when the others have."""
+        # After a failure each ends for itself: who met the others then would wait for those who wait for it.
+        meets = self._open_engine is not None and self._has_learned and sys.exc_info()[1] is None
         try:
             super().close()
         finally:
-            if self._processes.is_main:
-                self._meet_at_the_end()
+            if meets and self._processes.is_main:
+                self._processes.meet()
             self._opened.close()
-            if not self._processes.is_main:
-                self._meet_at_the_end()
+            if meets and not self._processes.is_main:
+                self._processes.meet()
 
     def should_stop(self) -> bool:
         """Whether something failed here, or all have agreed to stop; then they have done the same updates."""
@@ -187,11 +190,6 @@ class DistributedTraining(HostTraining):
         if self._processes.is_main:
             write_json(self.setup.directory.path / PLAN, plan_to_json(plan))
         return ClusterSource(dataclasses.replace(config, plan=plan), engine, self._replicas)
-
-    def _meet_at_the_end(self) -> None:
-        """Of a run that ended as it should, with hosts; after any other each process ends for itself."""
-        if self._open_engine is not None and self._has_learned:
-            self._processes.meet()
 
     def _totals(self) -> dict[str, float]:
         """At process 0 with what the others told of their hosts and of failures, a second old at most."""
