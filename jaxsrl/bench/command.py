@@ -18,7 +18,8 @@ class BenchPool:
         suite: as in EnvConfig.
         workers: environment processes.
         envs_per_worker: environments each steps.
-        lanes_per_worker: lanes of the pool.
+        lanes_per_worker: lanes that each worker alternates between.
+        workers_per_lane: workers that share a lane, and wait for each other; 0 for all of them.
         seconds: that each contender steps.
         json: print one JSON object instead of a table.
     """
@@ -28,6 +29,7 @@ class BenchPool:
     workers: int = 2
     envs_per_worker: int = 64
     lanes_per_worker: int = 1
+    workers_per_lane: int = 0
     seconds: float = 5.0
     json: bool = False
 
@@ -255,7 +257,8 @@ def run_bench(bench: Bench) -> None:
         from jaxsrl.bench.pool import bench_pool
 
         env = EnvConfig(bench.env, suite=bench.suite)  # pyright: ignore[reportArgumentType]
-        result = bench_pool(env, bench.workers, bench.envs_per_worker, bench.seconds, bench.lanes_per_worker)
+        lanes = bench.lanes_per_worker, bench.workers_per_lane
+        result = bench_pool(env, bench.workers, bench.envs_per_worker, bench.seconds, *lanes)
         show(result, bench.json, "bench pool")
     elif isinstance(bench, BenchTrain):
         from jaxsrl.bench.train import bench_train

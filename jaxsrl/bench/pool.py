@@ -41,6 +41,7 @@ class _Sizes:
     workers: int
     envs_per_worker: int
     lanes_per_worker: int
+    workers_per_lane: int
 
     def __post_init__(self) -> None:
         _require_positive(**dataclasses.asdict(self))
@@ -56,11 +57,18 @@ class _Sizes:
     @property
     def shape(self) -> PoolShape:
         rows_per_part = self.envs_per_worker // self.lanes_per_worker
-        return PoolShape(self.workers, self.lanes_per_worker, self.workers, rows_per_part, _ROLLOUT_LENGTH, _NUM_SLOTS)
+        lanes = self.lanes_per_worker, self.workers_per_lane
+        return PoolShape(self.workers, *lanes, rows_per_part, _ROLLOUT_LENGTH, _NUM_SLOTS)
 
 
 def bench_pool(
-    env: EnvConfig, workers: int, envs_per_worker: int, seconds: float, lanes_per_worker: int = 1, rounds: int = 5
+    env: EnvConfig,
+    workers: int,
+    envs_per_worker: int,
+    seconds: float,
+    lanes_per_worker: int = 1,
+    workers_per_lane: int = 0,
+    rounds: int = 5,
 ) -> dict[str, Any]:
     """Env steps per second of the pool, of its limit, and of other vector environments with as many environments.
 
@@ -72,8 +80,10 @@ def bench_pool(
         workers: processes of the pool, and of the limit.
         envs_per_worker: environments each of them steps.
         seconds: that each contender steps in all.
-        lanes_per_worker: of the pool. One, which all workers share, costs the fewest wake-ups; more hide the time that
-            inference takes, of which random actions take none.
+        lanes_per_worker: of the pool. One costs the fewest wake-ups; more hide the time that inference takes, of which
+            random actions take none.
+        workers_per_lane: 0 for all of them: one call acts for all rows, for which every worker waits for the slowest. With 1
+            each goes on as soon as its own rows are acted for, which pays where steps take long.
         rounds: turns that `seconds` are divided into.
 
     Returns:
@@ -82,7 +92,7 @@ def bench_pool(
     Raises:
         UserError: a number is not positive, or does not divide, or the environment is not stepped by processes.
     """
-    sizes = _Sizes(workers, envs_per_worker, lanes_per_worker)
+    sizes = _Sizes(workers, envs_per_worker, lanes_per_worker, workers_per_lane or workers)
     _require_positive(rounds=rounds, seconds=seconds)
     source = env.source()
     spec = source.spec()
