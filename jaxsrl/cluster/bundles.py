@@ -10,6 +10,7 @@ from jaxsrl.dataflow.nodes import cores_of_host, place_hosts
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Node
 from jaxsrl.dataflow.serving_nodes import CORES_OF_SERVER
+from jaxsrl.dataflow.words import bytes_in_words
 
 Spreading = Literal["spread", "pack", "strict_spread", "strict_pack"]
 
@@ -152,7 +153,7 @@ def refusal(bundles: Sequence[Bundle], how: Reserving, nodes: Sequence[Node], fr
         free_cores: of all nodes, that nobody has reserved.
     """
     one = bundles[0]
-    memory = f" and {one.memory_bytes / _GIB:.3g} GiB of memory" if one.memory_bytes else ""
+    memory = f" and {bytes_in_words(one.memory_bytes)} of memory" if one.memory_bytes else ""
     gpus = f" and {one.gpus} GPU" if one.gpus else ""
     sizes = ", ".join(_node_in_words(node, one.memory_bytes > 0) for node in nodes) or "no nodes"
     advice = [
@@ -170,5 +171,5 @@ def refusal(bundles: Sequence[Bundle], how: Reserving, nodes: Sequence[Node], fr
 
 
 def _node_in_words(node: Node, with_memory: bool) -> str:
-    memory = f" and {node.memory_bytes / _GIB:.3g} GiB" if with_memory and node.memory_bytes is not None else ""
+    memory = f" and {bytes_in_words(node.memory_bytes)}" if with_memory and node.memory_bytes is not None else ""
     return f"{node.name}: {node.num_cores} cores{memory}"

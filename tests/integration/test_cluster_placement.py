@@ -93,7 +93,7 @@ def test_only_who_has_the_token_is_let_into_a_cluster_that_was_started_here(clus
 
 
 def test_memory_that_no_node_has_is_refused_by_name(cluster, tmp_path):
-    with pytest.raises(UserError, match=r"1000000 GiB of memory.*node1: 4 cores and .* GiB.*--run.cluster-host-gib"):
+    with pytest.raises(UserError, match=r"977 TiB of memory.*node1: 4 cores and .* GiB.*--run.cluster-host-gib"):
         train(tmp_path, cluster="auto", cluster_nodes=3, cluster_host_gib=1e6, cluster_wait_seconds=1.0)
 
 
