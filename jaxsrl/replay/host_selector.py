@@ -60,21 +60,22 @@ class HostSelector:
     def insert(self, is_first: np.ndarray, valid: np.ndarray, priority: np.ndarray | None = None) -> None:
         """Takes in a trajectory. Args as `selector.insert_slot`, in numpy."""
         sizes, start = self._sizes, self.next_step
-        # Before anything is overwritten, for these are no longer counted.
-        emptied = self._overwritten(start) if self._tree is not None else None
-        if self._starts is not None and emptied is not None:
-            self._num_starts -= int(np.count_nonzero(self._tree_weights(emptied)))
-            teams = (len(is_first), sizes.num_groups, sizes.rows_per_window)
-            first, acts = is_first.reshape(teams), valid.reshape(teams)
-            self._starts[start : start + len(is_first)] = first.any(axis=2) & (first | ~acts).all(axis=2)
         self.next_step = (start + sizes.rollout_length) % sizes.ring_steps
         self.num_steps = min(self.num_steps + sizes.rollout_length, sizes.ring_steps)
         self._num_insertions = (self._num_insertions + 1) % _INT32
-        if self._tree is not None and emptied is not None:
-            self._tree.write(emptied, np.float32(0.0))
-            filled = self._add_completed(self._tree, priority)
-            self._tree.add_up(np.unique(np.concatenate([emptied, filled]) // FAN_OUT))
         self._stale = True
+        if self._tree is None:
+            return
+        emptied = self._overwritten(start)
+        if self._starts is not None:
+            # What has a weight could be drawn until now.
+            self._num_starts -= int(np.count_nonzero(self._tree.weights_at(emptied)))
+            teams = (sizes.rollout_length, sizes.num_groups, sizes.rows_per_window)
+            first, acts = is_first.reshape(teams), valid.reshape(teams)
+            self._starts[start : start + sizes.rollout_length] = first.any(axis=2) & (first | ~acts).all(axis=2)
+        self._tree.write(emptied, np.float32(0.0))
+        filled = self._add_completed(self._tree, priority)
+        self._tree.add_up(np.unique(np.concatenate([emptied, filled]) // FAN_OUT))
 
     def draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """N windows, those of `selector.draw`. The key, [W] uint32, is consumed.
@@ -188,9 +189,6 @@ class HostSelector:
         first = -(-start // sizes.period)
         last = -(-(start + sizes.rollout_length + sizes.history) // sizes.period)
         return self._leaves(np.arange(first, last))
-
-    def _tree_weights(self, leaf: np.ndarray) -> np.ndarray:
-        return self._tree.weights_at(leaf) if self._tree is not None else np.zeros(0)
 
     def _add_completed(self, tree: HostTree, priority: np.ndarray | None) -> np.ndarray:
         """Windows into the leaves that the newest T steps complete: those leaves, without sums."""

@@ -58,7 +58,7 @@ class PrefetchingSampler:
         self._thread.start()
 
     def begin(self, keys: Sequence[Array]) -> None:
-        """Has a sample drawn with each of these keys, in order; they are consumed."""
+        """Has a sample drawn with each of these keys ([W] uint32, see `HostBuffer.sample`), in order; they are consumed."""
         self._turns.put(keys, self._timeout)
         self._under_way = True
 
