@@ -3,6 +3,7 @@
 import gc
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -63,6 +64,29 @@ def test_arrays_on_the_processor_that_share_the_memory_keep_it():
     assert shared, "an array that begins a page needs no copy"
     assert address(other) != place
     np.testing.assert_array_equal(placed[0, 0, :5], 3.0)
+
+
+def test_computations_under_way_keep_what_they_will_read():
+    @jax.jit
+    def later(array):
+        number = jax.lax.fori_loop(0, 40, lambda _, matrix: jnp.tanh(matrix @ matrix), jnp.full((150, 150), 1e-3))
+        return number[0, 0]
+
+    @jax.jit
+    def total(array, number):
+        return array.sum() + 0.0 * number
+
+    memory, under_way = SampleMemory(SHAPE, np.dtype("float32")), 0
+    for turn in range(12):
+        array = memory.take()
+        array.fill(1.0)
+        number = later(array)
+        found = total(array if turn % 2 else jax.device_put(array, jax.devices("cpu")[0]), number)
+        under_way += not found.is_ready()
+        del array
+        memory.take().fill(7.0)
+        assert float(found) == np.prod(SHAPE)
+    assert under_way > 6
 
 
 def test_no_more_than_eight_are_kept():
