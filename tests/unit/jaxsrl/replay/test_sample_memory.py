@@ -86,7 +86,7 @@ def test_computations_under_way_keep_what_they_will_read():
         del array
         memory.take().fill(7.0)
         assert float(found) == np.prod(SHAPE)
-    assert under_way > 6
+    assert under_way > 0
 
 
 def test_no_more_than_eight_are_kept():
