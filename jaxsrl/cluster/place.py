@@ -80,8 +80,13 @@ def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
     """Environment hosts of a run: as many for each learner process.
 
     Raises:
-        UserError: they do not divide over the learner processes.
+        UserError: they do not divide over the learner processes, or these would share inference servers.
     """
+    if processes > 1 and config.cluster_inference_servers:
+        raise UserError(
+            f"--run.cluster-inference-servers {config.cluster_inference_servers} and {processes} learner processes "
+            f"(--run.distributed) do not go together: use 0, with which every host acts for its own rows, or one learner process"
+        )
     if not config.cluster_nodes:
         return max(1, by_default // processes) * processes
     if config.cluster_nodes % processes:

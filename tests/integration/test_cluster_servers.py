@@ -1,0 +1,142 @@
+"""Inference servers on the nodes of a local Ray cluster, which the environment hosts of other nodes ask for actions."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.runtime.run import run
+
+ray = pytest.importorskip("ray")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves its log files to the garbage collector
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray.*"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from jaxsrl.cluster.ray_local import LocalCluster
+
+    started = LocalCluster(2, cores_per_node=6)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def train(directory, env_steps=None, updates=5, core="none", **changes):
+    settings = {
+        "name": "run",
+        "directory": str(directory),
+        "policy": "decoupled",
+        "inference_platform": "cpu",
+        "num_envs": 16,
+        "num_env_workers": 2,
+        "lanes_per_worker": 2,
+        "rollout_length": 8,
+        "env_steps": env_steps or 16 * 8 * updates,
+        "checkpoint_every_updates": 0,
+        "max_policy_lag": 0,
+    }
+    config = RunConfig(**{**settings, **changes})
+    source = source_of(EnvConfig("CartPole-v1"))
+    spec = source.spec()
+    network = NetworkConfig(hidden_sizes=(16,), core=core, core_size=8)
+    agent = make_ppo(
+        PPOConfig(num_epochs=2, num_minibatches=2, chunk_length=4 if core != "none" else None), spec, network
+    )
+    plan = POLICIES[config.policy](config, Resources.detect())
+    return run(plan, agent, source, config, spec=spec, quiet=True)
+
+
+def require_same_state(one, other):
+    for mine, theirs in zip(jax.tree.leaves(one.state), jax.tree.leaves(other.state), strict=True):
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+
+
+@pytest.mark.parametrize(("lag", "servers", "core"), [(0, 1, "none"), (1, 2, "gru")])
+def test_the_curve_through_servers_is_that_of_one_machine_and_resumes_to_the_bit(cluster, tmp_path, lag, servers, core):
+    alone = train(tmp_path / "alone", max_policy_lag=lag, core=core)
+    through = {"max_policy_lag": lag, "core": core, "cluster": "auto", "cluster_inference_servers": servers}
+    served = train(tmp_path / "served", updates=2, **through)
+    served = train(tmp_path / "served", **through)
+    assert served.num_updates == alone.num_updates == 5
+    require_same_state(served, alone)
+    assert served.metrics == alone.metrics
+    fragments = json.loads((served.directory / "plan.json").read_text())["fragments"]
+    (inference,) = [fragment for fragment in fragments if fragment["kind"] == "inference"]
+    assert inference["replicas"] == len(inference["nodes"]) == servers
+    record = json.loads((served.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (record["cluster/hosts_lost"], record["cluster/servers_lost"]) == (0, 0)
+
+
+def server_processes():
+    """Process ids of the servers, which Ray names on their command lines."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and b"ray::RayServer" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def test_servers_that_are_killed_are_followed_and_the_curve_does_not_change(cluster, tmp_path):
+    updates = 200
+    alone = train(tmp_path / "alone", updates=updates, max_policy_lag=1, core="gru")
+    killed = []
+
+    def kill():
+        deadline = time.monotonic() + 300.0
+        records = tmp_path / "served" / "run" / "metrics.jsonl"
+        for after in (5, 60):
+            while time.monotonic() < deadline:
+                lines = records.read_text().splitlines() if records.exists() else []
+                found = [pid for pid in server_processes() if pid not in killed]
+                if found and lines and json.loads(lines[-1])["update"] > after:
+                    os.kill(found[0], signal.SIGKILL)
+                    killed.append(found[0])
+                    break
+                time.sleep(0.05)
+
+    killing = threading.Thread(target=kill, daemon=True)
+    killing.start()
+    served = train(
+        tmp_path / "served",
+        updates=updates,
+        max_policy_lag=1,
+        core="gru",
+        cluster="auto",
+        cluster_inference_servers=2,
+        log_every_seconds=0.2,
+    )
+    killing.join(60.0)
+    assert len(killed) == 2
+    record = json.loads((served.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (record["cluster/hosts_lost"], record["cluster/servers_lost"]) == (0, 2)
+    node = next(name for name in record if name.endswith("/requests_per_second"))
+    print({name: value for name, value in record.items() if name.startswith("cluster/")})
+    assert record[node] > 0.0
+    require_same_state(served, alone)
+    deadline = time.monotonic() + 20.0
+    while server_processes() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert server_processes() == []
