@@ -16,6 +16,7 @@ from jaxsrl.bench.replay_sizes import ATARI, VECTOR, BenchSizes
 SizeName = Literal["atari", "vector"]
 _SIZES: dict[SizeName, BenchSizes] = {"atari": ATARI, "vector": VECTOR}
 _FILL_SECONDS = 20.0
+_PRIORITY_BYTES = 4  # a float32 for each window
 
 
 def bench_replay(
@@ -40,7 +41,7 @@ def bench_replay(
     Returns:
         A row for each size and contender: `insert_env_steps_per_second` and `sample_windows_per_second`, medians; the ratios of
         ours on the device and on the host to it, medians of the rounds' ratios; `bytes_per_env_step` that it keeps beside
-        `theoretical_bytes_per_env_step`, of the arrays themselves.
+        `theoretical_bytes_per_env_step`, of the arrays themselves and of a priority where there are any.
 
     Raises:
         UserError: no round or no size is asked for.
@@ -62,7 +63,7 @@ def _rows(
         for contender in contenders.values():
             _fill(contender, sizes)
         speeds = _measure(contenders, rounds, seconds)
-        theoretical = sizes.step_bytes
+        theoretical = sizes.step_bytes + (_PRIORITY_BYTES if priority_exponent else 0)
         return [
             {
                 "contender": name,

@@ -32,6 +32,18 @@ def test_sums_and_drawn_leaves_are_those_of_loops(count):
     assert found.min() > 0.0
 
 
+@pytest.mark.parametrize("count", [10, 300, 5000])
+def test_a_number_on_a_border_belongs_to_what_follows_it_and_nothing_without_weight_is_drawn(count):
+    weights = np.zeros(count, np.float32)
+    weights[[count - 7, count - 5, count - 4, count - 2]] = 1.0
+    tree, levels = tree_of(weights), sums_of(weights)
+    uniform = np.array(np.meshgrid(*[[0.0, 0.25, 0.5, 0.75]] * len(levels)), np.float32).reshape(len(levels), -1)
+    leaves, probability = tree.draw(uniform)
+    np.testing.assert_array_equal(leaves, drawn_from(levels, uniform))
+    assert set(leaves.tolist()) == {count - 7, count - 5, count - 4, count - 2}
+    np.testing.assert_array_equal(probability, 0.25)
+
+
 @pytest.mark.parametrize("count", [33, 1500, 40_000])
 def test_any_leaves_change_as_in_loops(count):
     rng, weights, tree = np.random.default_rng(1), np.zeros(count, np.float32), HostTree(count)
