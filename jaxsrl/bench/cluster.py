@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxsrl.bench.cluster_inference import measure_inference
 from jaxsrl.bench.train import bench_train
 from jaxsrl.cluster.ray_engine import RayEngine, import_ray
 from jaxsrl.cluster.ray_local import LocalCluster
@@ -38,7 +39,7 @@ def bench_cluster(
 
     Returns:
         env steps per second of both (medians over rounds), their ratio, and for slots of two sizes the milliseconds and bytes
-        per second from an actor to here.
+        per second from an actor to here; and what asking a remote inference server takes (`cluster_inference`).
     """
     speeds: dict[str, list[float]] = {"local": [], "ray": []}
     waits: list[float] = []
@@ -54,6 +55,7 @@ def bench_cluster(
                 if contender == "ray":
                     waits.append(measured["learner_idle_share"])
         slots = {name: _transfer(size) for name, size in _SLOT_BYTES.items()}
+        inference = measure_inference()
     finally:
         cluster.close()
     local, through_ray = (statistics.median(speeds[name]) for name in ("local", "ray"))
@@ -67,6 +69,7 @@ def bench_cluster(
         "ray_over_local": through_ray / local,
         "ray_learner_idle_share": statistics.median(waits),
         **{f"{name}_slot_{what}": value for name, found in slots.items() for what, value in found.items()},
+        **inference,
     }
 
 
