@@ -89,18 +89,19 @@ def test_new_windows_have_the_highest_priority_where_nothing_else_is_said():
     jax.tree.map(np.testing.assert_array_equal, host.arrays(), device)
 
 
-def test_the_number_of_insertions_may_wrap_around():
+@pytest.mark.parametrize(("before", "after"), [(2**31 - 2, -(2**31) + 1), (5 - 2**31, 8 - 2**31), (-2, 1)])
+def test_the_number_of_insertions_may_wrap_around(before, after):
     sizes = sizes_of("priorities")
     host, flags = HostSelector(sizes), np.zeros((2, 4), bool)
     for _ in range(12):
         host.insert(flags, ~flags)
     selection = host.arrays()
-    position = dataclasses.replace(selection.position, num_insertions=np.asarray(2**31 - 2, np.int32))
+    position = dataclasses.replace(selection.position, num_insertions=np.asarray(before, np.int32))
     host.restore(jax.tree.map(np.array, dataclasses.replace(selection, position=position)))
     drawn = host.drawn(*host.draw(np.array([1, 1], np.uint32)))
     for _ in range(3):
         host.insert(flags, ~flags)
-    assert int(host.arrays().position.num_insertions) == -(2**31) + 1
+    assert int(host.arrays().position.num_insertions) == after
     host.update_priorities(drawn, np.full(12, 3.0))
     stale = int((drawn.age + 6 > sizes.max_age).sum())
     assert 0 < host.num_stale == stale < 12
