@@ -83,6 +83,7 @@ class HostStorage:
         self._framed = [
             (leaf.place, leaf.by_slot(sizes), leaf.ring[sizes.ring_steps], leaf.before) for leaf in self._observed
         ]
+        self._fields = _fields_of(self.arrays)
         # Times of a window's steps, in a column, from the first frame that is needed to the one after the last; in places.
         self._offset = np.arange(-sizes.history, sizes.window_steps + 1)[:, None] * sizes.num_rows
         # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
@@ -152,7 +153,7 @@ class HostStorage:
             of_slots = steps // sizes.rollout_length * sizes.num_rows + rows
             for leaf in self._states:
                 found[leaf.place] = leaf.flat.take(of_slots, 0)
-        return self._structure.unflatten(found)
+        return Trajectory(*[found[part] if isinstance(part, int) else _filled(found, *part) for part in self._fields])
 
     def newest_steps(self, count: int) -> Trajectory:
         """The newest `count` steps of all rows; as `windows.newest_steps`."""
@@ -184,6 +185,20 @@ class HostStorage:
                 f"trajectories of one environment, one number of rows and one rollout_length"
             )
         return leaves
+
+
+def _fields_of(arrays: Trajectory) -> list[int | tuple[Any, int]]:
+    """Of each field its place among the leaves; of what is not just one array, its structure and where its leaves begin."""
+    found, first = [], 0
+    for field in dataclasses.fields(arrays):
+        leaves, structure = jax.tree.flatten(getattr(arrays, field.name))
+        found.append(first if structure == jax.tree.structure(0) else (structure, first))
+        first += len(leaves)
+    return found
+
+
+def _filled(leaves: list[Any], structure: Any, first: int) -> Any:
+    return structure.unflatten(leaves[first : first + structure.num_leaves])
 
 
 def _without_observations(trajectory: Trajectory) -> Trajectory:
