@@ -1,54 +1,59 @@
-"""Where a draw and an insertion of the host's replay buffer spend their time.
+"""Where a draw and an insertion of the host's replay buffer spend their time, and what the whole costs every contender.
 
 Run: python -m jaxsrl.bench.replay_parts
+
+It counts the processor's time, of which a machine that does other things too changes little. Compiled programs use several
+cores at once: what they take by the clock is less.
 """
 
 import itertools
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from jaxsrl.bench.replay_numpy import careful_ring, plain_ring
+from jaxsrl.bench.replay_contenders import installed_contenders
 from jaxsrl.bench.replay_sizes import ATARI, VECTOR, BenchSizes
 from jaxsrl.replay.host_selector import HostSelector
 from jaxsrl.replay.host_storage import HostStorage
 from jaxsrl.replay.random_numbers import HostRandom
 from jaxsrl.replay.sizes import make_sizes
 
-_ROUNDS, _CALLS = 15, 60
+_ROUNDS, _CALLS = 25, 30
 
 
 def microseconds_of_parts(sizes: BenchSizes) -> dict[str, float]:
-    """Processor time of a call of each part, in microseconds: the least of 15 rounds of 60 calls, in turns."""
+    """Processor time of a call of each part, in microseconds: the least of 25 rounds of 30 calls, in turns."""
     slot = sizes.slot()
     ring = make_sizes(sizes.replay(0.0), slot)
     selector, storage, random = HostSelector(ring), HostStorage(ring, slot), HostRandom()
-    rivals = {"numpy": plain_ring(sizes), "numpy, same rules": careful_ring(sizes)}
+    contenders = installed_contenders(sizes, 0.0)
     for _ in range(ring.ring_steps // ring.rollout_length):
         selector.insert(slot.is_first, slot.valid)  # pyright: ignore[reportArgumentType]
         storage.insert(slot)
-        for rival in rivals.values():
-            rival.insert_one()
+        for contender in contenders.values():
+            contender.insert_some()
     words = np.zeros(2, np.uint32)
     # Others each time: the same windows would still be in the processor's caches.
     since = itertools.cycle([selector.draw(np.array([number, 0], np.uint32))[0] for number in range(200)])
     places = next(since) % (ring.ring_steps * ring.num_rows)
     reward = storage.arrays.reward.reshape(-1)
     parts: dict[str, Callable[[], object]] = {
-        "draw: random numbers": lambda: random.bits(words, ring.batch_size),
-        "draw: all of which windows": lambda: selector.draw(words),
-        "draw: one small array": lambda: reward.take(places, 0, None, "clip"),
-        "draw: copying the windows": lambda: storage.gather(next(since)),
-        "insert: form and copies": lambda: storage.insert(slot),
-        "insert: what can be drawn": lambda: selector.insert(slot.is_first, slot.valid),  # pyright: ignore[reportArgumentType]
+        "host, draw: random numbers": lambda: random.bits(words, ring.batch_size),
+        "host, draw: all of which windows": lambda: selector.draw(words),
+        "host, draw: one small array": lambda: reward.take(places, 0, None, "clip"),
+        "host, draw: copying the windows": lambda: storage.gather(next(since)),
+        "host, insert: form and copies": lambda: storage.insert(slot),
+        "host, insert: what can be drawn": lambda: selector.insert(slot.is_first, slot.valid),  # pyright: ignore[reportArgumentType]
     }
-    for name, rival in rivals.items():
-        parts |= {f"{name}: draw": rival.sample_one, f"{name}: insert": rival.insert_one}
+    for name, contender in contenders.items():
+        parts |= {f"{name}: draw": partial(contender.sample, 0.0), f"{name}: insert": contender.insert_some}
     least = dict.fromkeys(parts, float("inf"))
     for _ in range(_ROUNDS):
         for name, call in parts.items():
+            call()
             start = time.process_time()
             for _ in range(_CALLS):
                 call()
