@@ -1,8 +1,10 @@
-"""What a run has come to, from the files it left: no jax, no checkpoint is opened, nothing is written."""
+"""Runs and what they have come to, from the files they left: no jax, no checkpoint is opened, nothing is written."""
 
 import dataclasses
+import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from jaxsrl.view.records import RETURN, RecordFile
 from jaxsrl.view.run_state import run_state
 
 RECORDS = "metrics.jsonl"
-_DEPTH = 3
+_NO_RUNS_INSIDE = frozenset({"checkpoints", "tensorboard", "wandb", "__pycache__", "node_modules"})
+_DEPTH = 4
 _LOG_BYTES = 4096
 
 
@@ -58,7 +61,7 @@ class RunSummary:
 
 
 def find_runs(directory: Path) -> list[Path]:
-    """The run directories in `directory`, at most three levels down, or itself if it is one; sorted.
+    """The run directories in `directory`, at most four levels down, or itself if it is one; sorted.
 
     Raises:
         UserError: there is no such directory.
@@ -66,7 +69,17 @@ def find_runs(directory: Path) -> list[Path]:
     if not directory.is_dir():
         found = f"{directory} is a file" if directory.exists() else f"there is no directory {directory} in {Path.cwd()}"
         raise UserError(f"{found}: expected a run's directory, or one that has runs in it (runs/, or --run.directory)")
-    return sorted(_runs_below(directory, _DEPTH))
+    return sorted(runs_below(directory))
+
+
+def runs_below(directory: Path) -> Iterator[Path]:
+    """As `find_runs`, in no order; of a directory that is not there, or not ours to read, none. No link is followed."""
+    return _runs_below(directory, _DEPTH)
+
+
+def run_name(run: Path, root: Path) -> str:
+    """What a run is called among those that were found in `root`: its path from there; by itself, its directory's name."""
+    return root.resolve().name if run == root else run.relative_to(root).as_posix()
 
 
 def is_run(directory: Path) -> bool:
@@ -91,14 +104,37 @@ def summarise(directory: Path, below: Path | None = None, now: float | None = No
         problem = str(error)
     records = RecordFile(directory / RECORDS)
     records.refresh()
+    name = run_name(directory, directory if below is None else below)
+    return summary_of(directory, name, config, records, problem, now)
+
+
+def summary_of(
+    directory: Path,
+    name: str,
+    config: dict[str, Any],
+    records: RecordFile,
+    problem: str = "",
+    now: float | None = None,
+) -> RunSummary:
+    """What the run has come to, as far as its records are read.
+
+    Args:
+        directory: of the run.
+        name: it is called.
+        config: what its config.json says; {} if nothing.
+        records: of its training.
+        problem: what of it cannot be read.
+        now: seconds since 1970; the clock's if None.
+    """
     experiment = _dict(config.get("experiment"))
     run, env = _dict(experiment.get("run")), _dict(experiment.get("env"))
+    seed = run.get("seed")
     checkpoint = max(checkpoint_steps(directory), default=None)
     update = max(int(records.last("update") or 0), checkpoint or 0)
     wanted, per_update = wanted_updates(run), _steps_per_update(run)
-    age = (time.time() if now is None else now) - _newest_change(directory)
+    now = time.time() if now is None else now
     return RunSummary(
-        name=str(directory.relative_to(below)) if below not in (None, directory) else directory.resolve().name,
+        name=name,
         state=run_state(directory, last_log_lines(directory), update, wanted),
         progress=min(1.0, update / wanted) if wanted else None,
         best_return=records.best(RETURN),
@@ -106,12 +142,12 @@ def summarise(directory: Path, below: Path | None = None, now: float | None = No
         env=str(_dict(config.get("env_spec")).get("env_id") or env.get("id") or ""),
         agent=str(config.get("agent_name") or ""),
         policy=str(run.get("policy") or ""),
-        seed=run.get("seed"),
+        seed=seed if isinstance(seed, int) else None,
         update=update,
         num_updates=wanted,
         env_steps=update * per_update if per_update else int(records.last("env_steps") or 0),
         checkpoint=checkpoint,
-        age_seconds=max(0.0, age),
+        age_seconds=max(0.0, now - (newest_change(directory) or now)),
         problem=problem,
         path=str(directory),
     )
@@ -125,11 +161,11 @@ def checkpoint_steps(directory: Path) -> list[int]:
         return []
 
 
-def last_log_lines(directory: Path) -> list[str]:
-    """The newest lines of the run's log, oldest first."""
+def last_log_lines(directory: Path, num_bytes: int = _LOG_BYTES) -> list[str]:
+    """The newest lines of the run's log, oldest first: the last so many bytes of it."""
     try:
         with open(directory / LOG, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - num_bytes))
             return file.read().decode(errors="replace").splitlines()
     except OSError:
         return []
@@ -138,7 +174,9 @@ def last_log_lines(directory: Path) -> list[str]:
 def wanted_updates(run: dict[str, Any]) -> int | None:
     """Updates that a saved RunConfig asks for; None if it does not tell."""
     per_update, env_steps = _steps_per_update(run), run.get("env_steps")
-    return -(-int(env_steps) // per_update) if per_update and isinstance(env_steps, int | float) else None
+    if not per_update or not isinstance(env_steps, int | float) or not abs(env_steps) < math.inf:
+        return None
+    return -(-int(env_steps) // per_update)
 
 
 def _steps_per_update(run: dict[str, Any]) -> int:
@@ -146,21 +184,34 @@ def _steps_per_update(run: dict[str, Any]) -> int:
     return sizes[0] * sizes[1] if all(isinstance(size, int) for size in sizes) else 0  # pyright: ignore
 
 
-def _runs_below(directory: Path, depth: int) -> list[Path]:
-    if is_run(directory):
-        return [directory]
-    if depth == 0:
-        return []
+def newest_change(directory: Path) -> float | None:
+    """When the run last wrote, in seconds since 1970: a record, its log, or a file in its directory if it has neither yet.
+
+    None of a directory that is gone.
+    """
+    written = [changed for name in (RECORDS, LOG, CONFIG) if (changed := _changed(directory / name)) is not None]
+    return max(written, default=_changed(directory))
+
+
+def _changed(path: Path) -> float | None:
     try:
-        inside = [path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        return path.stat().st_mtime
     except OSError:
-        return []
-    return [run for path in inside for run in _runs_below(path, depth - 1)]
+        return None
 
 
-def _newest_change(directory: Path) -> float:
-    times = [path.stat().st_mtime for name in (RECORDS, LOG, CONFIG) if (path := directory / name).exists()]
-    return max(times, default=directory.stat().st_mtime)
+def _runs_below(directory: Path, depth: int) -> Iterator[Path]:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return  # gone, or not ours to read
+    if any(entry.name in (CONFIG, RECORDS) for entry in entries):
+        yield directory
+        return
+    for entry in entries if depth else ():
+        may_have_runs = not entry.name.startswith(".") and entry.name not in _NO_RUNS_INSIDE
+        if may_have_runs and entry.is_dir(follow_symlinks=False):
+            yield from _runs_below(Path(entry.path), depth - 1)
 
 
 def _dict(value: Any) -> dict[str, Any]:

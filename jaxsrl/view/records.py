@@ -1,6 +1,5 @@
 """`metrics.jsonl` as columns, read as it grows: only new bytes, whole lines, and of what a resumed run did again the newer half."""
 
-import json
 import math
 import os
 import threading
@@ -8,9 +7,10 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from jaxsrl.metrics.read_records import parse_record
+
 UPDATE, ELAPSED = "update", "elapsed_seconds"
 RETURN, SPEED = "episode/return_mean", "speed/env_steps_per_second"
-_FIRST = b'{"update"'  # how every record begins
 _RATES = ("speed/", "wait_share/", "busy_share/", "inference/", "policy/lag_mean")
 _MOST_ROWS = 2000
 _CHUNK = 1 << 20
@@ -84,11 +84,8 @@ class RecordFile:
                     self._take_line(line)
 
     def _take_line(self, line: bytes) -> None:
-        record = _parsed(line)
-        if record is None:  # the end of a line that a crash tore, and a whole one that was appended to it
-            begin = line.rfind(_FIRST)
-            record = _parsed(line[begin:]) if begin > 0 else None
-            self.num_damaged += bool(line.strip())
+        record, is_whole = parse_record(line)
+        self.num_damaged += not is_whole and bool(line.strip())
         if record is not None:
             self._take(record)
 
@@ -179,21 +176,3 @@ class RecordFile:
                 "resumed_at": list(self.resumed_at),
                 "num_damaged": self.num_damaged,
             }
-
-
-def _parsed(line: bytes) -> dict[str, float] | None:
-    """The numbers of a record; None if the line is none."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(found, dict):
-        return None
-    numbers = {
-        str(name): float(value)
-        for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-    if not all(math.isfinite(numbers.get(name, math.nan)) for name in (UPDATE, "env_steps", "wall_seconds")):
-        return None
-    return numbers

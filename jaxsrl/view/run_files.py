@@ -2,19 +2,16 @@
 
 import json
 import math
-import os
 import threading
 from pathlib import Path
 from typing import Any
 
 from jaxsrl.dataflow.draw_page import plan_as_svg
 from jaxsrl.dataflow.plan import plan_from_json
-from jaxsrl.run_directory import CONFIG, LOG, PLAN
-from jaxsrl.run_summary import wanted_updates
-from jaxsrl.view.records import ELAPSED, RETURN, SPEED, UPDATE, RecordFile
-from jaxsrl.view.run_state import run_state
+from jaxsrl.run_directory import CONFIG, PLAN
+from jaxsrl.run_summary import RECORDS, last_log_lines, newest_change, summary_of
+from jaxsrl.view.records import ELAPSED, SPEED, RecordFile
 
-METRICS = "metrics.jsonl"
 _LOG_BYTES = 64 * 1024
 
 
@@ -29,34 +26,32 @@ class RunFiles:
     def __init__(self, path: Path) -> None:
         """Nothing is read yet."""
         self.path = path
-        self.records = RecordFile(path / METRICS)
+        self.records = RecordFile(path / RECORDS)
         self._lock = threading.Lock()
         self._read: dict[str, tuple[int, Any]] = {}  # by name: when the file was written, what it says
 
     def summary(self, name: str) -> dict[str, Any]:
         """What the list of runs shows of the records that are read; `name` is the run's there."""
         config, records = self._json(CONFIG), self.records
+        found = summary_of(self.path, name, config, records)
         run = _dict(_dict(config.get("experiment")).get("run"))
-        total, steps = _number(run.get("env_steps")), records.last("env_steps") or 0.0
-        update = records.last(UPDATE) or 0.0
-        total_updates = wanted_updates(run)
         return {
             "name": name,
-            "state": run_state(self.path, self.log_lines(), update, total_updates),
-            "env": str(_dict(config.get("env_spec")).get("env_id") or ""),
-            "agent": str(config.get("agent_name") or ""),
-            "policy": str(run.get("policy") or self._json(PLAN).get("policy") or ""),
-            "seed": run.get("seed") if isinstance(run.get("seed"), int) else None,
-            "update": update,
-            "total_updates": total_updates,
-            "env_steps": steps,
-            "total_env_steps": total,
+            "state": found.state,
+            "env": found.env,
+            "agent": found.agent,
+            "policy": found.policy or str(self._json(PLAN).get("policy") or ""),
+            "seed": found.seed,
+            "update": found.update,
+            "total_updates": found.num_updates,
+            "env_steps": found.env_steps,
+            "total_env_steps": _number(run.get("env_steps")),
             "frames": records.last("frames"),
             "elapsed_seconds": records.last(ELAPSED),
             "speed": records.last(SPEED),
-            "return": records.last(RETURN),
-            "best_return": records.best(RETURN),
-            "changed": self._changed(),
+            "return": found.last_return,
+            "best_return": found.best_return,
+            "changed": newest_change(self.path),
         }
 
     def details(self) -> dict[str, Any]:
@@ -94,20 +89,7 @@ class RunFiles:
 
     def log_lines(self) -> list[str]:
         """The end of its log."""
-        try:
-            with open(self.path / LOG, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
-                return file.read().decode(errors="replace").splitlines()[-400:]
-        except OSError:
-            return []
-
-    def _changed(self) -> float | None:
-        for name in (METRICS, CONFIG):
-            try:
-                return (self.path / name).stat().st_mtime
-            except OSError:
-                continue
-        return None
+        return last_log_lines(self.path, _LOG_BYTES)[-400:]
 
     def _json(self, name: str) -> dict[str, Any]:
         """What a JSON file says; {} if it is not there or is no JSON object."""

@@ -1,16 +1,14 @@
 """The runs under a directory, found anew at every look: names in, files out. A name that was not found here opens nothing."""
 
-import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from envpool_bridge.errors import UserError
 from jaxsrl.run_directory import CONFIG
-from jaxsrl.view.run_files import METRICS, RunFiles
+from jaxsrl.run_summary import RECORDS, newest_change, run_name, runs_below
+from jaxsrl.view.run_files import RunFiles
 
-_NO_RUNS_INSIDE = frozenset({"checkpoints", "tensorboard", "wandb", "__pycache__", "node_modules"})
-_MAX_DEPTH, _MOST_RUNS = 4, 500
+_MOST_RUNS = 500
 
 
 class Runs:
@@ -34,14 +32,14 @@ class Runs:
         self._found: dict[str, RunFiles] = {}
         if not self.all():
             raise UserError(
-                f"there is no run in {root}: expected a run directory (with {CONFIG} or {METRICS} in it), or a directory of runs"
+                f"there is no run in {root}: expected a run directory (with {CONFIG} or {RECORDS} in it), or a directory of runs"
             )
 
     def all(self) -> dict[str, RunFiles]:
         """All runs that are there now, the newest 500 of them, by name."""
-        paths = sorted(_run_directories(self.root, 0), key=_changed, reverse=True)[:_MOST_RUNS]
+        paths = sorted(runs_below(self.root), key=lambda path: newest_change(path) or 0.0, reverse=True)[:_MOST_RUNS]
         with self._lock:
-            names = {self._name(path): path for path in paths}
+            names = {run_name(path, self.root): path for path in paths}
             self._found = {
                 name: self._found.get(name) or RunFiles(path)
                 for name, path in sorted(names.items(), key=lambda x: x[0])
@@ -52,32 +50,3 @@ class Runs:
         """The run of this name, if it is one that was found."""
         with self._lock:
             return self._found.get(name)
-
-    def _name(self, path: Path) -> str:
-        return self.root.resolve().name if path == self.root else path.relative_to(self.root).as_posix()
-
-
-def _run_directories(directory: Path, depth: int) -> Iterator[Path]:
-    try:
-        entries = list(os.scandir(directory))
-    except OSError:
-        return  # gone, or not ours to read
-    names = {entry.name for entry in entries}
-    if CONFIG in names or METRICS in names:
-        yield directory
-        return
-    if depth == _MAX_DEPTH:
-        return
-    for entry in entries:
-        is_hidden = entry.name.startswith(".") or entry.name in _NO_RUNS_INSIDE
-        if not is_hidden and entry.is_dir(follow_symlinks=False):
-            yield from _run_directories(Path(entry.path), depth + 1)
-
-
-def _changed(directory: Path) -> float:
-    for name in (METRICS, CONFIG):
-        try:
-            return (directory / name).stat().st_mtime
-        except OSError:
-            continue
-    return 0.0

@@ -203,7 +203,11 @@ def test_records_are_read_as_they_were_written_and_a_missing_file_has_none(tmp_p
     sink.close()
     with open(path, "a") as file:
         file.write('[]\n{"update": 1}\n')
-    assert read_records(path) == [record(1, **{"loss/value": 0.5})]
+        whole = json.dumps({"update": 2, "env_steps": 128, "frames": 128, "wall_seconds": 1.0, "huge": 10**400})
+        file.write(f'{{"update": 2, "env_st{whole}\n')  # the beginning is a crash's, the rest the next process's
+    assert [each.update for each in read_records(path)] == [1, 2]
+    assert read_records(path)[0] == record(1, **{"loss/value": 0.5})
+    assert read_records(path)[1].values == {}
 
 
 def test_tensorboard_can_be_switched_off(tmp_path):

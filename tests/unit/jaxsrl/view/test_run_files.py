@@ -7,6 +7,7 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.manifest import FORMAT, MANIFEST, sealed, sha256_of
+from jaxsrl.run_summary import find_runs, summarise
 from jaxsrl.view.checkpoints import Checkpoints
 from jaxsrl.view.run_files import RunFiles, finite
 from jaxsrl.view.runs import Runs
@@ -76,6 +77,26 @@ def test_runs_are_found_below_a_directory_and_those_that_begin_later_too(tmp_pat
     assert runs.get("d") is None
     assert list(runs.all()) == ["a", "d", "group/b"]
     assert runs.get("d") is not None
+
+
+def test_the_page_and_the_table_find_the_same_runs_and_say_the_same_of_them(tmp_path):
+    make_run(tmp_path / "a")
+    deep = make_run(tmp_path / "1" / "2" / "3" / "b", {**CONFIG, "env_spec": {}})
+    make_checkpoint(deep, 7)
+    make_run(tmp_path / "1" / "2" / "3" / "4" / "too_deep")
+    (tmp_path / "link").symlink_to(deep)
+    found = Runs(tmp_path).all()
+    assert [tmp_path / name for name in found] == find_runs(tmp_path) == [deep, tmp_path / "a"]
+    for name, run in found.items():
+        run.records.refresh()
+        on_page, in_table = run.summary(name), summarise(run.path, tmp_path)
+        assert in_table.name == name
+        for one, other in (("update", "update"), ("total_updates", "num_updates"), ("return", "last_return")):
+            assert on_page[one] == getattr(in_table, other)
+        for same in ("state", "env", "agent", "policy", "seed", "env_steps", "best_return"):
+            assert on_page[same] == getattr(in_table, same), same
+    assert on_page["update"] == 5
+    assert found["1/2/3/b"].summary("b")["update"] == 7
 
 
 def test_a_run_by_itself_is_called_as_its_directory(tmp_path, monkeypatch):
