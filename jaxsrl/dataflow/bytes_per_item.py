@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from agents.api import AnyAgent
-from envpool_bridge.layout import SlotLayout
+from envpool_bridge.layout import SlotLayout, num_frames
+from envpool_bridge.tree import leaves
 from jaxsrl.dataflow.fragment import Carries, Channel, Transport
 from jaxsrl.dataflow.plan import Plan
 
@@ -80,8 +81,8 @@ def params_bytes_of(agent: AnyAgent) -> int:
     import jax
 
     state: Any = jax.eval_shape(agent.init, jax.random.key(0))  # pyright: ignore[reportUnknownMemberType]
-    leaves: list[Any] = jax.tree.leaves(state.params)
-    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+    params: list[Any] = jax.tree.leaves(state.params)
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in params)
 
 
 def _bytes_of_channel(
@@ -91,11 +92,9 @@ def _bytes_of_channel(
     replicas = {fragment.name: fragment.replicas for fragment in plan.fragments}
     match channel.carries:
         case Carries.OBSERVATIONS:
-            item = _bytes_of_step(layout, "observation") + _bytes_of_step(layout, "is_first")
+            item = _bytes_seen(layout, channel.transport)
         case Carries.ACTIONS:
-            item = _bytes_of_step(layout, "action")
-            if channel.transport is Transport.CALLS:
-                item += _bytes_of_step(layout, "extras") + _bytes_of_step(layout, "policy_version")
+            item = _bytes_chosen(layout, channel.transport)
         case Carries.TRAJECTORIES:
             item = layout.slot_bytes
         case Carries.PARAMETERS | Carries.GRADIENTS:
@@ -117,3 +116,19 @@ def _bytes_of_step(layout: SlotLayout, name: str) -> int:
     found = [field for field in layout.fields if field.name == name or field.name.startswith(f"{name}/")]
     sizes = [math.prod(field.shape[2:]) * np.dtype(field.dtype).itemsize for field in found]
     return layout.shape.rows_per_lane * sum(sizes)
+
+
+def _bytes_seen(layout: SlotLayout, transport: Transport) -> int:
+    """What acting for one lane's rows at one step reads: in memory that is shared the newest frame is new, a call has them all."""
+    if transport is not Transport.CALLS:
+        return _bytes_of_step(layout, "observation") + _bytes_of_step(layout, "is_first")
+    seen = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves(layout.spec.observation))
+    return layout.shape.rows_per_lane * (seen + num_frames(layout.spec))
+
+
+def _bytes_chosen(layout: SlotLayout, transport: Transport) -> int:
+    """What environments are given for one lane's rows at one step; from elsewhere, with what is recorded of it."""
+    action = _bytes_of_step(layout, "action")
+    if transport is not Transport.CALLS:
+        return action
+    return action + _bytes_of_step(layout, "extras") + _bytes_of_step(layout, "policy_version")
