@@ -21,12 +21,6 @@ class ApplyFn(Protocol):
     def __call__(self, params: Params, observation: Observation) -> Array: ...
 
 
-class BothFn(Protocol):
-    """Policy parameters [..., P] and values [...] of [..., *observation] observations."""
-
-    def __call__(self, params: Params, observation: Observation) -> tuple[Array, Array]: ...
-
-
 class StepFn(Protocol):
     """Policy parameters [B, P] of one step of B rows, and the state after it.
 
@@ -60,9 +54,9 @@ class ActorCritic(NamedTuple):
 
     Attributes:
         init: makes parameters.
-        policy: the action distribution's parameters [..., P], without computing values where torsos are apart.
+        policy: the action distribution's parameters [..., P], without computing values where torsos are apart; like `value`,
+            only of a network without memory.
         value: [...], without computing the policy where torsos are apart.
-        both: (policy, value) together; like `policy` and `value` only of a network without memory.
         distribution: over actions, of the policy's parameters.
         initial_state: what a network with memory begins with.
         step: what acting needs.
@@ -73,7 +67,6 @@ class ActorCritic(NamedTuple):
     init: NetworkInitFn
     policy: ApplyFn
     value: ApplyFn
-    both: BothFn
     distribution: Distribution
     initial_state: InitialAgentStateFn
     step: StepFn
@@ -116,10 +109,6 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     def policy(params: Params, observation: Observation) -> Array:
         return head.parameters(params, trunk.policy(params, observation), observation)
 
-    def both(params: Params, observation: Observation) -> tuple[Array, Array]:
-        # A shared torso stands in both calls; the compiler computes it once.
-        return policy(params, observation), trunk.value(params, observation)
-
     def step(params: Params, observation: Observation, state: AgentState, is_first: Array) -> tuple[Array, AgentState]:
         if config.core == "none":
             return policy(params, observation), state
@@ -137,7 +126,6 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
         init=lambda key: {**trunk.init(key), **head.params},
         policy=policy,
         value=trunk.value,
-        both=both,
         distribution=head.distribution,
         initial_state=trunk.initial_state,
         step=step,

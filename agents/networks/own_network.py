@@ -1,10 +1,18 @@
 """Networks that users write themselves, as an agent takes them."""
 
+from typing import Protocol
+
 from agents.api import AgentState, Array, Observation, Params
 from agents.distributions import Distribution
-from agents.networks.actor_critic import ActorCritic, BothFn, NetworkInitFn, make_actor_critic
+from agents.networks.actor_critic import ActorCritic, NetworkInitFn, make_actor_critic
 from agents.networks.config import NetworkConfig
 from envpool_bridge.specs import EnvSpec
+
+
+class BothFn(Protocol):
+    """Policy parameters [..., P] and values [...] of [..., *observation] observations."""
+
+    def __call__(self, params: Params, observation: Observation) -> tuple[Array, Array]: ...
 
 
 def memoryless_network(init: NetworkInitFn, both: BothFn, distribution: Distribution) -> ActorCritic:
@@ -39,7 +47,6 @@ def memoryless_network(init: NetworkInitFn, both: BothFn, distribution: Distribu
         init=init,
         policy=policy,
         value=value,
-        both=both,
         distribution=distribution,
         initial_state=lambda num_rows: (),
         step=step,

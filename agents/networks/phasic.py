@@ -89,20 +89,16 @@ def _bound(spec: EnvSpec, head: PolicyHead, actor: Branch, critic: Branch) -> Ph
     def policy(params: Params, observation: Observation) -> Array:
         return head.parameters(params, _outputs(actor, params["actor"], observation)["head"], observation)
 
-    def both(params: Params, observation: Observation) -> tuple[Array, Array]:
-        return policy(params, observation), _value(critic, params, observation)
-
     def unroll(
         params: Params, observation: Observation, state: AgentState, is_first: Array
     ) -> tuple[Array, Array, AgentState]:
         del is_first
-        return *both(params, observation), state
+        return policy(params, observation), _value(critic, params, observation), state
 
     net = ActorCritic(
         init=init,
         policy=policy,
         value=partial(_value, critic),
-        both=both,
         distribution=head.distribution,
         initial_state=actor.initial_state,
         step=lambda params, observation, state, is_first: (policy(params, observation), state),

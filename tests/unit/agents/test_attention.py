@@ -105,7 +105,7 @@ def test_sets_of_which_nothing_is_visible_give_finite_values_and_gradients():
     seen["boxes"] = np.full_like(seen["boxes"], np.nan)
 
     def loss(params):
-        policy, value = net.both(params, seen)
+        policy, value, _ = net.unroll(params, seen, (), None)
         return jnp.sum(jnp.square(policy)) + jnp.sum(jnp.square(value)), value
 
     (_, value), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
@@ -117,7 +117,7 @@ def test_sets_of_which_nothing_is_visible_give_finite_values_and_gradients():
 def test_leading_axes_are_those_of_the_observations():
     net = make_actor_critic(CONFIG, SPEC)
     params, batch = drawn(net.init), observations((2, 3))
-    policy, value = jax.jit(net.both)(params, batch)
+    policy, value, _ = jax.jit(net.unroll)(params, batch, (), None)
     assert policy.shape == (2, 3, 4)
     one = jax.jit(net.value)(params, jax.tree.map(lambda leaf: leaf[1], batch))
     np.testing.assert_allclose(one, value[1], rtol=1e-4, atol=1e-5)

@@ -178,7 +178,7 @@ def test_a_network_that_remembers_says_nothing_of_an_observation_alone(shared):
     net = make_actor_critic(NetworkConfig(hidden_sizes=(7,), shared_torso=shared, core="lstm", core_size=SIZE), SPEC)
     params, (observation, _) = drawn(net.init), inputs()
     assert net.remembers
-    for function in (net.policy, net.value, net.both):
+    for function in (net.policy, net.value):
         with pytest.raises(TypeError, match="use `step` or `unroll`"):
             function(params, observation)
 

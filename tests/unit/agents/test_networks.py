@@ -39,7 +39,7 @@ def test_outputs_have_the_leading_axes_of_the_observations(torso, observation, s
     net = make_actor_critic(NetworkConfig(torso, (8,), shared_torso=shared), spec)
     params = jax.jit(net.init)(jax.random.key(0))
     batch = jnp.ones((2, 3, *observation.shape), observation.dtype)
-    policy, value = jax.jit(net.both)(params, batch)
+    policy, value, _ = jax.jit(net.unroll)(params, batch, (), None)
     assert policy.shape == (2, 3, 4)
     assert value.shape == (2, 3)
     np.testing.assert_allclose(jax.jit(net.policy)(params, batch[0]), policy[0], rtol=1e-4, atol=1e-5)

@@ -72,7 +72,10 @@ def two_steps(valid=(True, True)):
     )
     params = {"logits": jnp.log(jnp.full((3, 1, 2), 0.5)), "value": jnp.array([[1.0], [2.0], [9.0]])}
     unroll = lambda params, observation, state, is_first: (params["logits"], params["value"], state)  # noqa: E731
-    return ActorCritic(None, None, None, None, categorical(2), lambda num_rows: (), None, unroll, False), params, data
+    return ActorCritic(None, None, None, categorical(2), lambda num_rows: (), None, unroll, False), params, data
+
+
+gradient_of = jax.jit(one_step.gradient, static_argnums=(0, 1, 2))
 
 
 def told(batch, log_ratio, value):
@@ -94,7 +97,7 @@ def test_the_loss_is_policy_plus_value_error_minus_entropy():
 def test_the_gradient_is_that_of_the_log_probability_and_of_the_value_but_not_of_the_targets():
     net, params, data = two_steps()
     config = one_step.OneStepConfig(value_coef=0.5, entropy_coef=0.0)
-    grads, _ = one_step.gradient(config, net, told, params, data, jnp.int32(0))
+    grads, _ = gradient_of(config, net, told, params, data, jnp.int32(0))
     # -A (onehot - pi) / 2 steps, and c_v (V - target) / 2 steps
     np.testing.assert_allclose(grads["logits"][:, 0], [[-0.5, 0.5], [-0.75, 0.75], [0.0, 0.0]], atol=1e-6)
     np.testing.assert_allclose(grads["value"][:, 0], [-0.25, -0.5, 0.0], rtol=1e-5)
@@ -116,13 +119,13 @@ def test_targets_are_told_the_log_ratio_and_zero_where_a_step_only_reset():
 def test_standardised_advantages_have_mean_zero_and_deviation_one():
     net, params, data = two_steps()
     config = one_step.OneStepConfig(normalise_advantage=True, value_coef=0.0, entropy_coef=0.0)
-    grads, _ = one_step.gradient(config, net, told, params, data, jnp.int32(0))
+    grads, _ = gradient_of(config, net, told, params, data, jnp.int32(0))
     np.testing.assert_allclose(grads["logits"][:2, 0], [[-0.25, 0.25], [-0.25, 0.25]], rtol=1e-5)
 
 
 def test_a_step_that_does_not_count_has_no_gradient():
     net, params, data = two_steps(valid=(True, False))
-    grads, _ = one_step.gradient(one_step.OneStepConfig(), net, told, params, data, jnp.int32(0))
+    grads, _ = gradient_of(one_step.OneStepConfig(), net, told, params, data, jnp.int32(0))
     assert not np.asarray(grads["logits"][1:]).any()
     assert not np.asarray(grads["value"][1:]).any()
     assert np.asarray(grads["value"][0]).all()
@@ -249,9 +252,9 @@ def bandit(name, action, log_ratio, **changes):
     def unroll(params, observation, state, is_first):
         return jnp.broadcast_to(params, (2, rows, 2)), jnp.full((2, rows), 2.0), state
 
-    net = ActorCritic(None, None, None, None, categorical(2), lambda num_rows: (), None, unroll, False)
+    net = ActorCritic(None, None, None, categorical(2), lambda num_rows: (), None, unroll, False)
     config = dataclasses.replace(AGENTS[name][1], entropy_coef=0.0, value_coef=0.0, **changes)
-    return one_step.gradient(config, net, partial(TARGETS[name], config), logits, data, jnp.int32(0))[0]
+    return gradient_of(config, net, partial(TARGETS[name], config), logits, data, jnp.int32(0))[0]
 
 
 @pytest.mark.slow  # to compile

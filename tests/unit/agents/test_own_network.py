@@ -33,9 +33,13 @@ def trajectory():
     )
 
 
+def both_of(net):
+    return lambda params, observation: net.unroll(params, observation, (), None)[:2]
+
+
 def test_a_network_that_is_given_learns_what_the_same_network_learns_that_is_configured():
     ours = make_actor_critic(NETWORK, SPEC)
-    own = memoryless_network(ours.init, ours.both, ours.distribution)
+    own = memoryless_network(ours.init, both_of(ours), ours.distribution)
     results = []
     for network in (NETWORK, own):
         agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), SPEC, network)
@@ -55,7 +59,7 @@ def test_a_network_that_is_given_learns_what_the_same_network_learns_that_is_con
 
 def test_agents_of_one_step_take_such_a_network_too():
     ours = make_actor_critic(NETWORK, SPEC)
-    own = memoryless_network(ours.init, ours.both, ours.distribution)
+    own = memoryless_network(ours.init, both_of(ours), ours.distribution)
     results = []
     for network in (NETWORK, own):
         agent = make_reinforce(REINFORCEConfig(), SPEC, network)

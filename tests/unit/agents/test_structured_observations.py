@@ -55,30 +55,36 @@ def test_discrete_leaves_become_one_hot_vectors_and_arrays_are_flattened():
 
 # Convolutions are slow to compile: test_networks.py has the other of each pair.
 @pytest.mark.parametrize(
-    ("torso", "shared"), [("mlp", True), ("mlp", False), ("nature_cnn", True), ("impala_resnet", False)]
+    ("torso", "shared"),
+    [
+        *(("mlp", True), ("mlp", False), ("nature_cnn", True)),
+        pytest.param("impala_resnet", False, marks=pytest.mark.slow),
+    ],
 )
 def test_outputs_have_the_leading_axes_of_the_observations(torso, shared):
     net = make_actor_critic(NetworkConfig(torso, (8,), shared_torso=shared), SPEC)
     params = jax.jit(net.init)(jax.random.key(0))
     batch = draw(OBSERVATION, (2, 3))
-    policy, value = jax.jit(net.both)(params, batch)
+    unroll = jax.jit(net.unroll)
+    policy, value, _ = unroll(params, batch, (), None)
     assert policy.shape == (2, 3, 4)
     assert value.shape == (2, 3)
     for step in range(2):
-        one_policy, one_value = jax.jit(net.both)(params, map_leaves(lambda leaf, step=step: leaf[step], batch))
+        one_policy, one_value, _ = unroll(params, map_leaves(lambda leaf, step=step: leaf[step], batch), (), None)
         np.testing.assert_allclose(one_policy, policy[step], rtol=1e-3, atol=1e-6)
         np.testing.assert_allclose(one_value, value[step], rtol=1e-3, atol=1e-5)
 
 
 def test_the_torso_is_dense_layers_over_all_leaves_with_weights_by_name():
     net = make_actor_critic(NetworkConfig("nature_cnn", (8, 7), activation="relu", shared_torso=False), SPEC)
-    params = jax.jit(net.init)(jax.random.key(0))
+    params = jax.device_get(jax.jit(net.init)(jax.random.key(0)))
     torso = params["critic"]["params"]["torso"]
     assert sorted(torso) == ["MLP_0", "image/camera", "input"]
     assert sorted(torso["input"]) == ["bias", "kernel/arm/0", "kernel/arm/1", "kernel/camera", "kernel/keys"]
     observation = draw(OBSERVATION, (5,))
-    convolutions = NatureCNN((), "relu").apply({"params": torso["image/camera"]}, observation["camera"])
-    encoded = inputs_of(SPEC, "nature_cnn").encode(observation) | {"camera": convolutions}
+    see = jax.jit(NatureCNN((), "relu").apply)
+    convolutions = see({"params": torso["image/camera"]}, observation["camera"])
+    encoded = jax.device_get(jax.jit(inputs_of(SPEC, "nature_cnn").encode)(observation) | {"camera": convolutions})
     x = sum(np.asarray(value) @ np.asarray(torso["input"][f"kernel/{name}"]) for name, value in encoded.items())
     x = np.maximum(x + torso["input"]["bias"], 0.0)
     dense, head = torso["MLP_0"]["Dense_0"], params["critic"]["params"]["head"]["Dense_0"]
