@@ -6,7 +6,7 @@ BIN := .venv/bin
 SIDE_BY_SIDE := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 # The tests' time is spent in compiling: tests/conftest.py compiles without optimisation for all but these, which see the programs
 # that users run, as everything does in test-all.
-OPTIMISED := $(patsubst %,tests/integration/test_%.py,cli plans)
+OPTIMISED := $(patsubst %,tests/integration/test_%.py,cli own_policy)
 
 .PHONY: train test test-all check chaos mutants docs bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py

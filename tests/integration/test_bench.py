@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import jaxsrl.bench.gpu
+import jaxsrl.bench.plans
 import jaxsrl.bench.sleep
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.plans import bench_plans
@@ -67,6 +68,33 @@ def bench_row():
     return jaxsrl.bench.gpu._row(result, "1 x H")
 
 
+def test_every_named_policy_is_measured_with_what_it_needs_to_be_itself(monkeypatch):
+    asked = []
+    told = {"env_steps_per_second": 5.0, "policy_lag_mean": 0.5, "policy_lag_max": 1.0, "learner_idle_share": 0.25}
+    told |= {"peak_memory_bytes": 7, "slots_bytes": 3, "platform": "cpu", "records": 2, "more": 1}
+
+    def run_apart(settings):
+        asked.append(settings)
+        return {**told, "policy": settings["changes"]["policy"], "workers": settings["workers"]}
+
+    monkeypatch.setattr(jaxsrl.bench.plans, "run_apart", run_apart)
+    monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("cpu", 1))
+    rows = bench_plans(["single_learner_fine", "multiple_learners", "device_only"], env_steps=100, num_envs=4)
+    assert [(row["policy"], row["devices"], row["workers"]) for row in rows] == [
+        ("single_learner_fine", 1, 2),
+        ("multiple_learners", 2, 2),
+        ("device_only", 1, 2),
+    ]
+    assert all(row["env_steps_per_second"] == 5.0 and "more" not in row for row in rows)
+    assert [settings["host_devices"] for settings in asked] == [0, 2, 0]
+    assert [settings["env_steps"] for settings in asked] == [100, 100, 1000]
+    assert [settings["env"]["suite"] for settings in asked] == ["gymnasium", "gymnasium", "jax"]
+    monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("gpu", 1))
+    with pytest.raises(UserError, match="central needs 2 devices, but there are 1 of gpu: set JAX_PLATFORMS=cpu"):
+        bench_plans(["central"])
+
+
+@pytest.mark.slow
 def test_every_named_policy_is_measured_in_a_process_of_its_own():
     rows = bench_plans(["multiple_learners"], env_steps=128 * 32 * 2)
     assert [row["policy"] for row in rows] == ["multiple_learners"]

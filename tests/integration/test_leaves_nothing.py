@@ -148,11 +148,12 @@ def test_a_run_that_reaches_its_end_leaves_nothing(start, tmp_path):
     run.assert_left_nothing()
 
 
+@pytest.mark.slow  # test_worker_restarts.py and test_plans.py end runs in a process that looks after itself
 @pytest.mark.parametrize(
     ("environment", "problem"),
     [
-        pytest.param("Raises", "ValueError: out of ideas", marks=pytest.mark.slow),
-        pytest.param("Exits", "exit status 7", marks=pytest.mark.slow),
+        ("Raises", "ValueError: out of ideas"),
+        ("Exits", "exit status 7"),
         ("IsKilled", "SIGKILL"),
     ],
 )
@@ -185,6 +186,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint_and_nothing_else(start, tmp_pat
     run.assert_left_nothing()
 
 
+@pytest.mark.slow  # of a pool alone: tests/chaos/test_main_killed.py
 def test_a_kill_of_the_main_process_takes_the_workers_with_it(start, tmp_path):
     run = start_training(start, tmp_path)
     run.process.kill()
@@ -192,6 +194,7 @@ def test_a_kill_of_the_main_process_takes_the_workers_with_it(start, tmp_path):
     run.assert_left_nothing()
 
 
+@pytest.mark.slow  # of a handler alone: tests/unit/jaxsrl/test_lifecycle.py
 def test_a_second_interrupt_leaves_at_once(start, tmp_path):
     run = start_training(start, tmp_path)
     run.process.send_signal(signal.SIGSTOP)  # both signals arrive before it can finish the update

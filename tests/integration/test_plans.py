@@ -134,6 +134,7 @@ def test_asynchronous_lag_stays_within_its_bound(tmp_path):
     assert 0 <= json.loads(lines[-1])["policy/lag_max"] <= 3
 
 
+@pytest.mark.slow  # to compile; with actors in test_policies.py
 def test_the_learner_sharded_over_four_devices_gives_the_parameters_of_one(tmp_path):
     one, four = train(tmp_path / "one"), train(tmp_path / "four", num_devices=4)
     for a, b in zip(leaves(one), leaves(four), strict=True):

@@ -132,7 +132,9 @@ def test_a_parameter_server_refuses_an_update_that_is_not_cut_before_anything_st
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("policy", ["decoupled", "central", pytest.param("multiple_learners", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "policy", ["central", *(pytest.param(name, marks=pytest.mark.slow) for name in ("decoupled", "multiple_learners"))]
+)
 def test_runs_of_several_pools_resume_to_the_bit(tmp_path, policy):
     changes = {"max_policy_lag": 1, "num_devices": 2, "num_inference_servers": 2}
     whole = train(tmp_path / "whole", policy, **changes)
@@ -165,6 +167,7 @@ def test_asynchronous_replicas_stay_within_their_staleness_and_count_what_they_d
     assert np.isfinite(record["loss/total"])
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_goes_on_from_its_checkpoint(tmp_path):
     settings = {"gradients": "asynchronous", "num_replicas": 2, "max_policy_lag": 1}
     first = train(tmp_path, "central", env_steps=16 * 8 * 4, **settings)
@@ -173,6 +176,7 @@ def test_an_asynchronous_run_goes_on_from_its_checkpoint(tmp_path):
     assert second.metrics["episode/count"] >= first.metrics["episode/count"]
 
 
+@pytest.mark.slow  # of the learner alone: test_device_only.py
 def test_on_the_device_alone_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path):
     whole = train(tmp_path / "whole", "device_only", "jax", num_devices=2)
     for updates in (3, UPDATES):

@@ -106,6 +106,7 @@ PLAIN = PPOConfig(normalise_advantage=False, num_epochs=1, num_minibatches=1)
 CHUNKS = PPOConfig(chunk_length=4, num_minibatches=2, burn_in=2)
 
 
+@pytest.mark.slow  # to compile; the gradients below are by hand
 def test_chunks_that_begin_with_stored_states_have_the_loss_of_the_full_sequence():
     data = dataclasses.replace(trajectory(), valid=np.ones((STEPS, ROWS), bool))
     params = compiled(PLAIN)[1](jax.random.key(1)).params
