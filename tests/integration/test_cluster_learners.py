@@ -14,6 +14,7 @@ from jaxsrl.cluster.ray_token import token_of
 from jaxsrl.doctor.leftovers import find_leftovers
 from tests.integration.test_cluster import ray_processes, wait_for_record
 from tests.integration.test_distributed_learners import (
+    UPDATES,
     assert_same_bits,
     ends,
     final,
@@ -34,6 +35,14 @@ pytestmark = [
 WORKERS = ("--run.num-env-workers", "4", "--run.lanes-per-worker", "1")
 HOSTS = ("--cluster", "local", "--run.cluster-nodes", "2")
 START_SECONDS = 400.0
+PATIENT = (
+    "--run.distributed.lost-seconds",
+    "100",
+)  # starting Ray may take all of a small machine; who is killed is seen at once
+
+
+def start_both(directory, *flags, updates=UPDATES):
+    return start_two(directory, *flags, own={0: PATIENT, 1: PATIENT}, updates=updates)
 
 
 @pytest.fixture
@@ -89,7 +98,7 @@ def test_two_learners_with_two_hosts_each_are_one_process_without_a_cluster_to_t
     flags = (*WORKERS, "--run.policy", policy)
     one = start(tmp_path / "one", "--run.host-devices", "2", *flags)
     assert ends([one])[0][0] == 0
-    ended = ends(start_two(tmp_path / "two", *flags, "--cluster", "auto", "--run.cluster-nodes", "4"), START_SECONDS)
+    ended = ends(start_both(tmp_path / "two", *flags, "--cluster", "auto", "--run.cluster-nodes", "4"), START_SECONDS)
     assert [status for status, _, _ in ended] == [0, 0], ended
     assert_same_bits(final(tmp_path / "one"), final(tmp_path / "two"))
     fragments = json.loads((tmp_path / "two/run/plan.json").read_text())["fragments"]
@@ -102,21 +111,21 @@ def test_a_learner_that_is_killed_ends_the_other_and_leaves_nothing_and_the_rest
     flags = (*WORKERS, "--run.policy", "single_learner_fine")
     one = start(tmp_path / "one", "--run.host-devices", "2", *flags, updates=200)
     assert ends([one])[0][0] == 0
-    started = start_two(tmp_path / "two", *flags, *HOSTS, updates=200)
+    started = start_both(tmp_path / "two", *flags, *HOSTS, updates=200)
     wait_for_checkpoint(tmp_path / "two", START_SECONDS)
     started[1].kill()
     (status, _, said), (killed, _, _) = ends(started, seconds=90)
     assert (status, killed) == (75, -signal.SIGKILL), said
     assert "resumes from the newest checkpoint" in said
     assert ends_in_time(run_files) == {}
-    ended = ends(start_two(tmp_path / "two", *flags, *HOSTS, updates=200), START_SECONDS)
+    ended = ends(start_both(tmp_path / "two", *flags, *HOSTS, updates=200), START_SECONDS)
     assert [status for status, _, _ in ended] == [0, 0], ended
     assert_same_bits(final(tmp_path / "one", 200), final(tmp_path / "two", 200))
 
 
 def test_process_0_which_has_the_cluster_is_killed_and_nothing_is_left(tmp_path, run_files):
     flags = (*WORKERS, "--run.policy", "single_learner_fine")
-    started = start_two(tmp_path, *flags, *HOSTS, updates=100_000)
+    started = start_both(tmp_path, *flags, *HOSTS, updates=100_000)
     wait_for_checkpoint(tmp_path, START_SECONDS)
     started[0].kill()
     (killed, _, _), (status, _, said) = ends(started, seconds=90)
@@ -126,7 +135,7 @@ def test_process_0_which_has_the_cluster_is_killed_and_nothing_is_left(tmp_path,
 
 def test_a_node_of_the_other_learner_is_killed_and_its_host_goes_on_elsewhere(tmp_path, cluster):
     flags = ("--run.policy", "single_learner_coarse", "--run.num-env-workers", "2", "--run.log-every-seconds", "0.5")
-    started = start_two(tmp_path, *flags, "--cluster", "auto", "--run.cluster-nodes", "2", updates=1_000_000)
+    started = start_both(tmp_path, *flags, "--cluster", "auto", "--run.cluster-nodes", "2", updates=1_000_000)
     records = tmp_path / "run" / "metrics.jsonl"
     try:
         wait_for_record(records, lambda record: record.get("cluster/node2/env_steps_per_second", 0.0) > 0.0)
