@@ -43,7 +43,7 @@ def bench_cluster(
     """
     speeds: dict[str, list[float]] = {"local": [], "ray": []}
     waits: list[float] = []
-    cluster = LocalCluster(hosts, cores_per_node=workers, object_store_bytes=1 << 30)
+    cluster = LocalCluster(hosts, cores_per_node=workers + 1, object_store_bytes=1 << 30)  # one more for a server
     try:
         for _ in range(rounds):
             for contender, found in speeds.items():
