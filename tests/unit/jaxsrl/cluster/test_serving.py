@@ -108,7 +108,7 @@ def require_same(found, wanted):
     ("lag", "servers", "core"), [pytest.param(0, 1, "gru", marks=pytest.mark.slow), (1, 2, "none")]
 )
 def test_servers_elsewhere_choose_what_one_here_does_to_the_bit(lag, servers, core):
-    config, local, params = run_of(lag, servers, core)
+    config, local, params = run_of(lag, servers, core, lanes_per_worker=2)
     with served(config) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)
