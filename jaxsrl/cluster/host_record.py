@@ -62,6 +62,7 @@ class HostRecord:
         self.lost_at = 0.0
         self.budget = RestartBudget(options.max_restarts, options.window_seconds, options.max_backoff_seconds)
         self._config, self._layout, self._params = config, layout, params
+        self._early: dict[int, SlotViews] = {}  # that came before those that precede them
         self._newest: SlotViews | None = None
         self._episodes = np.zeros(shape.num_rows, np.int64)
         self._received_at_start = self.next_sequence
@@ -127,14 +128,21 @@ class HostRecord:
     def receive(self, sequence: int, slot: SlotViews) -> None:
         """Takes a slot in: from now on it is the learner's, whatever becomes of the host.
 
+        Ray runs a host's calls one after the other, but their answers may overtake each other: one that comes early waits for
+        those before it, and is lost with the host if they are.
+
         Raises:
-            RuntimeError: it is not the one that comes next (a bug of the host).
+            RuntimeError: it is not among those that were asked for (a bug of the host).
         """
-        if sequence != self.next_sequence:
-            raise RuntimeError(f"host {self.index} sent slot {sequence}: expected {self.next_sequence}")
-        self.slots[sequence] = self._newest = slot
-        self._episodes += slot.is_first[1:].sum(0)
-        self.next_sequence += 1
+        end = min(self.slots, default=self.next_sequence) + self._config.plan.shape.num_slots
+        if not self.next_sequence <= sequence < end or sequence in self._early:
+            raise RuntimeError(f"host {self.index} sent slot {sequence}: expected {self.next_sequence} to {end - 1}")
+        self._early[sequence] = slot
+        while self.next_sequence in self._early:
+            slot = self._early.pop(self.next_sequence)
+            self.slots[self.next_sequence] = self._newest = slot
+            self._episodes += slot.is_first[1:].sum(0)
+            self.next_sequence += 1
 
     def release(self, sequence: int) -> None:
         """Forgets a slot, and gives its credit back."""
@@ -148,7 +156,7 @@ class HostRecord:
         if self.remote is not None:
             self.remote.kill()
         self.remote, self.started, self.asked, self.has_begun = None, None, None, False
-        self.pending, self.told = [], []
+        self.pending, self.told, self._early = [], [], {}
         self.past = {name: self.past.get(name, 0.0) + value for name, value in self.stats.items()}
         self.stats, self.lost_at = {}, time.monotonic()
 
@@ -161,7 +169,7 @@ class HostRecord:
         if self.remote is not None:
             self.remote.kill()
         self.remote, self.pending, self.told, self.started, self.asked = None, [], [], None, None
-        self.slots, self._newest = {}, None
+        self.slots, self._early, self._newest = {}, {}, None
         if self._journal is not None:
             self._journal.close()
 

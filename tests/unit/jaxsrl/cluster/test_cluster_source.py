@@ -1,5 +1,6 @@
 """The learner's side of environment hosts, with hosts that are threads of this process."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import pickle
@@ -110,6 +111,25 @@ def test_two_hosts_collect_what_one_machine_does_to_the_bit(lag):
     assert [host.node for host in engine.hosts] == ["one", "two"]
     assert totals["cluster/one/env_steps"] >= 4 * STEPS * ROWS // 2
     assert totals["cluster/hosts_lost"] == 0
+
+
+def test_slots_whose_answers_overtake_each_other_are_learned_from_in_order():
+    config, local, params = run_of(1)
+    with cluster_source(config) as (source, engine):
+        source.publish(0, params[0])
+        source.start(RESET)
+        slots = [call for host in source._hosts for call in host.pending[:2]]
+        assert not concurrent.futures.wait(slots, SECONDS).not_done
+        in_order = engine.wait
+        engine.wait = lambda calls, timeout_seconds: in_order(calls, timeout_seconds)[::-1]
+        found = collect(source, params, 4)
+        host = source._hosts[0]
+        for sequence in (host.next_sequence - 1, host.next_sequence + config.plan.shape.num_slots):
+            with pytest.raises(RuntimeError, match=f"host 0 sent slot {sequence}: expected {host.next_sequence} to"):
+                host.receive(sequence, host._newest)
+    for mine, reference in zip(found, collect_locally(local, params, 4), strict=True):
+        for one, other in zip(mine, reference, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_what_a_lost_host_had_not_handed_over_is_collected_anew_and_nothing_else_changes(tmp_path):
