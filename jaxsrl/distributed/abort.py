@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+_installed: set["AbortHandler"] = set()  # C holds no reference to what it calls
 _SECONDS = 10  # then the process is ended all the same: a handler of abort() runs wherever abort() was called
 
 
@@ -25,18 +26,20 @@ class AbortHandler:
             status: to exit with.
         """
         self._message, self._status = message, status
-        self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._ended)  # kept: C holds no reference
+        self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._ended)
         self._libc: Any = ctypes.CDLL(None, use_errno=True)
         self._libc.signal.restype = ctypes.c_void_p
         self._libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
 
     def install(self) -> None:
         """From now on abort() says the message and exits with the status."""
+        _installed.add(self)
         self._libc.signal(signal.SIGABRT, ctypes.cast(self._handler, ctypes.c_void_p))
 
     def remove(self) -> None:
         """abort() is what it was by default."""
         self._libc.signal(signal.SIGABRT, None)
+        _installed.discard(self)
 
     def _ended(self, number: int) -> None:
         self._libc.alarm(_SECONDS)

@@ -97,13 +97,15 @@ class Processes:
         except LostLearnerError:
             raise
         except BaseException as error:
+            if isinstance(error, UserError):
+                self._abort.remove()
             if _is_of_a_collective(error):
                 self._raise_reason(error)
             with contextlib.suppress(Exception):  # the one who serves may be gone; what we raise matters more
                 self.tell(_FAILED + str(self.process_id), f"{type(error).__name__}: {_first_line(error)}")
             raise
-        finally:
-            self._abort.remove()
+        # Not where the run failed: before this process has ended, jax may yet notice what it has noticed already, and abort.
+        self._abort.remove()
 
     def heed_aborts(self) -> None:
         """Handles abort() again, where something else has taken it meanwhile: Ray does. Only inside `together`."""
