@@ -20,6 +20,7 @@ MODULES = [
     "agents.target_network",
     "agents.value_distribution",
     "envpool_bridge.tree",
+    "jaxsrl.cluster.bundles",
     "jaxsrl.config",
     "jaxsrl.dataflow.load_policy",
     "jaxsrl.dataflow.make_plan",
