@@ -25,16 +25,11 @@ from jaxsrl.dataflow.resources import Resources
 from jaxsrl.environments import source_of
 from jaxsrl.runtime import host_training
 from jaxsrl.runtime.run import run
+from tests.integration.ray_marks import RAY_MARKS
 
 ray = pytest.importorskip("ray")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves its log files to the garbage collector
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray.*"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*"),
-]
+pytestmark = RAY_MARKS
 HOSTS = 3
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from jaxsrl.cluster.ray_token import token_of
 from jaxsrl.doctor.leftovers import find_leftovers
+from tests.integration.ray_marks import RAY_MARKS
 from tests.integration.test_cluster import ray_processes, wait_for_record
 from tests.integration.test_distributed_learners import (
     UPDATES,
@@ -25,13 +26,7 @@ from tests.integration.test_distributed_learners import (
 
 ray = pytest.importorskip("ray")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves its log files to the garbage collector
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray.*"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*"),
-]
+pytestmark = RAY_MARKS
 WORKERS = ("--run.num-env-workers", "4", "--run.lanes-per-worker", "1")
 HOSTS = ("--cluster", "local", "--run.cluster-nodes", "2")
 START_SECONDS = 400.0

@@ -12,17 +12,12 @@ from envpool_bridge.errors import UserError
 from jaxsrl.cluster.bundles import Bundle, Reserving
 from jaxsrl.cluster.ray_token import token_of
 from jaxsrl.doctor.leftovers import find_leftovers
+from tests.integration.ray_marks import RAY_MARKS
 from tests.integration.test_cluster import ray_processes, train, wait_for_record
 
 ray = pytest.importorskip("ray")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves its log files to the garbage collector
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray.*"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*"),
-]
+pytestmark = RAY_MARKS
 ROOT = Path(__file__).parents[2]
 
 
