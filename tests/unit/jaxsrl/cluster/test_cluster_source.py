@@ -15,7 +15,6 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.adapters.seeding import episode_seed
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.supervisor_options import SupervisorOptions
@@ -28,14 +27,11 @@ from jaxsrl.dataflow.nodes import plan_on_nodes
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Node, Resources
 from jaxsrl.environments import source_of
-from jaxsrl.runtime.lifecycle import Lifecycle
-from jaxsrl.runtime.pool_source import PoolSource
 from jaxsrl.runtime.source import SourceConfig
+from tests.unit.jaxsrl.cluster.collecting import RESET, ROWS, SECONDS, STEPS, collect, collect_locally
 from tests.unit.jaxsrl.cluster.thread_engine import ThreadEngine
 
-ROWS, STEPS, SECONDS = 8, 5, 60.0
 NODES = {"one": 4, "two": 4}
-RESET = EpisodeReset((0,) * ROWS, (None,) * ROWS)
 
 
 def run_of(lag, env_source=None, hosts=2, nodes=NODES, **options):
@@ -62,36 +58,6 @@ def cluster_source(config, nodes=NODES):
     finally:
         source.close()
         engine.close()
-
-
-def arrays_of(slots):
-    """Copies of all that was collected, rows joined."""
-    names = ("is_first", "action", "reward", "terminated", "truncated", "valid", "policy_version")
-    parts = [[*leaves(slot.observation), *(getattr(slot, name) for name in names)] for slot in slots]
-    return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
-
-
-def collect(source, params, sequences, first=0):
-    """Acquires, publishes and releases as a learner does; what each sequence held."""
-    found = []
-    for version in range(first, first + sequences):
-        assert source.acquire(SECONDS) == version
-        found.append(arrays_of(source.slots(version)))
-        source.publish(version + 1, params[version + 1])
-        source.release(version)
-    return found
-
-
-def collect_locally(config, params, sequences):
-    lifecycle = Lifecycle()
-    source = PoolSource(config, jax.local_devices()[:1], lifecycle)
-    try:
-        source.publish(0, params[0])
-        source.start(RESET)
-        return collect(source, params, sequences)
-    finally:
-        lifecycle.join()
-        source.close()
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -127,6 +93,10 @@ def test_slots_whose_answers_overtake_each_other_are_learned_from_in_order():
         for sequence in (host.next_sequence - 1, host.next_sequence + config.plan.shape.num_slots):
             with pytest.raises(RuntimeError, match=f"host 0 sent slot {sequence}: expected {host.next_sequence} to"):
                 host.receive(sequence, host._newest)
+        early = host.next_sequence + 1
+        host.receive(early, host._newest)
+        with pytest.raises(RuntimeError, match=f"host 0 sent slot {early}"):
+            host.receive(early, host._newest)
     for mine, reference in zip(found, collect_locally(local, params, 4), strict=True):
         for one, other in zip(mine, reference, strict=True):
             np.testing.assert_array_equal(one, other)

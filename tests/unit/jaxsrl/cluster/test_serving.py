@@ -11,9 +11,7 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.supervisor_options import SupervisorOptions
-from envpool_bridge.tree import leaves
 from jaxsrl.cluster import action_server
 from jaxsrl.cluster.engine import HostLostError
 from jaxsrl.cluster.source import ClusterSource
@@ -23,14 +21,11 @@ from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Node, Resources
 from jaxsrl.dataflow.serving_nodes import call_servers, place_servers
 from jaxsrl.environments import source_of
-from jaxsrl.runtime.lifecycle import Lifecycle
-from jaxsrl.runtime.pool_source import PoolSource
 from jaxsrl.runtime.source import SourceConfig
+from tests.unit.jaxsrl.cluster.collecting import RESET, ROWS, SECONDS, STEPS, collect, collect_locally
 from tests.unit.jaxsrl.cluster.serving_engine import ServingEngine
 
-ROWS, STEPS, SECONDS = 8, 5, 60.0
 NODES = {"one": 4, "two": 4}
-RESET = EpisodeReset((0,) * ROWS, (None,) * ROWS)
 
 
 def run_of(lag, servers=1, core="none", **changes):
@@ -59,42 +54,6 @@ def served(config):
     finally:
         source.close()
         engine.close()
-
-
-def arrays_of(slots):
-    names = ("is_first", "action", "reward", "terminated", "truncated", "valid", "policy_version")
-    parts = [
-        [
-            *leaves(slot.observation),
-            *(getattr(slot, name) for name in names),
-            *(slot.extras[name] for name in sorted(slot.extras)),
-            *leaves(slot.agent_state),
-        ]
-        for slot in slots
-    ]
-    return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
-
-
-def collect(source, params, sequences, first=0):
-    found = []
-    for version in range(first, first + sequences):
-        assert source.acquire(SECONDS) == version
-        found.append(arrays_of(source.slots(version)))
-        source.publish(version + 1, params[version + 1])
-        source.release(version)
-    return found
-
-
-def collect_locally(config, params, sequences):
-    lifecycle = Lifecycle()
-    source = PoolSource(config, jax.local_devices()[:1], lifecycle)
-    try:
-        source.publish(0, params[0])
-        source.start(RESET)
-        return collect(source, params, sequences)
-    finally:
-        lifecycle.join()
-        source.close()
 
 
 def require_same(found, wanted):
