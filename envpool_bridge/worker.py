@@ -1,5 +1,6 @@
 """Main loop of one environment process: waits for actions, steps its rows, writes straight into the trajectory slot."""
 
+import contextlib
 import dataclasses
 import faulthandler
 import os
@@ -27,6 +28,7 @@ from envpool_bridge.slot_views import SlotAccess, SlotViews, view_slots
 from envpool_bridge.supervisor_isolation import IsolatedRows
 from envpool_bridge.supervisor_options import SupervisorOptions
 from envpool_bridge.supervisor_recovery import BrokenStep, DisabledRows, Recovery
+from envpool_bridge.timer_slack import wake_on_time
 from envpool_bridge.tree import Tree, take
 
 NUM_DESCRIPTORS = 7  # that every worker receives: see `main`
@@ -304,6 +306,8 @@ class Worker:
 
 
 def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> Worker:
+    with contextlib.suppress(OSError):  # a sandbox may forbid it: environments that sleep then do so a little longer
+        wake_on_time()
     if config.cores:  # before anything starts threads
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {allowed[config.cores[config.worker % len(config.cores)]]})

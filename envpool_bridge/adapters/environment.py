@@ -82,7 +82,8 @@ class EnvConfig:
         frame_stack: how many of the newest values of every Box agents see at once, each stored once; of suites "gymnasium" and
             "probe" ("atari" has an option of that name).
         info_fields: numbers in the environment's infos to record and average over episodes' ends.
-        overlap_rows: step a worker's rows side by side in threads: for environments that wait rather than compute.
+        overlap_rows: step a worker's rows side by side in threads: for environments that wait rather than compute. Not needed
+            by those that offer a step's two halves (docs/own_environment.md), which wait side by side without threads.
     """
 
     id: str = "CartPole-v1"

@@ -1,4 +1,4 @@
-"""Rows of ordinary Gymnasium environments, one object each, stepped in a loop."""
+"""Rows of ordinary Gymnasium environments, one object each, stepped in a loop (or begun together: see BegunSteps)."""
 
 import dataclasses
 from collections import deque
@@ -12,6 +12,7 @@ import numpy as np
 
 from envpool_bridge.adapters import validation
 from envpool_bridge.adapters.action_reader import ActionReader
+from envpool_bridge.adapters.begun_steps import begun_steps
 from envpool_bridge.adapters.info_fields import write_infos
 from envpool_bridge.adapters.observation_writer import ObservationWriter
 from envpool_bridge.adapters.overlapped_steps import OverlappedSteps
@@ -47,6 +48,7 @@ class GymnasiumSource:
         frame_stack: how many of the newest values of every Box agents see at once; each is stored once.
         info_fields: numbers in the infos to record; see EnvSpec.
         overlap_rows: step rows side by side in threads: for environments that wait rather than compute; see OverlappedSteps.
+            Those that offer a step's two halves do so without threads, whether this is set or not: see BegunSteps.
     """
 
     make_env: MakeEnv
@@ -103,10 +105,10 @@ class GymnasiumRows:
         self._spec = spec
         self._row_ids = list(row_ids)
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
-        self._overlapped = (
-            OverlappedSteps(len(envs), row_ids[0] // len(envs)) if overlap_rows and len(envs) > 1 else None
-        )
-        self._call_all: Callable[..., Iterable[Any]] = self._overlapped or partial(map, _call)
+        self._begun = begun_steps(self._limits.inner, self._limits.step_functions)
+        overlaps = overlap_rows and len(envs) > 1 and self._begun is None
+        self._overlapped = OverlappedSteps(len(envs), row_ids[0] // len(envs)) if overlaps else None
+        self._call_all: Callable[..., Iterable[Any]] = self._begun or self._overlapped or partial(map, _call)
         self._keep_infos = keep_infos
         self._writer = ObservationWriter(spec, self._row_ids)
         self._values = validation.ValueCheck(spec, self._row_ids, check_range)
@@ -158,7 +160,8 @@ class GymnasiumRows:
         except (WorkerError, BadEnvOutputError):
             raise
         except Exception as error:
-            raise self._raised(len(results), "step", error) from error
+            what = "step" if self._begun is None else f"{self._begun.what} of step"
+            raise self._raised(len(results), what, error) from error
         observations, rewards, terminated, truncated, infos = self._columns(results)
         truncated = self._limits.truncate(truncated, self._num_steps)
         strict = self._strict_every == 1 or self._num_steps % self._strict_every == 1

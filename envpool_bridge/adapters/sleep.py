@@ -13,13 +13,18 @@ from envpool_bridge.errors import UserError
 class Sleep(gymnasium.Env):
     """Sleeps at every step; reward 1 a step, truncated after a fixed number of steps.
 
-    Observation [1] float32: the share of the episode that is over. Two actions, which do nothing.
+    Observation [1] float32: the share of the episode that is over. Two actions, which do nothing. A step may be begun and then
+    waited for (`BegunSteps`): the sleep counts from where it was begun.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(
-        self, milliseconds: float = 5.0, episode_steps: int = 100, max_milliseconds: float | None = None
+        self,
+        milliseconds: float = 5.0,
+        episode_steps: int = 100,
+        max_milliseconds: float | None = None,
+        halves: bool = True,
     ) -> None:
         """An environment that has not been reset.
 
@@ -27,6 +32,7 @@ class Sleep(gymnasium.Env):
             milliseconds: of sleep a step; a reset does not sleep.
             episode_steps: steps of every episode.
             max_milliseconds: of sleep a step, each drawn uniformly between the two; None sleeps the same at every step.
+            halves: whether a step's two halves are offered; else there is `step` alone.
 
         Raises:
             UserError: a number that makes no sense.
@@ -42,6 +48,9 @@ class Sleep(gymnasium.Env):
         self._seconds, self._episode_steps = milliseconds / 1000, episode_steps
         self._most_seconds = None if max_milliseconds is None else max_milliseconds / 1000
         self._steps = 0
+        self._over_at = 0.0  # on the monotonic clock
+        if not halves:
+            self.step_async = None  # pyright: ignore[reportAttributeAccessIssue]  which tells `halves_of`
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -53,8 +62,20 @@ class Sleep(gymnasium.Env):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Sleeps; reward 1."""
+        Sleep.step_async(self, action)
+        return self.step_wait()
+
+    def step_async(self, action: int) -> None:
+        """Begins to sleep: notes when the step will be over."""
         most = self._most_seconds
-        time.sleep(self._seconds if most is None else self.np_random.uniform(self._seconds, most))
+        seconds = self._seconds if most is None else self.np_random.uniform(self._seconds, most)
+        self._over_at = time.monotonic() + seconds
+
+    def step_wait(self) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Sleeps for what is left of the step; reward 1."""
+        left = self._over_at - time.monotonic()
+        if left > 0:
+            time.sleep(left)
         self._steps += 1
         return self._observed(), 1.0, False, self._steps >= self._episode_steps, {}
 

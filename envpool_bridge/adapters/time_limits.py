@@ -21,7 +21,8 @@ class TimeLimits:
     def __init__(self, envs: Sequence[gymnasium.Env]) -> None:
         """Looks through the wrappers of `envs`, one a row."""
         found = [_unwrapped(env) for env in envs]
-        self.step_functions = [step for step, _ in found]
+        self.inner = [env for env, _ in found]  # whose steps are called
+        self.step_functions: list[Callable[[Any], Any]] = [env.step for env in self.inner]
         self.limits = [limit for _, limit in found]  # steps an episode may have
         self._last_steps = [_NEVER] * len(found)  # of the rows' episodes, as steps of all rows are counted
         self._next = _NEVER  # no episode reaches its limit before it
@@ -46,8 +47,8 @@ class TimeLimits:
         return tuple(flags)
 
 
-def _unwrapped(env: gymnasium.Env) -> tuple[Callable[[Any], Any], int]:
-    """The step function below the wrappers that are replaced, and the limit that they set."""
+def _unwrapped(env: gymnasium.Env) -> tuple[gymnasium.Env, int]:
+    """The environment below the wrappers that are replaced, and the limit that they set."""
     limit = _NEVER
     while type(env) in (TimeLimit, OrderEnforcing) and "step" not in vars(env):
         if isinstance(env, TimeLimit):
@@ -56,4 +57,4 @@ def _unwrapped(env: gymnasium.Env) -> tuple[Callable[[Any], Any], int]:
                 break
             limit = min(limit, own)
         env = env.env  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-    return env.step, limit
+    return env, limit

@@ -10,11 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
+from operator import call
 from typing import Any, Literal
 
+from envpool_bridge.adapters.begun_steps import begun_steps
 from envpool_bridge.adapters.overlapped_steps import OverlappedSteps
+from envpool_bridge.adapters.sleep import Sleep
+from envpool_bridge.timer_slack import wake_on_time
 
-Waiting = Literal["apart", "together"]
+Waiting = Literal["apart", "together", "begun"]
 _SECONDS_TO_START = 1.0
 _LIMIT_SECONDS = 60.0
 
@@ -23,12 +28,13 @@ def bare_rows(rows: int, processes: int, milliseconds: float, seconds: float, wa
     """Steps per second of all rows, each of which only sleeps.
 
     Args:
-        rows: in all, that divide by `processes`; one thread each.
-        processes: that the threads are divided into.
+        rows: in all, that divide by `processes`.
+        processes: that the rows are divided into.
         milliseconds: of sleep a step.
         seconds: of measuring.
-        waiting: "apart": every row goes on at once; "together": the rows of a process wait for each other after every step, as
-            they must where one call acts for all of them.
+        waiting: "apart": every row has a thread and goes on at once; "together": the same threads, but the rows of a process wait
+            for each other after every step, as they must where one call acts for all of them; "begun": they wait for each
+            other, and their steps are begun and waited for without threads.
 
     Raises:
         RuntimeError: it failed, or took too long.
@@ -52,7 +58,7 @@ def _measure(rows: int, processes: int, milliseconds: float, seconds: float, wai
     counted = context.SimpleQueue()
     start = time.monotonic() + _SECONDS_TO_START + 0.005 * processes
     window = start, start + seconds
-    step = _step_together if waiting == "together" else _step_apart
+    step = {"apart": _step_apart, "together": _step_together, "begun": _step_begun}[waiting]
     arguments = rows // processes, milliseconds / 1000, window
     started = [
         context.Process(target=_process, args=(counted, step, index, *arguments), daemon=True)
@@ -67,6 +73,7 @@ def _measure(rows: int, processes: int, milliseconds: float, seconds: float, wai
 
 
 def _process(counted: Any, step: Any, index: int, rows: int, sleep: float, window: tuple[float, float]) -> None:
+    wake_on_time()  # as workers do
     counted.put(step(index, rows, sleep, window))
 
 
@@ -93,6 +100,17 @@ def _step_together(index: int, rows: int, sleep: float, window: tuple[float, flo
         count += now >= window[0]
         steps(functions, [sleep] * rows)
     steps.close()
+    return count * rows
+
+
+def _step_begun(index: int, rows: int, sleep: float, window: tuple[float, float]) -> int:
+    del index
+    envs, count = [Sleep(1000 * sleep) for _ in range(rows)], 0
+    functions: Sequence[Any] = [env.step for env in envs]
+    call_all: Any = begun_steps(envs, functions) or partial(map, call)  # a row alone has none to wait with
+    while (now := time.monotonic()) < window[1]:
+        count += now >= window[0]
+        list(call_all(functions, [0] * rows))
     return count * rows
 
 

@@ -77,11 +77,13 @@ class BenchSleep:
     Attributes:
         milliseconds: of sleep a step.
         rows: environments in all.
+        steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for) or in "threads".
         json: print one JSON object instead of a table.
     """
 
     milliseconds: float = 5.0
     rows: int = 256
+    steps: Literal["begun", "threads"] = "begun"
     json: bool = False
 
 
@@ -273,7 +275,7 @@ def run_bench(bench: Bench) -> None:
     elif isinstance(bench, BenchSleep):
         from jaxsrl.bench.sleep import SleepBench, bench_sleep
 
-        show_rows(bench_sleep(SleepBench(bench.milliseconds, bench.rows)), bench.json)
+        show_rows(bench_sleep(SleepBench(bench.milliseconds, bench.rows, steps=bench.steps)), bench.json)
     elif isinstance(bench, BenchScale):
         from jaxsrl.bench.scale import ScaleBench, bench_scale
 

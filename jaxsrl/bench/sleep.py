@@ -1,20 +1,21 @@
 """Environments that sleep: whether the parts around them keep up, so that a step costs the sleep and nothing more.
 
-The goal is rows / sleep: every row sleeping all the time. Rows of a worker sleep side by side (`EnvConfig.overlap_rows`). Beside
-each size stands what the same machine allows rows that only sleep, which is less than rows / sleep: it wakes late, and every
-wake-up costs processor time.
+The goal is rows / sleep: every row sleeping all the time. Rows of a worker sleep side by side: their steps are begun together and
+then waited for, or each has a thread. Beside each size stands what the same machine allows rows that only sleep, which is less
+than rows / sleep: it wakes late, and every wake-up costs processor time.
 """
 
 import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.bare_sleep import bare_rows
 from jaxsrl.bench.one_run import run_apart
 
+Steps = Literal["begun", "threads"]
 _KEEPS_UP = 0.9
 _MIN_UPDATES = 12
 
@@ -30,6 +31,8 @@ class SleepBench:
         divisions: (workers, lanes) that rows are divided into; all are tried, where they divide.
         seconds: of each run, if nothing but sleep took time.
         limit_seconds: of each measurement of rows that only sleep.
+        steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for: `BegunSteps`), or
+            "threads" (`EnvConfig.overlap_rows`).
     """
 
     milliseconds: float = 5.0
@@ -38,6 +41,7 @@ class SleepBench:
     divisions: Sequence[tuple[int, int]] = ((1, 1), (2, 2), (4, 4), (8, 4))
     seconds: float = 8.0
     limit_seconds: float = 3.0
+    steps: Steps = "begun"
 
     def __post_init__(self) -> None:
         if self.milliseconds <= 0:
@@ -64,7 +68,8 @@ def bench_sleep(what: SleepBench) -> dict[str, Any]:
     Returns:
         runs: one entry a number of rows and division. by_rows: the fastest of each number of rows, with the limits, ratios of
         rows / sleep too. `limit_apart`: rows that go on at once, the best of a process a row and of threads in as many
-        processes as cores. `limit_together`: in the run's workers, whose rows wait for each other after every step.
+        processes as cores. `limit_together`: in the run's workers, whose rows wait for each other after every step, in the way
+        that the run has them sleep (`steps`).
         bottleneck_rows: the first number of rows whose ratio is below 0.9; None if there is none.
     """
     runs: list[dict[str, Any]] = []
@@ -76,6 +81,7 @@ def bench_sleep(what: SleepBench) -> dict[str, Any]:
         by_rows.append({**best, **_limits(what, rows, best["workers"])})
     return {
         "milliseconds": what.milliseconds,
+        "steps": what.steps,
         "runs": runs,
         "by_rows": by_rows,
         "bottleneck_rows": min((entry["rows"] for entry in by_rows if entry["ratio"] < _KEEPS_UP), default=None),
@@ -90,7 +96,8 @@ def _limits(what: SleepBench, rows: int, workers: int) -> dict[str, float]:
         for processes in (rows, cores)
         if rows % processes == 0
     ]
-    together = bare_rows(rows, workers, what.milliseconds, what.limit_seconds, "together")
+    waiting = "begun" if what.steps == "begun" else "together"
+    together = bare_rows(rows, workers, what.milliseconds, what.limit_seconds, waiting)
     return {"limit_apart": max(apart) / goal, "limit_together": together / goal}
 
 
@@ -101,13 +108,15 @@ def _measure(what: SleepBench, rows: int, workers: int, lanes: int) -> dict[str,
     steps_of_a_row = what.seconds * goal / rows
     rollout_length = next((steps for steps in (32, 16, 8) if steps_of_a_row >= _MIN_UPDATES * steps), 4)
     updates = max(_MIN_UPDATES, round(steps_of_a_row / rollout_length))
-    env = {"id": "Sleep", "suite": "probe", "kwargs": json.dumps({"milliseconds": what.milliseconds})}
+    begun = what.steps == "begun"
+    kwargs = {"milliseconds": what.milliseconds, **({} if begun else {"halves": False})}
+    env = {"id": "Sleep", "suite": "probe", "kwargs": json.dumps(kwargs), "overlap_rows": not begun}
     result = run_apart(
         {
             "workers": workers,
             "num_envs": rows,
             "env_steps": updates * rows * rollout_length,
-            "env": {**env, "overlap_rows": True},
+            "env": env,
             "changes": {"lanes_per_worker": 1, "workers_per_lane": workers // lanes, "rollout_length": rollout_length},
         }
     )

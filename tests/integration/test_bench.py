@@ -9,6 +9,7 @@ import pytest
 import jaxsrl.bench.gpu
 import jaxsrl.bench.plans
 import jaxsrl.bench.sleep
+from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.plans import bench_plans
 from jaxsrl.bench.recurrent import bench_recurrent
@@ -127,7 +128,7 @@ def test_of_every_number_of_sleeping_rows_the_fastest_division_counts_beside_wha
         return {"env_steps_per_second": speed, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
 
     monkeypatch.setattr(jaxsrl.bench.sleep, "run_apart", run_apart)
-    limits = {"together": 0.75, "apart": 0.875}
+    limits = {"begun": 0.75, "apart": 0.875}
     monkeypatch.setattr(
         jaxsrl.bench.sleep,
         "bare_rows",
@@ -142,7 +143,24 @@ def test_of_every_number_of_sleeping_rows_the_fastest_division_counts_beside_wha
     assert [best["limit_together"] for best in result["by_rows"]] == [0.75, 0.75]
     assert [best["limit_apart"] for best in result["by_rows"]] == [0.875, 0.875]
     assert result["bottleneck_rows"] == 4
+    assert result["steps"] == "begun"
     assert all(json.loads(settings["env"]["kwargs"]) == {"milliseconds": 5.0} for settings in asked)
+    assert not any(settings["env"]["overlap_rows"] for settings in asked)
+
+
+def test_rows_that_sleep_in_threads_are_measured_as_such_beside_threads_that_only_sleep(monkeypatch):
+    asked, waits = [], []
+
+    def run_apart(settings):
+        asked.append(EnvConfig(**settings["env"]))
+        return {"env_steps_per_second": 1.0, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
+
+    monkeypatch.setattr(jaxsrl.bench.sleep, "run_apart", run_apart)
+    monkeypatch.setattr(jaxsrl.bench.sleep, "bare_rows", lambda *given: waits.append(given[4:]) or 1.0)
+    result = bench_sleep(SleepBench(5.0, rows=2, fewer_rows=(), divisions=((1, 1),), steps="threads"))
+    assert result["steps"] == "threads"
+    assert [(env.overlap_rows, env.arguments()["halves"]) for env in asked] == [(True, False)]
+    assert waits[-1] == ("together",)
 
 
 @pytest.mark.slow

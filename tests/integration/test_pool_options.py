@@ -1,6 +1,7 @@
 """Where a pool's workers run, and which rows of a run they have."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,6 +46,13 @@ def test_workers_keep_to_the_cores_they_are_given():
     assert kept == [{allowed[1]}, {allowed[0]}]
     with begun(PoolOptions(run_seed=0)) as pool:
         assert {frozenset(os.sched_getaffinity(pid)) for pid in pool._workers._pids} == {frozenset(allowed)}
+
+
+def test_sleeps_of_workers_end_on_time_and_those_of_this_process_as_before():
+    before = Path("/proc/self/timerslack_ns").read_text()
+    with begun(PoolOptions(run_seed=0)) as pool:
+        assert {Path(f"/proc/{pid}/timerslack_ns").read_text() for pid in pool._workers._pids} == {"1\n"}
+    assert Path("/proc/self/timerslack_ns").read_text() == before != "1\n"
 
 
 def test_two_pools_that_share_a_runs_rows_begin_as_one_pool_of_all_does():
