@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium  # noqa: F401  imported before the fork, so that a worker starts in milliseconds
 import numpy as np
 
-from envpool_bridge import failpoint, segment
+from envpool_bridge import failpoint, garbage, segment
 from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset, ResetRequest, first_rows, step_rows
 from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.heartbeat import Progress, WorkerBoard
@@ -333,6 +333,7 @@ def main(descriptors: Sequence[int]) -> None:
         config: WorkerConfig = connection.recv()
         worker = _make_worker(config, connection, descriptors)
         failpoint.arm(failpoint.wanted(), worker.failpoints())
+        garbage.look_rarely()
         worker.serve()
     except BaseException as error:  # noqa: BLE001  the parent must learn of it, whatever it is
         text = "".join(traceback.format_exception(error))
