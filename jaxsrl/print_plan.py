@@ -58,18 +58,21 @@ def _fragments(plan: Plan, platform: str) -> Table:
 
 def _processes(planned: PlannedExperiment) -> Table:
     table = Table(title="learner processes", title_justify="left", box=SIMPLE_HEAD)
-    hosts = bool(planned.plan.environments.nodes)
+    hosts, servers = bool(planned.plan.environments.nodes), planned.plan.calls_servers
     for column in (
         "process",
         "devices",
         "rows",
         "environment hosts" if hosts else "replicas",
         *(["on"] if hosts else []),
+        *(["inference servers", "on"] if servers else []),
     ):
         table.add_column(column, justify="right" if column == "process" else "left")
     for share in shares_of(planned.plan, planned.processes):
         cells = (ranges(share.devices), f"{share.rows[0]}-{share.rows[1]}", ranges(share.replicas))
-        table.add_row(str(share.process), *cells, *([", ".join(share.nodes)] if hosts else []))
+        on = [", ".join(share.nodes)] if hosts else []
+        served = [ranges(share.servers), ", ".join(share.server_nodes)] if servers else []
+        table.add_row(str(share.process), *cells, *on, *served)
     return table
 
 

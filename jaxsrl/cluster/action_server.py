@@ -18,6 +18,7 @@ import numpy as np
 from agents.api import Params
 from jaxsrl.agent_layout import agent_layout
 from jaxsrl.cluster.acting_calls import ActingCalls
+from jaxsrl.cluster.acting_device import acting_device
 from jaxsrl.cluster.acting_messages import ActingMessages, Request
 from jaxsrl.cluster.host_setup import HostSetup
 from jaxsrl.cluster.params_in_turn import ParamsInTurn
@@ -88,6 +89,7 @@ class ActionServer:
 
         Raises:
             TimeoutError: the first version did not come.
+            UserError: it is to act with a GPU, and jax sees none here.
         """
         made: HostSetup = pickle.loads(setup)
         for name, value in made.jax_settings.items():
@@ -100,7 +102,7 @@ class ActionServer:
         # With merged lanes a worker's lanes take turns: more than one of each at a time is not to be waited for.
         self._enough = len(lanes) // plan.shape.lanes_per_worker
         self._store = ParamsStore(plan.max_policy_lag)
-        device = jax.local_devices()[0]
+        device = acting_device(plan.inference.placement, made.replica)
         self._calls = ActingCalls(config, key, lanes, self._messages, device)
         with self._changed:
             self._versions = ParamsInTurn(

@@ -80,13 +80,8 @@ def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
     """Environment hosts of a run: as many for each learner process.
 
     Raises:
-        UserError: they do not divide over the learner processes, or these would share inference servers.
+        UserError: they do not divide over the learner processes.
     """
-    if processes > 1 and config.cluster_inference_servers:
-        raise UserError(
-            f"--run.cluster-inference-servers {config.cluster_inference_servers} and {processes} learner processes "
-            f"(--run.distributed) do not go together: use 0, with which every host acts for its own rows, or one learner process"
-        )
     if not config.cluster_nodes:
         return max(1, by_default // processes) * processes
     if config.cluster_nodes % processes:
@@ -97,8 +92,15 @@ def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
     return config.cluster_nodes
 
 
-def placed_plan(config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int) -> Plan:
+def placed_plan(config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int, processes: int = 1) -> Plan:
     """The plan with its hosts where a cluster of these nodes, if it were empty, would have them.
+
+    Args:
+        config: of the run.
+        plan: for one machine.
+        nodes: of the cluster.
+        hosts: of environments.
+        processes: that learn.
 
     Raises:
         UserError: the plan cannot be on a cluster, or not on this one.
@@ -106,7 +108,8 @@ def placed_plan(config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int
     servers = config.cluster_inference_servers
     placed = plan_on_nodes(call_servers(plan) if servers else plan, nodes, hosts)
     placed = with_hosts_on(placed, preferred_nodes(nodes, hosts, cores_of_host(placed), config.cluster_placement))
-    return place_servers(placed, nodes, servers) if servers else placed
+    may_use_gpus = config.inference_platform != "cpu"
+    return place_servers(placed, nodes, servers, processes, may_use_gpus) if servers else placed
 
 
 def reserving(config: RunConfig) -> Reserving:
@@ -166,7 +169,7 @@ def nodes_for(
     if config.cluster_nodes:
         hosts = num_hosts(config, 0, processes)
         return nodes_in_time(
-            look, lambda nodes: placed_plan(config, plan, nodes, hosts), hosts, config.cluster_wait_seconds
+            look, lambda nodes: placed_plan(config, plan, nodes, hosts, processes), hosts, config.cluster_wait_seconds
         )
     nodes = look()
     if not nodes:

@@ -162,6 +162,11 @@ class RayEngine:
             raise RuntimeError("no room is reserved for environment hosts")
         return self._group
 
+    @property
+    def servers_room(self) -> HostGroup | None:
+        """Of the inference servers, if there are any."""
+        return self._servers
+
     def _alive(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
 

@@ -73,9 +73,9 @@ class LocalCluster:
             else:
                 return
 
-    def add_node(self, name: str) -> None:
-        """Starts one more node; returns when it has joined."""
-        self._ask(f"add {name}")
+    def add_node(self, name: str, gpus: int = 0) -> None:
+        """Starts one more node, which says that it has so many GPUs; returns when it has joined."""
+        self._ask(f"add {name} {gpus}")
 
     def remove_node(self, name: str) -> None:
         """Kills a node, as a machine that loses its power."""

@@ -1,8 +1,8 @@
 """A small Ray cluster on the loopback interface, in a process without jax: Ray forks, which jax's threads do not survive.
 
 Run by `ray_local.LocalCluster`: `python -m jaxsrl.cluster.ray_nodes DIRECTORY CORES OBJECT_STORE_BYTES`. It writes the address on
-its first line of output, then obeys lines of its input, `add NAME` and `remove NAME`, and answers each with a line. When its input
-ends it ends the cluster; should it die itself, the kernel ends the nodes.
+its first line of output, then obeys lines of its input, `add NAME GPUS` and `remove NAME`, and answers each with a line. When its
+input ends it ends the cluster; should it die itself, the kernel ends the nodes.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -56,9 +56,10 @@ class Nodes:
         """Where the head listens, host:port."""
         return str(self._cluster.address)
 
-    def add(self, name: str) -> None:
-        """Starts one more node; returns when it has joined."""
-        self._nodes[name] = self._cluster.add_node(num_cpus=self._cores, node_name=name, **self._common)
+    def add(self, name: str, gpus: str = "0") -> None:
+        """Starts one more node, which says that it has so many GPUs; returns when it has joined."""
+        has = {**self._common, "num_cpus": self._cores, "num_gpus": int(gpus)}
+        self._nodes[name] = self._cluster.add_node(node_name=name, **has)
 
     def remove(self, name: str) -> None:
         """Kills a node, as a machine that loses its power."""
@@ -81,8 +82,8 @@ def main(directory: str, cores: int, object_store_bytes: int) -> None:
     try:
         answers.write(json.dumps({"address": nodes.address}) + "\n")
         for line in sys.stdin:
-            what, name = line.split()
-            (nodes.add if what == "add" else nodes.remove)(name)
+            what, *words = line.split()
+            (nodes.add if what == "add" else nodes.remove)(*words)
             answers.write(json.dumps({"done": line.strip()}) + "\n")
     finally:
         nodes.close()

@@ -1,4 +1,4 @@
-"""The inference servers of a run on a cluster: started, told of parameters, made known to hosts, and started again when lost.
+"""The inference servers of a learner process: started, told of parameters, made known to hosts, and started again when lost.
 
 A lost server costs time and nothing else: what its rows remembered follows from their slots (`remote_acting`), so that its
 successor answers what it would have answered, at lag 0 and 1 to the bit.
@@ -15,6 +15,7 @@ from jaxsrl.cluster.host_record import STATS_SECONDS, HostRecord
 from jaxsrl.cluster.parameters import PublishedVersions
 from jaxsrl.cluster.server_record import ServerRecord
 from jaxsrl.cluster.traffic import PREFIX, SERVERS_LOST
+from jaxsrl.dataflow.serving_nodes import servers_of_hosts
 from jaxsrl.params.shared import ParamsLayout
 from jaxsrl.runtime.source import SourceConfig
 
@@ -25,17 +26,25 @@ _OF_NODES = ("requests", "calls", "rows", "queued_seconds")
 
 
 class InferenceServers:
-    """All servers of a plan. One thread, the learner's.
+    """The servers that act for some hosts of a plan. One thread, the learner's.
 
     Attributes:
         lost: so far.
     """
 
-    def __init__(self, engine: Engine, config: SourceConfig, params: ParamsLayout) -> None:
-        """None started."""
+    def __init__(self, engine: Engine, config: SourceConfig, params: ParamsLayout, hosts: range) -> None:
+        """None started.
+
+        Args:
+            engine: the cluster.
+            config: of the run's sources.
+            params: layout of the flat parameters.
+            hosts: of the plan, that ask these servers and no others.
+        """
         self._engine, self._options = engine, config.supervision
+        nodes = config.plan.inference.nodes
         self._records = [
-            ServerRecord(config, params, index, node) for index, node in enumerate(config.plan.inference.nodes)
+            ServerRecord(config, params, index, nodes[index]) for index in servers_of_hosts(config.plan, hosts)
         ]
         self._known: dict[tuple[int, int], tuple[RemoteHost, RemoteHost]] = {}  # by host and server
         self._doubted: dict[str, float] = {}  # until when a node may be dead, by its name

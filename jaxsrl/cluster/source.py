@@ -45,7 +45,7 @@ class ClusterSource:
         Args:
             config: what every source is made from; its plan says which host is on which node.
             engine: the cluster; the caller closes it after this.
-            replicas: the hosts of the plan that this source is for; None for all.
+            replicas: the hosts of the plan that this source is for, with the inference servers that act for them; None for all.
 
         Raises:
             UserError: the environments are not to be had on other nodes.
@@ -68,7 +68,7 @@ class ClusterSource:
         self._traffic = {node: NodeTraffic() for node in dict.fromkeys(nodes.values())}
         self._hosts = [HostRecord(config, self._layout, params, index, node) for index, node in nodes.items()]
         self._care = HostCare(engine, config.supervision)
-        self._servers = InferenceServers(engine, config, params) if plan.calls_servers else None
+        self._servers = InferenceServers(engine, config, params, mine) if plan.calls_servers else None
         try:
             if self._servers is not None:
                 self._servers.spawn()

@@ -38,27 +38,26 @@ def call_servers(plan: Plan) -> Plan:
     return dataclasses.replace(plan, channels=channels)
 
 
-def place_servers(plan: Plan, nodes: Sequence[Node], num_servers: int) -> Plan:
+def place_servers(
+    plan: Plan, nodes: Sequence[Node], num_servers: int, processes: int = 1, may_use_gpus: bool = True
+) -> Plan:
     """The plan with its acting at so many servers, on nodes of their own choice: those with GPUs if they have enough of them.
 
     Args:
         plan: of `call_servers`, on nodes.
         nodes: of the cluster.
         num_servers: that share the lanes of all hosts, in order.
+        processes: that learn, each with as many of the servers, which act for the lanes of its own hosts.
+        may_use_gpus: whether servers act on GPUs where there are enough.
 
     Raises:
-        UserError: the lanes do not divide over the servers, or there are too few cores.
+        UserError: the servers do not divide over the processes, the lanes not over the servers, or there are too few cores.
     """
-    lanes = plan.shape.num_lanes * plan.environments.replicas
-    if lanes % num_servers:
-        raise UserError(
-            f"plan {plan.policy} on a cluster: {lanes} lanes of {plan.environments.replicas} hosts do not divide over "
-            f"{num_servers} inference servers: use --run.cluster-inference-servers {_divisor(lanes, num_servers)}"
-        )
+    _require_shares(plan, num_servers, processes)
     used: dict[str, int] = {}
     for name in plan.environments.nodes:
         used[name] = used.get(name, 0) + cores_of_host(plan)
-    on_gpus = sum(node.num_gpus for node in nodes) >= num_servers
+    on_gpus = may_use_gpus and sum(node.num_gpus for node in nodes) >= num_servers
     at: list[str] = []
     for server in range(num_servers):
         name = choose_node(nodes, used, at if on_gpus else None, server, num_servers)
@@ -116,6 +115,33 @@ def lanes_of_server(plan: Plan, server: int) -> range:
 def server_of_lane(plan: Plan, lane: int) -> int:
     """The server that acts for a lane, numbered over all hosts."""
     return lane // len(lanes_of_server(plan, 0))
+
+
+def servers_of_hosts(plan: Plan, hosts: range) -> range:
+    """The servers that act for the lanes of these environment hosts, whose share of the lanes is as that of some servers."""
+    lanes = plan.shape.num_lanes
+    return range(server_of_lane(plan, hosts.start * lanes), server_of_lane(plan, hosts.stop * lanes - 1) + 1)
+
+
+def _require_shares(plan: Plan, num_servers: int, processes: int) -> None:
+    """Refuses servers that would act for hosts of two processes, or for parts of lanes.
+
+    Raises:
+        UserError: with the number that would do.
+    """
+    hosts = plan.environments.replicas
+    lanes, where = plan.shape.num_lanes * hosts, f"plan {plan.policy} on a cluster"
+    advice = "use --run.cluster-inference-servers "
+    advice += str(_divisor(max(1, lanes // processes), max(1, round(num_servers / processes))) * processes)
+    if num_servers % processes:
+        raise UserError(
+            f"{where}: {num_servers} inference servers do not divide over {processes} learner processes, each with its own: "
+            f"{advice}, or 0, with which every host acts for its own rows"
+        )
+    if lanes % num_servers:
+        raise UserError(
+            f"{where}: {lanes} lanes of {hosts} hosts do not divide over {num_servers} inference servers: {advice}"
+        )
 
 
 def _divisor(lanes: int, wanted: int) -> int:

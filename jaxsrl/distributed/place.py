@@ -1,7 +1,8 @@
 """Where a run of several learner processes is: each with its own environments, or all with hosts on one Ray cluster.
 
-Process 0 starts the cluster (or finds the one that is there), reserves room for all hosts, and tells the others. What it tells goes
-through jax's coordination service, which asks nobody for a password: so no secret is told, and nothing told is connected to unseen.
+Process 0 starts the cluster (or finds the one that is there), reserves room for all hosts and inference servers, and tells the
+others. What it tells goes through jax's coordination service, which asks nobody for a password: so no secret is told, and nothing
+told is connected to unseen.
 A cluster that is started here is told by its directory, which must belong to this process's user and holds address and token; one
 that is there is joined as process 0 has joined it, and must prove to be the same.
 """
@@ -15,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.bundles import Bundle, bundles_of
+from jaxsrl.cluster.bundles import Bundle, bundles_of, bundles_of_servers
 from jaxsrl.cluster.engine import Engine
 from jaxsrl.cluster.place import Place, local_nodes, nodes_for, num_hosts, placed_plan, reserving
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Node, Resources
-from jaxsrl.distributed.plan import learners_over, plan_over, replicas_of, resources_over
+from jaxsrl.distributed.plan import learners_over, plan_over, replicas_of, resources_over, servers_of
 from jaxsrl.distributed.processes import Processes
 
 _PREFIX = "jaxsrl/cluster/"
@@ -52,8 +53,7 @@ def place_together(processes: Processes, config: RunConfig, plan: Plan, resource
         yield _local(processes, config, plan, resources)
     else:
         with _joined(processes, config, plan) as nodes:
-            placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes), number))
-            placed = learners_over(placed, number, resources.num_devices)
+            placed = _placed_over(config, plan, nodes, number, resources)
 
             @contextlib.contextmanager
             def open_engine(store_bytes: int) -> Iterator[Engine]:
@@ -88,24 +88,31 @@ def planned_together(config: RunConfig, plan: Plan, resources: Resources) -> Pla
 
         with joined_cluster():
             nodes = nodes_for(config, plan, RayEngine().nodes, number)
-    placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes), number))
-    return Place(learners_over(placed, number, resources.num_devices), dataclasses.replace(whole, nodes=nodes))
+    placed = _placed_over(config, plan, nodes, number, resources)
+    return Place(placed, dataclasses.replace(whole, nodes=nodes))
 
 
-def bundles_near(plan: Plan, host_gib: float, learners_at: Sequence[str]) -> tuple[Bundle, ...]:
-    """Bundles of the plan's hosts, each of which would best be on the node of the learner process that it belongs to.
+def bundles_near(plan: Plan, host_gib: float, learners_at: Sequence[str]) -> tuple[tuple[Bundle, ...], ...]:
+    """Bundles of the plan's hosts and of its inference servers, each best on the node of the learner process that it belongs to.
 
     Args:
         plan: with nodes.
         host_gib: as `bundles_of`.
-        learners_at: the node of each learner process; "" for one that is on none with cores, whose hosts stay where the plan has
-            them.
+        learners_at: the node of each learner process; "" for one that is on none with cores, whose hosts and servers stay where the
+            plan has them.
+
+    Returns:
+        One a host, and one a server.
     """
-    bundles, number = bundles_of(plan, host_gib), len(learners_at)
+    hosts, servers, number = list(bundles_of(plan, host_gib)), list(bundles_of_servers(plan)), len(learners_at)
     for process, node in enumerate(learners_at):
-        for host in replicas_of(plan, process, number) if node else ():
-            bundles = (*bundles[:host], dataclasses.replace(bundles[host], node=node), *bundles[host + 1 :])
-    return bundles
+        if node:
+            for bundles, mine in (
+                (hosts, replicas_of(plan, process, number)),
+                (servers, servers_of(plan, process, number)),
+            ):
+                bundles[mine.start : mine.stop] = [dataclasses.replace(bundles[one], node=node) for one in mine]
+    return tuple(hosts), tuple(servers)
 
 
 def _local(processes: Processes, config: RunConfig, plan: Plan, resources: Resources) -> Place:
@@ -117,7 +124,7 @@ def _local(processes: Processes, config: RunConfig, plan: Plan, resources: Resou
     _require_one_machine(processes)
     number = processes.num_processes
     nodes = local_nodes(config, plan, number)
-    placed = learners_over(placed_plan(config, plan, nodes, len(nodes)), number, resources.num_devices)
+    placed = _placed_over(config, plan, nodes, number, resources)
 
     @contextlib.contextmanager
     def open_engine(store_bytes: int) -> Iterator[Engine]:
@@ -163,21 +170,32 @@ def _joined(processes: Processes, config: RunConfig, plan: Plan) -> Iterator[tup
 
 @contextlib.contextmanager
 def _engine(processes: Processes, config: RunConfig, placed: Plan) -> Iterator[Engine]:
-    """An engine with room for all hosts of the run, which process 0 reserves."""
+    """An engine with room for all hosts and inference servers of the run, which process 0 reserves."""
     from jaxsrl.cluster.ray_engine import RayEngine, engine_with_room, import_ray
     from jaxsrl.cluster.ray_group import HostGroup
 
     processes.tell(f"{_AT}{processes.process_id}", RayEngine().here())
     if processes.is_main:
         at = [processes.wait_for(f"{_AT}{process}") for process in range(processes.num_processes)]
-        bundles = bundles_near(placed, config.cluster_host_gib, at)
-        with engine_with_room(bundles, reserving(config)) as engine:
-            processes.tell(_ROOM, json.dumps([engine.room.hex_id, engine.room.bundle_of_host]))
+        hosts, servers = bundles_near(placed, config.cluster_host_gib, at)
+        with engine_with_room(hosts, reserving(config), servers) as engine:
+            rooms = [room for room in (engine.room, engine.servers_room) if room is not None]
+            processes.tell(_ROOM, json.dumps([[room.hex_id, room.bundle_of_host] for room in rooms]))
             yield engine
         return
-    hex_id, bundle_of_host = json.loads(processes.wait_for(_ROOM))
-    bundle = bundles_of(placed, config.cluster_host_gib)[0]
-    yield RayEngine(HostGroup.of_other_process(import_ray(), hex_id, bundle, bundle_of_host))
+    told = json.loads(processes.wait_for(_ROOM))
+    kinds = [bundles_of(placed, config.cluster_host_gib), bundles_of_servers(placed)]
+    rooms = [
+        HostGroup.of_other_process(import_ray(), hex_id, bundles[0], bundle_of_each)
+        for (hex_id, bundle_of_each), bundles in zip(told, kinds, strict=False)  # without servers there is one
+    ]
+    yield RayEngine(*rooms)
+
+
+def _placed_over(config: RunConfig, plan: Plan, nodes: Sequence[Node], processes: int, resources: Resources) -> Plan:
+    """The plan with hosts on these nodes, and learning on devices of every process."""
+    placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes), processes), processes)
+    return learners_over(placed, processes, resources.num_devices)
 
 
 def _require_one_machine(processes: Processes) -> None:

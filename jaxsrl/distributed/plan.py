@@ -6,6 +6,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.dataflow.fragment import Carries, Devices, FragmentKind, Processes, WhenFull
 from jaxsrl.dataflow.plan import Plan, nearest_multiple
 from jaxsrl.dataflow.resources import Resources
+from jaxsrl.dataflow.serving_nodes import servers_of_hosts
 
 _POLICIES = "use --policy multiple_learners or single_learner_fine"
 
@@ -67,7 +68,7 @@ def learners_over(plan: Plan, processes: int, devices_each: int) -> Plan:
     """A plan whose environments are at hosts of a cluster, with devices of every process that learn; hosts stay in order.
 
     Args:
-        plan: with as many hosts for each process; it may have been for one process.
+        plan: with as many hosts, and inference servers that these call, for each process; it may have been for one process.
         processes: that learn.
         devices_each: that every process has.
 
@@ -87,6 +88,11 @@ def learners_over(plan: Plan, processes: int, devices_each: int) -> Plan:
             f"plan {plan.policy}: {plan.environments.replicas} environment hosts do not divide over {processes} learner processes: "
             f"use --run.cluster-nodes {nearest_multiple(plan.environments.replicas, processes)}"
         )
+    if plan.calls_servers and plan.inference.replicas % processes:
+        raise UserError(
+            f"plan {plan.policy}: {plan.inference.replicas} inference servers do not divide over {processes} learner processes: "
+            f"use --run.cluster-inference-servers {nearest_multiple(plan.inference.replicas, processes)}"
+        )
     devices = _devices_over(plan, len(learner.placement.indices), processes, devices_each)
     learning = dataclasses.replace(learner, placement=Devices(devices))
     return dataclasses.replace(plan, fragments=tuple(learning if one is learner else one for one in plan.fragments))
@@ -103,9 +109,14 @@ def resources_over(resources: Resources, processes: int) -> Resources:
 
 
 def replicas_of(plan: Plan, process: int, processes: int) -> range:
-    """The replicas of environments and inference that a process runs."""
+    """The replicas of environments, and of inference beside them, that a process runs."""
     share = plan.environments.replicas // processes
     return range(process * share, (process + 1) * share)
+
+
+def servers_of(plan: Plan, process: int, processes: int) -> range:
+    """The inference servers of a cluster that a process has, for its own hosts; none where these act themselves."""
+    return servers_of_hosts(plan, replicas_of(plan, process, processes)) if plan.calls_servers else range(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +129,8 @@ class ProcessShare:
         rows: first and last of the run.
         replicas: of the environments: pools at the process itself, or hosts on a cluster.
         nodes: of the cluster, one a host; () without one.
+        servers: inference servers on the cluster that act for these hosts; () where they act themselves.
+        server_nodes: of the cluster, one a server.
     """
 
     process: int
@@ -125,6 +138,8 @@ class ProcessShare:
     rows: tuple[int, int]
     replicas: tuple[int, ...]
     nodes: tuple[str, ...]
+    servers: tuple[int, ...] = ()
+    server_nodes: tuple[str, ...] = ()
 
 
 def shares_of(plan: Plan, processes: int) -> tuple[ProcessShare, ...]:
@@ -137,7 +152,9 @@ def shares_of(plan: Plan, processes: int) -> tuple[ProcessShare, ...]:
         rows = (replicas.start * plan.shape.num_rows, replicas.stop * plan.shape.num_rows - 1)
         nodes = plan.environments.nodes[replicas.start : replicas.stop]
         mine = devices[process * each : (process + 1) * each]
-        shares.append(ProcessShare(process, mine, rows, tuple(replicas), nodes))
+        servers = servers_of(plan, process, processes)
+        at = plan.inference.nodes[servers.start : servers.stop]
+        shares.append(ProcessShare(process, mine, rows, tuple(replicas), nodes, tuple(servers), at))
     return tuple(shares)
 
 
@@ -169,9 +186,7 @@ def _reasons(plan: Plan, on_cluster: bool) -> list[str]:
         "it drops trajectories": any(one.when_full is WhenFull.DROP_OLDEST for one in plan.channels),
         "inference has devices of its own": plan.policy == "decoupled",
     }
-    if on_cluster:
-        reasons["inference servers of the cluster act for one learner"] = plan.calls_servers
-    else:
+    if not on_cluster:
         of_a_platform = isinstance(plan.inference.placement, Devices) and bool(plan.inference.placement.platform)
         reasons["its actors hold the policy"] = isinstance(plan.inference.placement, Processes)
         reasons["inference has a platform of its own"] = of_a_platform

@@ -69,13 +69,14 @@ class ServingEngine(ThreadEngine):
     def __init__(self, nodes):
         super().__init__(nodes)
         self.servers = []
+        self.gpus = []  # that each server was started with
         self.deaths = []  # how often each server that is started will have been asked when it dies
 
     def server_node(self, server):
         return self.alive[server % len(self.alive)].name if self.alive else None
 
     def spawn_server(self, server, node, gpus):
-        assert gpus == 0
+        self.gpus.append(gpus)
         self.servers.append(ThreadServer(server, node))
         self.servers[-1].dies_at = self.deaths.pop(0) if self.deaths else None
         return self.servers[-1]

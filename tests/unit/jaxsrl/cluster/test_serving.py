@@ -11,6 +11,7 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.errors import UserError
 from envpool_bridge.supervisor_options import SupervisorOptions
 from jaxsrl.cluster import action_server
 from jaxsrl.cluster.engine import HostLostError
@@ -28,7 +29,7 @@ from tests.unit.jaxsrl.cluster.serving_engine import ServingEngine
 NODES = {"one": 4, "two": 4}
 
 
-def run_of(lag, servers=1, core="none", **changes):
+def run_of(lag, servers=1, core="none", gpus=0, **changes):
     """(SourceConfig on a cluster with servers, the same on this machine, parameters of versions 0, 1, ...)."""
     options = {name: changes.pop(name) for name in ("supervision",) if name in changes}
     sizes = {"num_envs": ROWS, "num_env_workers": 2, "lanes_per_worker": 1, "rollout_length": STEPS, "env_steps": 1}
@@ -38,7 +39,7 @@ def run_of(lag, servers=1, core="none", **changes):
     network = NetworkConfig(hidden_sizes=(8,), core=core, core_size=4)
     agent = make_ppo(PPOConfig(num_minibatches=1), spec, network)
     local = POLICIES["single_learner_fine"](run, Resources(4, "cpu", 1))
-    nodes = [Node(name, cores) for name, cores in NODES.items()]
+    nodes = [Node(name, cores, gpus) for name, cores in NODES.items()]
     plan = place_servers(plan_on_nodes(call_servers(local), nodes, 2), nodes, servers)
     config = SourceConfig(source, spec, plan, agent, 7, 0, jax.random.key(1), **options)
     init = jax.jit(lambda seed: agent.init(jax.random.key(seed)).params)
@@ -46,9 +47,9 @@ def run_of(lag, servers=1, core="none", **changes):
 
 
 @contextlib.contextmanager
-def served(config):
+def served(config, hosts=None):
     engine = ServingEngine(NODES)
-    source = ClusterSource(config, engine)
+    source = ClusterSource(config, engine, hosts)
     try:
         yield source, engine
     finally:
@@ -130,6 +131,52 @@ def test_a_server_that_does_not_answer_is_ended_and_followed():
         found += collect(source, params, 2, first=1)
         assert silent.gone
     require_same(found, collect_locally(local, params, 3))
+
+
+@pytest.mark.parametrize(
+    ("lag", "servers", "core"), [pytest.param(0, 4, "gru", marks=pytest.mark.slow), (1, 2, "none")]
+)
+def test_each_learner_process_has_its_hosts_and_their_servers_and_all_rows_are_those_of_one_process(lag, servers, core):
+    config, local, params = run_of(lag, servers, core, lanes_per_worker=2)
+    each, shares = servers // 2, []
+    for process in range(2):
+        with served(config, hosts=range(process, process + 1)) as (source, engine):
+            assert [server.number for server in engine.servers] == list(range(process * each, (process + 1) * each))
+            assert [host.number for host in engine.hosts] == [process]
+            engine.servers[-1].dies_at = STEPS + 2 if process == 1 else None  # its successor is of the same process
+            source.publish(0, params[0])
+            source.start(RESET)
+            shares.append(collect(source, params, 3))
+            assert source.totals()["cluster/servers_lost"] == process
+            assert {server.number for server in engine.servers} == set(range(process * each, (process + 1) * each))
+    both = [
+        [np.concatenate(leaves, axis=1) for leaves in zip(*sequences, strict=True)]
+        for sequences in zip(*shares, strict=True)
+    ]
+    require_same(both, collect_locally(local, params, 3))
+
+
+def test_a_server_that_was_given_a_gpu_where_jax_sees_none_says_so_instead_of_acting_on_the_processor(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setattr("jax.local_devices", without_gpus(jax.local_devices))
+    config, _, params = run_of(0, gpus=1)
+    with served(config) as (source, engine):
+        assert engine.gpus == [1]
+        source.publish(0, params[0])
+        source.start(RESET)
+        with pytest.raises(
+            UserError, match=r"server 0 was given a GPU of its node .*VISIBLE_DEVICES='3'.*jax sees none"
+        ):
+            collect(source, params, 1)
+
+
+def without_gpus(local_devices):
+    def found(*, backend=None):
+        if backend == "gpu":
+            raise RuntimeError("Unknown backend: 'gpu' requested")
+        return local_devices(backend=backend)
+
+    return found
 
 
 def wait_until(condition):

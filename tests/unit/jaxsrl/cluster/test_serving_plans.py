@@ -18,7 +18,7 @@ from jaxsrl.dataflow.fragment import Carries, Devices, Transport
 from jaxsrl.dataflow.plan import plan_from_json, plan_to_json
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Node, Resources
-from jaxsrl.dataflow.serving_nodes import lanes_of_server, server_of_lane
+from jaxsrl.dataflow.serving_nodes import lanes_of_server, server_of_lane, servers_of_hosts
 from jaxsrl.dataflow.validate import validate_plan
 
 NODES = [Node("a", 8), Node("b", 8), Node("c", 4)]
@@ -32,9 +32,9 @@ def run_of(servers=1, **changes):
     return RunConfig(**{**sizes, "cluster_inference_servers": servers, **changes})
 
 
-def plan_of(servers=1, policy="single_learner_fine", nodes=NODES, hosts=2, **changes):
+def plan_of(servers=1, policy="single_learner_fine", nodes=NODES, hosts=2, processes=1, **changes):
     run, here = run_of(servers, **changes), Resources(8, "cpu", 4, nodes=tuple(nodes))
-    plan = placed_plan(run, POLICIES[policy](run, here), nodes, hosts)
+    plan = placed_plan(run, POLICIES[policy](run, here), nodes, hosts, processes)
     validate_plan(plan, here)
     return plan
 
@@ -63,10 +63,23 @@ def test_servers_go_where_gpus_are_if_there_are_enough():
     assert plan_of(4, nodes=with_gpus).inference.placement == Devices((0,), "cpu")
 
 
+def test_servers_act_on_processors_where_the_run_says_so_whatever_gpus_there_are():
+    plan = plan_of(1, nodes=[Node("a", 8), Node("big", 4, 2)], inference_platform="cpu")
+    assert plan.inference.placement == Devices((0,), "cpu")
+    assert [bundle.gpus for bundle in bundles_of_servers(plan)] == [0]
+
+
 def test_lanes_are_shared_by_servers_in_order_over_all_hosts():
     plan = plan_of(3)  # two hosts of six lanes
     assert [lanes_of_server(plan, server) for server in range(3)] == [range(4), range(4, 8), range(8, 12)]
     assert [server_of_lane(plan, lane) for lane in range(12)] == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_servers_of_hosts_are_those_that_act_for_their_lanes():
+    plan = plan_of(4)  # two hosts of six lanes, and a server for every three
+    assert [servers_of_hosts(plan, range(host, host + 1)) for host in range(2)] == [range(2), range(2, 4)]
+    assert servers_of_hosts(plan, range(2)) == range(4)
+    assert servers_of_hosts(plan_of(2, hosts=6, nodes=[Node("a", 8)]), range(3, 6)) == range(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +89,9 @@ def test_lanes_are_shared_by_servers_in_order_over_all_hosts():
         (1, {"policy": "serial"}, "acts where its environments are: use --policy decoupled"),
         (5, {}, "12 lanes of 2 hosts do not divide over 5 inference servers: use --run.cluster-inference-servers 4"),
         (6, {"nodes": [Node("a", 3), Node("b", 3)]}, "no node has a core left for inference server 0 of 6"),
+        (3, {"processes": 2}, "3 inference servers do not divide over 2 learner processes.*-servers 4, or 0"),
+        (1, {"processes": 2}, "1 inference servers do not divide over 2 learner processes.*-servers 2, or 0"),
+        (8, {"processes": 2}, "12 lanes of 2 hosts do not divide over 8 inference servers: .*-servers 6$"),
     ],
 )
 def test_servers_that_cannot_be_are_refused(servers, changes, message):
@@ -83,13 +99,11 @@ def test_servers_that_cannot_be_are_refused(servers, changes, message):
         plan_of(servers, **changes)
 
 
-def test_servers_without_a_cluster_or_with_several_learner_processes_are_refused():
+def test_servers_without_a_cluster_are_refused():
     with pytest.raises(UserError, match="use --run.cluster local or auto with it"):
         run_of(1, cluster="")
     run = run_of(2, cluster="local")
     plan = POLICIES["single_learner_fine"](run, Resources(8, "cpu", 4))
-    with pytest.raises(UserError, match="and 2 learner processes .* do not go together"):
-        local_nodes(run, plan, processes=2)
     nodes = local_nodes(run, plan)
     assert placed_plan(run, plan, nodes, len(nodes)).inference.replicas == 2
 

@@ -11,21 +11,23 @@ from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.fragment import Devices
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Node, Resources
+from jaxsrl.dataflow.serving_nodes import lanes_of_server
 from jaxsrl.dataflow.validate import validate_plan
 from jaxsrl.distributed.place import bundles_near
-from jaxsrl.distributed.plan import learners_over, replicas_of, resources_over
+from jaxsrl.distributed.plan import learners_over, replicas_of, resources_over, servers_of, shares_of
 from jaxsrl.distributed.source import TogetherSource
 from jaxsrl.distributed.tellings import told_totals, with_totals_of_others
 
 HOST = Resources(4, "cpu", 2, 2, 1 << 30)
 NODES = (Node("a", 8), Node("b", 8), Node("c", 8), Node("d", 8))
 RUN = RunConfig(num_envs=48, num_env_workers=4, num_devices=4, lanes_per_worker=1)
+SERVED = {"cluster": "auto"}
 
 
 def planned(policy, hosts=4, processes=2, **changes):
     run = dataclasses.replace(RUN, policy=policy, **changes)
     plan = POLICIES[policy](run, resources_over(HOST, processes))
-    return learners_over(placed_plan(run, plan, NODES, hosts), processes, HOST.num_devices)
+    return learners_over(placed_plan(run, plan, NODES, hosts, processes), processes, HOST.num_devices)
 
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse", "multiple_learners"])
@@ -54,6 +56,13 @@ def test_lanes_are_those_of_one_process_without_a_cluster_so_that_actions_are_th
         ("single_learner_fine", 1, {"num_devices": 2}, "use --run.cluster-nodes 2"),
         ("single_learner_fine", 4, {"num_devices": 3}, "use --run.num-devices"),
         ("single_learner_coarse", 4, {"num_devices": 8}, "use --run.num-devices 4 or less"),
+        (
+            "multiple_learners",
+            4,
+            {**SERVED, "cluster_inference_servers": 3},
+            "3 inference servers do not divide over 2 learner",
+        ),
+        ("single_learner_coarse", 4, {**SERVED, "cluster_inference_servers": 2}, "acts where its environments are"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_what_to_change(policy, hosts, changes, says):
@@ -63,8 +72,39 @@ def test_what_cannot_be_divided_is_refused_with_what_to_change(policy, hosts, ch
 
 def test_hosts_would_best_be_on_the_nodes_of_their_learners():
     plan = planned("single_learner_fine")
-    assert [bundle.node for bundle in bundles_near(plan, 0.0, ["d", ""])] == ["d", "d", "c", "d"]
-    assert [bundle.node for bundle in bundles_near(plan, 0.0, ["", ""])] == ["a", "b", "c", "d"]
+    assert nodes_near(plan, ["d", ""]) == [["d", "d", "c", "d"], []]
+    assert nodes_near(plan, ["", ""]) == [["a", "b", "c", "d"], []]
+
+
+def nodes_near(plan, learners_at):
+    return [[bundle.node for bundle in bundles] for bundles in bundles_near(plan, 0.0, learners_at)]
+
+
+@pytest.mark.parametrize("policy", ["single_learner_fine", "multiple_learners"])
+def test_every_process_has_servers_of_its_own_which_act_for_its_hosts(policy):
+    plan = planned(policy, **SERVED, cluster_inference_servers=2)
+    assert plan.calls_servers
+    assert plan.inference.replicas == len(plan.inference.nodes) == 2
+    assert [servers_of(plan, process, 2) for process in (0, 1)] == [range(0, 1), range(1, 2)]
+    for process in (0, 1):
+        lanes = {lane for server in servers_of(plan, process, 2) for lane in lanes_of_server(plan, server)}
+        hosts = replicas_of(plan, process, 2)
+        assert lanes == set(range(hosts.start * plan.shape.num_lanes, hosts.stop * plan.shape.num_lanes))
+    validate_plan(plan, dataclasses.replace(resources_over(HOST, 2), nodes=NODES))
+    shares = shares_of(plan, 2)
+    assert [(share.servers, share.server_nodes) for share in shares] == [
+        ((0,), plan.inference.nodes[:1]),
+        ((1,), plan.inference.nodes[1:]),
+    ]
+    hosts, servers = nodes_near(plan, ["d", "b"])
+    assert (hosts, servers) == (["d", "d", "b", "b"], ["d", "b"])
+    assert nodes_near(plan, ["", "b"])[1] == [plan.inference.nodes[0], "b"]
+
+
+def test_without_servers_no_process_has_one():
+    plan = planned("single_learner_fine")
+    assert [servers_of(plan, process, 2) for process in (0, 1)] == [range(0), range(0)]
+    assert [(share.servers, share.server_nodes) for share in shares_of(plan, 2)] == [((), ())] * 2
 
 
 def test_what_hosts_of_other_learners_sent_and_failed_of_adds_up_and_what_is_a_mean_does_not():
