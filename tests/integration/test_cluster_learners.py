@@ -14,6 +14,7 @@ from jaxsrl.cluster.ray_token import token_of
 from jaxsrl.doctor.leftovers import find_leftovers
 from tests.integration.ray_marks import RAY_MARKS
 from tests.integration.test_cluster import ray_processes, wait_for_record
+from tests.integration.test_cluster_servers import server_processes
 from tests.integration.test_distributed_learners import (
     UPDATES,
     assert_same_bits,
@@ -34,6 +35,9 @@ PATIENT = (
     "--run.distributed.lost-seconds",
     "100",
 )  # starting Ray may take all of a small machine; who is killed is seen at once
+
+
+SERVERS = ("--run.cluster-inference-servers", "2")  # one for each learner
 
 
 def start_both(directory, *flags, updates=UPDATES):
@@ -100,12 +104,63 @@ def test_two_learners_with_two_hosts_each_are_one_process_without_a_cluster_to_t
     assert sorted(fragments[0]["nodes"]) == ["node1", "node1", "node2", "node2"]
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_two_learners_with_two_hosts_and_a_server_each_are_one_process_without_a_cluster_to_the_bit(
+    tmp_path, cluster, lag
+):
+    flags = (*WORKERS, "--run.policy", "single_learner_fine", "--run.max-policy-lag", str(lag))
+    one = start(tmp_path / "one", "--run.host-devices", "2", *flags)
+    assert ends([one])[0][0] == 0
+    ended = ends(
+        start_both(tmp_path / "two", *flags, *SERVERS, "--cluster", "auto", "--run.cluster-nodes", "4"), START_SECONDS
+    )
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    assert_same_bits(final(tmp_path / "one"), final(tmp_path / "two"))
+    environments, inference, *_ = json.loads((tmp_path / "two/run/plan.json").read_text())["fragments"]
+    assert (environments["replicas"], inference["replicas"], len(inference["nodes"])) == (4, 2, 2)
+    record = last_record(tmp_path / "two")
+    assert (record["cluster/hosts_lost"], record["cluster/servers_lost"]) == (0, 0)
+    asked = [record[f"cluster/{node}/requests_per_second"] for node in dict.fromkeys(inference["nodes"])]
+    assert all(rate > 0.0 for rate in asked)
+
+
+def last_record(directory):
+    return json.loads((directory / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def test_servers_of_both_learners_that_are_killed_are_followed_and_the_curve_does_not_change(tmp_path, cluster):
+    updates = 200
+    flags = (*WORKERS, "--run.policy", "single_learner_fine", "--run.log-every-seconds", "0.2")
+    one = start(tmp_path / "one", "--run.host-devices", "2", *flags, updates=updates)
+    assert ends([one])[0][0] == 0
+    auto = ("--cluster", "auto", "--run.cluster-nodes", "4")
+    started = start_both(tmp_path / "two", *flags, *SERVERS, *auto, updates=updates)
+    try:
+        wait_for_record(tmp_path / "two/run/metrics.jsonl", lambda record: record["update"] > 10)
+        killed = server_processes()
+        assert len(killed) == 2
+        for server in killed:
+            os.kill(server, signal.SIGKILL)
+    finally:
+        ended = ends(started, START_SECONDS)
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    record = last_record(tmp_path / "two")
+    assert (record["cluster/hosts_lost"], record["cluster/servers_lost"]) == (0, 2)
+    assert_same_bits(final(tmp_path / "one", updates), final(tmp_path / "two", updates))
+    deadline = time.monotonic() + 20.0
+    while server_processes() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert server_processes() == []
+
+
+@pytest.mark.parametrize("served", [(), SERVERS], ids=["hosts act", "servers act"])
 def test_a_learner_that_is_killed_ends_the_other_and_leaves_nothing_and_the_restart_resumes_to_the_bit(
-    tmp_path, run_files
+    tmp_path, run_files, served
 ):
     flags = (*WORKERS, "--run.policy", "single_learner_fine")
     one = start(tmp_path / "one", "--run.host-devices", "2", *flags, updates=200)
     assert ends([one])[0][0] == 0
+    flags = (*flags, *served)
     started = start_both(tmp_path / "two", *flags, *HOSTS, updates=200)
     wait_for_checkpoint(tmp_path / "two", START_SECONDS)
     started[1].kill()

@@ -40,15 +40,39 @@ def shown(capsys, *arguments):
 def test_a_plan_of_learner_processes_on_a_cluster_says_who_has_which_hosts_rows_and_devices(capsys):
     pytest.importorskip("ray")
     found = json.loads(shown(capsys, *TWO, *PROCESSES, *HOSTS, "--policy", "single_learner_coarse", "--json"))
+    none = {"servers": [], "server_nodes": []}
     assert found["processes"] == [
-        {"process": 0, "devices": [0], "rows": [0, 63], "replicas": [0, 1], "nodes": ["node1", "node2"]},
-        {"process": 1, "devices": [1], "rows": [64, 127], "replicas": [2, 3], "nodes": ["node3", "node4"]},
+        {"process": 0, "devices": [0], "rows": [0, 63], "replicas": [0, 1], "nodes": ["node1", "node2"], **none},
+        {"process": 1, "devices": [1], "rows": [64, 127], "replicas": [2, 3], "nodes": ["node3", "node4"], **none},
     ]
     table = shown(capsys, *TWO, *PROCESSES, *HOSTS, "--run.cluster-placement", "strict_pack").split(
         "learner processes"
     )[1]
     assert "64-127" in table
     assert "node1, node1" in table
+
+
+def test_servers_of_each_learner_process_are_shown_with_their_nodes(capsys):
+    pytest.importorskip("ray")
+    served = (*TWO, *PROCESSES, *HOSTS, "--run.cluster-inference-servers", "2")
+    found = json.loads(shown(capsys, *served, "--json"))
+    (inference,) = [fragment for fragment in found["fragments"] if fragment["kind"] == "inference"]
+    assert [(one["servers"], one["server_nodes"]) for one in found["processes"]] == [
+        ([server], [node]) for server, node in enumerate(inference["nodes"])
+    ]
+    table = shown(capsys, *served).split("learner processes")[1].split("channels")[0]
+    assert "inference servers" in table
+    assert "64-127" in table
+
+
+def test_servers_that_do_not_divide_over_the_processes_are_refused_with_the_numbers(capsys, monkeypatch):
+    monkeypatch.setattr("jaxsrl.cluster.ray_engine.import_ray", lambda: importlib.import_module("json"))
+    with pytest.raises(SystemExit) as stopped:
+        shown(capsys, *TWO, *PROCESSES, *HOSTS, "--run.cluster-inference-servers", "3")
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert "3 inference servers do not divide over 2 learner processes" in said
+    assert "use --run.cluster-inference-servers 4, or 0" in said
 
 
 def test_without_a_cluster_it_shows_each_process_with_its_own_environments(capsys):
