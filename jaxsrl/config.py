@@ -68,7 +68,8 @@ class RunConfig:
         inference_batching: "lane" gives every lane its own call of fixed shape (deterministic to the bit), "merged" joins
             whatever lanes are ready.
         num_devices: devices the learner is sharded over.
-        inference_platform: "cpu" acts on the host beside an accelerator that learns; "" acts on a device.
+        inference_platform: "cpu" acts on the host beside an accelerator that learns, and at inference servers of a cluster on
+            processors; "" acts on a device.
         num_inference_devices: devices that only act; for `decoupled`.
         num_inference_servers: batched servers that share the rows; for `decoupled`.
         num_replicas: replicas that compute gradients, 0 for one a device; for `central`.
@@ -94,8 +95,8 @@ class RunConfig:
             "strict_spread" each on a node of its own, "strict_pack" all on one.
         cluster_host_gib: memory in GiB that each host reserves of its node besides cores; 0 reserves none.
         cluster_wait_seconds: that a run waits for the cluster to have room for all of its hosts; then it is refused.
-        cluster_inference_servers: batched inference servers on nodes of their own, which act for the rows of all hosts; 0 has
-            each host act for its own.
+        cluster_inference_servers: batched inference servers on nodes of their own, which act for the rows of all hosts, as many
+            for each learner process; 0 has each host act for its own.
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
         log_every_seconds: between lines of metrics.

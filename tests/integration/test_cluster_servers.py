@@ -15,6 +15,7 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.errors import UserError
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
@@ -82,6 +83,30 @@ def test_the_curve_through_servers_is_that_of_one_machine_and_resumes_to_the_bit
     assert inference["replicas"] == len(inference["nodes"]) == servers
     record = json.loads((served.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert (record["cluster/hosts_lost"], record["cluster/servers_lost"]) == (0, 0)
+
+
+def test_a_server_is_where_a_gpu_is_declared_and_one_that_jax_does_not_see_ends_the_run_with_words(cluster, tmp_path):
+    if any(device.platform == "gpu" for device in jax.local_devices()):
+        pytest.skip("the GPU that the node declares is there")
+    cluster.add_node("with-gpu", gpus=1)
+    try:
+        with pytest.raises(UserError) as refused:
+            train(
+                tmp_path,
+                policy="single_learner_fine",
+                inference_platform="",
+                cluster="auto",
+                cluster_nodes=2,
+                cluster_inference_servers=1,
+            )
+    finally:
+        cluster.remove_node("with-gpu")
+    for words in ("inference server 0 was given a GPU", "CUDA_VISIBLE_DEVICES='0'", "jax sees none there"):
+        assert words in str(refused.value)
+    fragments = json.loads((tmp_path / "run" / "plan.json").read_text())["fragments"]
+    (inference,) = [fragment for fragment in fragments if fragment["kind"] == "inference"]
+    assert inference["nodes"] == ["with-gpu"]
+    assert inference["placement"]["platform"] == "gpu"
 
 
 def server_processes():
