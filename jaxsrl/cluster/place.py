@@ -169,7 +169,10 @@ def nodes_for(
     if config.cluster_nodes:
         hosts = num_hosts(config, 0, processes)
         return nodes_in_time(
-            look, lambda nodes: placed_plan(config, plan, nodes, hosts, processes), hosts, config.cluster_wait_seconds
+            look,
+            lambda nodes: placed_plan(config, plan, nodes, hosts, processes=processes),
+            hosts,
+            config.cluster_wait_seconds,
         )
     nodes = look()
     if not nodes:

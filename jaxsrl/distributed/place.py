@@ -194,7 +194,7 @@ def _engine(processes: Processes, config: RunConfig, placed: Plan) -> Iterator[E
 
 def _placed_over(config: RunConfig, plan: Plan, nodes: Sequence[Node], processes: int, resources: Resources) -> Plan:
     """The plan with hosts on these nodes, and learning on devices of every process."""
-    placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes), processes), processes)
+    placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes), processes), processes=processes)
     return learners_over(placed, processes, resources.num_devices)
 
 

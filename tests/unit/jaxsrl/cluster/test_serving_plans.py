@@ -34,7 +34,7 @@ def run_of(servers=1, **changes):
 
 def plan_of(servers=1, policy="single_learner_fine", nodes=NODES, hosts=2, processes=1, **changes):
     run, here = run_of(servers, **changes), Resources(8, "cpu", 4, nodes=tuple(nodes))
-    plan = placed_plan(run, POLICIES[policy](run, here), nodes, hosts, processes)
+    plan = placed_plan(run, POLICIES[policy](run, here), nodes, hosts, processes=processes)
     validate_plan(plan, here)
     return plan
 

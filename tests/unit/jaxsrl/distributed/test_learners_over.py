@@ -27,7 +27,7 @@ SERVED = {"cluster": "auto"}
 def planned(policy, hosts=4, processes=2, **changes):
     run = dataclasses.replace(RUN, policy=policy, **changes)
     plan = POLICIES[policy](run, resources_over(HOST, processes))
-    return learners_over(placed_plan(run, plan, NODES, hosts, processes), processes, HOST.num_devices)
+    return learners_over(placed_plan(run, plan, NODES, hosts, processes=processes), processes, HOST.num_devices)
 
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse", "multiple_learners"])
