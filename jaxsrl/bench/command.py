@@ -77,12 +77,14 @@ class BenchSleep:
     Attributes:
         milliseconds: of sleep a step.
         rows: environments in all.
+        fewer_rows: further numbers of environments: where the rest becomes the bottleneck.
         steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for) or in "threads".
         json: print one JSON object instead of a table.
     """
 
     milliseconds: float = 5.0
     rows: int = 256
+    fewer_rows: tuple[int, ...] = (16, 32, 64, 128)
     steps: Literal["begun", "threads"] = "begun"
     json: bool = False
 
@@ -275,7 +277,9 @@ def run_bench(bench: Bench) -> None:
     elif isinstance(bench, BenchSleep):
         from jaxsrl.bench.sleep import SleepBench, bench_sleep
 
-        show_rows(bench_sleep(SleepBench(bench.milliseconds, bench.rows, steps=bench.steps)), bench.json)
+        show_rows(
+            bench_sleep(SleepBench(bench.milliseconds, bench.rows, bench.fewer_rows, steps=bench.steps)), bench.json
+        )
     elif isinstance(bench, BenchScale):
         from jaxsrl.bench.scale import ScaleBench, bench_scale
 

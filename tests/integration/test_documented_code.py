@@ -5,8 +5,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
+import gymnasium
 import pytest
+
+from envpool_bridge.adapters.begun_steps import halves_of
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -55,3 +59,26 @@ def test_the_documented_pool_is_a_vector_environment():
     finally:
         names["envs"].close()
     assert observation.shape == (4, 4)
+
+
+def test_the_documented_environment_that_waits_is_stepped_in_halves():
+    page = (ROOT / "docs/own_environment.md").read_text()
+    block = next(block for block in _BLOCK.findall(page) if "step_async" in block)
+    names = {"gymnasium": gymnasium}
+    exec(block, names)
+
+    class Connection:
+        sent: ClassVar[list[int]] = []
+
+        def send(self, action):
+            self.sent.append(action)
+
+        def recv(self):
+            return 7, 0.5, False
+
+    env = names["RemoteGame"]()
+    env.connection = Connection()
+    halves = halves_of(env)
+    assert halves is not None
+    assert (halves.begin(3), halves.wait(), env.step(4)) == (None, *[(7, 0.5, False, False, {})] * 2)
+    assert Connection.sent == [3, 4]
