@@ -64,7 +64,7 @@ def test_the_documented_pool_is_a_vector_environment():
 def test_the_documented_environment_that_waits_is_stepped_in_halves():
     page = (ROOT / "docs/own_environment.md").read_text()
     block = next(block for block in _BLOCK.findall(page) if "step_async" in block)
-    names = {"gymnasium": gymnasium}
+    names: dict = {"gymnasium": gymnasium}
     exec(block, names)
 
     class Connection:
