@@ -1,82 +1,16 @@
-"""Steps begun together and then waited for: what `step` gives, errors in their place, and never where a wrapper would be missed."""
+"""Steps begun together and then waited for: what `step` gives, errors in their place, and no thread."""
 
 import threading
 from typing import ClassVar
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
-from gymnasium.wrappers import OrderEnforcing, RecordEpisodeStatistics, TimeLimit, TransformReward
+from gymnasium.wrappers import TransformReward
 
-from envpool_bridge.adapters.begun_steps import BegunSteps, Halves, begun_steps, halves_of
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, StepRows
-from envpool_bridge.adapters.sleep import Sleep
+from envpool_bridge.adapters.begun_steps import BegunSteps, Halves
+from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
-
-FIRST_ID = 20
-
-
-class Walk(gymnasium.Env):
-    """A random walk of its own generator, of random length, that notes what is asked of it."""
-
-    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    action_space = spaces.Discrete(3)
-    made = 0
-    calls: ClassVar[list[tuple[int, str]]] = []  # of all walks
-
-    def __init__(self):
-        self.number = Walk.made
-        Walk.made += 1
-
-    def reset(self, *, seed=None, options=None):
-        self.calls.append((self.number, "reset"))
-        super().reset(seed=seed)
-        self.position = self.np_random.normal()
-        return np.array([self.position]), {}
-
-    def step(self, action):
-        self.calls.append((self.number, "step"))
-        self.position += float(action) + self.np_random.normal()
-        ends = bool(self.np_random.random() < 0.2)
-        return np.array([self.position]), self.position, ends, False, {"row": self.number}
-
-
-class WaitingWalk(Walk):
-    """The same walk in two halves, which refuses to be asked for them in any other order."""
-
-    raises: ClassVar[dict[tuple[int, str], BaseException]] = {}  # by (row, half)
-    under_way = None
-
-    def step(self, action):
-        assert self.under_way is None
-        return super().step(action)
-
-    def step_async(self, action):
-        assert self.under_way is None
-        self._note("begin")
-        self.under_way = action
-
-    def step_wait(self):
-        action, self.under_way = self.under_way, None
-        self._note("wait")
-        assert action is not None
-        return super().step(action)
-
-    def reset(self, *, seed=None, options=None):
-        assert self.under_way is None
-        self._note("before reset")
-        return super().reset(seed=seed)
-
-    def close(self):
-        self.calls.append((self.number, "close" if self.under_way is None else "close in a step"))
-
-    def _note(self, half):
-        self.calls.append((self.number, half))
-        if (self.number, half) in self.raises:
-            raise self.raises[self.number, half]
+from tests.unit.envpool_bridge.waiting_walks import Clock, WaitingWalk, Walk, limited, rows_of
 
 
 @pytest.fixture(autouse=True)
@@ -84,14 +18,6 @@ def _fresh(monkeypatch):
     monkeypatch.setattr(Walk, "made", 0)
     monkeypatch.setattr(Walk, "calls", [])
     monkeypatch.setattr(WaitingWalk, "raises", {})
-
-
-def rows_of(make_env, num_rows, run_seed=7, **settings):
-    Walk.made = 0
-    rows = GymnasiumSource(make_env, "Walk", **settings).make_rows(range(FIRST_ID, FIRST_ID + num_rows), run_seed, True)
-    observation, reward = np.zeros((num_rows, 1), np.float32), np.zeros(num_rows, np.float32)
-    is_first, terminated, truncated, valid = np.ones((4, num_rows), bool)
-    return rows, StepRows(observation, is_first, reward, terminated, truncated, valid)
 
 
 def begun_rows(num_rows, **settings):
@@ -112,10 +38,6 @@ def played(rows, out, request, num_steps=40):
         recorded.append([*(column.tolist() for column in columns), list(rows.infos)])
     rows.close()
     return recorded
-
-
-def limited(kind, steps):
-    return lambda: TimeLimit(OrderEnforcing(kind()), steps)
 
 
 @pytest.mark.parametrize("steps", [3, 1000])
@@ -140,17 +62,6 @@ def test_all_rows_are_in_their_step_before_the_first_is_waited_for_and_resets_co
     ]
     assert out.valid.tolist() == [True, False, True]
     rows.close()
-
-
-class Clock:
-    """Goes on only when somebody waits for a later time."""
-
-    def __init__(self):
-        self.now, self.waits = 0.0, 0
-
-    def wait_until(self, time):
-        if time > self.now:
-            self.now, self.waits = time, self.waits + 1
 
 
 class Remote(Walk):
@@ -319,112 +230,3 @@ def test_an_episode_is_replayed_with_plain_steps_and_goes_on_in_halves():
     assert out.observation.tolist() == once[4][0]
     assert [what for _, what in Walk.calls][:2] == ["begin"] * 2
     rows.close()
-
-
-class Shaped(WaitingWalk):
-    """A class that derives from one with halves, and changes what the plain step returns."""
-
-    def step(self, action):
-        observation, reward, *rest = super().step(action)
-        return observation, reward * 2, *rest
-
-
-class ShapedInHalves(WaitingWalk):
-    """As it should be done."""
-
-    def step_wait(self):
-        observation, reward, *rest = super().step_wait()
-        return observation, reward * 2, *rest
-
-
-class HalfShaped(Shaped):
-    """Whose first half knows nothing of what its step does."""
-
-    def step_wait(self):
-        return super().step_wait()
-
-
-class Plain(WaitingWalk):
-    step_async = None
-
-
-class Forwards(gymnasium.Wrapper):
-    """As wrappers once were: what it lacks is asked of the environment inside."""
-
-    def __getattr__(self, name):
-        return getattr(self.env, name)
-
-
-class WrapperInHalves(Forwards):
-    """Which knows of the halves itself."""
-
-    def step(self, action):
-        return self.env.step(action)
-
-    def step_async(self, action):
-        self.env.step_async(action)
-
-    def step_wait(self):
-        return self.env.step_wait()
-
-
-def with_own_step():
-    env = WaitingWalk()
-    env.step = env.step  # somebody looks on
-    return env
-
-
-@pytest.mark.parametrize(
-    ("make_env", "in_halves"),
-    [
-        (WaitingWalk, True),
-        (limited(WaitingWalk, 5), True),
-        (ShapedInHalves, True),
-        (lambda: WrapperInHalves(WaitingWalk()), True),
-        (Walk, False),
-        (Shaped, False),
-        (HalfShaped, False),
-        (Plain, False),
-        (with_own_step, False),
-        (lambda: Forwards(WaitingWalk()), False),
-        (lambda: RecordEpisodeStatistics(WaitingWalk()), False),
-        (lambda: TimeLimit(RecordEpisodeStatistics(WaitingWalk()), 5), False),
-    ],
-)
-def test_halves_are_used_only_where_they_give_what_the_step_gives(make_env, in_halves):
-    rows, out = rows_of(make_env, 2)
-    rows.reset(GymnasiumReset((0, 1)), FirstRows(out.observation, out.is_first))
-    Walk.calls.clear()
-    rows.step(np.zeros(2, np.int32), out)
-    assert ("begin" in {what for _, what in Walk.calls}) == in_halves
-    rows.close()
-
-
-def test_rows_that_are_alone_or_differ_are_stepped_plainly():
-    assert begun_steps([WaitingWalk()], [str]) is None
-    assert begun_steps([WaitingWalk(), Walk()], [str, str]) is None
-    assert begun_steps([WaitingWalk(), WaitingWalk()], [str, str]) is not None
-
-
-def test_the_environment_that_sleeps_offers_both_halves_unless_it_is_told_not_to():
-    made = [EnvConfig("Sleep", "probe", kwargs).source().make_env() for kwargs in ("{}", '{"halves": false}')]  # pyright: ignore
-    assert [halves_of(env) is not None for env in made] == [True, False]
-
-
-def test_halves_of_sleep_count_from_where_the_step_was_begun(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr("envpool_bridge.adapters.sleep.time.monotonic", lambda: clock.now)
-    monkeypatch.setattr(
-        "envpool_bridge.adapters.sleep.time.sleep", lambda seconds: clock.wait_until(clock.now + seconds)
-    )
-    envs = [Sleep(milliseconds=1, max_milliseconds=9, halves=halves) for halves in (True, True, True, False)]
-    for env in envs:
-        env.reset(seed=4)
-    for env in envs[:2]:
-        env.step_async(0)
-    first, second = (env.step_wait() for env in envs[:2])
-    assert clock.waits == 1, "the second was over with the first"
-    begun, clock.now = clock.now, 0.0
-    plain = [env.step(0) for env in envs[2:]]
-    assert clock.now == pytest.approx(2 * begun)
-    assert len({repr(result) for result in (first, second, *plain)}) == 1
