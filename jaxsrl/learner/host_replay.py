@@ -1,7 +1,6 @@
 """Learning from experience that is kept on the host: insertion, draws ahead of the learner, a compiled gradient step for each."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +13,8 @@ from envpool_bridge.slot_views import SlotViews
 from jaxsrl.learner.finite import SKIPPED, finite_or_before
 from jaxsrl.learner.mesh import Device, LearnerMesh, as_trajectory
 from jaxsrl.metrics.fragment_shares import SAMPLE_WAIT_SECONDS
-from jaxsrl.replay.host_buffer import HostBuffer
+from jaxsrl.replay.experience import Experience, UpdateKeys
 from jaxsrl.replay.on_device import StepKeys, prepare_sample, step_keys
-from jaxsrl.replay.prefetch import PrefetchingSampler
 from jaxsrl.replay.replayed import Buffer
 
 
@@ -25,13 +23,7 @@ class HostReplayMesh(LearnerMesh):
 
     def place_batch(self, slots: Sequence[SlotViews]) -> Trajectory:
         """The slots as one trajectory of numpy arrays: views of a single slot, copies of several."""
-        parts = [_on_host(slot) for slot in slots]
-        if len(parts) == 1:
-            return parts[0]
-        steps = [dataclasses.replace(part, agent_state=()) for part in parts]
-        joined: Trajectory = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
-        states = [part.agent_state for part in parts]
-        return dataclasses.replace(joined, agent_state=jax.tree.map(lambda *leaves: np.concatenate(leaves), *states))
+        return trajectory_on_host(slots)
 
     def place_sample(self, sample: Sample) -> Sample:
         """The sample, its rows sharded."""
@@ -41,58 +33,54 @@ class HostReplayMesh(LearnerMesh):
 class HostReplay:
     """Stands in for a compiled update: a trajectory goes in, and the gradient steps that are due are taken.
 
-    The same key gives the samples that replay on a device draws. Thread-safety: one thread; a thread of its own gathers samples.
+    The same key gives the samples that replay on a device draws. Thread-safety: one thread.
+
+    Attributes:
+        mesh: that learns.
     """
 
-    def __init__(self, agent: ReplayAgent, shapes: Trajectory, devices: Sequence[Device], run_key: Array) -> None:
-        """An empty buffer, all of its memory allocated.
+    def __init__(
+        self,
+        agent: ReplayAgent,
+        devices: Sequence[Device],
+        run_key: Array,
+        experience: Experience,
+        mesh: HostReplayMesh | None = None,
+    ) -> None:
+        """Nothing learned yet.
 
         Args:
             agent: what learns, for single frames.
-            shapes: of a slot (`jaxsrl.agent_layout.trajectory_shapes`).
             devices: that learn.
             run_key: the number of updates is folded into it.
-
-        Raises:
-            UserError: the buffer cannot be, or there is no memory for it.
+            experience: that it draws from; closed with this.
+            mesh: of the devices, where it is one of its own kind.
         """
-        self.mesh = HostReplayMesh(devices)
-        self._agent, self._run_key = agent, run_key
-        self._buffer = HostBuffer(agent.data, shapes)
-        self._sampler = PrefetchingSampler(self._buffer)
+        self.mesh = mesh or HostReplayMesh(devices)
+        self._agent, self._run_key, self._experience = agent, run_key, experience
         self._learn = jax.jit(self._gradient_step, donate_argnums=(0, 1))
         self._begin = jax.jit(_one_more)
         self._refresh = jax.jit(agent.data.refresh or (lambda state: state))
         self._keys = jax.jit(self._keys_of)
         self._no_sums: Metrics | None = None
-        self._inserting_seconds = 0.0
 
     def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
         """As `mesh.KeyedUpdate`; the batch is copied before this returns, and the state is donated."""
-        key = jax.random.fold_in(self._run_key, state.num_updates)
-        start = time.perf_counter()
-        self._buffer.insert(batch)
-        self._inserting_seconds += time.perf_counter() - start
-        due = self._buffer.steps_due()
-        keys = [self._keys(key, np.int32(number)) for number in range(due)]
-        if due:
-            self._sampler.begin([each.draw for each in keys])
+        keys = UpdateKeys(self._keys, jax.random.fold_in(self._run_key, state.num_updates))
+        due = self._experience.begin(batch, keys)
         state = self._begin(state)
         sums: Metrics | None = None
-        for each in keys:
-            sample = self.mesh.place_sample(self._sampler.get())
-            sums = self._zeros(state, sample, each) if sums is None else sums
-            state, sums, priority = self._learn(state, sums, sample, each)
-            self._sampler.give_priorities(priority)
-        self._sampler.finish()
+        for number in range(due):
+            sample = self.mesh.place_sample(self._experience.get())
+            sums = self._zeros(state, sample, keys[number]) if sums is None else sums
+            state, sums, priority = self._learn(state, sums, sample, keys[number])
+            self._experience.give_priorities(priority)
+        self._experience.finish()
         return self._refresh(state), self._metrics(sums, due)
 
     def totals(self) -> dict[str, float]:
-        """Seconds since the start, by metric name: that replay worked, and that the learner waited for its samples."""
-        return {
-            "replay/busy_seconds": self._inserting_seconds + self._sampler.busy_seconds,
-            SAMPLE_WAIT_SECONDS: self._sampler.waited_seconds,
-        }
+        """Since the start, by metric name: seconds that replay worked and that the learner waited for samples, and what it counts."""
+        return {**self._experience.totals(), SAMPLE_WAIT_SECONDS: self._experience.waited_seconds()}
 
     def restore(self, saved: Buffer) -> None:
         """Goes on from what `saved` gave, here or from a device; before the first update.
@@ -100,15 +88,15 @@ class HostReplay:
         Raises:
             UserError: it is of a buffer with other sizes.
         """
-        self._sampler.restore(self._buffer.from_arrays(saved))
+        self._experience.restore(saved)
 
     def saved(self) -> Buffer:
         """All experience, in the form that a buffer on a device has; the memory is the buffer's own until the next update."""
-        return self._buffer.to_arrays(self._sampler.sent())
+        return self._experience.saved()
 
     def close(self) -> None:
-        """Ends the thread that gathers."""
-        self._sampler.close()
+        """Ends what gathers samples."""
+        self._experience.close()
 
     def _gradient_step(
         self, state: LearnerState, sums: Metrics, sample: Sample, keys: StepKeys
@@ -132,13 +120,24 @@ class HostReplay:
         found = {name: value / max(due, 1) for name, value in found.items()}
         return found | {
             "gradient_steps": np.float32(due),
-            "replay_size": np.float32(self._buffer.num_steps),
-            "stale_priorities": np.float32(self._buffer.num_stale),
+            "replay_size": np.float32(self._experience.num_steps),
+            "stale_priorities": np.float32(self._experience.num_stale),
         }
 
 
 def _one_more(state: LearnerState) -> LearnerState:
     return dataclasses.replace(state, num_updates=state.num_updates + 1)
+
+
+def trajectory_on_host(slots: Sequence[SlotViews]) -> Trajectory:
+    """Slots of several pools, in row order, as one trajectory of numpy arrays: views of a single slot, copies of several."""
+    parts = [_on_host(slot) for slot in slots]
+    if len(parts) == 1:
+        return parts[0]
+    steps = [dataclasses.replace(part, agent_state=()) for part in parts]
+    joined: Trajectory = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
+    states = [part.agent_state for part in parts]
+    return dataclasses.replace(joined, agent_state=jax.tree.map(lambda *leaves: np.concatenate(leaves), *states))
 
 
 def _on_host(slot: SlotViews) -> Trajectory:

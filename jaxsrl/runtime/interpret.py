@@ -15,6 +15,7 @@ from jaxsrl.learner.loop import HostLearner, Learner
 from jaxsrl.learner.mesh import Device, LearnerMesh, run_devices
 from jaxsrl.learner.parameter_server import SynchronousUpdate
 from jaxsrl.learner.recent import RecentTrajectories
+from jaxsrl.replay.experience import LocalExperience, buffer_shapes
 from jaxsrl.replay.trajectory_queue import QueueConfig
 from jaxsrl.runtime.actor_source import ActorSource
 from jaxsrl.runtime.asynchronous_learners import AsynchronousLearners, ReplicaSetup
@@ -131,7 +132,7 @@ def make_host_replay(setup: TrainingSetup, update_key: Array, saved: Arrays | No
     if not isinstance(agent, ReplayAgent):
         return None
     shapes = trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length)
-    replay = HostReplay(agent, shapes, devices_of(plan.learner), update_key)
+    replay = HostReplay(agent, devices_of(plan.learner), update_key, LocalExperience(agent.data, shapes))
     if saved is not None and holds_replay(saved):
-        replay.restore(restore_buffer(replay.saved(), saved))
+        replay.restore(restore_buffer(buffer_shapes(agent.data, shapes), saved))
     return replay
