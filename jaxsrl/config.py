@@ -32,6 +32,7 @@ MAY_CHANGE = frozenset(
         "run.cluster_host_gib",
         "run.cluster_wait_seconds",
         "run.cluster_inference_servers",
+        "run.cluster_replay",
         "run.checkpoint_replay",
         "run.replay_on",
         "run.max_skipped_updates",
@@ -97,6 +98,7 @@ class RunConfig:
         cluster_wait_seconds: that a run waits for the cluster to have room for all of its hosts; then it is refused.
         cluster_inference_servers: batched inference servers on nodes of their own, which act for the rows of all hosts, as many
             for each learner process; 0 has each host act for its own.
+        cluster_replay: whether experience for replay is kept on a node with memory of its own, instead of where `replay_on` says.
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
         log_every_seconds: between lines of metrics.
@@ -138,6 +140,7 @@ class RunConfig:
     cluster_host_gib: float = 0.0
     cluster_wait_seconds: float = 60.0
     cluster_inference_servers: int = 0
+    cluster_replay: bool = False
     checkpoint_every_updates: int = 100
     keep_checkpoints: int = 3
     log_every_seconds: float = 2.0
@@ -189,6 +192,11 @@ class RunConfig:
                 f"run.cluster_inference_servers {self.cluster_inference_servers} are servers on the nodes of a cluster: use "
                 f"--run.cluster local or auto with it, or --run.num-inference-servers on one machine"
             )
+        if self.cluster_replay and not self.cluster:
+            raise UserError(
+                "run.cluster_replay keeps experience on a node of a cluster: use --run.cluster local or auto with it, or "
+                "--run.replay-on host on one machine"
+            )
         if self.kept_trajectories and self.when_full != "drop_oldest":
             raise UserError(
                 f"run.kept_trajectories are those that a learner would else drop: got {self.kept_trajectories} with "
@@ -203,6 +211,11 @@ class RunConfig:
             raise UserError(
                 f"run.name must be a plain directory name: got {self.name!r}; use run.directory for the place"
             )
+
+    @property
+    def replay_place(self) -> Literal["device", "host"]:
+        """Where experience is kept, for a plan that is not on nodes yet: from the host it can be moved to another one."""
+        return "host" if self.cluster_replay else self.replay_on
 
     @property
     def env_steps_per_update(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from agents.api import Agent, AnyAgent, ReplayAgent
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.agent_layout import trajectory_shapes
+from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.bytes_per_item import ReplayBytes
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.learner.mesh import LearnerMesh
@@ -48,6 +49,11 @@ def replay_bytes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: 
     rows = replay.config.batch_size * replay.rows_per_window
     sample = _bytes(trajectory_shapes(agent, spec, rows, replay.num_steps))
     return ReplayBytes(held, sample, replay.config.batch_size * np.dtype(np.float32).itemsize)
+
+
+def kept_bytes(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> int:
+    """Bytes of the experience that a run keeps on a node of a cluster, when all of it is there; 0 where it keeps none there."""
+    return replay_bytes(agent, spec, config.num_envs, config.rollout_length).held if config.cluster_replay else 0
 
 
 def _bytes(tree: Any) -> int:

@@ -18,7 +18,7 @@ from jaxsrl.distributed.place import planned_together
 from jaxsrl.distributed.plan import shares_of
 from jaxsrl.experiment import Composed, TrainingSkippedError, skip_training
 from jaxsrl.import_file import import_file
-from jaxsrl.learning_agent import replay_bytes
+from jaxsrl.learning_agent import kept_bytes, replay_bytes
 from jaxsrl.plan_for_agent import plan_for_agent
 from jaxsrl.runtime.check_run import check_run
 from jaxsrl.runtime.launch import launch
@@ -72,14 +72,14 @@ def plan_experiment(path: Path, flags: Sequence[str], cores: int = 0, gpus: int 
     composed = compose(path, flags)
     resources = _resources(cores, gpus)
     agent, spec, config = composed.agent, composed.spec, composed.config
-    plan = plan_for_agent(load_policy(config.policy)(config, resources), agent, config.replay_on)
+    plan = plan_for_agent(load_policy(config.policy)(config, resources), agent, config.replay_place)
     processes = config.distributed.num_processes if config.distributed.is_on else 1
     with contextlib.ExitStack() as held:
         several = processes != 1
         place = (
             planned_together(config, plan, resources)
             if several
-            else held.enter_context(place_of(config, plan, resources))
+            else held.enter_context(place_of(config, plan, resources, kept_bytes(config, agent, spec)))
         )
         plan, resources = place.plan, place.resources
     check_run(plan, agent, composed.source, spec, resources)

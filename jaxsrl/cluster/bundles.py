@@ -8,6 +8,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.dataflow.fragment import Devices, FragmentKind
 from jaxsrl.dataflow.nodes import cores_of_host, place_hosts
 from jaxsrl.dataflow.plan import Plan
+from jaxsrl.dataflow.replay_node import CORES_OF_REPLAY
 from jaxsrl.dataflow.resources import Node
 from jaxsrl.dataflow.serving_nodes import CORES_OF_SERVER
 from jaxsrl.dataflow.words import bytes_in_words
@@ -27,9 +28,12 @@ _ADVICE = {
 }
 
 
+_SMALLER = {"replay": "a smaller --agent.replay.capacity"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """What one environment host, or inference server, takes of a node.
+    """What one environment host, inference server or replay takes of a node.
 
     Attributes:
         cores: of the node.
@@ -82,6 +86,13 @@ def bundles_of_servers(plan: Plan) -> tuple[Bundle, ...]:
     gpus = int(isinstance(placement, Devices) and placement.platform == "gpu")
     what = "inference servers"
     return tuple(Bundle(CORES_OF_SERVER, node=node, gpus=gpus, what=what) for node in plan.inference.nodes)
+
+
+def bundles_of_replay(plan: Plan, num_bytes: int) -> tuple[Bundle, ...]:
+    """The bundle of replay on a node, with memory for all of its experience; () where it is kept elsewhere."""
+    if plan.replay is None:
+        return ()
+    return tuple(Bundle(CORES_OF_REPLAY, num_bytes, node, what="replay") for node in plan.replay.nodes)
 
 
 def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Spreading) -> tuple[str, ...]:
@@ -161,7 +172,7 @@ def refusal(bundles: Sequence[Bundle], how: Reserving, nodes: Sequence[Node], fr
         "add nodes",
         "use fewer --run.num-env-workers or --run.cluster-nodes",
         *([_ADVICE[how.spreading]] if how.spreading in _ADVICE else []),
-        *(["a smaller --run.cluster-host-gib"] if one.memory_bytes else []),
+        *([_SMALLER.get(one.what, "a smaller --run.cluster-host-gib")] if one.memory_bytes else []),
     ]
     return (
         f"the cluster had no room within {how.wait_seconds:g} s (--run.cluster-wait-seconds) for {len(bundles)} {one.what} of "

@@ -1,5 +1,6 @@
 """What carries calls and bytes between the learner and its environment hosts. Ray is one (`ray_engine`); tests bring another."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
@@ -11,8 +12,8 @@ from jaxsrl.dataflow.resources import Node
 Call = Any
 """A call that was made and may not have ended; hashable."""
 
-Group = Literal["slots", "control"]
-"""Calls of one group wait for each other at the host; those of the other do not wait for them."""
+Group = Literal["slots", "control", "samples"]
+"""Calls of one group wait for each other at the host; those of the others do not wait for them."""
 
 
 class HostGoneError(Exception):
@@ -27,8 +28,20 @@ class HostGoneError(Exception):
         self.node_is_doubted = node_is_doubted
 
 
+@dataclasses.dataclass(frozen=True)
+class SlotLost:
+    """That a slot did not come to where it was to go, because its host is no more; attributes as of `HostGoneError`."""
+
+    reason: str
+    node_is_doubted: bool
+
+
 class HostLostError(BridgeError):
     """An environment host, or a server that it needs, was lost once too often, or no node took it in time."""
+
+
+class ReplayLostError(BridgeError):
+    """Replay on another node was lost, with what it held; the newest checkpoint resumes the run. Exit status 75."""
 
 
 class RemoteHost(Protocol):
@@ -49,6 +62,23 @@ class RemoteServer(RemoteHost, Protocol):
     @property
     def link(self) -> Any:
         """What arrives as a `remote_acting.ServerLink` at an environment host, when it is an argument of a call of `use_server`."""
+        ...
+
+
+class RemoteReplay(RemoteHost, Protocol):
+    """Replay, wherever it is: a `ReplayHost` behind calls that do not wait."""
+
+    def fetch(self, host: int, beginning: int, slot: Call) -> Call:
+        """Has it fetch and stage a slot, as soon as there is one; what is fetched does not come through this process.
+
+        Args:
+            host: that makes it.
+            beginning: of that host.
+            slot: a call of the host's `next_slot`, which has ended or not.
+
+        Returns:
+            A call that ends with what `ReplayHost.stage` returns, or with a `SlotLost`.
+        """
         ...
 
 
@@ -73,6 +103,14 @@ class Engine(Protocol):
 
     def spawn_server(self, server: int, node: str, gpus: int) -> RemoteServer:
         """Begins to start inference server number `server` on this node, with so many of its GPUs (0: on the processor)."""
+        ...
+
+    def replay_node(self) -> str | None:
+        """As `reserved_node`, of replay."""
+        ...
+
+    def spawn_replay(self, node: str, slots: int) -> RemoteReplay:
+        """Begins to start replay on this node, which may have so many slots on their way to it at once."""
         ...
 
     def put(self, value: np.ndarray) -> Any:

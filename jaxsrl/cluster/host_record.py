@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from jaxsrl.cluster.host_setup import HostSetup, make_setup
 from jaxsrl.cluster.parameters import PublishedVersions
 from jaxsrl.params.shared import ParamsLayout
 from jaxsrl.runtime.source import SourceConfig
+
+if TYPE_CHECKING:
+    from jaxsrl.cluster.remote_replay import RemoteExperience
 
 STATS_SECONDS = 1.0  # between questions
 
@@ -43,8 +46,16 @@ class HostRecord:
         budget: of starts.
     """
 
-    def __init__(self, config: SourceConfig, layout: SlotLayout, params: ParamsLayout, index: int, node: str) -> None:
-        """Not started."""
+    def __init__(
+        self,
+        config: SourceConfig,
+        layout: SlotLayout,
+        params: ParamsLayout,
+        index: int,
+        node: str,
+        replay: "RemoteExperience | None" = None,
+    ) -> None:
+        """Not started; `replay` is where its slots go instead of here, which then writes the journal."""
         options, shape = config.supervision, config.plan.shape
         self.index, self.node = index, node
         self.rows = slice(index * shape.num_rows, (index + 1) * shape.num_rows)
@@ -66,10 +77,15 @@ class HostRecord:
         self._newest: SlotViews | None = None
         self._episodes = np.zeros(shape.num_rows, np.int64)
         self._received_at_start = self.next_sequence
-        self._beginnings = 0
+        self._beginnings, self._replay = 0, replay
         self._journal: LearnerJournal | None = None
-        if config.journal:
+        if config.journal and replay is None:
             self._journal = LearnerJournal(Path(config.journal), shape, self.rows.start)
+
+    @property
+    def beginning(self) -> int:
+        """Number of its newest beginning, from 1; 0 before any."""
+        return self._beginnings
 
     @property
     def got_on(self) -> bool:
@@ -110,8 +126,10 @@ class HostRecord:
 
     def ask_for_slot(self) -> None:
         """Gives the host a credit: it may send one slot more."""
-        if self.remote is not None:
-            self.pending.append(self.remote.call("slots", "next_slot"))
+        if self.remote is None:
+            return
+        call = self.remote.call("slots", "next_slot")
+        self.pending.append(call if self._replay is None else self._replay.fetch(self.index, self._beginnings, call))
 
     def ask_for_stats(self) -> None:
         """Puts the question, unless one is under way."""

@@ -17,7 +17,7 @@ from jaxsrl.params.shared import ParamsLayout
 from jaxsrl.runtime.source import SourceConfig
 
 # Settings that change what a program computes: a host's must be the learner's.
-_JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
+JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ def make_setup(
         replica=replica,
         key_data=np.asarray(jax.random.key_data(key)),
         key_impl=str(jax.random.key_impl(key)),
-        jax_settings={name: getattr(jax.config, name) for name in _JAX_SETTINGS},
+        jax_settings={name: getattr(jax.config, name) for name in JAX_SETTINGS},
         params_layout=layout,
         template=jax.tree.map(lambda leaf: 0, shapes),
         first_version=first_version,

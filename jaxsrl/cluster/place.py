@@ -9,6 +9,7 @@ from jaxsrl.cluster.bundles import (
     Bundle,
     Reserving,
     bundles_of,
+    bundles_of_replay,
     bundles_of_servers,
     preferred_nodes,
     with_hosts_on,
@@ -18,6 +19,7 @@ from jaxsrl.cluster.node_wait import nodes_in_time
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.nodes import cores_of_host, plan_on_nodes
 from jaxsrl.dataflow.plan import Plan, nearest_multiple
+from jaxsrl.dataflow.replay_node import CORES_OF_REPLAY, place_replay
 from jaxsrl.dataflow.resources import Node, Resources
 from jaxsrl.dataflow.serving_nodes import call_servers, place_servers
 
@@ -44,13 +46,14 @@ class Place:
 
 
 @contextlib.contextmanager
-def place_of(config: RunConfig, plan: Plan, resources: Resources) -> Iterator[Place]:
+def place_of(config: RunConfig, plan: Plan, resources: Resources, kept_bytes: int = 0) -> Iterator[Place]:
     """The place that the run's flags ask for; a cluster that is there is left when this ends.
 
     Args:
         config: of the run.
         plan: for this machine.
         resources: of this machine.
+        kept_bytes: of the experience that is to be kept on a node.
 
     Raises:
         UserError: there is no cluster, or the plan cannot run on it.
@@ -61,10 +64,10 @@ def place_of(config: RunConfig, plan: Plan, resources: Resources) -> Iterator[Pl
     from jaxsrl.cluster.ray_local import joined_cluster
 
     if config.cluster == "local":
-        yield _local_place(config, plan, resources)
+        yield _local_place(config, plan, resources, kept_bytes)
         return
     with joined_cluster():
-        yield _joined_place(config, plan, resources)
+        yield _joined_place(config, plan, resources, kept_bytes)
 
 
 def local_nodes(config: RunConfig, plan: Plan, processes: int = 1) -> tuple[Node, ...]:
@@ -73,7 +76,8 @@ def local_nodes(config: RunConfig, plan: Plan, processes: int = 1) -> tuple[Node
     names = [f"node{number + 1}" for number in range(hosts)]
     trial = plan_on_nodes(plan, [Node(name, config.num_env_workers + 1) for name in names], hosts)
     cores = cores_of_host(trial) * (hosts if config.cluster_placement == "strict_pack" else _SPARE)
-    return tuple(Node(name, cores + config.cluster_inference_servers) for name in names)
+    beside = config.cluster_inference_servers + CORES_OF_REPLAY * config.cluster_replay
+    return tuple(Node(name, cores + beside) for name in names)
 
 
 def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
@@ -92,7 +96,9 @@ def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
     return config.cluster_nodes
 
 
-def placed_plan(config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int, processes: int = 1) -> Plan:
+def placed_plan(
+    config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int, processes: int = 1, kept_bytes: int = 0
+) -> Plan:
     """The plan with its hosts where a cluster of these nodes, if it were empty, would have them.
 
     Args:
@@ -101,6 +107,7 @@ def placed_plan(config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int
         nodes: of the cluster.
         hosts: of environments.
         processes: that learn.
+        kept_bytes: of the experience that is to be kept on a node.
 
     Raises:
         UserError: the plan cannot be on a cluster, or not on this one.
@@ -109,7 +116,8 @@ def placed_plan(config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int
     placed = plan_on_nodes(call_servers(plan) if servers else plan, nodes, hosts)
     placed = with_hosts_on(placed, preferred_nodes(nodes, hosts, cores_of_host(placed), config.cluster_placement))
     may_use_gpus = config.inference_platform != "cpu"
-    return place_servers(placed, nodes, servers, processes, may_use_gpus) if servers else placed
+    placed = place_servers(placed, nodes, servers, processes, may_use_gpus) if servers else placed
+    return place_replay(placed, nodes, kept_bytes) if config.cluster_replay else placed
 
 
 def reserving(config: RunConfig) -> Reserving:
@@ -117,25 +125,28 @@ def reserving(config: RunConfig) -> Reserving:
     return Reserving(config.cluster_placement, config.cluster_host_gib, config.cluster_wait_seconds)
 
 
-def rooms_of(config: RunConfig, placed: Plan) -> tuple[tuple[Bundle, ...], Reserving, tuple[Bundle, ...]]:
-    """What a run asks a cluster for: room for its hosts, how, and room for its inference servers."""
-    return bundles_of(placed, config.cluster_host_gib), reserving(config), bundles_of_servers(placed)
+def rooms_of(
+    config: RunConfig, placed: Plan, kept_bytes: int = 0
+) -> tuple[tuple[Bundle, ...], Reserving, tuple[Bundle, ...], tuple[Bundle, ...]]:
+    """What a run asks a cluster for: room for its hosts, how, and room for its inference servers and its replay."""
+    hosts, servers = bundles_of(placed, config.cluster_host_gib), bundles_of_servers(placed)
+    return hosts, reserving(config), servers, bundles_of_replay(placed, kept_bytes)
 
 
-def _local_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
+def _local_place(config: RunConfig, plan: Plan, resources: Resources, kept_bytes: int) -> Place:
     """A cluster that is started when the engine is opened: nothing starts before the plan has been checked."""
     from jaxsrl.cluster.ray_engine import engine_with_room, import_ray
     from jaxsrl.cluster.ray_local import LocalCluster
 
     import_ray()
     nodes = local_nodes(config, plan)
-    placed = placed_plan(config, plan, nodes, len(nodes))
+    placed = placed_plan(config, plan, nodes, len(nodes), kept_bytes=kept_bytes)
 
     @contextlib.contextmanager
     def open_engine(store_bytes: int) -> Iterator[Engine]:
         cluster = LocalCluster(len(nodes), nodes[0].num_cores, store_bytes)
         try:
-            with engine_with_room(*rooms_of(config, placed)) as engine:
+            with engine_with_room(*rooms_of(config, placed, kept_bytes)) as engine:
                 yield engine
         finally:
             cluster.close()
@@ -143,23 +154,27 @@ def _local_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
     return Place(placed, dataclasses.replace(resources, nodes=nodes), open_engine)
 
 
-def _joined_place(config: RunConfig, plan: Plan, resources: Resources) -> Place:
+def _joined_place(config: RunConfig, plan: Plan, resources: Resources, kept_bytes: int) -> Place:
     from jaxsrl.cluster.ray_engine import RayEngine, engine_with_room
 
-    nodes = nodes_for(config, plan, RayEngine().nodes)
-    placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes)))
+    nodes = nodes_for(config, plan, RayEngine().nodes, kept_bytes=kept_bytes)
+    placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes)), kept_bytes=kept_bytes)
 
     @contextlib.contextmanager
     def open_engine(store_bytes: int) -> Iterator[Engine]:
         del store_bytes  # it has what it was started with: `validate_memory`
-        with engine_with_room(*rooms_of(config, placed)) as engine:
+        with engine_with_room(*rooms_of(config, placed, kept_bytes)) as engine:
             yield engine
 
     return Place(placed, dataclasses.replace(resources, nodes=nodes), open_engine)
 
 
 def nodes_for(
-    config: RunConfig, plan: Plan, look: Callable[[], tuple[Node, ...]], processes: int = 1
+    config: RunConfig,
+    plan: Plan,
+    look: Callable[[], tuple[Node, ...]],
+    processes: int = 1,
+    kept_bytes: int = 0,
 ) -> tuple[Node, ...]:
     """The nodes of a cluster that is there; where the run says how many hosts it wants, those that are to join are waited for.
 
@@ -170,7 +185,7 @@ def nodes_for(
         hosts = num_hosts(config, 0, processes)
         return nodes_in_time(
             look,
-            lambda nodes: placed_plan(config, plan, nodes, hosts, processes=processes),
+            lambda nodes: placed_plan(config, plan, nodes, hosts, processes, kept_bytes),
             hosts,
             config.cluster_wait_seconds,
         )

@@ -20,6 +20,7 @@ from jaxsrl.cluster.bundles import Bundle, Reserving
 from jaxsrl.cluster.engine import Call, Group, HostGoneError
 from jaxsrl.cluster.ray_group import HostGroup, reserved
 from jaxsrl.cluster.ray_host import RayHost
+from jaxsrl.cluster.ray_replay import RayRemoteReplay
 from jaxsrl.cluster.ray_server import RayRemoteServer
 from jaxsrl.dataflow.resources import Node
 
@@ -74,9 +75,11 @@ def nodes_of(alive: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
 class RayEngine:
     """An Engine over a Ray cluster that this process is connected to."""
 
-    def __init__(self, group: HostGroup | None = None, servers: HostGroup | None = None) -> None:
-        """With room for hosts, and for inference servers; without it this engine starts none."""
-        self._ray, self._group, self._servers = import_ray(), group, servers
+    def __init__(
+        self, group: HostGroup | None = None, servers: HostGroup | None = None, replay: HostGroup | None = None
+    ) -> None:
+        """With room for hosts, for inference servers and for replay; without it this engine starts none."""
+        self._ray, self._group, self._servers, self._replay = import_ray(), group, servers, replay
 
     def nodes(self) -> tuple[Node, ...]:
         """Those that are alive and give out cores."""
@@ -124,6 +127,18 @@ class RayEngine:
             raise RuntimeError("no room is reserved for inference servers")
         return RayRemoteServer(self._ray, self._servers.options(server), gpus)
 
+    def replay_node(self) -> str | None:
+        """As Engine says."""
+        node_id = self._replay.node_id(0) if self._replay is not None else None
+        return (self.name_of(node_id) or None) if node_id is not None else None
+
+    def spawn_replay(self, node: str, slots: int) -> RayRemoteReplay:
+        """Begins to start an actor in the room that is reserved for replay."""
+        del node
+        if self._replay is None:
+            raise RuntimeError("no room is reserved for replay")
+        return RayRemoteReplay(self._ray, self._replay.options(0), slots)
+
     def put(self, value: np.ndarray) -> Any:
         """Copies an array into the object store, once."""
         return self._ray.put(value)
@@ -144,7 +159,7 @@ class RayEngine:
             cause = getattr(error, "cause", None)
             if isinstance(cause, BridgeError):
                 raise cause from None
-            raise RuntimeError(f"an environment host failed:\n{error}") from error
+            raise RuntimeError(f"an actor of the cluster failed:\n{error}") from error
         except exceptions.RayError as error:
             # Of an actor whose process died its node tells; if that says nothing either, it may be gone.
             doubted = not isinstance(error, exceptions.RayActorError) or isinstance(
@@ -172,8 +187,10 @@ class RayEngine:
 
 
 @contextlib.contextmanager
-def engine_with_room(bundles: Sequence[Bundle], how: Reserving, servers: Sequence[Bundle] = ()) -> Iterator[RayEngine]:
-    """An engine that has room for all of these hosts, and servers; given back at the end, when whatever is in it ends.
+def engine_with_room(
+    bundles: Sequence[Bundle], how: Reserving, servers: Sequence[Bundle] = (), replay: Sequence[Bundle] = ()
+) -> Iterator[RayEngine]:
+    """An engine that has room for all of these hosts, servers and replay; given back at the end, when whatever is in it ends.
 
     Raises:
         UserError: the cluster has no room for all of them in time.
@@ -181,11 +198,14 @@ def engine_with_room(bundles: Sequence[Bundle], how: Reserving, servers: Sequenc
     looking = RayEngine()
     with contextlib.ExitStack() as held:
         group = held.enter_context(reserved(import_ray(), bundles, how, looking.nodes, looking.name_of))
-        room = None
-        if servers:
-            anywhere = dataclasses.replace(how, spreading="spread")
-            room = held.enter_context(reserved(import_ray(), servers, anywhere, looking.nodes, looking.name_of))
-        yield RayEngine(group, room)
+        anywhere = dataclasses.replace(how, spreading="spread")
+        others = [
+            held.enter_context(reserved(import_ray(), wanted, anywhere, looking.nodes, looking.name_of))
+            if wanted
+            else None
+            for wanted in (servers, replay)
+        ]
+        yield RayEngine(group, *others)
 
 
 class RayRemoteHost:

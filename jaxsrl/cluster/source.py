@@ -19,12 +19,15 @@ from envpool_bridge.slot_views import SlotViews, view_slot
 from envpool_bridge.supervisor import SupervisionTotals
 from envpool_bridge.tree import Tree
 from jaxsrl.agent_layout import agent_layout
-from jaxsrl.cluster.engine import Call, Engine, HostGoneError
+from jaxsrl.cluster.engine import Call, Engine, HostGoneError, SlotLost
 from jaxsrl.cluster.host_record import HostRecord, joined_observation
 from jaxsrl.cluster.host_setup import require_importable
 from jaxsrl.cluster.look_after import HostCare
 from jaxsrl.cluster.parameters import PublishedVersions, layout_of
+from jaxsrl.cluster.remote_replay import RemoteExperience
+from jaxsrl.cluster.server_record import ServerRecord
 from jaxsrl.cluster.servers import InferenceServers
+from jaxsrl.cluster.slot_summary import SlotSummaries
 from jaxsrl.cluster.traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
 from jaxsrl.runtime.source import SourceConfig, supervision_metrics
 
@@ -39,13 +42,20 @@ _MEANS = ("environment/wait_seconds", "inference/wait_seconds", "inference/busy_
 class ClusterSource:
     """A TrajectorySource whose slots come from environment hosts, one a replica of the plan. One thread, the learner's."""
 
-    def __init__(self, config: SourceConfig, engine: Engine, replicas: range | None = None) -> None:
+    def __init__(
+        self,
+        config: SourceConfig,
+        engine: Engine,
+        replicas: range | None = None,
+        replay: RemoteExperience | None = None,
+    ) -> None:
         """Begins to start the hosts' processes; refuses what cannot run.
 
         Args:
             config: what every source is made from; its plan says which host is on which node.
             engine: the cluster; the caller closes it after this.
             replicas: the hosts of the plan that this source is for, with the inference servers that act for them; None for all.
+            replay: where slots go instead of here, on a node; this source then has what is told of them. The caller closes it.
 
         Raises:
             UserError: the environments are not to be had on other nodes.
@@ -66,7 +76,8 @@ class ClusterSource:
         mine = range(plan.environments.replicas) if replicas is None else replicas
         nodes = {index: plan.environments.nodes[index] for index in mine}
         self._traffic = {node: NodeTraffic() for node in dict.fromkeys(nodes.values())}
-        self._hosts = [HostRecord(config, self._layout, params, index, node) for index, node in nodes.items()]
+        self._replay, self._summaries = replay, SlotSummaries(self._layout)
+        self._hosts = [HostRecord(config, self._layout, params, index, node, replay) for index, node in nodes.items()]
         self._care = HostCare(engine, config.supervision)
         self._servers = InferenceServers(engine, config, params, mine) if plan.calls_servers else None
         try:
@@ -157,6 +168,8 @@ class ClusterSource:
                 self._care.look_after(self._hosts, self._reset, self._versions)
                 if self._servers is not None:
                     self._servers.look_after(self._hosts, self._versions, self._reset is not None)
+                if self._replay is not None:
+                    self._replay.look_after()
                 if all(sequence in host.slots for host in self._hosts):
                     return True
                 left = timeout_seconds - (time.monotonic() - begin)
@@ -169,22 +182,35 @@ class ClusterSource:
     def _take_in(self, timeout_seconds: float) -> None:
         hosts = {call: host for host in self._hosts for call in host.calls()}
         servers = self._servers.calls() if self._servers is not None else {}
-        if not hosts and not servers:
+        replay = self._replay.calls() if self._replay is not None else []
+        if not hosts and not servers and not replay:
             time.sleep(timeout_seconds)  # all are lost, and will be started again
             return
-        for call in self._engine.wait([*hosts, *servers], timeout_seconds):
+        for call in self._engine.wait([*hosts, *servers, *replay], timeout_seconds):
+            host, server = hosts.get(call), servers.get(call)
             try:
                 value = self._engine.get(call)
             except HostGoneError as error:
-                if call in hosts:
-                    self._care.lose(hosts[call], str(error), error.node_is_doubted)
-                elif self._servers is not None:
-                    self._servers.lose(servers[call], str(error), error.node_is_doubted)
+                self._lose(host, server, call, error)
                 return
-            if call in hosts:
-                self._note(hosts[call], call, value)
-            elif self._servers is not None:
-                self._servers.note(servers[call], call, value)
+            if host is not None and isinstance(value, SlotLost):
+                self._care.lose(host, value.reason, value.node_is_doubted)
+                return
+            if host is not None:
+                self._note(host, call, value)
+            elif server is not None and self._servers is not None:
+                self._servers.note(server, call, value)
+            elif self._replay is not None:
+                self._replay.note(value)
+
+    def _lose(self, host: HostRecord | None, server: ServerRecord | None, call: Call, error: HostGoneError) -> None:
+        """Whose call failed because it is gone is followed; but for replay, which also has the calls for slots."""
+        if self._replay is not None and (host is None or call in host.pending) and server is None:
+            raise self._replay.lost(error) from error
+        if host is not None:
+            self._care.lose(host, str(error), error.node_is_doubted)
+        elif server is not None and self._servers is not None:
+            self._servers.lose(server, str(error), error.node_is_doubted)
 
     def _note(self, host: HostRecord, call: Call, value: Any) -> None:
         if host.started is call:
@@ -196,13 +222,17 @@ class ClusterSource:
         elif call in host.pending:
             host.pending.remove(call)
             sequence, memory = value
-            slot = view_slot(self._layout, memory.data)
+            if self._replay is None:
+                slot = view_slot(self._layout, memory.data)
+            else:
+                slot = self._summaries.view(memory)
+                self._replay.note_slot(host.index, sequence, host.beginning)
             host.receive(sequence, slot)
-            self._count(host.node, slot, memory.nbytes)
+            self._count(host.node, slot)
 
-    def _count(self, node: str, slot: SlotViews, num_bytes: int) -> None:
+    def _count(self, node: str, slot: SlotViews) -> None:
         traffic = self._traffic.setdefault(node, NodeTraffic())
         traffic.slots += 1
         traffic.env_steps += slot.reward.size
-        traffic.bytes += num_bytes
+        traffic.bytes += self._layout.slot_bytes
         traffic.lag_sum += self._versions.newest - float(slot.policy_version.mean())

@@ -7,6 +7,7 @@ PREFIX = "cluster/"
 HOSTS_LOST = "cluster/hosts_lost"
 SERVERS_LOST = "cluster/servers_lost"
 _SUMS = ("env_steps", "bytes", "slots", "lag_sum")
+_RATES = ("env_steps", "bytes", "replay_received_bytes", "replay_sent_bytes", "samples")
 
 
 @dataclasses.dataclass
@@ -42,17 +43,19 @@ def traffic_values(totals: Mapping[str, float], gained: Mapping[str, float], sec
     rates = {name: totals[name] for name in (HOSTS_LOST, SERVERS_LOST) if name in totals}
     for name, amount in gained.items():
         node, _, what = name.removeprefix(PREFIX).rpartition("/")
-        if not name.startswith(PREFIX) or what not in ("env_steps", "bytes", "lag_sum", "requests"):
+        if not name.startswith(PREFIX):
             continue
         where = f"{PREFIX}{node}/" if node else PREFIX
-        if what == "requests":
+        if what in _RATES:
+            rates[f"{where}{what}_per_second"] = amount / seconds
+        elif what == "requests":
             rates |= _of_servers(where, gained, seconds)
-            continue
-        if what == "lag_sum":
+        elif what == "lag_sum":
             slots = gained.get(f"{where}slots", 0.0)
             rates[f"{where}policy_lag"] = amount / slots if slots else 0.0
-        else:
-            rates[f"{where}{what}_per_second"] = amount / seconds
+        elif what == "sample_wait_seconds":
+            samples = gained.get(f"{where}samples", 0.0)
+            rates |= {f"{where}sample_wait_ms": amount / samples * 1e3} if samples else {}
     return rates
 
 

@@ -5,21 +5,31 @@ import dataclasses
 
 import jax
 
-from jaxsrl.agent_layout import agent_layout
+from agents.api import ReplayAgent
+from jaxsrl.agent_layout import agent_layout, trajectory_shapes
+from jaxsrl.checkpoint import Arrays
 from jaxsrl.cluster.bundles import with_hosts_on
 from jaxsrl.cluster.engine import Engine
 from jaxsrl.cluster.host_setup import require_importable
 from jaxsrl.cluster.parameters import layout_of
 from jaxsrl.cluster.place import OpenEngine
+from jaxsrl.cluster.remote_replay import RemoteExperience, RemoteReplayMesh
+from jaxsrl.cluster.replay_setup import PART_BYTES, sample_layout
 from jaxsrl.cluster.source import ClusterSource
 from jaxsrl.dataflow.plan import Plan, plan_to_json
+from jaxsrl.dataflow.replay_node import SAMPLES_AHEAD, with_replay_on
 from jaxsrl.dataflow.serving_nodes import with_servers_on
+from jaxsrl.learner.host_replay import HostReplay
+from jaxsrl.replay.experience import buffer_shapes
 from jaxsrl.run_directory import PLAN, write_json
 from jaxsrl.runtime.host_training import HostTraining
+from jaxsrl.runtime.interpret import devices_of
+from jaxsrl.runtime.progress import holds_replay, restore_buffer
 from jaxsrl.runtime.source import SourceConfig, TrajectorySource
 from jaxsrl.runtime.training import TrainingSetup
 
 _VERSIONS = 4  # of the parameters, that may be in a store at once
+_PARTS = 4  # of experience that is saved or restored, likewise
 _MARGIN = 1.5
 
 
@@ -36,13 +46,32 @@ class ClusterTraining(HostTraining):
         require_importable(setup.source)
         self._open_engine = open_engine
         self._opened = contextlib.ExitStack()
+        self._experience: RemoteExperience | None = None
 
     def make_source(self, config: SourceConfig) -> TrajectorySource:
         """Environment hosts, one a replica of the plan."""
         engine = self._opened.enter_context(self._open_engine(store_bytes(config)))
         plan = plan_where_reserved(config.plan, engine)
         write_json(self.setup.directory.path / PLAN, plan_to_json(plan))
-        return ClusterSource(dataclasses.replace(config, plan=plan), engine)
+        config = dataclasses.replace(config, plan=plan)
+        if plan.replay is not None and plan.replay.nodes:
+            self._experience = RemoteExperience(config, engine, self.update_key)
+            self._opened.callback(self._experience.close)
+        return ClusterSource(config, engine, replay=self._experience)
+
+    def make_replay(self, saved: Arrays | None) -> HostReplay | None:
+        """As on one machine, or what draws from the node that keeps experience."""
+        experience, agent = self._experience, self.setup.agent
+        if experience is None or not isinstance(agent, ReplayAgent):
+            return super().make_replay(saved)
+        experience.wait_until_started()
+        mesh = RemoteReplayMesh(devices_of(self.setup.plan.learner))
+        replay = HostReplay(agent, mesh, self.update_key, experience)
+        if saved is not None and holds_replay(saved):
+            sizes = (self.setup.plan.num_rows, self.config.rollout_length)
+            shapes = trajectory_shapes(agent, self.setup.spec, *sizes)
+            replay.restore(restore_buffer(buffer_shapes(agent.data, shapes), saved))
+        return replay
 
     def close(self) -> None:
         """Ends the hosts, then lets go of the cluster."""
@@ -51,9 +80,11 @@ class ClusterTraining(HostTraining):
 
 
 def plan_where_reserved(plan: Plan, engine: Engine) -> Plan:
-    """The plan with each host, and each inference server that they call, where the cluster has reserved room for it."""
+    """The plan with each host, each inference server that they call, and replay, where the cluster has reserved room for it."""
     before = plan.environments.nodes
     placed = with_hosts_on(plan, [engine.reserved_node(host) or node for host, node in enumerate(before)])
+    if plan.replay is not None and plan.replay.nodes:
+        placed = with_replay_on(placed, engine.replay_node() or plan.replay.nodes[0])
     if not plan.calls_servers:
         return placed
     servers = enumerate(plan.inference.nodes)
@@ -61,8 +92,12 @@ def plan_where_reserved(plan: Plan, engine: Engine) -> Plan:
 
 
 def store_bytes(config: SourceConfig) -> int:
-    """What the learner's node may have to hold at once: every slot of every host, the newest one twice, and parameters."""
+    """What a node may have to hold at once: all slots of all hosts, the newest twice, parameters, samples and parts of replay."""
     plan = config.plan
     slots = agent_layout(config.spec, plan.shape, config.agent).slot_bytes * (plan.shape.num_slots + 1)
     params = layout_of(jax.eval_shape(config.agent.init, jax.random.key(0)).params).block_bytes
-    return int(_MARGIN * (slots * plan.environments.replicas + _VERSIONS * params))
+    drawn = 0
+    if plan.replay is not None and plan.replay.nodes and isinstance(config.agent, ReplayAgent):
+        sample = sample_layout(config.agent, config.spec)[1].block_bytes
+        drawn = sample * 2 * SAMPLES_AHEAD + _PARTS * PART_BYTES
+    return int(_MARGIN * (slots * plan.environments.replicas + _VERSIONS * params + drawn))

@@ -79,6 +79,9 @@ def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources
     where = f"plan {plan.policy}: fragment {fragment.name}"
     free, share, place = resources.host_memory_bytes, replay.held, "this machine's memory"
     hint = "use a smaller --agent.replay.capacity"
+    if fragment.nodes:
+        free = next((node.memory_bytes for node in resources.nodes if node.name == fragment.nodes[0]), None)
+        place = f"the memory of node {fragment.nodes[0]}"
     if isinstance(fragment.placement, Devices) and resources.device_memory_bytes is not None:
         number = len(fragment.placement.indices)
         free, share, place = resources.device_memory_bytes, -(-replay.held // number), "each device's memory"
@@ -183,8 +186,8 @@ def _validate_nodes(where: str, fragment: Fragment, resources: Resources) -> Non
         raise UserError(
             f"{where} needs a node for each of {fragment.replicas} replicas: got {len(fragment.nodes)} of them"
         )
-    if fragment.kind not in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE):
-        raise UserError(f"{where} cannot be on other nodes: only environments and acting for them can")
+    if fragment.kind not in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE, FragmentKind.REPLAY):
+        raise UserError(f"{where} cannot be on other nodes: only environments, acting for them and replay can")
 
 
 def _validate_rows(plan: Plan) -> None:

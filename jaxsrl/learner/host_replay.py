@@ -11,7 +11,7 @@ import numpy as np
 from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample, Trajectory
 from envpool_bridge.slot_views import SlotViews
 from jaxsrl.learner.finite import SKIPPED, finite_or_before
-from jaxsrl.learner.mesh import Device, LearnerMesh, as_trajectory
+from jaxsrl.learner.mesh import LearnerMesh, as_trajectory
 from jaxsrl.metrics.fragment_shares import SAMPLE_WAIT_SECONDS
 from jaxsrl.replay.experience import Experience, UpdateKeys
 from jaxsrl.replay.on_device import StepKeys, prepare_sample, step_keys
@@ -39,24 +39,16 @@ class HostReplay:
         mesh: that learns.
     """
 
-    def __init__(
-        self,
-        agent: ReplayAgent,
-        devices: Sequence[Device],
-        run_key: Array,
-        experience: Experience,
-        mesh: HostReplayMesh | None = None,
-    ) -> None:
+    def __init__(self, agent: ReplayAgent, mesh: HostReplayMesh, run_key: Array, experience: Experience) -> None:
         """Nothing learned yet.
 
         Args:
             agent: what learns, for single frames.
-            devices: that learn.
+            mesh: of the devices that learn.
             run_key: the number of updates is folded into it.
             experience: that it draws from; closed with this.
-            mesh: of the devices, where it is one of its own kind.
         """
-        self.mesh = mesh or HostReplayMesh(devices)
+        self.mesh = mesh
         self._agent, self._run_key, self._experience = agent, run_key, experience
         self._learn = jax.jit(self._gradient_step, donate_argnums=(0, 1))
         self._begin = jax.jit(_one_more)
@@ -79,7 +71,7 @@ class HostReplay:
         return self._refresh(state), self._metrics(sums, due)
 
     def totals(self) -> dict[str, float]:
-        """Since the start, by metric name: seconds that replay worked and that the learner waited for samples, and what it counts."""
+        """Since the start, by metric name: what the experience tells, and seconds that the learner waited for samples."""
         return {**self._experience.totals(), SAMPLE_WAIT_SECONDS: self._experience.waited_seconds()}
 
     def restore(self, saved: Buffer) -> None:

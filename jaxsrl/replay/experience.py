@@ -1,4 +1,4 @@
-"""Experience that a learner draws from while it lies elsewhere than on the devices that learn: what it needs of it, and the plain case."""
+"""Experience that lies elsewhere than on the devices that learn: what a learner needs of it, and the plain case."""
 
 import time
 from collections.abc import Callable
@@ -167,7 +167,9 @@ class LocalExperience:
 
     def own_arrays(self) -> Buffer:
         """An empty buffer's arrays, of which the steps are its own memory: to be written to, and then to be given to `restore`."""
-        return self._buffer.to_arrays()
+        return jax.tree.map(
+            lambda leaf: leaf if isinstance(leaf, np.ndarray) else np.array(leaf), self._buffer.to_arrays()
+        )
 
     def close(self) -> None:
         """Ends the thread that gathers."""

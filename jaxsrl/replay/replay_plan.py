@@ -5,7 +5,17 @@ from typing import Literal
 
 from agents.api import AnyAgent, Replay, ReplayAgent
 from envpool_bridge.errors import UserError
-from jaxsrl.dataflow.fragment import Carries, Channel, Devices, Fragment, FragmentKind, InProcess, Transport, WhenFull
+from jaxsrl.dataflow.fragment import (
+    Carries,
+    Channel,
+    Devices,
+    Fragment,
+    FragmentKind,
+    InProcess,
+    Processes,
+    Transport,
+    WhenFull,
+)
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.policies.channels import REPLAY, replay_channels
 
@@ -41,8 +51,8 @@ def plan_with_replay(plan: Plan, agent: AnyAgent, replay_on: ReplayOn) -> Plan:
 
 
 def replays_on_host(plan: Plan) -> bool:
-    """Whether the plan keeps experience in this machine's memory."""
-    return plan.replay is not None and isinstance(plan.replay.placement, InProcess)
+    """Whether the plan keeps experience in memory of a host: of this machine, or of a node."""
+    return plan.replay is not None and isinstance(plan.replay.placement, InProcess | Processes)
 
 
 def _with_fragment(plan: Plan, replay_on: ReplayOn) -> Plan:

@@ -74,7 +74,7 @@ class HostTraining(Training):
         self._source = source = self.make_source(source_config)
         if progress.behind is not None:
             source.publish(first - 1, progress.behind)
-        self._replay = make_host_replay(setup, self.update_key, self._saved)
+        self._replay = self.make_replay(self._saved)
         self._saved = None
         learner = make_learner(
             setup, source, progress, self.update_key, self.lifecycle, self._replay, self.finite_watch()
@@ -105,6 +105,10 @@ class HostTraining(Training):
     def make_source(self, config: SourceConfig) -> TrajectorySource:
         """What collects the trajectories."""
         return make_source(config, self.lifecycle)
+
+    def make_replay(self, saved: Arrays | None) -> HostReplay | None:
+        """The experience that the plan keeps elsewhere than on devices, as it was saved; None where it keeps none."""
+        return make_host_replay(self.setup, self.update_key, saved)
 
     def should_stop(self) -> bool:
         """Whether there is to be no other update."""

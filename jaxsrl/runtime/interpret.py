@@ -10,7 +10,7 @@ from jaxsrl.dataflow.fragment import Carries, Devices, Fragment, InProcess, Proc
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.group_mesh import GroupMeshes, stacked_groups
 from jaxsrl.learner.group_plan import learns_by_group
-from jaxsrl.learner.host_replay import HostReplay
+from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import HostLearner, Learner
 from jaxsrl.learner.mesh import Device, LearnerMesh, run_devices
 from jaxsrl.learner.parameter_server import SynchronousUpdate
@@ -132,7 +132,9 @@ def make_host_replay(setup: TrainingSetup, update_key: Array, saved: Arrays | No
     if not isinstance(agent, ReplayAgent):
         return None
     shapes = trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length)
-    replay = HostReplay(agent, devices_of(plan.learner), update_key, LocalExperience(agent.data, shapes))
+    replay = HostReplay(
+        agent, HostReplayMesh(devices_of(plan.learner)), update_key, LocalExperience(agent.data, shapes)
+    )
     if saved is not None and holds_replay(saved):
         replay.restore(restore_buffer(buffer_shapes(agent.data, shapes), saved))
     return replay

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cluster.engine import ReplayLostError
 from jaxsrl.config import RunConfig
 from jaxsrl.distributed.config import DistributedConfig
 from jaxsrl.distributed.errors import LostLearnerError
@@ -18,7 +19,7 @@ Experiment = TypeVar("Experiment")
 
 
 def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turns UserError into one line on stderr and exit status 2; a learner process that was lost, into one and status 75."""
+    """Turns UserError into one line on stderr and exit status 2; learner processes or replay that were lost, into status 75."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -27,7 +28,7 @@ def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
             _end(2)
-        except LostLearnerError as error:
+        except (LostLearnerError, ReplayLostError) as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
             _end(REQUEUE_STATUS)
         except Exception:

@@ -16,7 +16,7 @@ from jaxsrl.distributed.run import WholeRun, run_together, several
 from jaxsrl.evaluate import MakeEnv, as_source
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.learner.mesh import LearnerMesh
-from jaxsrl.learning_agent import learning_agent
+from jaxsrl.learning_agent import kept_bytes, learning_agent
 from jaxsrl.plan_for_agent import plan_for_agent
 from jaxsrl.replay.replay_plan import replays_on_host
 from jaxsrl.run_directory import PLAN, RunDirectory, write_json
@@ -62,14 +62,14 @@ def run(
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
     source = as_source(make_env)
     spec = spec or source.spec()
-    plan = plan_for_agent(plan, agent, config.replay_on)
+    plan = plan_for_agent(plan, agent, config.replay_place)
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
     path = Path(config.directory) / run_name(config, agent, spec)
     if (processes := several(config)) is not None:
         return run_together(processes, WholeRun(plan, agent, source, spec, config, path, identity, quiet))
     with contextlib.ExitStack() as held:
-        place = held.enter_context(place_of(config, plan, Resources.detect()))
+        place = held.enter_context(place_of(config, plan, Resources.detect(), kept_bytes(config, agent, spec)))
         plan = place.plan
         check_run(plan, agent, source, spec, place.resources)
         directory = held.enter_context(RunDirectory(path))
