@@ -14,6 +14,7 @@ from jaxsrl.dataflow.bytes_per_item import ReplayBytes
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.replay.on_device import with_device_replay
+from jaxsrl.replay.pace import steps_per_env_step
 from jaxsrl.replay.replayed import Replayed
 
 
@@ -48,7 +49,9 @@ def replay_bytes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: 
     held = _bytes(state.extra.buffer) if isinstance(state.extra, Replayed) else 0
     rows = replay.config.batch_size * replay.rows_per_window
     sample = _bytes(trajectory_shapes(agent, spec, rows, replay.num_steps))
-    return ReplayBytes(held, sample, replay.config.batch_size * np.dtype(np.float32).itemsize)
+    priorities = replay.config.batch_size * np.dtype(np.float32).itemsize
+    drawn = float(steps_per_env_step(replay.config)) * num_rows * rollout_length
+    return ReplayBytes(held, sample, priorities, drawn)
 
 
 def kept_bytes(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> int:

@@ -36,9 +36,13 @@ def print_plan(planned: PlannedExperiment) -> None:
     if plan.environments.nodes:
         sent = bytes_between_nodes(plan, planned.sizes)
         acting = f", {bytes_in_words(sent.acting)} to and from inference servers" if sent.acting else ""
+        if sent.sampling:
+            acting += f", {bytes_in_words(sent.sampling)} between replay and the learner"
         console.print(
-            f"between nodes, an update: {bytes_in_words(sent.trajectories)} of trajectories to the learner, "
-            f"{bytes_in_words(sent.parameters)} of parameters from it{acting}: {sent.env_step:.3g} bytes an environment step",
+            f"between nodes, an update: {bytes_in_words(sent.trajectories)} of trajectories to "
+            f"{'replay' if sent.sampling else 'the learner'}, "
+            f"{bytes_in_words(sent.parameters)} of parameters from the learner{acting}: {sent.env_step:.3g} bytes an environment "
+            f"step",
             highlight=False,
         )
     if plan.replay is not None:

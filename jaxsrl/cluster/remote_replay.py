@@ -6,7 +6,7 @@ Samples are asked for ahead, by credits; priorities go back in batches. What a d
 
 import collections
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -301,4 +301,5 @@ class RemoteReplayMesh(HostReplayMesh):
 
 
 def _is_computed(priority: Any) -> bool:
-    return not isinstance(priority, jax.Array) or priority.is_ready()
+    is_ready: Callable[[], bool] | None = getattr(priority, "is_ready", None)  # which arrays of devices have
+    return is_ready is None or is_ready()

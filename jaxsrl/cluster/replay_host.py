@@ -105,7 +105,7 @@ class ReplayHost:
             memories = [self._staged.pop((host, made, sequence)) for host, made in enumerate(beginnings)]
             self._staged = {key: memory for key, memory in self._staged.items() if key[2] > sequence}
         slots: list[SlotViews] = [view_slot(setup.layout, memory.data) for memory in memories]
-        key = jax.random.wrap_key_data(key_data, impl=setup.key_impl)
+        key = jax.random.wrap_key_data(jax.numpy.asarray(key_data), impl=setup.key_impl)
         due = experience.begin(trajectory_on_host(slots), UpdateKeys(self._split, key))
         for journal, slot in zip(self._journals, slots, strict=False):
             journal.note(sequence, slot)

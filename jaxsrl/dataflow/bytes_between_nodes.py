@@ -3,7 +3,7 @@
 import dataclasses
 
 from jaxsrl.dataflow.bytes_per_item import PlanBytes
-from jaxsrl.dataflow.fragment import Transport
+from jaxsrl.dataflow.fragment import Carries, Transport
 from jaxsrl.dataflow.plan import Plan
 
 
@@ -12,16 +12,19 @@ class BytesBetweenNodes:
     """Bytes that cross the network, if the learner is on a node of its own.
 
     Attributes:
-        trajectories: an update: one slot of every host, to the learner's node.
+        trajectories: an update: one slot of every host, to the learner's node, or to that of replay.
         parameters: an update: one version to every node that acts, however many hosts or servers it has.
         env_step: of all, an environment step.
         acting: an update: observations to servers on other nodes, and what these answer; 0 where hosts act themselves.
+        sampling: an update, on average: samples from replay on a node, priorities back, and what the learner's process is told of
+            the trajectories; 0 where its replay is its own.
     """
 
     trajectories: int
     parameters: int
     env_step: float
     acting: int = 0
+    sampling: int = 0
 
 
 def bytes_between_nodes(plan: Plan, sizes: PlanBytes) -> BytesBetweenNodes:
@@ -36,4 +39,17 @@ def bytes_between_nodes(plan: Plan, sizes: PlanBytes) -> BytesBetweenNodes:
     lanes = plan.shape.num_lanes * plan.environments.replicas
     acting = sum(asked) * lanes * plan.shape.rollout_length
     steps = plan.num_rows * plan.shape.rollout_length
-    return BytesBetweenNodes(trajectories, parameters, (trajectories + parameters + acting) / steps, acting)
+    sampling = _sampling(plan, sizes)
+    sent = trajectories + parameters + acting + sampling
+    return BytesBetweenNodes(trajectories, parameters, sent / steps, acting, sampling)
+
+
+def _sampling(plan: Plan, sizes: PlanBytes) -> int:
+    if plan.replay is None or not plan.replay.nodes:
+        return 0
+    drawn = [
+        size.item
+        for channel, size in zip(plan.channels, sizes.channels, strict=True)
+        if channel.carries in (Carries.SAMPLES, Carries.PRIORITIES)
+    ]
+    return round(sum(drawn) * sizes.samples_per_update) + sizes.told * plan.environments.replicas

@@ -9,6 +9,7 @@ import numpy as np
 from agents.api import AnyAgent
 from envpool_bridge.layout import SlotLayout, num_frames
 from envpool_bridge.tree import leaves
+from jaxsrl.cluster.slot_summary import SlotSummaries
 from jaxsrl.dataflow.fragment import Carries, Channel, Transport
 from jaxsrl.dataflow.plan import Plan
 
@@ -37,6 +38,8 @@ class PlanBytes:
         slots: every slot of every replica, with the counters beside them: what shared memory must have room for.
         params: one set of parameters.
         replay: experience that is kept for learning from it again; 0 without.
+        samples_per_update: that are drawn of it for an update, on average.
+        told: of one slot that goes to replay on a node, to the learner's process; 0 where slots go to the learner.
     """
 
     channels: tuple[ChannelBytes, ...]
@@ -44,6 +47,8 @@ class PlanBytes:
     slots: int
     params: int
     replay: int = 0
+    samples_per_update: float = 0.0
+    told: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +59,13 @@ class ReplayBytes:
         held: of all that it holds when it is full.
         sample: of one sample.
         priorities: of the new priorities of one sample.
+        samples_per_update: drawn for an update, on average.
     """
 
     held: int = 0
     sample: int = 0
     priorities: int = 0
+    samples_per_update: float = 0.0
 
 
 def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int, replay: ReplayBytes | None = None) -> PlanBytes:
@@ -73,7 +80,8 @@ def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int, replay: Rep
     replay = replay or ReplayBytes()
     channels = tuple(_bytes_of_channel(plan, channel, layout, params_bytes, replay) for channel in plan.channels)
     slots = layout.total_bytes * plan.environments.replicas
-    return PlanBytes(channels, layout.slot_bytes, slots, params_bytes, replay.held)
+    told = SlotSummaries(layout).num_bytes if plan.replay is not None and plan.replay.nodes else 0
+    return PlanBytes(channels, layout.slot_bytes, slots, params_bytes, replay.held, replay.samples_per_update, told)
 
 
 def params_bytes_of(agent: AnyAgent) -> int:

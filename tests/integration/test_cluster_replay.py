@@ -93,7 +93,11 @@ def none_is_left(seconds=20.0):
 
 
 ON_NODE = {"cluster": "auto", "cluster_replay": True}
-CASES = [(0, UNIFORM, "single_learner_coarse"), (0, PRIORITISED, "distributed_replay"), (1, DELAYED, "single_learner_fine")]
+CASES = [
+    (0, UNIFORM, "single_learner_coarse"),
+    (0, PRIORITISED, "distributed_replay"),
+    (1, DELAYED, "single_learner_fine"),
+]
 
 
 @pytest.mark.parametrize(("lag", "replay", "policy"), CASES, ids=["uniform", "prioritised", "delayed"])
@@ -115,3 +119,91 @@ def test_the_curve_is_that_of_one_machine_and_runs_go_on_here_and_there_to_the_b
     print({name: value for name, value in record.items() if name.startswith("cluster/")})
     assert record[f"cluster/{node}/samples_per_second"] > 0.0
     assert none_is_left()
+
+
+def kill_when(name, directory, after):
+    """Kills an actor of this class once a record says that more updates have been done; in a thread."""
+    killed = []
+
+    def kill():
+        deadline = time.monotonic() + 300.0
+        records = Path(directory) / "run" / "metrics.jsonl"
+        while time.monotonic() < deadline and not killed:
+            lines = records.read_text().splitlines() if records.exists() else []
+            found = processes(name)
+            if found and lines and json.loads(lines[-1])["update"] > after:
+                os.kill(found[0], signal.SIGKILL)
+                killed.append(found[0])
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    return thread, killed
+
+
+LONG = {
+    "updates": 400,
+    "replay": DELAYED,
+    "max_policy_lag": 1,
+    "log_every_seconds": 0.1,
+    "checkpoint_every_updates": 20,
+}
+
+
+def test_replay_that_is_killed_ends_the_run_which_goes_on_to_the_bit(cluster, tmp_path):
+    alone = train(tmp_path / "alone", **LONG)
+    killing, killed = kill_when("RayReplay", tmp_path / "there", after=30)
+    begun = time.monotonic()
+    with pytest.raises(ReplayLostError, match="replay on node .* is lost with what it held"):
+        train(tmp_path / "there", **LONG, **ON_NODE)
+    killing.join(60.0)
+    assert killed
+    assert time.monotonic() - begun < 120.0
+    assert none_is_left()
+    saved = max(
+        int(path.name) for path in (tmp_path / "there" / "run" / "checkpoints").iterdir() if path.name.isdigit()
+    )
+    assert 20 <= saved < 400
+    there = train(tmp_path / "there", **LONG, **ON_NODE)
+    assert there.num_updates == alone.num_updates == 400
+    require_same_state(there, alone)
+
+
+def test_a_host_that_is_killed_is_followed_and_every_step_goes_into_replay_once(cluster, tmp_path, monkeypatch):
+    from jaxsrl.cluster import training
+    from jaxsrl.cluster.audit import audit_cluster
+
+    journal = tmp_path / "journal"
+    make_source = training.ClusterTraining.make_source
+    monkeypatch.setattr(
+        training.ClusterTraining,
+        "make_source",
+        lambda self, config: make_source(self, dataclasses.replace(config, journal=str(journal))),
+    )
+    killing, killed = kill_when("RayHost", tmp_path, after=30)
+    report = train(tmp_path, **LONG, **ON_NODE)
+    killing.join(60.0)
+    assert killed
+    assert report.num_updates == 400
+    record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert record["cluster/hosts_lost"] == 1
+    found = audit_cluster(journal)
+    print(found)
+    assert found.consumed == 2 * 400 * 4
+    assert (found.lost, found.doubled, found.torn, found.out_of_order) == (0, 0, 0, 0)
+
+
+def test_experience_that_is_not_saved_is_collected_anew(cluster, tmp_path):
+    train(tmp_path, updates=6, checkpoint_replay=False, **ON_NODE)
+    report = train(tmp_path, updates=8, checkpoint_replay=False, **ON_NODE)
+    (checkpoint,) = [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.endswith("8")]
+    assert report.num_updates == 8
+    assert not any("replay" in name for path in checkpoint.rglob("*.npz") for name in np.load(path))
+    record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert record["replay_size"] == 2 * 64
+
+
+def test_a_run_for_whose_experience_no_node_has_memory_is_refused(cluster, tmp_path):
+    huge = dataclasses.replace(UNIFORM, capacity=900_000_000)
+    with pytest.raises(UserError, match="no node has a core left and .* of memory for replay"):
+        train(tmp_path, replay=huge, **ON_NODE)
