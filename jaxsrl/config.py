@@ -187,16 +187,7 @@ class RunConfig:
         for name in not_negative:
             if getattr(self, name) < 0:
                 raise UserError(f"run.{name} must not be negative: got {getattr(self, name)}")
-        if self.cluster_inference_servers and not self.cluster:
-            raise UserError(
-                f"run.cluster_inference_servers {self.cluster_inference_servers} are servers on the nodes of a cluster: use "
-                f"--run.cluster local or auto with it, or --run.num-inference-servers on one machine"
-            )
-        if self.cluster_replay and not self.cluster:
-            raise UserError(
-                "run.cluster_replay keeps experience on a node of a cluster: use --run.cluster local or auto with it, or "
-                "--run.replay-on host on one machine"
-            )
+        self._check_cluster()
         if self.kept_trajectories and self.when_full != "drop_oldest":
             raise UserError(
                 f"run.kept_trajectories are those that a learner would else drop: got {self.kept_trajectories} with "
@@ -210,6 +201,19 @@ class RunConfig:
         if "/" in self.name or self.name in {".", ".."}:
             raise UserError(
                 f"run.name must be a plain directory name: got {self.name!r}; use run.directory for the place"
+            )
+
+    def _check_cluster(self) -> None:
+        """Refuses what only nodes of a cluster have, where there is none."""
+        if self.cluster_inference_servers and not self.cluster:
+            raise UserError(
+                f"run.cluster_inference_servers {self.cluster_inference_servers} are servers on the nodes of a cluster: use "
+                f"--run.cluster local or auto with it, or --run.num-inference-servers on one machine"
+            )
+        if self.cluster_replay and not self.cluster:
+            raise UserError(
+                "run.cluster_replay keeps experience on a node of a cluster: use --run.cluster local or auto with it, or "
+                "--run.replay-on host on one machine"
             )
 
     @property

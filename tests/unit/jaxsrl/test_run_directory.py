@@ -103,6 +103,7 @@ CHANGES = {
     "run.cluster": "local",
     "run.cluster_nodes": 2,
     "run.cluster_inference_servers": 1,
+    "run.cluster_replay": True,
     "run.cluster_placement": "pack",
     "run.cluster_host_gib": 0.5,
     "run.cluster_wait_seconds": 5,
