@@ -41,7 +41,7 @@ def run_of(**changes):
 def plan_of(nodes=NODES, num_bytes=GIB, policy="single_learner_coarse", agent=AGENT, **changes):
     run, here = run_of(**changes), Resources(8, "cpu", 1, nodes=tuple(nodes))
     plan = plan_for_agent(POLICIES[policy](run, here), agent, run.replay_place)
-    plan = placed_plan(run, plan, nodes, 2, num_bytes)
+    plan = placed_plan(run, plan, nodes, 2, kept_bytes=num_bytes)
     validate_plan(plan, here)
     return plan
 
