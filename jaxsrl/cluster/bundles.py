@@ -15,6 +15,7 @@ from jaxsrl.dataflow.words import bytes_in_words
 
 Spreading = Literal["spread", "pack", "strict_spread", "strict_pack"]
 
+HOSTS, SERVERS, REPLAY = "environment hosts", "inference servers", "replay"
 _GIB = 1 << 30
 _IN_WORDS = {
     "spread": "on as many nodes as possible",
@@ -26,9 +27,10 @@ _ADVICE = {
     "strict_spread": "--run.cluster-placement spread",
     "strict_pack": "--run.cluster-placement pack",
 }
-
-
-_SMALLER = {"replay": "a smaller --agent.replay.capacity"}
+_SMALLER = {
+    HOSTS: "a smaller --run.cluster-host-gib",
+    REPLAY: "a smaller --agent.replay.capacity",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Bundle:
     memory_bytes: int = 0
     node: str = ""
     gpus: int = 0
-    what: str = "environment hosts"
+    what: str = HOSTS
 
     def resources(self) -> dict[str, float]:
         """As Ray names them: `CPU`, `GPU`, and `memory` in bytes."""
@@ -84,15 +86,14 @@ def bundles_of_servers(plan: Plan) -> tuple[Bundle, ...]:
         return ()
     placement = plan.inference.placement
     gpus = int(isinstance(placement, Devices) and placement.platform == "gpu")
-    what = "inference servers"
-    return tuple(Bundle(CORES_OF_SERVER, node=node, gpus=gpus, what=what) for node in plan.inference.nodes)
+    return tuple(Bundle(CORES_OF_SERVER, node=node, gpus=gpus, what=SERVERS) for node in plan.inference.nodes)
 
 
 def bundles_of_replay(plan: Plan, num_bytes: int) -> tuple[Bundle, ...]:
     """The bundle of replay on a node, with memory for all of its experience; () where it is kept elsewhere."""
     if plan.replay is None:
         return ()
-    return tuple(Bundle(CORES_OF_REPLAY, num_bytes, node, what="replay") for node in plan.replay.nodes)
+    return tuple(Bundle(CORES_OF_REPLAY, num_bytes, node, what=REPLAY) for node in plan.replay.nodes)
 
 
 def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Spreading) -> tuple[str, ...]:
@@ -154,33 +155,43 @@ def match_bundles(wanted: Sequence[str], reserved: Sequence[str]) -> tuple[int, 
     return tuple(chosen[host] if host in chosen else next(rest) for host in range(len(wanted)))
 
 
-def refusal(bundles: Sequence[Bundle], how: Reserving, nodes: Sequence[Node], free_cores: float) -> str:
+def refusal(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Sequence[Node], free_cores: float) -> str:
     """Why a run does not begin: what it asked for, what the cluster has, and what to do.
 
     Args:
-        bundles: that were asked for, all alike.
+        kinds: bundles that were asked for together, those of its hosts first; all of a kind are alike.
         how: they were asked for.
         nodes: of the cluster.
         free_cores: of all nodes, that nobody has reserved.
     """
-    one = bundles[0]
-    memory = f" and {bytes_in_words(one.memory_bytes)} of memory" if one.memory_bytes else ""
-    gpus = f" and {one.gpus} GPU" if one.gpus else ""
-    sizes = ", ".join(_node_in_words(node, one.memory_bytes > 0) for node in nodes) or "no nodes"
+    hosts, *others = [_bundles_in_words(kind) for kind in kinds]
+    first = [kind[0] for kind in kinds]
+    with_memory, with_gpus = any(one.memory_bytes for one in first), any(one.gpus for one in first)
+    sizes = ", ".join(_node_in_words(node, with_memory, with_gpus) for node in nodes) or "no nodes"
     advice = [
         "wait until other runs have ended",
         "add nodes",
         "use fewer --run.num-env-workers or --run.cluster-nodes",
         *([_ADVICE[how.spreading]] if how.spreading in _ADVICE else []),
-        *([_SMALLER.get(one.what, "a smaller --run.cluster-host-gib")] if one.memory_bytes else []),
+        *[_SMALLER[one.what] for one in first if one.memory_bytes and one.what in _SMALLER],
+        *(["fewer --run.cluster-inference-servers"] if any(one.what == SERVERS for one in first) else []),
     ]
+    beside = "".join(f", and at the same time for {words}" for words in others)
     return (
-        f"the cluster had no room within {how.wait_seconds:g} s (--run.cluster-wait-seconds) for {len(bundles)} {one.what} of "
-        f"{one.cores} cores{memory}{gpus} each, {_IN_WORDS[how.spreading]}; it has {sizes}, of which {free_cores:g} cores are "
-        f"free. Nothing is held. Do one of: {'; '.join(advice)}"
+        f"the cluster had no room within {how.wait_seconds:g} s (--run.cluster-wait-seconds) for {hosts}, "
+        f"{_IN_WORDS[how.spreading]}{beside}; it has {sizes}, of which {free_cores:g} cores are free. Nothing is held. Do one of: "
+        f"{'; '.join(advice)}"
     )
 
 
-def _node_in_words(node: Node, with_memory: bool) -> str:
+def _bundles_in_words(bundles: Sequence[Bundle]) -> str:
+    one = bundles[0]
+    memory = f" and {bytes_in_words(one.memory_bytes)} of memory" if one.memory_bytes else ""
+    gpus = f" and {one.gpus} GPU" if one.gpus else ""
+    return f"{len(bundles)} {one.what} of {one.cores} cores{memory}{gpus} each"
+
+
+def _node_in_words(node: Node, with_memory: bool, with_gpus: bool = False) -> str:
     memory = f" and {bytes_in_words(node.memory_bytes)}" if with_memory and node.memory_bytes is not None else ""
-    return f"{node.name}: {node.num_cores} cores{memory}"
+    gpus = f" and {node.num_gpus} GPUs" if with_gpus else ""
+    return f"{node.name}: {node.num_cores} cores{memory}{gpus}"

@@ -8,7 +8,6 @@ knows.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import contextlib
-import dataclasses
 import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -190,22 +189,16 @@ class RayEngine:
 def engine_with_room(
     bundles: Sequence[Bundle], how: Reserving, servers: Sequence[Bundle] = (), replay: Sequence[Bundle] = ()
 ) -> Iterator[RayEngine]:
-    """An engine that has room for all of these hosts, servers and replay; given back at the end, when whatever is in it ends.
+    """An engine that has room for all of these hosts, servers and replay, or for none; given back at the end, with what is in it.
 
     Raises:
         UserError: the cluster has no room for all of them in time.
     """
     looking = RayEngine()
-    with contextlib.ExitStack() as held:
-        group = held.enter_context(reserved(import_ray(), bundles, how, looking.nodes, looking.name_of))
-        anywhere = dataclasses.replace(how, spreading="spread")
-        others = [
-            held.enter_context(reserved(import_ray(), wanted, anywhere, looking.nodes, looking.name_of))
-            if wanted
-            else None
-            for wanted in (servers, replay)
-        ]
-        yield RayEngine(group, *others)
+    wanted = (bundles, servers, replay)
+    with reserved(import_ray(), [kind for kind in wanted if kind], how, looking.nodes, looking.name_of) as rooms:
+        left = iter(rooms)
+        yield RayEngine(*(next(left) if kind else None for kind in wanted))
 
 
 class RayRemoteHost:

@@ -1,6 +1,9 @@
-"""Room for all environment hosts of a run on a Ray cluster: one placement group, which a run gets as a whole or not at all.
+"""Room for all that a run has on a Ray cluster: placement groups, which it gets as a whole or not at all.
 
-The group belongs to the job of the process that made it, so that Ray removes it, with the actors in it, however that process ends.
+Hosts, and what else the run has there, share one group, which Ray makes at once. Only where hosts are to be strictly apart, or
+strictly together, do the others have a group of their own: Ray has one such rule a group.
+
+A group belongs to the job of the process that made it, so that Ray removes it, with the actors in it, however that process ends.
 When a node dies Ray reserves its bundles anew on another node, or on the next one that joins.
 """
 
@@ -9,9 +12,11 @@ When a node dies Ray reserves its bundles anew on another node, or on the next o
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cluster.all_or_none import all_or_none
 from jaxsrl.cluster.bundles import Bundle, Reserving, match_bundles, refusal
 from jaxsrl.dataflow.resources import Node
 
@@ -19,11 +24,11 @@ _STATES_WITH_ROOM = ("CREATED", "RESCHEDULING")  # while it is rescheduled, bund
 
 
 class HostGroup:
-    """The room that is reserved for each host of a run. One thread.
+    """The room that is reserved for each host of a run, or for each of another kind that it has on nodes. One thread.
 
     Attributes:
         bundle: what each host has.
-        bundle_of_host: number of the bundle that each host has.
+        bundle_of_host: number of the bundle that each host has, in the placement group.
     """
 
     def __init__(self, group: Any, bundle: Bundle, bundle_of_host: Sequence[int]) -> None:
@@ -55,10 +60,6 @@ class HostGroup:
         found: dict[str, Any] = {"num_cpus": self.bundle.cores, "scheduling_strategy": strategy}
         return {**found, "memory": self.bundle.memory_bytes} if self.bundle.memory_bytes else found
 
-    def remove(self) -> None:
-        """Gives the room back, and ends whatever is in it."""
-        importlib.import_module("ray.util.placement_group").remove_placement_group(self._group)
-
     def _table(self) -> dict[str, Any]:
         return importlib.import_module("ray.util.placement_group").placement_group_table(self._group)
 
@@ -66,37 +67,69 @@ class HostGroup:
 @contextlib.contextmanager
 def reserved(
     ray: Any,
-    bundles: Sequence[Bundle],
+    kinds: Sequence[Sequence[Bundle]],
     how: Reserving,
     nodes: Callable[[], Sequence[Node]],
     name_of: Callable[[str], str],
-) -> Iterator[HostGroup]:
-    """Room for all of these hosts, given back at the end.
+) -> Iterator[tuple[HostGroup, ...]]:
+    """Room for all of these bundles, given back at the end, with whatever is in it.
 
     Args:
         ray: the module.
-        bundles: one a host.
-        how: to ask.
+        kinds: one bundle a host, and then those of what else the run has on nodes; those of a kind are alike, and there are some.
+        how: to ask; where hosts are to be is meant of them alone.
         nodes: of the cluster, for the message.
         name_of: Ray's id of a node: our name.
 
+    Yields:
+        The room of each kind.
+
     Raises:
-        UserError: there was no room for all of them in time.
+        UserError: there was no room for all of them in time; none is held then.
     """
     groups = importlib.import_module("ray.util.placement_group")
-    made = groups.placement_group([bundle.resources() for bundle in bundles], strategy=how.spreading.upper())
-    group = HostGroup(made, bundles[0], range(len(bundles)))
+    strategy = how.spreading.upper()
+    shares = [(tuple(kinds), strategy)]
+    if strategy.startswith("STRICT") and len(kinds) > 1:
+        shares = [(tuple(kinds[:1]), strategy), (tuple(kinds[1:]), "SPREAD")]
+    made = all_or_none([partial(_AskedGroup, groups, *share) for share in shares], how.wait_seconds)
     try:
-        if not made.wait(how.wait_seconds):
+        if not made:
             free = float(ray.available_resources().get("CPU", 0.0))
-            raise UserError(refusal(bundles, how, nodes(), free))
-        at = placed_on(groups.placement_group_table(made))
-        names = [name_of(at[bundle]) for bundle in range(len(bundles))]
-        group.bundle_of_host = match_bundles([bundle.node for bundle in bundles], names)
-        yield group
+            raise UserError(refusal(kinds, how, nodes(), free))
+        yield tuple(room for group in made for room in group.rooms(name_of))
     finally:
-        with contextlib.suppress(Exception):  # the cluster may be gone, and the group with it
-            group.remove()
+        for group in made:
+            with contextlib.suppress(Exception):  # the cluster may be gone, and the group with it
+                group.remove()
+
+
+class _AskedGroup:
+    """A placement group that Ray was asked for."""
+
+    def __init__(self, groups: Any, kinds: Sequence[Sequence[Bundle]], strategy: str) -> None:
+        """Asks."""
+        self._groups, self._kinds = groups, kinds
+        bundles = [bundle.resources() for kind in kinds for bundle in kind]
+        self._group = groups.placement_group(bundles, strategy=strategy)
+
+    def wait(self, seconds: float) -> bool:
+        """See `Asked`."""
+        return bool(self._group.wait(seconds))
+
+    def remove(self) -> None:
+        """See `Asked`; ends whatever is in it."""
+        self._groups.remove_placement_group(self._group)
+
+    def rooms(self, name_of: Callable[[str], str]) -> list[HostGroup]:
+        """Which of the group's bundles each of each kind has, once it is there."""
+        at, first, found = placed_on(self._groups.placement_group_table(self._group)), 0, list[HostGroup]()
+        for kind in self._kinds:
+            names = [name_of(at[first + number]) for number in range(len(kind))]
+            chosen = match_bundles([bundle.node for bundle in kind], names)
+            found.append(HostGroup(self._group, kind[0], [first + number for number in chosen]))
+            first += len(kind)
+        return found
 
 
 def placed_on(table: dict[str, Any]) -> dict[int, str]:

@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.bundles import Bundle, Reserving
+from jaxsrl.cluster.bundles import SERVERS, Bundle, Reserving
 from jaxsrl.cluster.ray_token import token_of
 from jaxsrl.doctor.leftovers import find_leftovers
 from tests.integration.ray_marks import RAY_MARKS
@@ -58,6 +59,46 @@ def test_a_run_gets_all_its_hosts_or_is_refused_with_numbers_and_holds_nothing(c
     report = train(tmp_path, cluster="auto", cluster_nodes=3, cluster_wait_seconds=10.0)
     assert report.num_updates == 5
     assert groups_held() == []
+
+
+@pytest.mark.parametrize("spreading", ["spread", "strict_spread"])
+def test_who_waits_for_hosts_and_servers_holds_neither_from_those_who_can_begin(cluster, spreading):
+    from jaxsrl.cluster.ray_engine import engine_with_room
+
+    wait_until(lambda: ray.available_resources().get("CPU") == 8.0)  # those of the test before have come back
+    said = []
+
+    def wait_in_vain():
+        hosts, servers = [Bundle(3), Bundle(3)], [Bundle(2, what=SERVERS)] * 2
+        with pytest.raises(UserError) as refused, engine_with_room(hosts, Reserving(spreading, 0.0, 30.0), servers):
+            pass
+        said.append(str(refused.value))
+
+    waiting = threading.Thread(target=wait_in_vain)
+    waiting.start()
+    try:
+        time.sleep(2.0)
+        with engine_with_room([Bundle(4), Bundle(4)], Reserving("spread", wait_seconds=25.0)) as engine:
+            assert sorted(engine.reserved_node(host) for host in (0, 1)) == ["node1", "node2"]
+    finally:
+        waiting.join(60.0)
+    assert "2 environment hosts of 3 cores each" in said[0]
+    assert "at the same time for 2 inference servers of 2 cores each" in said[0]
+    assert groups_held() == []
+
+
+@pytest.mark.parametrize("spreading", ["pack", "strict_pack"])
+def test_hosts_and_servers_that_fit_are_had_together(cluster, spreading):
+    from jaxsrl.cluster.ray_engine import engine_with_room
+
+    wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
+    servers = [Bundle(1, 0, "node2", what=SERVERS), Bundle(1, 0, "node1", what=SERVERS)]
+    how = Reserving(spreading, wait_seconds=20.0)
+    with engine_with_room([Bundle(2), Bundle(2)], how, servers) as engine:
+        assert len({engine.reserved_node(host) for host in (0, 1)}) == 1
+        assert all(engine.server_node(server) is not None for server in (0, 1))
+        assert len(groups_held()) == (2 if spreading == "strict_pack" else 1)
+    wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
 
 
 @pytest.mark.parametrize(("spreading", "nodes"), [("pack", 1), ("strict_pack", 1), ("strict_spread", 2)])

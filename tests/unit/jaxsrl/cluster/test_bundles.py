@@ -4,6 +4,7 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.bundles import (
+    SERVERS,
     Bundle,
     Reserving,
     bundles_of,
@@ -78,11 +79,19 @@ def test_hosts_and_what_acts_at_them_move_together_and_the_learner_stays():
 
 def test_a_refusal_says_what_was_asked_what_there_is_and_what_to_do():
     how = Reserving("strict_spread", 2.0, 5.0)
-    said = refusal([Bundle(3, 2 << 30)] * 4, how, [Node("a", 8, memory_bytes=1 << 30)], 2.0)
+    said = refusal([[Bundle(3, 2 << 30)] * 4], how, [Node("a", 8, memory_bytes=1 << 30)], 2.0)
     for words in ("within 5 s", "4 environment hosts of 3 cores and 2 GiB", "a: 8 cores and 1 GiB", "2 cores are free"):
         assert words in said
     for words in ("wait until", "--run.cluster-placement spread", "--run.cluster-host-gib", "--run.num-env-workers"):
         assert words in said
+
+
+def test_a_refusal_names_all_that_was_asked_for_together():
+    asked = [[Bundle(3)] * 4, [Bundle(1, gpus=1, what=SERVERS)] * 2]
+    said = refusal(asked, Reserving("spread"), [Node("a", 8, 1), Node("b", 8)], 2.0)
+    assert "4 environment hosts of 3 cores each, on as many nodes as possible, and at the same time" in said
+    assert "for 2 inference servers of 1 cores and 1 GPU each; it has a: 8 cores and 1 GPUs, b: 8 cores and 0" in said
+    assert said.endswith("fewer --run.cluster-inference-servers")
 
 
 def test_a_bundle_of_a_dead_node_is_nowhere():

@@ -68,7 +68,7 @@ def test_replay_reserves_a_core_and_memory_for_all_that_it_will_hold():
     held = replay_bytes(AGENT, SPEC, 24, 10).held
     assert kept_bytes(run, AGENT, SPEC) == held > 4000 * (5 * 4 + 4 + 4)
     assert kept_bytes(run_of(cluster_replay=False), AGENT, SPEC) == 0
-    message = refusal(bundles_of_replay(plan, GIB), Reserving(wait_seconds=3.0), NODES, 2.0)
+    message = refusal([bundles_of_replay(plan, GIB)], Reserving(wait_seconds=3.0), NODES, 2.0)
     assert "no room within 3 s (--run.cluster-wait-seconds) for 1 replay of 1 cores and 1 GiB of memory" in message
     assert "a smaller --agent.replay.capacity" in message
 
