@@ -101,6 +101,15 @@ def test_every_process_has_servers_of_its_own_which_act_for_its_hosts(policy):
     assert nodes_near(plan, ["", "b"])[1] == [plan.inference.nodes[0], "b"]
 
 
+def test_a_plan_that_was_placed_for_one_process_with_one_server_is_refused_for_two():
+    run = dataclasses.replace(RUN, **SERVED, cluster_inference_servers=1)
+    placed = placed_plan(run, POLICIES["multiple_learners"](run, resources_over(HOST, 2)), NODES, 4)
+    with pytest.raises(
+        UserError, match=r"1 inference servers do not divide over 2 .* --run.cluster-inference-servers 2"
+    ):
+        learners_over(placed, 2, HOST.num_devices)
+
+
 def test_without_servers_no_process_has_one():
     plan = planned("single_learner_fine")
     assert [servers_of(plan, process, 2) for process in (0, 1)] == [range(0), range(0)]
