@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxsrl.bench.cluster_inference import measure_inference
+from jaxsrl.bench.cluster_replay import measure_replay
 from jaxsrl.bench.train import bench_train
 from jaxsrl.cluster.ray_engine import RayEngine, import_ray
 from jaxsrl.cluster.ray_local import LocalCluster
@@ -39,7 +40,8 @@ def bench_cluster(
 
     Returns:
         env steps per second of both (medians over rounds), their ratio, and for slots of two sizes the milliseconds and bytes
-        per second from an actor to here; and what asking a remote inference server takes (`cluster_inference`).
+        per second from an actor to here; what asking a remote inference server takes (`cluster_inference`), and how fast samples
+        come from replay on a node (`cluster_replay`).
     """
     speeds: dict[str, list[float]] = {"local": [], "ray": []}
     waits: list[float] = []
@@ -56,6 +58,7 @@ def bench_cluster(
                     waits.append(measured["learner_idle_share"])
         slots = {name: _transfer(size) for name, size in _SLOT_BYTES.items()}
         inference = measure_inference()
+        replay = {kind: measure_replay(kind) for kind in ("vector", "atari")}
     finally:
         cluster.close()
     local, through_ray = (statistics.median(speeds[name]) for name in ("local", "ray"))
@@ -70,6 +73,7 @@ def bench_cluster(
         "ray_learner_idle_share": statistics.median(waits),
         **{f"{name}_slot_{what}": value for name, found in slots.items() for what, value in found.items()},
         **inference,
+        **{f"replay_{kind}_{what}": value for kind, found in replay.items() for what, value in found.items()},
     }
 
 

@@ -77,13 +77,26 @@ class RemoteExperience:
         self._remote: RemoteReplay | None = engine.spawn_replay(self.node, slots)
         self._started: Call | None = self._remote.call("control", "start", setup.to_bytes())
 
+    @property
+    def sample_bytes(self) -> int:
+        """Of one sample on its way."""
+        return self._blocks.num_bytes
+
     def fetch(self, host: int, beginning: int, slot: Call) -> Call:
         """Has a host's slot fetched; see `RemoteReplay.fetch`."""
         return self._there.fetch(host, beginning, slot)
 
-    def note_slot(self, host: int, sequence: int, beginning: int) -> None:
-        """Tells that this slot is staged, and is the run's: the one of this beginning of the host, if several made it."""
+    def note_slot(self, host: int, sequence: int, beginning: int, told_bytes: int = 0) -> None:
+        """Tells that a slot is staged, and is the run's.
+
+        Args:
+            host: that made it.
+            sequence: of the slot.
+            beginning: of that host: several may have made a slot of this sequence.
+            told_bytes: that came here of it.
+        """
         self._made_by[host, sequence] = beginning
+        self._sent_bytes += told_bytes
 
     def wait_until_started(self) -> None:
         """Waits until all memory is there.

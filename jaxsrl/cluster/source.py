@@ -226,7 +226,7 @@ class ClusterSource:
                 slot = view_slot(self._layout, memory.data)
             else:
                 slot = self._summaries.view(memory)
-                self._replay.note_slot(host.index, sequence, host.beginning)
+                self._replay.note_slot(host.index, sequence, host.beginning, memory.nbytes)
             host.receive(sequence, slot)
             self._count(host.node, slot)
 

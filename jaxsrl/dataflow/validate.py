@@ -59,6 +59,8 @@ def _validate_object_stores(plan: Plan, layout: SlotLayout, resources: Resources
     each = layout.slot_bytes * plan.shape.num_slots
     for node in resources.nodes:
         wanted = each * plan.environments.nodes.count(node.name)
+        if plan.replay is not None and node.name in plan.replay.nodes:
+            wanted = each * plan.environments.replicas
         if node.object_store_bytes is not None and wanted > node.object_store_bytes:
             raise UserError(
                 f"plan {plan.policy}: fragment {plan.environments.name}: {plan.shape.num_slots} slots of each host take "

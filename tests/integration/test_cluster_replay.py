@@ -38,9 +38,10 @@ DELAYED = dataclasses.replace(PRIORITISED, priority_delay=2)
 
 @pytest.fixture(scope="module")
 def cluster():
+    """Two hosts have a node each, and replay the third."""
     from jaxsrl.cluster.ray_local import LocalCluster
 
-    started = LocalCluster(2, cores_per_node=6)
+    started = LocalCluster(3, cores_per_node=3)
     try:
         yield started
     finally:
@@ -92,7 +93,7 @@ def none_is_left(seconds=20.0):
     return not processes("RayReplay") and not processes("RayHost")
 
 
-ON_NODE = {"cluster": "auto", "cluster_replay": True}
+ON_NODE = {"cluster": "auto", "cluster_nodes": 2, "cluster_replay": True}
 CASES = [
     (0, UNIFORM, "single_learner_coarse"),
     (0, PRIORITISED, "distributed_replay"),
@@ -208,3 +209,28 @@ def test_a_run_for_whose_experience_no_node_has_memory_is_refused(cluster, tmp_p
     huge = dataclasses.replace(UNIFORM, capacity=900_000_000)
     with pytest.raises(UserError, match="no node has a core left and .* of memory for replay"):
         train(tmp_path, replay=huge, **ON_NODE)
+
+
+def test_a_node_that_dies_with_replay_on_it_ends_the_run(cluster, tmp_path):
+    removed = []
+
+    def remove():
+        records, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 300.0
+        while time.monotonic() < deadline and not removed:
+            if records.exists() and records.read_text():
+                fragments = json.loads((tmp_path / "run" / "plan.json").read_text())["fragments"]
+                kept = next(one for one in fragments if one["kind"] == "replay")
+                hosts = next(one for one in fragments if one["kind"] == "environment")
+                assert kept["nodes"][0] not in hosts["nodes"]
+                cluster.remove_node(kept["nodes"][0])
+                removed.append(time.monotonic())
+            time.sleep(0.05)
+
+    removing = threading.Thread(target=remove, daemon=True)
+    removing.start()
+    with pytest.raises(ReplayLostError, match="is lost with what it held"):
+        train(tmp_path, **{**LONG, "updates": 100_000, "checkpoint_every_updates": 0}, **ON_NODE)
+    removing.join(60.0)
+    print("seconds from the node's death to the run's end:", time.monotonic() - removed[0])
+    assert time.monotonic() - removed[0] < 100.0
+    assert none_is_left()
