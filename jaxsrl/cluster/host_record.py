@@ -162,6 +162,10 @@ class HostRecord:
             self._episodes += slot.is_first[1:].sum(0)
             self.next_sequence += 1
 
+    def whole(self, sequence: int) -> SlotViews:
+        """A slot that was received, with the observation that it begins with."""
+        return self.slots[sequence] if self._replay is None else self._replay.edges(self.index, sequence)
+
     def release(self, sequence: int) -> None:
         """Forgets a slot, and gives its credit back."""
         slot = self.slots.pop(sequence)
@@ -193,6 +197,8 @@ class HostRecord:
 
     def _setup(self, reset: EpisodeReset, first_version: int) -> HostSetup:
         config, slot = self._config, self._newest
+        if slot is not None and self._replay is not None:
+            slot = self._replay.edges(self.index, self.next_sequence - 1)
         journal = str(Path(config.journal) / f"host-{self.index}-{self._beginnings}") if config.journal else ""
         config = dataclasses.replace(config, first_sequence=self.next_sequence, journal=journal)
         if slot is not None:
@@ -235,5 +241,5 @@ def describe(record: HostRecord) -> str:
 
 def joined_observation(records: list[HostRecord], sequence: int) -> Tree:
     """[B, *stored_shape] a leaf: what all rows showed first in a slot that every host has sent; a copy."""
-    slots = [record.slots[sequence].observation for record in records]
+    slots = [record.whole(sequence).observation for record in records]
     return map_leaves(lambda *arrays: np.concatenate([array[0] for array in arrays]), *slots)

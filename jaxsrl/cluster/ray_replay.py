@@ -53,6 +53,10 @@ class RayReplay:
         """As the replay does."""
         return self._replay.begin(sequence, beginnings, key_data)
 
+    def edges(self, host: int, beginning: int, sequence: int) -> np.ndarray:
+        """As the replay does."""
+        return self._replay.edges(host, beginning, sequence)
+
     def sample(self) -> np.ndarray:
         """As the replay does."""
         return self._replay.sample()

@@ -18,6 +18,7 @@ from jaxsrl.cluster.engine import Call, Engine, HostGoneError, RemoteReplay, Rep
 from jaxsrl.cluster.host_record import STATS_SECONDS
 from jaxsrl.cluster.replay_host import PART_BYTES, bytes_of_leaves, copy_part, num_parts
 from jaxsrl.cluster.replay_setup import SampleBlocks, make_replay_setup
+from jaxsrl.cluster.slot_summary import SlotSummaries
 from jaxsrl.cluster.traffic import PREFIX
 from jaxsrl.dataflow.replay_node import SAMPLES_AHEAD
 from jaxsrl.learner.host_replay import HostReplayMesh
@@ -60,15 +61,14 @@ class RemoteExperience:
         self._busy_seconds = self._waited_seconds = 0.0
         self._received_bytes = self._sent_bytes = self._samples = 0
         self._next_sequence, self._hosts = config.first_sequence, range(plan.environments.replicas)
-        self._made_by: dict[
-            tuple[int, int], int
-        ] = {}  # a slot's host and sequence: of which beginning of the host it is
+        # By host and sequence of a slot, of which beginning of the host it is: of those to come, and of the last that went in.
+        self._made_by: dict[tuple[int, int], int] = {}
+        self._inserted: dict[tuple[int, int], int] = {}
         self._open: list[Call] = []  # for samples
         self._came: dict[int, Sample] = {}  # by number
         self._next_sample = 0
-        self._found: collections.deque[tuple[int, Any]] = (
-            collections.deque()
-        )  # priorities that were not sent, and their number
+        # Priorities that were not sent, with the number of their sample.
+        self._found: collections.deque[tuple[int, Any]] = collections.deque()
         self._given = 0
         self._sent: list[Call] = []
         self._asked: tuple[Call, float] | None = None
@@ -98,6 +98,18 @@ class RemoteExperience:
         self._made_by[host, sequence] = beginning
         self._sent_bytes += told_bytes
 
+    def edges(self, host: int, sequence: int) -> SlotViews:
+        """What is told of a slot, with the observations that it begins and ends with, all of their frames.
+
+        Args:
+            host: that made it.
+            sequence: of the slot: one that was not inserted yet, or the last that was.
+        """
+        key = (host, sequence)
+        made = self._made_by[key] if key in self._made_by else self._inserted[key]
+        block = self._result(self._there.call("control", "edges", host, made, sequence), _STEPS)
+        return SlotSummaries(self._setup.layout, edges=True).view(block)
+
     def wait_until_started(self) -> None:
         """Waits until all memory is there.
 
@@ -113,7 +125,8 @@ class RemoteExperience:
         del batch
         self.wait_until_started()
         sequence, self._next_sequence = self._next_sequence, self._next_sequence + 1
-        beginnings = [self._made_by.pop((host, sequence)) for host in self._hosts]
+        self._inserted = {(host, sequence): self._made_by.pop((host, sequence)) for host in self._hosts}
+        beginnings = list(self._inserted.values())
         begun = self._there.call("control", "begin", sequence, beginnings, keys.data())
         self._ask()
         found = self._result(begun, _STARTS)  # it may compile what finds initial priorities
@@ -250,8 +263,8 @@ class RemoteExperience:
         return self._remote
 
     def _ask(self) -> None:
-        """Has as many calls for samples open as there are credits; a sample that waits here holds one too."""
-        while len(self._open) + len(self._came) < SAMPLES_AHEAD:
+        """Has as many calls for samples open as there are credits; what waits here holds some too, as if answers were full."""
+        while len(self._open) + -(-len(self._came) // self._blocks.most) < SAMPLES_AHEAD:
             self._open.append(self._there.call("samples", "sample"))
 
     def _send_priorities(self, last: int) -> None:
@@ -275,9 +288,8 @@ class RemoteExperience:
                 self._sent.remove(call)
                 continue
             self._open.remove(call)
-            number, sample = self._blocks.read(value)
-            self._came[number] = sample
-            self._sent_bytes += self._blocks.num_bytes
+            self._came |= self._blocks.read(value)
+            self._sent_bytes += value.nbytes
 
     def _result(self, call: Call, setting: str) -> Any:
         """What a call returned, once it has ended."""

@@ -36,6 +36,7 @@ class ReplayHost:
         self._experience: LocalExperience | None = None
         self._closed = False
         self._staged: dict[tuple[int, int, int], np.ndarray] = {}  # by host, beginning and sequence
+        self._newest: dict[tuple[int, int, int], np.ndarray] = {}  # that were inserted last, likewise
         self._next_priorities, self._early = (
             0,
             {},
@@ -57,12 +58,13 @@ class ReplayHost:
         made: ReplaySetup = pickle.loads(setup)
         for name, value in made.jax_settings.items():
             jax.config.update(name, value)
-        self._summaries, self._blocks = SlotSummaries(made.layout), SampleBlocks(made)
+        self._summaries, self._edges = SlotSummaries(made.layout), SlotSummaries(made.layout, edges=True)
+        self._blocks = SampleBlocks(made)
         self._split = jax.jit(partial(step_keys, made.agent))
         rows = made.layout.shape.num_rows
         hosts = range(made.num_hosts) if made.journal else ()
         self._journals = [LearnerJournal(Path(made.journal), made.layout.shape, host * rows) for host in hosts]
-        experience = LocalExperience(made.agent.data, made.shapes, _IDLE_SECONDS)
+        experience = LocalExperience(made.agent.data, made.shapes, _IDLE_SECONDS, 2 * self._blocks.most)
         with self._changed:
             self._setup, self._experience = made, experience
             self._changed.notify_all()
@@ -102,7 +104,9 @@ class ReplayHost:
         experience, setup = self._begun(), self._made
         experience.finish()
         with self._changed:
-            memories = [self._staged.pop((host, made, sequence)) for host, made in enumerate(beginnings)]
+            wanted = [(host, made, sequence) for host, made in enumerate(beginnings)]
+            memories = [self._staged.pop(key) for key in wanted]
+            self._newest = dict(zip(wanted, memories, strict=True))
             self._staged = {key: memory for key, memory in self._staged.items() if key[2] > sequence}
         slots: list[SlotViews] = [view_slot(setup.layout, memory.data) for memory in memories]
         key = jax.random.wrap_key_data(jax.numpy.asarray(key_data), impl=setup.key_impl)
@@ -111,14 +115,21 @@ class ReplayHost:
             journal.note(sequence, slot)
         return np.concatenate([[float(due)], self.counts()])
 
+    def edges(self, host: int, beginning: int, sequence: int) -> np.ndarray:
+        """A summary with the observations that a slot begins and ends with; of one that is staged, or was inserted last."""
+        key = (host, beginning, sequence)
+        with self._changed:
+            memory = self._staged[key] if key in self._staged else self._newest[key]
+        return self._edges.pack(memory)
+
     def sample(self) -> np.ndarray:
-        """The next sample (`SampleBlocks`), as soon as it is drawn."""
+        """The next sample, as soon as it is drawn, and those after it that are drawn already (`SampleBlocks`)."""
         experience = self._begun()
         with self._drawing:
-            sample = experience.get()
-            number, self._next_sample = self._next_sample, self._next_sample + 1
-        self._samples += 1
-        return self._blocks.pack(number, sample)
+            samples = experience.get_some(self._blocks.most)
+            first, self._next_sample = self._next_sample, self._next_sample + len(samples)
+        self._samples += len(samples)
+        return self._blocks.pack(first, samples)
 
     def give(self, first: int, priorities: np.ndarray) -> None:
         """Takes in the priorities [k, N] float32 of samples number `first` and on."""

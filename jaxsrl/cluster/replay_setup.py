@@ -1,7 +1,7 @@
 """What the learner's process and a replay on another node agree on: how it begins, and the form of what goes between them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -18,6 +18,8 @@ from jaxsrl.runtime.source import SourceConfig
 
 PART_BYTES = 16 << 20
 """Of experience that is fetched or restored at a time."""
+
+_ANSWER_BYTES, _MOST_SAMPLES = 256 << 10, 16  # of one answer: small samples come several at a time
 
 _HEADER = ((), "int64")
 
@@ -97,19 +99,31 @@ class SampleBlocks:
         """Of one sample."""
         return self._flat.block_bytes
 
-    def pack(self, number: int, sample: Sample) -> np.ndarray:
-        """[num_bytes] uint8: sample `number` of the run, its arrays those of `HostBuffer.sample`."""
-        block = np.empty(self._flat.block_bytes, np.uint8)
-        header, *targets, probability, windows = view_leaves(self._flat, block)
-        header[...] = number
-        for target, leaf in zip(targets, jax.tree.leaves(sample.trajectory), strict=True):
-            target[...] = leaf
-        probability[...] = sample.probability
-        windows[...] = sample.num_windows
-        return block
+    @property
+    def most(self) -> int:
+        """Samples in an answer, at most."""
+        return max(1, min(_MOST_SAMPLES, _ANSWER_BYTES // self.num_bytes))
 
-    def read(self, block: np.ndarray) -> tuple[int, Sample]:
-        """(number, sample), its arrays views of the block."""
+    def pack(self, first: int, samples: Sequence[Sample]) -> np.ndarray:
+        """[k * num_bytes] uint8: samples number `first` and on of the run, their arrays those of `HostBuffer.sample`."""
+        answer = np.empty(len(samples) * self.num_bytes, np.uint8)
+        for place, (sample, block) in enumerate(zip(samples, self._blocks_of(answer), strict=True)):
+            header, *targets, probability, windows = view_leaves(self._flat, block)
+            header[...] = first + place
+            for target, leaf in zip(targets, jax.tree.leaves(sample.trajectory), strict=True):
+                target[...] = leaf
+            probability[...] = sample.probability
+            windows[...] = sample.num_windows
+        return answer
+
+    def read(self, answer: np.ndarray) -> dict[int, Sample]:
+        """The samples by number, their arrays views of the answer."""
+        return dict(self._read_one(block) for block in self._blocks_of(answer))
+
+    def _blocks_of(self, answer: np.ndarray) -> list[np.ndarray]:
+        return [answer[begin : begin + self.num_bytes] for begin in range(0, len(answer), self.num_bytes)]
+
+    def _read_one(self, block: np.ndarray) -> tuple[int, Sample]:
         header, *leaves, probability, windows = view_leaves(self._flat, block)
         trajectory: Trajectory = jax.tree.unflatten(self._structure, leaves)
         return int(header), Sample(trajectory, probability, np.int32(windows))  # pyright: ignore[reportArgumentType]

@@ -1,7 +1,8 @@
 """What the learner's process is told of a slot whose steps go to replay on another node: one flat buffer.
 
-All of it but what only learning reads: of the observations the first, and those frames that the next slot begins with; of what
-the agent records with its actions nothing.
+All of it but what only learning reads: of the observations the newest frame, of what the agent records nothing.
+Where a run begins and where a host is followed it asks for more: the observation that a slot begins with, and all frames that the
+next one does.
 """
 
 import dataclasses
@@ -25,12 +26,12 @@ class _Part:
 class SlotSummaries:
     """Packs summaries of slots of one layout, and reads them. Any thread."""
 
-    def __init__(self, layout: SlotLayout) -> None:
-        """Of an environment host's slots."""
+    def __init__(self, layout: SlotLayout, edges: bool = False) -> None:
+        """Of an environment host's slots; with `edges` they tell more, see above."""
         self._layout = layout
         steps = layout.shape.rollout_length
         self._parts = [
-            _Part(field, _told(field, steps)) for field in layout.fields if not field.name.startswith("extras/")
+            _Part(field, _told(field, steps, edges)) for field in layout.fields if not field.name.startswith("extras/")
         ]
         shapes = [
             ((*field.shape,) if told is None else (len(told), *field.shape[1:]), field.dtype)
@@ -64,11 +65,13 @@ class SlotSummaries:
         return view_slot(self._layout, memory.data)
 
 
-def _told(field: Field, steps: int) -> tuple[int, ...] | None:
-    """Of observations ([F-1 + T+1, B, ...]): the first step's newest frame, and the last F."""
+def _told(field: Field, steps: int, edges: bool) -> tuple[int, ...] | None:
+    """Of observations ([F-1 + T+1, B, ...]): the last frame; with `edges` the first step's newest one and the last F."""
     if field.name != "observation" and not field.name.startswith("observation/"):
         return None
     length = field.shape[0]
+    if not edges:
+        return (length - 1,)
     frames = length - steps
     return tuple(sorted({frames - 1, *range(length - frames, length)}))
 

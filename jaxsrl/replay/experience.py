@@ -94,19 +94,22 @@ class Experience(Protocol):
 class LocalExperience:
     """An Experience in this process's memory, with a thread that gathers samples ahead of the learner."""
 
-    def __init__(self, replay: Replay, shapes: Trajectory, timeout_seconds: float = 600.0) -> None:
+    def __init__(
+        self, replay: Replay, shapes: Trajectory, timeout_seconds: float = 600.0, ahead_of_nothing: int = 2
+    ) -> None:
         """An empty buffer, all of its memory allocated.
 
         Args:
             replay: what the agent learns from.
             shapes: of a slot (`jaxsrl.agent_layout.trajectory_shapes`).
             timeout_seconds: of every wait, as of `PrefetchingSampler`.
+            ahead_of_nothing: likewise.
 
         Raises:
             UserError: the buffer cannot be, or there is no memory for it.
         """
         self._buffer = HostBuffer(replay, shapes)
-        self._sampler = PrefetchingSampler(self._buffer, timeout_seconds)
+        self._sampler = PrefetchingSampler(self._buffer, timeout_seconds, ahead_of_nothing)
         self._inserting_seconds = 0.0
 
     @property
@@ -136,6 +139,10 @@ class LocalExperience:
     def get(self) -> Sample:
         """See `Experience`; raises as `PrefetchingSampler.get`."""
         return self._sampler.get()
+
+    def get_some(self, most: int) -> list[Sample]:
+        """As `PrefetchingSampler.get_some`."""
+        return self._sampler.get_some(most)
 
     def give_priorities(self, priority: Any) -> None:
         """See `Experience`."""

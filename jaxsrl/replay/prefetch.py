@@ -35,19 +35,22 @@ class PrefetchingSampler:
         waited_seconds: that `get` and `finish` have waited, in all.
     """
 
-    def __init__(self, buffer: HostBuffer, timeout_seconds: float = 600.0) -> None:
+    def __init__(
+        self, buffer: HostBuffer, timeout_seconds: float = 600.0, ahead_of_nothing: int = _AHEAD_OF_NOTHING
+    ) -> None:
         """Starts the thread.
 
         Args:
             buffer: to draw from.
             timeout_seconds: of every wait: for a sample to be gathered, and for priorities to be computed, which the first
                 time includes compiling the learner.
+            ahead_of_nothing: samples that are drawn ahead at least, where draws do not depend on priorities.
         """
         self.busy_seconds = self.waited_seconds = 0.0
         self._buffer, self._timeout = buffer, timeout_seconds
         self._delay = buffer.sizes.priority_delay
         self._prioritised = bool(buffer.sizes.priority_exponent)
-        ahead = self._delay if self._prioritised else max(self._delay, _AHEAD_OF_NOTHING)
+        ahead = self._delay if self._prioritised else max(self._delay, ahead_of_nothing)
         self._turns: BoundedQueue[Sequence[Array]] = BoundedQueue(1)
         self._samples: BoundedQueue[Sample] = BoundedQueue(ahead + 1)
         self._priorities: BoundedQueue[Any] = BoundedQueue(ahead + 2)
@@ -73,6 +76,16 @@ class PrefetchingSampler:
         sample = self._samples.get(self._timeout)
         self.waited_seconds += time.perf_counter() - start
         return sample
+
+    def get_some(self, most: int) -> list[Sample]:
+        """The next sample and those after it that are there already, at most so many. Raises as `get`."""
+        found = [self.get()]
+        while len(found) < most:
+            try:
+                found.append(self._samples.get(0.0))
+            except WaitTimeoutError:
+                break
+        return found
 
     def give_priorities(self, priority: Any) -> None:
         """The priorities [N] of the oldest sample that has none yet; they need not be computed yet. Raises as `get`."""

@@ -267,10 +267,26 @@ def test_the_learner_is_told_all_of_a_slot_but_what_only_learning_reads():
         "policy_version",
     ):
         np.testing.assert_array_equal(getattr(told, name), getattr(slot, name))
-    np.testing.assert_array_equal(told.observation[0], slot.observation[0])
-    np.testing.assert_array_equal(told.frames[-3:], slot.frames[-3:])  # three frames, that the next slot begins with
-    np.testing.assert_array_equal(told.observation[1:-3], 0)
-    assert slot.observation[1:-3].any()
+    np.testing.assert_array_equal(told.observation[-1], slot.observation[-1])
+    np.testing.assert_array_equal(told.frames[:-1], 0)
+    assert slot.frames[:-1].any()
+
+
+def test_observations_that_a_slot_begins_and_ends_with_are_told_when_they_are_asked_for():
+    config = config_of()
+    layout, slots = slots_of(config, 2)
+    with remote(config) as (experience, _):
+        bring(experience, slots[0], 0)
+        bring(experience, slots[1], 1)
+        learn(config, experience, [lambda: None], RemoteReplayMesh)  # the first is inserted, the second is not
+        for sequence in (0, 1):
+            for host in range(HOSTS):
+                told, slot = experience.edges(host, sequence), view_slot(layout, slots[sequence][host].data)
+                np.testing.assert_array_equal(told.observation[0], slot.observation[0])
+                np.testing.assert_array_equal(told.frames[-3:], slot.frames[-3:])  # that the next slot begins with
+                np.testing.assert_array_equal(told.frames[:2], 0)
+                assert slot.frames[:2].any()
+                np.testing.assert_array_equal(told.is_first_frames, slot.is_first_frames)
 
 
 def test_a_sample_arrives_as_it_was_drawn():
@@ -281,10 +297,13 @@ def test_a_sample_arrives_as_it_was_drawn():
     for memories in slots:
         experience._buffer.insert(trajectory_on_host([view_slot(layout, memory.data) for memory in memories]))
     sample, _ = experience._buffer.sample(np.array([1, 2], np.uint32))
+    other, _ = experience._buffer.sample(np.array([3, 4], np.uint32))
     experience.close()
-    number, read = blocks.read(blocks.pack(7, sample))
-    assert number == 7
-    require_same(read, sample)
+    read = blocks.read(blocks.pack(7, [sample, other]))
+    assert list(read) == [7, 8]
+    require_same(read[7], sample)
+    require_same(read[8], other)
+    read = read[7]
     assert jax.tree.map(lambda leaf: leaf.dtype, read) == jax.tree.map(lambda leaf: leaf.dtype, sample)
 
 
