@@ -32,7 +32,7 @@ _SPECS = {
     "vector": EnvSpec("Vector", ArraySpec((17,), "float32"), DiscreteSpec(4)),
     "atari": EnvSpec("Frames", ArraySpec((4, 84, 84), "uint8", frames=4), DiscreteSpec(4)),
 }
-_REPLAY = ReplayConfig(capacity=4096, batch_size=32, min_size=1024, samples_per_insert=2.0)
+_REPLAY = ReplayConfig(capacity=4096, batch_size=32, min_size=1024, samples_per_insert=8.0)
 _ROWS, _STEPS = 16, 16
 _SECONDS = 300.0
 
@@ -48,8 +48,8 @@ class _Sender:
         return self._sequence, self._memory
 
 
-def measure_replay(kind: str, updates: int = 30, rounds: int = 3) -> dict[str, float]:
-    """Uniform samples of 32 windows of 3 steps, 16 an update, at a node of the cluster that this process is connected to.
+def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, float]:
+    """Uniform samples of 32 windows of 3 steps, 64 an update, at a node of the cluster that this process is connected to.
 
     Args:
         kind: of what is kept: "vector" (17 numbers a step) or "atari" (frames of 7,056 bytes).

@@ -5,6 +5,8 @@
 
 import importlib
 import os
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from jaxsrl.actors.factory import set_up_jax
 from jaxsrl.cluster.engine import Call, Group, SlotLost
 
 _SLOT_SECONDS = 1e6  # until a host has filled a slot; the learner's process ends hosts that do not answer
+_LOOK_SECONDS = 1.0
 _CONTROL_CALLS = 4  # at once: one may wait for priorities that another brings
 
 
@@ -24,6 +27,7 @@ class RayReplay:
     def __init__(self) -> None:
         """Sets jax up for the processor."""
         set_up_jax(os.environ)
+        threading.Thread(target=_end_with, args=(os.getppid(),), name="node-watch", daemon=True).start()
         # What is imported here is imported by one thread.
         from jaxsrl.cluster.replay_host import ReplayHost
 
@@ -88,6 +92,13 @@ class RayReplay:
     def restore(self) -> None:
         """As the replay does."""
         self._replay.restore()
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when that of its node has: Ray would wait for calls that run, and these wait for the learner."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
 
 
 class RayRemoteReplay:

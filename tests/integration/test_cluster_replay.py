@@ -208,7 +208,7 @@ def test_experience_that_is_not_saved_is_collected_anew(cluster, tmp_path):
 def test_a_run_for_whose_experience_no_node_has_memory_is_refused(cluster, tmp_path):
     huge = dataclasses.replace(UNIFORM, capacity=900_000_000)
     with pytest.raises(UserError, match="no node has a core left and .* of memory for replay"):
-        train(tmp_path, replay=huge, **ON_NODE)
+        train(tmp_path, replay=huge, cluster_wait_seconds=1.0, **ON_NODE)
 
 
 def test_a_node_that_dies_with_replay_on_it_ends_the_run(cluster, tmp_path):
