@@ -128,7 +128,8 @@ def _agent() -> ReplayAgent:
         del key
         return LearnerState(jnp.zeros(1), (), jnp.int32(0))
 
-    def never(*_: Any) -> Any:
+    def nothing(*_: Any, **__: Any) -> Any:
         raise TypeError("nothing acts or learns here")
 
-    return ReplayAgent("none", init, lambda rows: (), never, never, {}, Replay(_REPLAY, num_steps=3))
+    never: Any = nothing
+    return ReplayAgent("none", init, lambda num_rows: (), never, never, {}, Replay(_REPLAY, num_steps=3))

@@ -11,6 +11,7 @@ import pytest
 
 from agents.api import Replay
 from agents.replay_config import ReplayConfig
+from envpool_bridge.journal import RECORD, learner_name
 from envpool_bridge.slot_views import view_slot
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from envpool_bridge.supervisor_options import SupervisorOptions
@@ -165,6 +166,8 @@ def test_what_is_learned_and_kept_is_that_of_replay_in_this_process_to_the_bit(r
 def test_what_was_kept_goes_on_here_and_there_as_if_nothing_had_been(replay, monkeypatch):
     monkeypatch.setattr("jaxsrl.cluster.replay_host.PART_BYTES", 1000)  # so that there are several
     monkeypatch.setattr("jaxsrl.cluster.remote_replay.PART_BYTES", 1000)
+    # Priorities are sent no earlier than they must be, as those of a device that still computes.
+    monkeypatch.setattr("jaxsrl.cluster.remote_replay._is_computed", lambda priority: False)
     config = config_of(replay)
     whole, kept_whole = learn_here(config, 8)
     begun, kept = learn_here(config, 5)
@@ -199,6 +202,16 @@ def test_of_a_slot_that_two_beginnings_of_a_host_made_the_one_is_inserted_that_t
         kept = experience.saved()
     reward = np.concatenate([view_slot(layout, memory.data).reward for memory in slots[1]], axis=1)
     np.testing.assert_array_equal(kept.storage.reward[STEPS : 2 * STEPS], reward)
+
+
+def test_what_is_inserted_is_written_down_where_it_is_inserted(tmp_path):
+    config = config_of(journal=str(tmp_path))
+    with remote(config) as (experience, _):
+        learn_there(config, experience, 3)
+    for host in range(HOSTS):
+        records = np.fromfile(tmp_path / learner_name(host * ROWS // HOSTS), RECORD)
+        np.testing.assert_array_equal(np.unique(records["step"]), np.arange(3 * STEPS))
+        assert len(records) == 3 * STEPS * config.plan.shape.num_parts
 
 
 def test_priorities_that_overtake_each_other_are_taken_in_order():
