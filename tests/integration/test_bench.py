@@ -11,6 +11,7 @@ import jaxsrl.bench.plans
 import jaxsrl.bench.sleep
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.errors import UserError
+from jaxsrl.bench.cold_call import microseconds_after
 from jaxsrl.bench.plans import bench_plans
 from jaxsrl.bench.recurrent import bench_recurrent
 from jaxsrl.bench.sleep import SleepBench, bench_sleep
@@ -192,3 +193,9 @@ def test_networks_with_memory_are_measured_against_the_one_without():
     assert result["cores"][1]["ratio_to_feed_forward"] == pytest.approx(gru / base)
     with pytest.raises(UserError, match="rounds must be at least 1"):
         bench_recurrent(rounds=0)
+
+
+def test_a_call_is_timed_without_the_pause_before_it():
+    at_once, later = microseconds_after((0.0, 0.05), rows=2, calls=3)
+    assert 0 < at_once < 50_000
+    assert 0 < later < 50_000
