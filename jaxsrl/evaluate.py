@@ -18,6 +18,7 @@ from envpool_bridge.tree import take
 from jaxsrl.agent_layout import agent_layout
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.inference.act import act_in_slot, make_act, row_keys
+from jaxsrl.inline_dispatch import dispatch_inline
 
 MakeEnv = EnvSource | Callable[[], gymnasium.Env]
 
@@ -104,6 +105,7 @@ def evaluate(
     for name, value, least in (("episodes", episodes, 1), ("max_rows", max_rows, 1), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"{name} must be at least {least}: got {value}")
+    dispatch_inline()
     source = _for_evaluation(as_source(make_env))
     spec = source.spec()
     num_envs = min(episodes, max(1, max_rows // spec.rows_per_env))

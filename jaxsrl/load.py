@@ -14,6 +14,7 @@ from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.config import RunConfig, from_json
 from jaxsrl.environments import source_of
+from jaxsrl.inline_dispatch import dispatch_inline
 from jaxsrl.partial_restore import in_words, what_fits
 from jaxsrl.policies_config import PoliciesConfig, remade_agent
 from jaxsrl.runtime.progress import LEARNER, restore_state, state_to_arrays
@@ -56,6 +57,7 @@ def load_agent(path: Path, partial: bool = False) -> Loaded:
         UserError: the path is neither, or was saved by something that is not in the catalogue.
         DamagedCheckpointError: the one checkpoint asked for is damaged.
     """
+    dispatch_inline()
     saved = read_saved_run(path)
     agent, source = rebuild(saved.metadata)
     arrays, said = saved.arrays, ""

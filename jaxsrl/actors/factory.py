@@ -57,4 +57,3 @@ def set_up_jax(environment: "os._Environ[str] | dict[str, str]") -> None:
     flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(_HOST_DEVICES)]
     environment["XLA_FLAGS"] = " ".join([*flags, "--xla_cpu_multi_thread_eigen=false"])
     environment["JAX_PLATFORMS"] = "cpu"
-    environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"

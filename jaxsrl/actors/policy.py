@@ -17,6 +17,7 @@ from envpool_bridge.specs import EnvSpec
 from jaxsrl.actors.counters import ActorCounters
 from jaxsrl.actors.factory import ActorFactory
 from jaxsrl.inference.act import act_in_slot, make_act, row_keys, take_rows
+from jaxsrl.inline_dispatch import dispatch_inline
 from jaxsrl.params.shared import SharedParams
 
 _HELD_VERSIONS = 2  # parts of one actor may be in slots of two sequences
@@ -137,6 +138,7 @@ def start_jax(actor: int) -> None:
     a call for 64 rows measured 110 us with two threads and 52 us with one. No setting says how many, so it is shown
     one core while it starts. Its own threads stay there; this one does not.
     """
+    dispatch_inline()
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(cores)[actor % len(cores)]})
     try:

@@ -1,12 +1,13 @@
-"""What a call of the policy takes after a pause: how fast a processor forgets what it does not use.
+"""What a call of the policy takes after a pause, as jax hands it to another thread and as `dispatch_inline` has it run.
 
     python -m jaxsrl.bench.cold_call
 
-A server of environments that wait for milliseconds makes every call after such a pause. While it pauses nothing else runs here, yet
-on a machine whose caches are shared with others the program and its data have gone when the call comes.
+A server of environments that wait for milliseconds makes every call after such a pause. While it pauses the other cores sleep, and
+so do jax's threads: to wake one takes longer than the call.
 """
 
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +21,12 @@ from agents.ppo_config import PPOConfig
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.slot_views import blank_window
 from jaxsrl.inference.act import fetched, make_act, row_keys
+from jaxsrl.inline_dispatch import dispatch_inline
 
 _CALLS = 200
+_PAUSES = (0.0, 0.001, 0.005, 0.02)
+_WAYS = ("handed over", "inline")
+_LIMIT_SECONDS = 120.0
 
 
 def microseconds_after(pauses: Sequence[float], rows: int = 16, calls: int = _CALLS) -> list[float]:
@@ -54,7 +59,19 @@ def _seconds(call: Callable[[], None], pause: float) -> float:
     return time.perf_counter() - start
 
 
+def _print_all() -> None:
+    """A table; jax decides once in a process how it runs programs, so that each way has one."""
+    for way in _WAYS:
+        subprocess.run([sys.executable, "-m", "jaxsrl.bench.cold_call", way], check=True, timeout=_LIMIT_SECONDS)
+
+
+def _print_one(way: str) -> None:
+    if way == "inline":
+        dispatch_inline()
+    found = zip(_PAUSES, microseconds_after(_PAUSES), strict=True)
+    columns = [f"{took:4.0f} us after {pause * 1000:g} ms" for pause, took in found]
+    sys.stdout.write(f"{way:12}{', '.join(columns)}\n")
+
+
 if __name__ == "__main__":
-    asked = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.02)
-    for pause, found in zip(asked, microseconds_after(asked), strict=True):
-        sys.stdout.write(f"after {pause * 1000:4.1f} ms: {found:6.0f} us\n")
+    _print_one(sys.argv[1]) if sys.argv[1:] else _print_all()

@@ -23,6 +23,7 @@ from jaxsrl.cluster.acting_messages import ActingMessages, Request
 from jaxsrl.cluster.host_setup import HostSetup
 from jaxsrl.cluster.params_in_turn import ParamsInTurn
 from jaxsrl.dataflow.serving_nodes import lanes_of_server
+from jaxsrl.inline_dispatch import dispatch_inline
 from jaxsrl.params.store import ParamsStore
 
 _WAIT_SECONDS = 0.2
@@ -92,6 +93,7 @@ class ActionServer:
             UserError: it is to act with a GPU, and jax sees none here.
         """
         made: HostSetup = pickle.loads(setup)
+        dispatch_inline()
         for name, value in made.jax_settings.items():
             jax.config.update(name, value)
         config, plan = made.config, made.config.plan

@@ -17,6 +17,7 @@ from jaxsrl.cluster.params_in_turn import ParamsInTurn
 from jaxsrl.cluster.remote_acting import ServerLink
 from jaxsrl.cluster.served_source import ServedSource
 from jaxsrl.dataflow.fragment import Processes
+from jaxsrl.inline_dispatch import dispatch_inline
 from jaxsrl.runtime.actor_source import ActorSource
 from jaxsrl.runtime.lifecycle import Lifecycle
 from jaxsrl.runtime.pool_source import PoolSource
@@ -53,6 +54,7 @@ class EnvironmentHost:
             TimeoutError: the first version did not come.
         """
         made: HostSetup = pickle.loads(setup)
+        dispatch_inline()
         for name, value in made.jax_settings.items():
             jax.config.update(name, value)
         with self._starting:  # `close` comes before or after all of this

@@ -18,6 +18,7 @@ from envpool_bridge.journal import LearnerJournal
 from envpool_bridge.slot_views import SlotViews, view_slot
 from jaxsrl.cluster.replay_setup import PART_BYTES, ReplaySetup, SampleBlocks
 from jaxsrl.cluster.slot_summary import SlotSummaries
+from jaxsrl.inline_dispatch import dispatch_inline
 from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.replay.experience import LocalExperience, UpdateKeys
 from jaxsrl.replay.on_device import step_keys
@@ -56,6 +57,7 @@ class ReplayHost:
             UserError: there is not enough memory on this node.
         """
         made: ReplaySetup = pickle.loads(setup)
+        dispatch_inline()
         for name, value in made.jax_settings.items():
             jax.config.update(name, value)
         self._summaries, self._edges = SlotSummaries(made.layout), SlotSummaries(made.layout, edges=True)

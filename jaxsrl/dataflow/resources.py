@@ -59,6 +59,10 @@ class Resources:
         """What this process sees; initialises jax's devices."""
         import jax
 
+        from jaxsrl.inline_dispatch import dispatch_inline
+
+        dispatch_inline()
+
         def local(backend: str | None) -> list[Any]:
             found: list[Any] = jax.local_devices(backend=backend)  # pyright: ignore
             return found

@@ -3,6 +3,7 @@
 import jax
 
 from envpool_bridge.errors import UserError
+from jaxsrl.inline_dispatch import dispatch_inline
 
 
 def split_host(num_devices: int) -> None:
@@ -11,6 +12,7 @@ def split_host(num_devices: int) -> None:
     Raises:
         UserError: jax already has another number of them, or none at all.
     """
+    dispatch_inline()
     try:
         jax.config.update("jax_num_cpu_devices", num_devices)
     except RuntimeError:
