@@ -3,7 +3,7 @@
     python -m jaxsrl.bench.cold_call
 
 A server of environments that wait for milliseconds makes every call after such a pause. While it pauses the other cores sleep, and
-so do jax's threads: to wake one takes longer than the call.
+so do jax's threads: to wake one takes longer than the call. If its own core sleeps too, caches are cold when it wakes.
 """
 
 import statistics
@@ -29,11 +29,12 @@ _WAYS = ("handed over", "inline")
 _LIMIT_SECONDS = 120.0
 
 
-def microseconds_after(pauses: Sequence[float], rows: int = 16, calls: int = _CALLS) -> list[float]:
+def microseconds_after(pauses: Sequence[float], asleep: bool, rows: int = 16, calls: int = _CALLS) -> list[float]:
     """Median time of a call for CartPole's rows with an MLP 64x64, its results fetched, by the pause before it.
 
     Args:
-        pauses: seconds. The processor is kept busy through them, so that it need not wake up.
+        pauses: seconds.
+        asleep: whether the thread sleeps through them; it keeps its core busy otherwise.
         rows: acted for.
         calls: of each pause.
     """
@@ -48,11 +49,13 @@ def microseconds_after(pauses: Sequence[float], rows: int = 16, calls: int = _CA
         fetched(act(params, observation, state, is_first, keys, steps)[:2])
 
     call()  # compiles
-    return [statistics.median(_seconds(call, pause) for _ in range(calls)) * 1e6 for pause in pauses]
+    return [statistics.median(_seconds(call, pause, asleep) for _ in range(calls)) * 1e6 for pause in pauses]
 
 
-def _seconds(call: Callable[[], None], pause: float) -> float:
+def _seconds(call: Callable[[], None], pause: float, asleep: bool) -> float:
     end = time.perf_counter() + pause
+    if asleep and pause:
+        time.sleep(pause)
     while (start := time.perf_counter()) < end:
         pass
     call()
@@ -68,9 +71,10 @@ def _print_all() -> None:
 def _print_one(way: str) -> None:
     if way == "inline":
         dispatch_inline()
-    found = zip(_PAUSES, microseconds_after(_PAUSES), strict=True)
-    columns = [f"{took:4.0f} us after {pause * 1000:g} ms" for pause, took in found]
-    sys.stdout.write(f"{way:12}{', '.join(columns)}\n")
+    for pausing in ("awake", "asleep"):
+        found = zip(_PAUSES, microseconds_after(_PAUSES, pausing == "asleep"), strict=True)
+        columns = [f"{took:4.0f} us after {pause * 1000:2g} ms" for pause, took in found]
+        sys.stdout.write(f"{way:12}{pausing:8}{', '.join(columns)}\n")
 
 
 if __name__ == "__main__":

@@ -195,7 +195,8 @@ def test_networks_with_memory_are_measured_against_the_one_without():
         bench_recurrent(rounds=0)
 
 
-def test_a_call_is_timed_without_the_pause_before_it():
-    at_once, later = microseconds_after((0.0, 0.05), rows=2, calls=3)
+@pytest.mark.parametrize("asleep", [False, True])
+def test_a_call_is_timed_without_the_pause_before_it(asleep):
+    at_once, later = microseconds_after((0.0, 0.05), asleep, rows=2, calls=3)
     assert 0 < at_once < 50_000
     assert 0 < later < 50_000
