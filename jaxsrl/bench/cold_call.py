@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from agents.catalog import AGENTS
 from agents.networks.config import NetworkConfig
-from agents.ppo_config import PPOConfig
+from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.slot_views import blank_window
 from jaxsrl.inference.act import fetched, make_act, row_keys
@@ -39,7 +38,7 @@ def microseconds_after(pauses: Sequence[float], asleep: bool, rows: int = 16, ca
         calls: of each pause.
     """
     spec = EnvConfig().source().spec()
-    agent = AGENTS["ppo"](PPOConfig(), spec, NetworkConfig())
+    agent = make_ppo(PPOConfig(), spec, NetworkConfig())
     params = jax.jit(agent.init)(jax.random.key(0)).params
     act, state, keys = make_act(agent), agent.initial_agent_state(rows), row_keys(jax.random.key(1), range(rows))
     observation, is_first = blank_window(spec, rows)
