@@ -58,6 +58,9 @@ def launch(
     import tyro
 
     parsed = tyro.cli(experiment, args=arguments, description=description)
+    from jaxsrl.inline_dispatch import dispatch_inline  # imports jax, which --help need not wait for
+
+    dispatch_inline()
     num_host_devices = max((run.host_devices for run in _run_configs(parsed)), default=0)
     distributed = next((run.distributed for run in _run_configs(parsed) if run.distributed.is_on), None)
     if distributed is not None and _joins(distributed, num_host_devices):
