@@ -26,10 +26,13 @@ class Cycle:
 
 
 class LeavesCycles(gymnasium.Env):
-    """Observes (objects that wait for the collector, its threshold, objects that it leaves alone)."""
+    """Observes (objects that wait for the collector, its threshold, objects that it leaves alone since this was made)."""
 
-    observation_space = gymnasium.spaces.Box(0, np.inf, (3,), np.float64)
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.left_alone = gc.get_freeze_count()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -41,7 +44,7 @@ class LeavesCycles(gymnasium.Env):
         return self._seen(), 0.0, False, False, {}
 
     def _seen(self) -> np.ndarray:
-        return np.array([Cycle.alive, gc.get_threshold()[0], gc.get_freeze_count()], np.float64)
+        return np.array([Cycle.alive, gc.get_threshold()[0], gc.get_freeze_count() - self.left_alone], np.float64)
 
 
 @pytest.fixture(scope="module")
@@ -72,4 +75,4 @@ def test_what_environments_leave_in_cycles_is_freed_in_the_end(seen: np.ndarray)
 
 
 def test_what_was_there_before_the_first_step_is_never_looked_through(seen: np.ndarray) -> None:
-    assert seen[-1, 2] > 1000
+    assert seen[-1, 2] > 100

@@ -42,11 +42,12 @@ def wake_ups_of_other_threads(settings: str) -> int:
     [
         "from jaxsrl.inline_dispatch import dispatch_inline; dispatch_inline()",
         "from jaxsrl.dataflow.resources import Resources; Resources.detect()",
+        "from jaxsrl.actors.policy import start_jax; start_jax(0)",
         "from jaxsrl.runtime.launch import launch; import dataclasses; "
         "launch(lambda _: None, dataclasses.make_dataclass('Experiment', [('seed', int, 0)]), arguments=[])",
     ],
 )
-def test_no_other_thread_wakes_for_a_call_once_resources_were_looked_at_or_an_experiment_was_launched(
+def test_no_other_thread_wakes_for_a_call_of_what_jaxsrl_has_started(
     settings: str,
 ) -> None:
     assert wake_ups_of_other_threads(settings) < _CALLS / 4
