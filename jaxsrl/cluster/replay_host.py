@@ -38,10 +38,8 @@ class ReplayHost:
         self._closed = False
         self._staged: dict[tuple[int, int, int], np.ndarray] = {}  # by host, beginning and sequence
         self._newest: dict[tuple[int, int, int], np.ndarray] = {}  # that were inserted last, likewise
-        self._next_priorities, self._early = (
-            0,
-            {},
-        )  # number that comes next; [N] each, by number, that came before their turn
+        self._next_priorities = 0  # number of the sample whose priorities come next
+        self._early: dict[int, np.ndarray] = {}  # priorities [N] that came before their turn, by that number
         self._next_sample, self._drawing = 0, threading.Lock()
         self._giving = threading.Lock()
         self._saving: list[np.ndarray] = []

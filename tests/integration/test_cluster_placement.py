@@ -1,5 +1,6 @@
 """All hosts of a run or none: placement groups of a local Ray cluster, and what is left of them however a run ends."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -26,11 +27,8 @@ ROOT = Path(__file__).parents[2]
 def cluster():
     from jaxsrl.cluster.ray_local import LocalCluster
 
-    started = LocalCluster(2, cores_per_node=4)
-    try:
+    with contextlib.closing(LocalCluster(2, cores_per_node=4)) as started:
         yield started
-    finally:
-        started.close()
 
 
 def wait_until(condition):

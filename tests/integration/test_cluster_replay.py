@@ -41,11 +41,8 @@ def cluster():
     """Two hosts have a node each, and replay the third."""
     from jaxsrl.cluster.ray_local import LocalCluster
 
-    started = LocalCluster(3, cores_per_node=3)
-    try:
+    with contextlib.closing(LocalCluster(3, cores_per_node=3)) as started:
         yield started
-    finally:
-        started.close()
 
 
 def train(directory, updates=12, replay=UNIFORM, **changes):

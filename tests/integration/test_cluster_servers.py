@@ -32,11 +32,8 @@ pytestmark = RAY_MARKS
 def cluster():
     from jaxsrl.cluster.ray_local import LocalCluster
 
-    started = LocalCluster(2, cores_per_node=6)
-    try:
+    with contextlib.closing(LocalCluster(2, cores_per_node=6)) as started:
         yield started
-    finally:
-        started.close()
 
 
 def train(directory, env_steps=None, updates=5, core="none", **changes):
