@@ -79,6 +79,7 @@ class BenchSleep:
         rows: environments in all.
         fewer_rows: further numbers of environments: where the rest becomes the bottleneck.
         steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for) or in "threads".
+        awake: keep all cores from falling asleep meanwhile, as --run.keep-cores-awake does.
         json: print one JSON object instead of a table.
     """
 
@@ -86,6 +87,7 @@ class BenchSleep:
     rows: int = 256
     fewer_rows: tuple[int, ...] = (16, 32, 64, 128)
     steps: Literal["begun", "threads"] = "begun"
+    awake: bool = False
     json: bool = False
 
 
@@ -277,9 +279,8 @@ def run_bench(bench: Bench) -> None:
     elif isinstance(bench, BenchSleep):
         from jaxsrl.bench.sleep import SleepBench, bench_sleep
 
-        show_rows(
-            bench_sleep(SleepBench(bench.milliseconds, bench.rows, bench.fewer_rows, steps=bench.steps)), bench.json
-        )
+        sleeping = SleepBench(bench.milliseconds, bench.rows, bench.fewer_rows, steps=bench.steps, awake=bench.awake)
+        show_rows(bench_sleep(sleeping), bench.json)
     elif isinstance(bench, BenchScale):
         from jaxsrl.bench.scale import ScaleBench, bench_scale
 

@@ -5,6 +5,7 @@ then waited for, or each has a thread. Beside each size stands what the same mac
 than rows / sleep: it wakes late, and every wake-up costs processor time.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.bare_sleep import bare_rows
 from jaxsrl.bench.one_run import run_apart
+from jaxsrl.runtime.awake_cores import awake_cores
 
 Steps = Literal["begun", "threads"]
 _KEEPS_UP = 0.9
@@ -33,6 +35,7 @@ class SleepBench:
         limit_seconds: of each measurement of rows that only sleep.
         steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for: `BegunSteps`), or
             "threads" (`EnvConfig.overlap_rows`).
+        awake: whether cores are kept awake meanwhile, those of the limits' runs too (`RunConfig.keep_cores_awake`).
     """
 
     milliseconds: float = 5.0
@@ -42,6 +45,7 @@ class SleepBench:
     seconds: float = 8.0
     limit_seconds: float = 3.0
     steps: Steps = "begun"
+    awake: bool = False
 
     def __post_init__(self) -> None:
         if self.milliseconds <= 0:
@@ -71,7 +75,15 @@ def bench_sleep(what: SleepBench) -> dict[str, Any]:
         processes as cores. `limit_together`: in the run's workers, whose rows wait for each other after every step, in the way
         that the run has them sleep (`steps`).
         bottleneck_rows: the first number of rows whose ratio is below 0.9; None if there is none.
+
+    Raises:
+        UserError: cores are to be kept awake, and may not be.
     """
+    with awake_cores() if what.awake else contextlib.nullcontext():
+        return _bench(what)
+
+
+def _bench(what: SleepBench) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     by_rows: list[dict[str, Any]] = []
     for rows in sorted({*what.fewer_rows, what.rows}):
@@ -82,6 +94,7 @@ def bench_sleep(what: SleepBench) -> dict[str, Any]:
     return {
         "milliseconds": what.milliseconds,
         "steps": what.steps,
+        "awake": what.awake,
         "runs": runs,
         "by_rows": by_rows,
         "bottleneck_rows": min((entry["rows"] for entry in by_rows if entry["ratio"] < _KEEPS_UP), default=None),

@@ -20,6 +20,7 @@ from jaxsrl.learning_agent import kept_bytes, learning_agent
 from jaxsrl.plan_for_agent import plan_for_agent
 from jaxsrl.replay.replay_plan import replays_on_host
 from jaxsrl.run_directory import PLAN, RunDirectory, write_json
+from jaxsrl.runtime.awake_cores import awake_cores
 from jaxsrl.runtime.check_run import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.runtime.device_training import DeviceTraining
 from jaxsrl.runtime.host_training import HostTraining
@@ -66,9 +67,11 @@ def run(
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
     path = Path(config.directory) / run_name(config, agent, spec)
-    if (processes := several(config)) is not None:
-        return run_together(processes, WholeRun(plan, agent, source, spec, config, path, identity, quiet))
     with contextlib.ExitStack() as held:
+        if config.keep_cores_awake:
+            held.enter_context(awake_cores())
+        if (processes := several(config)) is not None:
+            return run_together(processes, WholeRun(plan, agent, source, spec, config, path, identity, quiet))
         place = held.enter_context(place_of(config, plan, Resources.detect(), kept_bytes(config, agent, spec)))
         plan = place.plan
         check_run(plan, agent, source, spec, place.resources)

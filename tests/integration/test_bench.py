@@ -1,5 +1,7 @@
 """Benchmarks: that they run, count what they say they count, and write rows a table can hold."""
 
+import contextlib
+import dataclasses
 import json
 import subprocess
 import sys
@@ -162,6 +164,30 @@ def test_rows_that_sleep_in_threads_are_measured_as_such_beside_threads_that_onl
     assert result["steps"] == "threads"
     assert [(env.overlap_rows, env.arguments()["halves"]) for env in asked] == [(True, False)]
     assert waits[-1] == ("together",)
+
+
+def test_cores_are_awake_for_the_runs_and_for_what_they_are_compared_with(monkeypatch):
+    awake, seen = [], []
+
+    @contextlib.contextmanager
+    def awake_cores():
+        awake.append(True)
+        yield
+        awake.pop()
+
+    def run_apart(settings):
+        seen.append(("run", bool(awake)))
+        return {"env_steps_per_second": 1.0, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
+
+    monkeypatch.setattr(jaxsrl.bench.sleep, "awake_cores", awake_cores)
+    monkeypatch.setattr(jaxsrl.bench.sleep, "run_apart", run_apart)
+    monkeypatch.setattr(jaxsrl.bench.sleep, "bare_rows", lambda *given: seen.append(("limit", bool(awake))) or 1.0)
+    what = SleepBench(5.0, rows=2, fewer_rows=(), divisions=((1, 1),), awake=True)
+    assert bench_sleep(what)["awake"]
+    assert set(seen) == {("run", True), ("limit", True)}
+    seen.clear()
+    assert not bench_sleep(dataclasses.replace(what, awake=False))["awake"]
+    assert set(seen) == {("run", False), ("limit", False)}
 
 
 @pytest.mark.slow

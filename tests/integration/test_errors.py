@@ -19,6 +19,8 @@ from envpool_bridge.adapters.probe import ConstantReward
 from envpool_bridge.errors import UnsupportedSpaceError
 from experiments import ppo_cartpole
 from jaxsrl.run_directory import RunDirectory
+from jaxsrl.runtime import run as run_module
+from jaxsrl.runtime.awake_cores import awake_cores
 from jaxsrl.runtime.launch import exit_on_user_error
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +51,13 @@ def refusal(capsys, monkeypatch, *changes, experiment=None):
     printed = capsys.readouterr().err
     assert printed.startswith("error: ")
     return printed
+
+
+def test_cores_that_may_not_be_kept_awake_are_told_before_anything_starts(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(run_module, "awake_cores", partial(awake_cores, tmp_path / "latency"))
+    settings = {"keep_cores_awake": True, "directory": str(tmp_path / "runs")}
+    assert "leave keep_cores_awake out" in refusal(capsys, monkeypatch, ("run", settings))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_an_unknown_environment_is_refused_with_names_that_are_close(capsys, monkeypatch):

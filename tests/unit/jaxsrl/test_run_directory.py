@@ -100,6 +100,7 @@ CHANGES = {
     "run.supervision.bad_env_output": "drop_episode",
     "run.supervision.keep_spare": False,
     "run.partial": True,
+    "run.keep_cores_awake": True,
     "run.cluster": "local",
     "run.cluster_nodes": 2,
     "run.cluster_inference_servers": 1,
