@@ -31,6 +31,11 @@ class Group:
     contiguous: bool
     padded_lanes: int
 
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """Of the requests."""
+        return tuple([request.lane for request in self.requests])
+
 
 def compiled_sizes(num_lanes: int) -> list[int]:
     """Numbers of lanes that calls are compiled for: powers of two, and all lanes."""

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from jaxsrl.learner.mesh import Device
 from jaxsrl.params.store import ParamsStore
 
 _WAIT_SECONDS = 0.2
+_KEPT_KEYS = 256  # sets of lanes that shared a call: as many as eight lanes have
 
 
 @dataclasses.dataclass
@@ -79,20 +80,22 @@ class InferenceServer:
             self._agent_states = [
                 jax.device_put(take_rows(state, pool.shape.lane_rows(lane)), device) for lane in lanes
             ]
-            keys = row_keys(run_key, range(first_row, first_row + pool.num_rows))
-            self._lane_keys = [keys[pool.shape.lane_rows(lane)] for lane in lanes]
-            self._all_keys = keys
+            self._all_keys = row_keys(run_key, range(first_row, first_row + pool.num_rows))
+        # Gathering them is a call of its own, several times as long as the one that acts.
+        self._keys_of = lru_cache(_KEPT_KEYS)(self._gather_keys)
         if merge and jax.tree.leaves(self._agent_states):
             raise UserError(f"agent {agent.name} carries state between steps: use --run.inference-batching lane")
 
     def warm_up(self, params: Params) -> None:
         """Compiles every call size, so that nothing compiles while environments wait; `params` are placed as the store's."""
+        for lane in range(self._pool.num_lanes):
+            self._keys_of((lane,), self._rows_per_lane)
         sizes = compiled_sizes(self._pool.num_lanes) if self._merge else [1]
         for lanes in sizes:
             rows = lanes * self._rows_per_lane
             observation, is_first = blank_window(self._pool.spec, rows)
             steps = np.zeros(rows, np.uint32)
-            keys = self._lane_keys[0] if lanes == 1 else self._all_keys[:rows]
+            keys = self._keys_of(tuple(range(lanes)), rows)
             jax.block_until_ready(self._act(params, observation, self._agent_states[0], is_first, keys, steps))
 
     def run(self, should_stop: Callable[[], bool]) -> None:
@@ -134,7 +137,7 @@ class InferenceServer:
         sequence, t = divmod(first.step, self._pool.shape.rollout_length)
         slot = self._pool.views[sequence % self._pool.shape.num_slots]
         rows = slice(self._pool.shape.lane_rows(first.lane).start, self._pool.shape.lane_rows(last.lane).stop)
-        keys = self._lane_keys[first.lane] if len(group.requests) == 1 else self._all_keys[rows]
+        keys = self._keys_of(group.lanes, rows.stop - rows.start)
         steps = np.full(rows.stop - rows.start, first.step, np.uint32)
         acting = self._pool.access.act_rows(slot, t, rows)
         agent_state = act_in_slot(self._act, params, acting, self._agent_states[first.lane], keys, steps, version)
@@ -145,7 +148,7 @@ class InferenceServer:
         shape, size = self._pool.shape, self._rows_per_lane
         total = group.padded_lanes * size
         observation, is_first = blank_window(self._pool.spec, total)
-        steps, ids = np.zeros(total, np.uint32), np.zeros(total, np.int32)
+        steps = np.zeros(total, np.uint32)
         gathered: list[tuple[slice, ActRows]] = []
         for number, request in enumerate(group.requests):
             sequence, t = divmod(request.step, shape.rollout_length)
@@ -154,12 +157,21 @@ class InferenceServer:
             map_leaves(partial(_write_rows, here), self._pool.spec.observation, observation, acting.observation)
             is_first[..., here] = acting.is_first
             steps[here] = request.step
-            ids[here] = np.arange(rows.start, rows.stop)
             gathered.append((here, acting))
-        action, extras, _ = self._act(params, observation, self._agent_states[0], is_first, self._all_keys[ids], steps)
+        keys = self._keys_of(group.lanes, total)
+        action, extras, _ = self._act(params, observation, self._agent_states[0], is_first, keys, steps)
         action, extras = fetched((action, extras))
         for here, acting in gathered:
             acting.write(take(action, here), {name: values[here] for name, values in extras.items()}, version)
+
+    def _gather_keys(self, lanes: tuple[int, ...], total: int) -> Array:
+        """[total] typed keys of the lanes' rows, one lane after the other, and of row 0 where a call is padded."""
+        shape = self._pool.shape
+        ids = np.zeros(total, np.int32)
+        for number, lane in enumerate(lanes):
+            rows = shape.lane_rows(lane)
+            ids[number * self._rows_per_lane : (number + 1) * self._rows_per_lane] = np.arange(rows.start, rows.stop)
+        return self._all_keys[ids]
 
 
 def _write_rows(here: slice, leaf: LeafSpec, target: np.ndarray, values: np.ndarray) -> None:

@@ -225,6 +225,19 @@ def test_after_warming_up_nothing_compiles_while_environments_wait():
     assert server._act._cache_size() == compiled == 3
 
 
+@pytest.mark.parametrize("merge", [False, True])
+def test_keys_are_gathered_once_for_lanes_that_share_a_call_again_and_again(merge):
+    pool, store = FakePool([(0, 1)] * 4), ParamsStore(0)
+    store.publish(0, jnp.int32(0))
+    server = InferenceServer(pool, adding_agent(), store, jax.random.key(0), jax.devices()[0], merge)
+    server.warm_up(jnp.int32(0))
+    gathered = server._keys_of.cache_info().misses
+    for lanes in ([0], [3], [0, 2], [0, 1, 2, 3]) * 3:
+        server._serve(lanes)
+    # Of those, lanes 0 and 2 alone share a call that warming up does not know.
+    assert server._keys_of.cache_info().misses == gathered + merge
+
+
 def test_fetched_arrays_are_those_of_the_device_in_the_same_structure():
     tree = {"a": jnp.arange(6.0).reshape(2, 3), "b": (jnp.ones(2, jnp.int32), np.zeros(3, np.float32), ())}
     got, expected = fetched(tree), jax.device_get(tree)
