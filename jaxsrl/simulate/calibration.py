@@ -25,12 +25,12 @@ class Calibration:
         part_seconds: a core takes besides for a step of all rows of a worker.
         step_cv: standard deviation over mean of a step of one environment.
         act: (rows, seconds) of calls that act, with fetching and writing actions.
-        update: (rows, seconds) of updates of `rollout_length` steps.
+        update: (rows, seconds) of updates of `rollout_length` steps, each after so many steps as in a run.
         update_cores: that an update keeps busy, on average.
         update_flops: (rows, operations) of an update as the compiler counts them; () where it does not.
         rollout_length: T.
-        hand_over_seconds: that a step takes besides stepping and acting, half of it at the worker, half at who acts; fitted to one
-            run (`jaxsrl.simulate.compare.fitted`).
+        ring_seconds: that who acts takes to wake one worker.
+        hand_over_seconds: that a step takes a worker's core besides stepping; fitted to one run (`jaxsrl.simulate.compare.fitted`).
         copy_bytes_per_second: of memory, by one core.
         row_bytes: that a slot takes for a row, for all T steps.
         params_bytes: of one set of parameters.
@@ -48,6 +48,7 @@ class Calibration:
     update_cores: float
     update_flops: Points
     rollout_length: int
+    ring_seconds: float
     hand_over_seconds: float
     copy_bytes_per_second: float
     row_bytes: float
@@ -61,8 +62,9 @@ class Calibration:
         """A run on one machine like that of the calibration, whose learner computes on its cores."""
         seconds = at_rows(self.update, shape.num_rows) * shape.rollout_length / self.rollout_length
         costs = dataclasses.replace(self._costs(shape), update_seconds=seconds, sleep_seconds=sleep_seconds)
-        width = max(1, min(cores, round(self.update_cores)))
-        return Scenario(shape, max_policy_lag, cores, dataclasses.replace(costs, update_cores=width))
+        return Scenario(
+            shape, max_policy_lag, cores, dataclasses.replace(costs, update_cores=max(1.0, self.update_cores))
+        )
 
     def cluster(
         self, shape: PoolShape, cores: int, hosts: int, learners: int, links: Network, gpu_flops: float
@@ -90,9 +92,10 @@ class Calibration:
     def _costs(self, shape: PoolShape) -> Costs:
         return Costs(
             row_seconds=self.row_seconds,
-            part_seconds=self.part_seconds + self.hand_over_seconds / 2,
+            part_seconds=self.part_seconds + self.hand_over_seconds,
             step_cv=self.step_cv,
-            act=tuple((rows, seconds + self.hand_over_seconds / 2) for rows, seconds in self.act),
+            act=self.act,
+            ring_seconds=self.ring_seconds,
             update_seconds=0.0,
             slot_bytes=self.row_bytes * shape.num_rows * shape.rollout_length / self.rollout_length,
             params_bytes=self.params_bytes,

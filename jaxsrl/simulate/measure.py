@@ -25,6 +25,7 @@ from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.runtime.episode_log import EpisodeLog
 from jaxsrl.simulate.calibration import Calibration
+from jaxsrl.simulate.ring_time import ring_seconds
 
 _SECONDS = 1.0
 _COPIED_BYTES = 1 << 26
@@ -48,7 +49,7 @@ class _Trial:
         first = first_rows(self.slot)
         self._rows.reset(EpisodeReset((0,) * rows, (None,) * rows), first)
         first.begin_history()
-        self._fill()  # compiles
+        self.fill()  # compiles
 
     def times(self, seconds: float) -> tuple[list[float], list[float]]:
         """(of each step of all rows, of each call that acts for them)."""
@@ -56,7 +57,7 @@ class _Trial:
         acted: list[float] = []
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(stepped) < 2 * self._steps:
-            one, other = self._fill()
+            one, other = self.fill()
             stepped += one
             acted += other
         return stepped, acted
@@ -64,7 +65,7 @@ class _Trial:
     def close(self) -> None:
         self._rows.close()
 
-    def _fill(self) -> tuple[list[float], list[float]]:
+    def fill(self) -> tuple[list[float], list[float]]:
         """Fills the slot."""
         self._access.carry(self.slot, self.slot, slice(None))
         step_rows(self.slot, slice(0, self._steps)).prepare()
@@ -126,6 +127,7 @@ def measure(composed: Composed, name: str, act_rows: tuple[int, ...], update_row
         update_cores=updates[-1][2],
         update_flops=tuple((rows, flops) for rows, _, _, flops in updates if flops),
         rollout_length=composed.config.rollout_length,
+        ring_seconds=ring_seconds(),
         hand_over_seconds=0.0,
         copy_bytes_per_second=_copy_speed(),
         row_bytes=row_bytes,
@@ -168,22 +170,27 @@ def _time_update(agent: Agent, composed: Composed, rows: int) -> tuple[float, fl
         jax.block_until_ready((state, metrics))
         jax.block_until_ready(mesh.copy_params(state.params))
 
-    seconds, cores = _timed(once)
+    seconds, cores = _timed(once, trial.fill)
     trial.close()
     return seconds, cores, float(counted.get("flops", 0.0))
 
 
-def _timed(call: Callable[[], None]) -> tuple[float, float]:
-    """(median seconds of a call, processor seconds a second)."""
+def _timed(call: Callable[[], None], before: Callable[[], Any]) -> tuple[float, float]:
+    """(median seconds of a call, processor seconds a second), with `before`, which is not timed, between two calls.
+
+    In a run too, an update follows steps: its data are no longer in the caches, and the threads it is divided among sleep.
+    """
     call()
     times: list[float] = []
-    begin, cpu = time.perf_counter(), time.process_time()
+    cpu = 0.0
+    begin = time.perf_counter()
     while len(times) < 5 or time.perf_counter() - begin < _SECONDS:
-        start = time.perf_counter()
+        before()
+        cpu_before, start = time.process_time(), time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    cores = (time.process_time() - cpu) / (time.perf_counter() - begin)
-    return statistics.median(times), cores
+        cpu += time.process_time() - cpu_before
+    return statistics.median(times), cpu / sum(times)
 
 
 def _copy_speed() -> float:

@@ -17,11 +17,12 @@ class Costs:
         part_seconds: of a core, a step of all rows that a worker steps together, besides.
         step_cv: standard deviation over mean of one environment's step.
         sleep_seconds: that a step takes besides, without a core.
+        ring_seconds: that who acts takes besides, for each worker of the lane, to wake it.
         wake_seconds: from telling a sleeping process or thread until it runs.
         act: (rows, seconds) of calls that act, in order of rows; linear between, proportional beyond.
         acts_on_device: whether acting takes the accelerator, and not a core.
         update_seconds: of an update, alone on the machine.
-        update_cores: that an update keeps busy; 0 where it takes the accelerator.
+        update_cores: that an update keeps busy, at least 1; 0 where it takes the accelerator.
         slot_bytes: of one host's trajectory of one update.
         params_bytes: of one set of parameters; gradients are as large.
         gradients_an_update: all-reduces of gradients in an update.
@@ -33,9 +34,10 @@ class Costs:
     update_seconds: float
     step_cv: float = 0.0
     sleep_seconds: float = 0.0
+    ring_seconds: float = 0.0
     wake_seconds: float = 0.0
     acts_on_device: bool = False
-    update_cores: int = 0
+    update_cores: float = 0.0
     slot_bytes: float = 0.0
     params_bytes: float = 0.0
     gradients_an_update: int = 16
@@ -43,7 +45,8 @@ class Costs:
     def __post_init__(self) -> None:
         if not self.act:
             raise UserError("the costs of acting must have at least one (rows, seconds): got none")
-        for name in ("row_seconds", "part_seconds", "update_seconds", "step_cv", "sleep_seconds", "wake_seconds"):
+        not_negative = "row_seconds", "part_seconds", "step_cv", "sleep_seconds", "ring_seconds", "wake_seconds"
+        for name in (*not_negative, "update_seconds"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative: got {getattr(self, name)}")
 

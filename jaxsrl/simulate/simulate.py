@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxsrl.simulate.events import Clock, Device, Link, Processor
 from jaxsrl.simulate.host import Host
-from jaxsrl.simulate.scenario import Scenario
+from jaxsrl.simulate.scenario import Costs, Scenario
 
 _WARM_UP = 4
 _MAX_EVENTS = 30_000_000
@@ -74,7 +74,8 @@ class _Learner:
     def update(self) -> None:
         """Begins; tells when it is done."""
         costs, begin = self._scenario.costs, self._clock.now
-        left = [max(1, costs.update_cores)]
+        jobs = _jobs(costs)
+        left = [len(jobs)]
 
         def part_done() -> None:
             left[0] -= 1
@@ -82,11 +83,11 @@ class _Learner:
                 self.busy_seconds += self._clock.now - begin
                 self._together.learner_is_done()
 
-        for _ in range(left[0]):
+        for seconds in jobs:
             if costs.update_cores and self._cores is not None:
-                self._cores.work(costs.update_seconds, part_done)
+                self._cores.work(seconds, part_done)
             else:
-                self.device.work(costs.update_seconds, part_done)
+                self.device.work(seconds, part_done)
 
     def publish(self, version: int) -> None:
         """Parameters go out, and slots are given back."""
@@ -97,6 +98,12 @@ class _Learner:
             else:
                 self.out_of.send(self._scenario.costs.params_bytes, lambda host=host: host.publish(version))
                 self._clock.after(self._scenario.network.latency_seconds, lambda host=host: host.release(version))  # pyright: ignore
+
+
+def _jobs(costs: Costs) -> list[float]:
+    """Seconds of the threads of an update: together they take `update_cores` cores for as long as it takes alone."""
+    whole, part = divmod(max(1.0, costs.update_cores), 1.0)
+    return [costs.update_seconds] * int(whole) + [part * costs.update_seconds] * (part > 0)
 
 
 class _Together:

@@ -4,11 +4,17 @@ import dataclasses
 
 import pytest
 
+import jaxsrl.simulate.compare
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape
+from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config import RunConfig
+from jaxsrl.experiment import Composed
 from jaxsrl.simulate.calibration import Calibration, at_rows, load_calibration
-from jaxsrl.simulate.compare import predict_here, with_hand_over
+from jaxsrl.simulate.compare import Point, compare, predict_here, with_hand_over
 from jaxsrl.simulate.predict import MSRL, Cluster, predict
 from jaxsrl.simulate.scenario import Costs, Network, Scenario
 from jaxsrl.simulate.simulate import simulate
@@ -56,6 +62,21 @@ def test_one_core_does_one_thing_at_a_time():
     work = STEPS * (2 * (2e-3 + ROWS * 1e-3) + 2 * COSTS.act_seconds(ROWS)) + 0.05
     scenario = Scenario(shape(workers=2), 1, 1, COSTS)
     assert speed(scenario) == pytest.approx(2 * ROWS * STEPS / work, rel=0.01)
+
+
+@pytest.mark.parametrize("width", [1.0, 1.25, 2.5])
+def test_an_update_takes_the_cores_it_keeps_busy_for_as_long_as_it_takes_alone(width):
+    only_learns = dataclasses.replace(COSTS, row_seconds=0.0, part_seconds=0.0, act=((1, 0.0),), update_cores=width)
+    one_core, enough = (speed(Scenario(shape(), 1, cores, only_learns)) for cores in (1, 3))
+    assert enough == pytest.approx(ROWS * STEPS / 0.05, rel=1e-3)
+    assert one_core == pytest.approx(enough / width, rel=1e-3)
+
+
+def test_who_acts_rings_for_every_worker_of_a_lane():
+    step, act, ring = 2e-3 + ROWS * 1e-3, COSTS.act_seconds(4 * ROWS), 1e-3
+    shared = PoolShape(4, 1, 4, ROWS, STEPS, 3)
+    scenario = Scenario(shared, 1, MANY_CORES, dataclasses.replace(COSTS, ring_seconds=ring))
+    assert speed(scenario) == pytest.approx(4 * ROWS / (step + act + 4 * ring), rel=1e-3)
 
 
 def test_rows_that_sleep_need_no_core():
@@ -117,6 +138,7 @@ def calibration() -> Calibration:
         update_cores=1.6,
         update_flops=((64, 1e9), (128, 2e9)),
         rollout_length=4,
+        ring_seconds=3e-6,
         hand_over_seconds=5e-5,
         copy_bytes_per_second=1e10,
         row_bytes=1e3,
@@ -151,6 +173,21 @@ def test_scenarios_that_make_no_sense_are_refused():
         Scenario(shape(), 1, 1, COSTS, hosts=2)
     with pytest.raises(UserError, match="several learners"):
         Scenario(shape(), 1, 1, COSTS, learners=2)
+
+
+def test_the_fastest_run_of_a_point_counts_and_the_slowest_is_told(monkeypatch):
+    speeds = iter([100.0, 300.0, 200.0, 250.0, 150.0, 275.0])  # both points in turn
+    monkeypatch.setattr(jaxsrl.simulate.compare, "_measured", lambda *_: next(speeds))
+    monkeypatch.setattr(jaxsrl.simulate.compare, "predict_here", lambda *_: 240.0)
+    environment = EnvSpec("Test-v0", ArraySpec((1,), "float32"), DiscreteSpec(2))
+    agent = make_ppo(PPOConfig(), environment, NetworkConfig())
+    composed = Composed(agent, EnvConfig(id="CartPole-v1").source(), environment, RunConfig())
+    found = compare(calibration(), composed, (Point(64, 1), Point(128, 2)))
+    assert [(one["rows"], one["measured"], one["slowest"]) for one in found] == [
+        (64, 200.0, 100.0),
+        (128, 300.0, 250.0),
+    ]
+    assert [one["error"] for one in found] == pytest.approx([0.2, -0.2])
 
 
 def test_the_hand_over_is_what_is_missing_of_a_measured_run():
