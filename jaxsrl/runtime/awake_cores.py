@@ -16,8 +16,8 @@ _NO_LATENCY = bytes(4)  # microseconds that a wake-up may take, as a 32-bit inte
 def awake_cores(latency_file: Path = _LATENCY_FILE) -> Iterator[None]:
     """Keeps all cores of this machine from sleeping until the context ends, or this process does, however it ends.
 
-    For runs whose environments wait rather than compute: there every step pays for some four wake-ups of cores that went to sleep,
-    and for what they forgot, which on a virtual machine takes a millisecond (docs/distribution_policies.md). It costs power, and
+    For runs whose environments wait rather than compute: there every step pays for wake-ups of cores that went to sleep, and for
+    what they forgot: on a virtual machine half a millisecond of 5.9 (16 rows, docs/distribution_policies.md). It costs power, and
     where all cores compute anyway it gains nothing.
 
     Args:
@@ -28,8 +28,8 @@ def awake_cores(latency_file: Path = _LATENCY_FILE) -> Iterator[None]:
     """
     try:
         descriptor = os.open(
-            latency_file, os.O_WRONLY | os.O_CLOEXEC
-        )  # no worker keeps it open when this process is gone
+            latency_file, os.O_WRONLY
+        )  # not inherited: no worker keeps it open when this process is gone
     except OSError as error:
         raise UserError(f"cores cannot be kept awake: {_advice(latency_file, error)}") from error
     try:

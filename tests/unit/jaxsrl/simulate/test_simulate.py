@@ -1,6 +1,7 @@
 """Simulated runs against closed forms for cases that have one."""
 
 import dataclasses
+import time
 
 import pytest
 
@@ -13,8 +14,9 @@ from envpool_bridge.layout import PoolShape
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config import RunConfig
 from jaxsrl.experiment import Composed
+from jaxsrl.simulate import measure
 from jaxsrl.simulate.calibration import Calibration, at_rows, load_calibration
-from jaxsrl.simulate.compare import Point, compare, predict_here, with_hand_over
+from jaxsrl.simulate.compare import Point, compare, fitted, predict_here, with_hand_over
 from jaxsrl.simulate.predict import MSRL, Cluster, predict
 from jaxsrl.simulate.scenario import Costs, Network, Scenario
 from jaxsrl.simulate.simulate import simulate
@@ -188,6 +190,23 @@ def test_the_fastest_run_of_a_point_counts_and_the_slowest_is_told(monkeypatch):
         (128, 300.0, 250.0),
     ]
     assert [one["error"] for one in found] == pytest.approx([0.2, -0.2])
+
+
+def test_a_calibration_is_fitted_to_the_fastest_of_its_reference_runs(monkeypatch):
+    speeds, config = iter([100.0, 400.0, 300.0, 200.0]), RunConfig()
+    monkeypatch.setattr(jaxsrl.simulate.compare, "_config", lambda *_: config)
+    monkeypatch.setattr(jaxsrl.simulate.compare, "_measured", lambda *_: next(speeds))
+    monkeypatch.setattr(jaxsrl.simulate.compare, "predict_here", lambda *_: 240.0)
+    monkeypatch.setattr(jaxsrl.simulate.compare, "with_hand_over", lambda _, __, measured: measured)
+    assert fitted(calibration(), None, 1.0) == 400.0
+
+
+def test_what_comes_before_a_timed_call_is_done_each_time_and_not_timed(monkeypatch):
+    monkeypatch.setattr(measure, "_SECONDS", 0.0)
+    done = []
+    seconds, _ = measure._timed(lambda: done.append("call"), lambda: (done.append("before"), time.sleep(0.01)))
+    assert done == ["call", *["before", "call"] * 5]
+    assert seconds < 0.01
 
 
 def test_the_hand_over_is_what_is_missing_of_a_measured_run():
