@@ -20,6 +20,7 @@ class BenchPool:
         envs_per_worker: environments each steps.
         lanes_per_worker: lanes that each worker alternates between.
         workers_per_lane: workers that share a lane, and wait for each other; 0 for all of them.
+        busy: processes that compute all the time beside every contender, as other people's work does.
         seconds: that each contender steps.
         json: print one JSON object instead of a table.
     """
@@ -30,6 +31,7 @@ class BenchPool:
     envs_per_worker: int = 64
     lanes_per_worker: int = 1
     workers_per_lane: int = 0
+    busy: int = 0
     seconds: float = 5.0
     json: bool = False
 
@@ -264,7 +266,7 @@ def run_bench(bench: Bench) -> None:
 
         env = EnvConfig(bench.env, suite=bench.suite)  # pyright: ignore[reportArgumentType]
         lanes = bench.lanes_per_worker, bench.workers_per_lane
-        result = bench_pool(env, bench.workers, bench.envs_per_worker, bench.seconds, *lanes)
+        result = bench_pool(env, bench.workers, bench.envs_per_worker, bench.seconds, *lanes, busy=bench.busy)
         show(result, bench.json, "bench pool")
     elif isinstance(bench, BenchTrain):
         from jaxsrl.bench.train import bench_train

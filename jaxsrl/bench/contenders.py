@@ -54,6 +54,13 @@ for line in sys.stdin:
     print(done / (time.perf_counter() - start), flush=True)
 """
 
+_BUSY = """
+import os, sys
+while os.getppid() == int(sys.argv[1]):
+    for _ in range(1_000_000):
+        pass
+"""
+
 _NATIVE = """
 import json, sys, time
 from envpool_bridge.adapters.environment import EnvConfig
@@ -81,6 +88,18 @@ def bare_processes(env: EnvConfig, workers: int, envs_per_worker: int) -> contex
 def native_alone(env: EnvConfig, num_envs: int) -> contextlib.AbstractContextManager[Stepper]:
     """A native vector environment in a process of its own, stepped by a loop that does nothing else."""
     return _processes(_NATIVE, env, 1, num_envs)
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Processes that compute and want nothing, as long as this one lives."""
+    processes = [subprocess.Popen([sys.executable, "-c", _BUSY, str(os.getpid())]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ alone in one process. All contenders take turns in short rounds, so that a machi
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import statistics
 import time
@@ -26,7 +27,14 @@ from envpool_bridge.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.specs import EnvSpec
 from envpool_bridge.tree import take, write
-from jaxsrl.bench.contenders import Stepper, bare_processes, gymnasium_vector, installed_rivals, native_alone
+from jaxsrl.bench.contenders import (
+    Stepper,
+    bare_processes,
+    busy_processes,
+    gymnasium_vector,
+    installed_rivals,
+    native_alone,
+)
 from jaxsrl.bench.in_process import in_this_process
 from jaxsrl.bench.random_actions import random_actions
 
@@ -68,7 +76,8 @@ def bench_pool(
     seconds: float,
     lanes_per_worker: int = 1,
     workers_per_lane: int = 0,
-    rounds: int = 5,
+    rounds: int = 20,
+    busy: int = 0,
 ) -> dict[str, Any]:
     """Env steps per second of the pool, of its limit, and of other vector environments with as many environments.
 
@@ -84,16 +93,19 @@ def bench_pool(
             random actions take none.
         workers_per_lane: 0 for all of them: one call acts for all rows, for which every worker waits for the slowest. With 1
             each goes on as soon as its own rows are acted for, which pays where steps take long.
-        rounds: turns that `seconds` are divided into.
+        rounds: turns that `seconds` are divided into; many short ones, because the speed of a machine drifts within seconds.
+        busy: processes that compute all the time beside every contender, as other people's work does.
 
     Returns:
         Medians over rounds, and ratios that are medians of the rounds' ratios.
 
     Raises:
-        UserError: a number is not positive, or does not divide, or the environment is not stepped by processes.
+        UserError: a number is not positive (`busy`: negative), or does not divide, or no processes step the environment.
     """
     sizes = _Sizes(workers, envs_per_worker, lanes_per_worker, workers_per_lane or workers)
     _require_positive(rounds=rounds, seconds=seconds)
+    if busy < 0:
+        raise UserError(f"busy must be 0 or more processes: got {busy}")
     source = env.source()
     spec = source.spec()
     results: dict[str, list[float]] = {}
@@ -101,12 +113,13 @@ def bench_pool(
         steppers = {
             name: stack.enter_context(contender) for name, contender in _contenders(env, source, spec, sizes).items()
         }
+        stack.enter_context(busy_processes(busy))
         for stepper in steppers.values():
             stepper(min(0.3, seconds / rounds))  # caches, clocks
         for _ in range(rounds):
             for name, stepper in steppers.items():
                 results.setdefault(name, []).append(stepper(seconds / rounds))
-    return _report(env, spec, results, sizes)
+    return _report(env, spec, results, sizes, busy)
 
 
 def _require_positive(**values: float) -> None:
@@ -132,7 +145,7 @@ def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, sizes: _Sizes)
     }
 
 
-def _report(env: EnvConfig, spec: EnvSpec, results: dict[str, list[float]], sizes: _Sizes) -> dict[str, Any]:
+def _report(env: EnvConfig, spec: EnvSpec, results: dict[str, list[float]], sizes: _Sizes, busy: int) -> dict[str, Any]:
     speed = {name: statistics.median(values) for name, values in results.items()}
     rivals = [name for name in results if name != "pool"]
 
@@ -150,6 +163,7 @@ def _report(env: EnvConfig, spec: EnvSpec, results: dict[str, list[float]], size
         "env_id": env.id,
         "suite": env.suite,
         **dataclasses.asdict(sizes),
+        "busy": busy,
         "env_steps_per_second": speed["pool"],
         "frames_per_second": speed["pool"] * spec.action_repeat,
         **speeds,
@@ -167,22 +181,29 @@ def _pool(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Steppe
     pinned = isinstance(source, GymnasiumSource) and shape.num_workers == len(os.sched_getaffinity(0))
     cores = tuple(range(shape.num_workers)) if pinned else ()
     with EnvPool(source, shape, PoolOptions(cores=cores), spec=spec) as pool:
+        turns = itertools.count(
+            1
+        )  # over all rounds: slots are given back as often as they are filled, however short a round is
         rows = [range(part.start, part.stop) for part in map(shape.part_rows, range(shape.num_parts))]
         pool.start([GymnasiumReset(tuple(part)) for part in rows])
 
         def step(seconds: float) -> float:
-            done, turn, start = 0, 0, time.perf_counter()
+            done, start = 0, time.perf_counter()
             end = start + seconds
             while time.perf_counter() < end:
                 for lane in pool.wait_ready(1.0):
-                    turn = (turn + 1) % 97
-                    write(pool.next_action(lane), actions[turn])
+                    turn = next(turns)
+                    write(pool.next_action(lane), actions[turn % 97])
                     pool.post_actions(lane)
                     done += shape.rows_per_lane
-                    if turn % _ROLLOUT_LENGTH == 0:  # now and then: whatever is full is done with
-                        full = pool.acquire(0.0)
-                        if full is not None:
-                            pool.release(full)
+                    if turn % _ROLLOUT_LENGTH == 0:  # now and then
+                        _give_back(pool)
             return done / (time.perf_counter() - start)
 
         yield step
+
+
+def _give_back(pool: EnvPool) -> None:
+    """Whatever is full is done with."""
+    while (full := pool.acquire(0.0)) is not None:
+        pool.release(full)

@@ -3,18 +3,25 @@
 import contextlib
 import dataclasses
 import json
+import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 import jaxsrl.bench.gpu
 import jaxsrl.bench.plans
+import jaxsrl.bench.pool
 import jaxsrl.bench.sleep
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.errors import UserError
+from envpool_bridge.layout import PoolShape
 from jaxsrl.bench.cold_call import microseconds_after
+from jaxsrl.bench.contenders import busy_processes
 from jaxsrl.bench.plans import bench_plans
+from jaxsrl.bench.pool import bench_pool
 from jaxsrl.bench.recurrent import bench_recurrent
 from jaxsrl.bench.sleep import SleepBench, bench_sleep
 from jaxsrl.bench.train import bench_train
@@ -44,14 +51,58 @@ def test_a_short_training_run_is_measured(capsys):
 
 def test_the_pool_is_measured_against_every_rival_in_one_json_object():
     command = [sys.executable, "-m", "jaxsrl.cli", "bench", "pool", "--workers", "1", "--envs-per-worker", "2"]
-    done = subprocess.run([*command, "--seconds", "0.25", "--json"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*command, "--busy", "1", "--seconds", "0.4", "--json"], capture_output=True, text=True, check=True
+    )
     result = json.loads(done.stdout)
     rivals = ("limit", "sync_vector_env", "async_vector_env")
     for rival in rivals:
         assert result[f"ratio_to_{rival}"] > 0.0
-        assert len(result["rounds"][rival]) == len(result["rounds"]["pool"]) == 5
-    assert (result["env_id"], result["workers"], result["envs_per_worker"]) == ("CartPole-v1", 1, 2)
+        assert len(result["rounds"][rival]) == len(result["rounds"]["pool"]) == 20
+    assert (result["env_id"], result["workers"], result["envs_per_worker"], result["busy"]) == ("CartPole-v1", 1, 2, 1)
     assert min(result["rounds"]["pool"]) <= result["env_steps_per_second"] <= max(result["rounds"]["pool"])
+
+
+def test_the_pool_goes_on_however_short_its_rounds_are():
+    source = EnvConfig("CartPole-v1").source()
+    with jaxsrl.bench.pool._pool(source, source.spec(), PoolShape(1, 1, 1, 2, 32, 3)) as step:
+        step(1.0)  # until the worker is there
+        assert all(step(0.001) > 0.0 for _ in range(150))  # less than a rollout each, more than the ring in all
+
+
+def test_a_negative_number_of_busy_processes_is_refused():
+    with pytest.raises(UserError, match="0 or more processes: got -1"):
+        bench_pool(EnvConfig("CartPole-v1"), 1, 2, 0.1, busy=-1)
+
+
+def _children_of(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def _computed_seconds(process: int) -> float:
+    return int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[11]) / os.sysconf("SC_CLK_TCK")
+
+
+def test_busy_processes_compute_until_their_time_is_over():
+    before = set(_children_of(os.getpid()))
+    with busy_processes(2):
+        children = set(_children_of(os.getpid())) - before
+        time.sleep(0.4)
+        assert [_computed_seconds(child) > 0.05 for child in children] == [True, True]
+    assert set(_children_of(os.getpid())) == before
+
+
+def test_busy_processes_end_with_a_process_that_is_killed():
+    script = "from jaxsrl.bench.contenders import busy_processes\nwith busy_processes(1):\n    print(flush=True)\n    input()"
+    parent = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    parent.stdout.readline()
+    (child,) = _children_of(parent.pid)
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 5.0
+    while Path(f"/proc/{child}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_rows_have_the_columns_of_the_table_they_are_appended_to():

@@ -3,15 +3,12 @@
 import errno
 import os
 import random
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from envpool_bridge import segment
-from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.errors import LayoutMismatchError, SegmentTooLargeError, UserError
 from envpool_bridge.layout import ALIGNMENT, PoolShape, make_layout
 from envpool_bridge.ring import Command, Counters, SlotState
@@ -171,46 +168,3 @@ def test_slots_follow_the_model_of_a_bounded_queue(ring, seed):
         states = [counters.state(s, leased=s < leased) for s in range(released, released + SHAPE.num_slots + 1)]
         assert states[-1] is SlotState.FREE
         assert states.count(SlotState.FULL) == min(committed) - leased
-
-
-def test_a_wait_ends_at_its_deadline():
-    bell = Doorbell()
-    start = time.monotonic()
-    assert Waiter(bell).wait(lambda: False, 0.05) is False
-    assert 0.05 <= time.monotonic() - start < 0.5
-    bell.close()
-
-
-def test_no_ring_is_lost_between_looking_and_sleeping():
-    bell, there, seen = Doorbell(), Doorbell(), [0, 0]
-
-    def answer():
-        waiter = Waiter(bell)
-        for turn in range(1, 2001):
-            assert waiter.wait(lambda turn=turn: seen[0] >= turn, 5.0)
-            seen[1] = turn
-            there.ring()
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    waiter = Waiter(there)
-    for turn in range(1, 2001):
-        seen[0] = turn
-        bell.ring()
-        assert waiter.wait(lambda turn=turn: seen[1] >= turn, 5.0)
-    thread.join()
-    bell.close()
-    there.close()
-
-
-def test_a_watched_descriptor_wakes_the_waiter():
-    bell = Doorbell()
-    read, write = os.pipe()
-    woken = []
-    os.write(write, b"x")
-    waiter = Waiter(bell, (read,))
-    assert waiter.wait(lambda: bool(woken), 5.0, lambda: woken.append(os.read(read, 1)))
-    assert woken == [b"x"]
-    for descriptor in (read, write):
-        os.close(descriptor)
-    bell.close()

@@ -1,0 +1,111 @@
+"""Waiting for other processes: no ring is lost, every wait ends, and who waits does not stand in the way of who computes."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from envpool_bridge import doorbell
+from envpool_bridge.doorbell import Doorbell, Waiter
+
+
+@pytest.fixture
+def bell():
+    made = Doorbell()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def yields(monkeypatch):
+    """Appends how long each yield is to take; what was appended is how often the core was yielded."""
+    taken = []
+
+    def take_long_or_not():
+        taken.append(take_long_or_not.seconds)
+        time.sleep(take_long_or_not.seconds)
+
+    monkeypatch.setattr(doorbell, "sched_yield", take_long_or_not)
+    return take_long_or_not, taken
+
+
+def test_a_wait_ends_at_its_deadline(bell):
+    start = time.monotonic()
+    assert Waiter(bell).wait(lambda: False, 0.05) is False
+    assert 0.05 <= time.monotonic() - start < 0.5
+
+
+def test_no_ring_is_lost_between_looking_and_sleeping(bell):
+    there, seen = Doorbell(), [0, 0]
+
+    def answer():
+        waiter = Waiter(bell)
+        for turn in range(1, 2001):
+            assert waiter.wait(lambda turn=turn: seen[0] >= turn, 5.0)
+            seen[1] = turn
+            there.ring()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    waiter = Waiter(there)
+    for turn in range(1, 2001):
+        seen[0] = turn
+        bell.ring()
+        assert waiter.wait(lambda turn=turn: seen[1] >= turn, 5.0)
+    thread.join()
+    there.close()
+
+
+def test_a_watched_descriptor_wakes_the_waiter(bell):
+    read, write = os.pipe()
+    woken = []
+    os.write(write, b"x")
+    waiter = Waiter(bell, (read,))
+    assert waiter.wait(lambda: bool(woken), 5.0, lambda: woken.append(os.read(read, 1)))
+    assert woken == [b"x"]
+    for descriptor in (read, write):
+        os.close(descriptor)
+
+
+def test_a_waiter_yields_the_core_while_nobody_else_wants_it(bell, yields):
+    yielding, taken = yields
+    yielding.seconds = 0.0
+    asked = []
+    assert Waiter(bell, spin_seconds=5.0).wait(lambda: asked.append(1) or len(asked) > 3, 5.0)
+    assert len(taken) == 3  # after the first look, before each of the others
+
+
+def test_a_waiter_whose_core_was_taken_sleeps_instead_of_yielding_again(bell, yields):
+    yielding, taken = yields
+    yielding.seconds = 0.002
+    waiter = Waiter(bell, spin_seconds=5.0)
+    for _ in range(3):
+        assert not waiter.wait(lambda: False, 0.01)
+    assert len(taken) == 1
+
+
+def test_a_core_that_was_taken_is_noticed_though_the_wait_is_over(bell, yields):
+    yielding, taken = yields
+    yielding.seconds = 0.002
+    waiter = Waiter(bell, spin_seconds=5.0)
+    assert waiter.wait(lambda: bool(taken), 5.0)
+    assert not waiter.wait(lambda: False, 0.01)
+    assert len(taken) == 1
+
+
+def test_a_waiter_tries_again_to_yield_after_a_while(bell, yields):
+    yielding, taken = yields
+    yielding.seconds = 0.002
+    waiter = Waiter(bell, spin_seconds=5.0)
+    assert not waiter.wait(lambda: False, 0.11)
+    assert not waiter.wait(lambda: False, 0.01)
+    assert len(taken) == 2
+
+
+def test_a_waiter_that_spins_ends_at_its_deadline(bell, yields):
+    yielding, _ = yields
+    yielding.seconds = 0.0
+    start = time.monotonic()
+    assert not Waiter(bell, spin_seconds=5.0).wait(lambda: False, 0.01)
+    assert time.monotonic() - start < 1.0
