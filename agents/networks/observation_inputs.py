@@ -47,8 +47,9 @@ class ObservationInputs:
 
         Returns:
             float32 features [..., D] of a leaf, images as they are, an EntitySet of a set where the torso is for those; of
-            several leaves, a dict by name. An image torso wants one batch axis: with one, [T, B] becomes [B * T], which
-            `restore` takes back.
+            several leaves, a dict by name. [T, B] becomes [B * T], which `restore` takes back: convolutions want one batch
+            axis, and the gradient of a dense layer over two is copied and multiplied at half the speed on processors
+            (docs/benchmarks.md).
         """
         values = [lookup(observation, path) for path, _ in self.leaves]
         if self._flattens(observation):
@@ -66,7 +67,7 @@ class ObservationInputs:
 
     def _flattens(self, observation: Observation) -> bool:
         path, leaf = self.leaves[0]
-        return bool(self.images) and lookup(observation, path).ndim > len(leaf.shape) + 1
+        return lookup(observation, path).ndim == len(leaf.shape) + 2
 
     def _encode(self, leaf: LeafSpec, x: Array) -> Array:
         if isinstance(leaf, DiscreteSpec):

@@ -1,6 +1,7 @@
 """Observations with structure: every leaf has its part, under its own name."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,28 @@ def test_discrete_leaves_become_one_hot_vectors_and_arrays_are_flattened():
         encoded["keys"], np.concatenate([np.eye(2)[keys[:, 0]], np.eye(3)[keys[:, 1]]], axis=-1)
     )
     assert {value.dtype for value in encoded.values()} == {jnp.dtype("float32")}
+
+
+def test_steps_and_rows_are_one_axis_within_a_network_and_two_outside():
+    inputs = inputs_of(SPEC, "mlp")
+    observation = draw(OBSERVATION, (3, 5))
+    by_rows = map_leaves(lambda x: np.concatenate([x[:, row] for row in range(5)]), observation)
+    together, alone = inputs.encode(observation), inputs.encode(by_rows)
+    for name, value in together.items():
+        np.testing.assert_array_equal(value, alone[name])
+    restored = inputs.restore(observation, {"head": together["arm/0"]})["head"]
+    np.testing.assert_array_equal(restored, observation["arm"][0].reshape(3, 5, 4))
+
+
+def test_the_gradient_of_a_dense_layer_sums_over_one_axis():
+    """Over two it is copied, and takes twice as long on processors."""
+    spec = EnvSpec("vectors", ArraySpec((4,), "float32"), DiscreteSpec(2))
+    net = make_actor_critic(NetworkConfig(hidden_sizes=(8, 8)), spec)
+    params = net.init(jax.random.key(0))
+    text = str(jax.make_jaxpr(jax.grad(lambda p: net.value(p, jnp.ones((3, 5, 4))).sum()))(params))
+    contracted = re.findall(r"dot_general\[\s*dimension_numbers=\(\(\[([\d, ]*)\]", text)
+    assert len(contracted) == 8  # three layers forwards; backwards, three of weights and two of inputs
+    assert all(re.fullmatch(r"\d", axes) for axes in contracted)
 
 
 # Convolutions are slow to compile: test_networks.py has the other of each pair.
