@@ -70,6 +70,25 @@ def test_the_pool_goes_on_however_short_its_rounds_are():
         assert all(step(0.001) > 0.0 for _ in range(150))  # less than a rollout each, more than the ring in all
 
 
+def test_every_contender_is_measured_beside_the_busy_processes(monkeypatch):
+    busy = []
+
+    @contextlib.contextmanager
+    def beside(count):
+        busy.append(count)
+        yield
+        busy.clear()
+
+    def contender():
+        return contextlib.nullcontext(lambda seconds: float(busy == [3]))
+
+    monkeypatch.setattr(jaxsrl.bench.pool, "busy_processes", beside)
+    monkeypatch.setattr(jaxsrl.bench.pool, "_contenders", lambda *_: {"pool": contender(), "limit": contender()})
+    result = bench_pool(EnvConfig("CartPole-v1"), 1, 2, 0.1, busy=3)
+    assert result["rounds"] == {"pool": [1.0] * 20, "limit": [1.0] * 20}
+    assert busy == []
+
+
 def test_a_negative_number_of_busy_processes_is_refused():
     with pytest.raises(UserError, match="0 or more processes: got -1"):
         bench_pool(EnvConfig("CartPole-v1"), 1, 2, 0.1, busy=-1)
