@@ -181,9 +181,8 @@ def _pool(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Steppe
     pinned = isinstance(source, GymnasiumSource) and shape.num_workers == len(os.sched_getaffinity(0))
     cores = tuple(range(shape.num_workers)) if pinned else ()
     with EnvPool(source, shape, PoolOptions(cores=cores), spec=spec) as pool:
-        turns = itertools.count(
-            1
-        )  # over all rounds: slots are given back as often as they are filled, however short a round is
+        # Counted over all rounds: slots are given back as often as they are filled, however short a round is.
+        turns = itertools.count(1)
         rows = [range(part.start, part.stop) for part in map(shape.part_rows, range(shape.num_parts))]
         pool.start([GymnasiumReset(tuple(part)) for part in rows])
 
