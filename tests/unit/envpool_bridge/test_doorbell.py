@@ -19,15 +19,14 @@ def bell():
 
 @pytest.fixture
 def yields(monkeypatch):
-    """Appends how long each yield is to take; what was appended is how often the core was yielded."""
-    taken = []
+    """Makes each yield take so many seconds; returns a list that has an entry for each."""
 
-    def take_long_or_not():
-        taken.append(take_long_or_not.seconds)
-        time.sleep(take_long_or_not.seconds)
+    def take(seconds):
+        taken = []
+        monkeypatch.setattr(doorbell, "sched_yield", lambda: taken.append(time.sleep(seconds)))
+        return taken
 
-    monkeypatch.setattr(doorbell, "sched_yield", take_long_or_not)
-    return take_long_or_not, taken
+    return take
 
 
 def test_a_wait_ends_at_its_deadline(bell):
@@ -70,34 +69,24 @@ def test_a_watched_descriptor_wakes_the_waiter(bell):
 
 def test_a_waiter_yields_the_core_while_nobody_else_wants_it(bell, yields, monkeypatch):
     monkeypatch.setattr(doorbell, "_TAKEN_SECONDS", 60.0)  # whatever else runs beside this test
-    yielding, taken = yields
-    yielding.seconds = 0.0
+    taken = yields(0.0)
     asked = []
     assert Waiter(bell, spin_seconds=5.0).wait(lambda: asked.append(1) or len(asked) > 3, 5.0)
     assert len(taken) == 3  # after the first look, before each of the others
 
 
-def test_a_waiter_whose_core_was_taken_sleeps_instead_of_yielding_again(bell, yields):
-    yielding, taken = yields
-    yielding.seconds = 0.002
+@pytest.mark.parametrize("in_time", [False, True])
+def test_a_waiter_whose_core_was_taken_sleeps_instead_of_yielding_again(bell, yields, monkeypatch, in_time):
+    monkeypatch.setattr(doorbell, "_REST_SECONDS", 60.0)
+    taken = yields(0.002)
     waiter = Waiter(bell, spin_seconds=5.0)
-    for _ in range(3):
-        assert not waiter.wait(lambda: False, 0.01)
-    assert len(taken) == 1
-
-
-def test_a_core_that_was_taken_is_noticed_though_the_wait_is_over(bell, yields):
-    yielding, taken = yields
-    yielding.seconds = 0.002
-    waiter = Waiter(bell, spin_seconds=5.0)
-    assert waiter.wait(lambda: bool(taken), 5.0)
+    assert waiter.wait(lambda: in_time and bool(taken), 0.01) is in_time  # noticed though what was waited for is there
     assert not waiter.wait(lambda: False, 0.01)
     assert len(taken) == 1
 
 
 def test_a_waiter_tries_again_to_yield_after_a_while(bell, yields):
-    yielding, taken = yields
-    yielding.seconds = 0.002
+    taken = yields(0.002)
     waiter = Waiter(bell, spin_seconds=5.0)
     assert not waiter.wait(lambda: False, 0.11)
     assert not waiter.wait(lambda: False, 0.01)
@@ -106,8 +95,7 @@ def test_a_waiter_tries_again_to_yield_after_a_while(bell, yields):
 
 def test_a_waiter_that_spins_ends_at_its_deadline(bell, yields, monkeypatch):
     monkeypatch.setattr(doorbell, "_TAKEN_SECONDS", 60.0)
-    yielding, _ = yields
-    yielding.seconds = 0.0
+    yields(0.0)
     start = time.monotonic()
     assert not Waiter(bell, spin_seconds=5.0).wait(lambda: False, 0.01)
     assert time.monotonic() - start < 1.0

@@ -1,4 +1,4 @@
-"""Layout, segment, counters and doorbells."""
+"""Layout, segment and counters."""
 
 import errno
 import os
