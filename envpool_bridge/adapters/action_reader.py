@@ -1,4 +1,4 @@
-"""Stored actions as the environments' own `action_space.sample()` would give them."""
+"""Stored actions as the environments' own `action_space.sample()` would give them, one by one or as one array."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +32,13 @@ class ActionReader:
         columns = [reader.read(values) for reader, values in zip(self._readers, leaves(action), strict=True)]
         return [unflatten(self._spec, row) for row in zip(*columns, strict=True)]
 
+    def read_together(self, action: Tree) -> Tree:
+        """The actions of all rows, [R, ...] a leaf, as a vector environment takes them: copies."""
+        if self._only is not None:
+            return self._only.read_together(action)
+        arrays = [reader.read_together(values) for reader, values in zip(self._readers, leaves(action), strict=True)]
+        return unflatten(self._spec, arrays)
+
     def first_not_finite(self, action: Tree) -> tuple[int, str] | None:
         """(row, what it is) of the first action that is not finite; None if all are."""
         if not self._floats:
@@ -62,7 +69,14 @@ class _LeafReader:
         """Numpy integers, or arrays in the space's dtype; one a row."""
         if self._discrete:
             return [*map(self._discrete.__getitem__, values.tolist())]
+        return list(self.read_together(values))
+
+    def read_together(self, values: np.ndarray) -> np.ndarray:
+        """[R, ...] in the space's dtype."""
         given = restored(self._spec, values)
-        if self._low is not None or self._high is not None:
-            np.clip(given, self._low, self._high, out=given)
-        return list(given)
+        # A third of the time that np.clip takes, which counts where a vector's step takes a quarter of a millisecond.
+        if self._low is not None:
+            np.maximum(given, self._low, out=given)
+        if self._high is not None:
+            np.minimum(given, self._high, out=given)
+        return given

@@ -15,9 +15,8 @@ from envpool_bridge.adapters.seeding import episode_seed
 from envpool_bridge.adapters.spaces import spec_of_spaces
 from envpool_bridge.adapters.vector_observation import VectorObservationWriter
 from envpool_bridge.errors import UserError, WorkerError
-from envpool_bridge.specs import ArraySpec, EnvSpec, LeafSpec, with_frames
-from envpool_bridge.stored_form import restored
-from envpool_bridge.tree import Tree, map_leaves, take
+from envpool_bridge.specs import EnvSpec, with_frames
+from envpool_bridge.tree import Tree, take
 
 MakeVectorEnv = Callable[[int], VectorEnv]
 
@@ -182,7 +181,7 @@ class VectorRows:
                 f"{self._spec.env_id}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not "
                 f"finite: {what}; the parameters have probably diverged (lower the learning rate)"
             )
-        return map_leaves(_clip, self._spec.action, restored(self._spec.action, action))
+        return self._actions.read_together(action)
 
     def _require(self, field: str, values: Any, kinds: str) -> None:
         good = isinstance(values, np.ndarray) and values.shape == (self.num_rows,) and values.dtype.kind in kinds
@@ -194,12 +193,6 @@ class VectorRows:
     def _failure(self, what: str, error: Exception) -> WorkerError:
         rows = f"rows {self._row_ids[0]} to {self._row_ids[-1]}"
         return WorkerError(f"{self._spec.env_id}, {rows}, {what} {self._num_steps}: {type(error).__name__}: {error}")
-
-
-def _clip(leaf: LeafSpec, values: np.ndarray) -> np.ndarray:
-    if isinstance(leaf, ArraySpec) and (leaf.low is not None or leaf.high is not None):
-        np.clip(values, leaf.bound("low"), leaf.bound("high"), out=values)
-    return values
 
 
 def _rows_of(infos: dict[str, Any], num_rows: int) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ def test_the_pool_is_measured_against_every_rival_in_one_json_object():
     rivals = ("limit", "sync_vector_env", "async_vector_env")
     for rival in rivals:
         assert result[f"ratio_to_{rival}"] > 0.0
-        assert len(result["rounds"][rival]) == len(result["rounds"]["pool"]) == 20
+        assert len(result["rounds"][rival]) == len(result["rounds"]["pool"]) == 40
     assert (result["env_id"], result["workers"], result["envs_per_worker"], result["busy"]) == ("CartPole-v1", 1, 2, 1)
     assert min(result["rounds"]["pool"]) <= result["env_steps_per_second"] <= max(result["rounds"]["pool"])
 
@@ -85,8 +85,32 @@ def test_every_contender_is_measured_beside_the_busy_processes(monkeypatch):
     monkeypatch.setattr(jaxsrl.bench.pool, "busy_processes", beside)
     monkeypatch.setattr(jaxsrl.bench.pool, "_contenders", lambda *_: {"pool": contender(), "limit": contender()})
     result = bench_pool(EnvConfig("CartPole-v1"), 1, 2, 0.1, busy=3)
-    assert result["rounds"] == {"pool": [1.0] * 20, "limit": [1.0] * 20}
+    assert result["rounds"] == {"pool": [1.0] * 40, "limit": [1.0] * 40}
     assert busy == []
+
+
+def test_contenders_take_turns_in_another_order_each_round_and_warm_up_uncounted(monkeypatch):
+    turns = []
+
+    def contender(name):
+        def step(seconds):
+            turns.append((name, seconds))
+            return seconds
+
+        return contextlib.nullcontext(step)
+
+    names = ("pool", "limit", "rival")
+    monkeypatch.setattr(jaxsrl.bench.pool, "_contenders", lambda *_: {name: contender(name) for name in names})
+    result = bench_pool(EnvConfig("CartPole-v1"), 1, 2, 8.0, rounds=8)
+    assert list(result["rounds"]) == list(names)
+    assert result["rounds"] == {name: [1.0] * 8 for name in names}  # seconds that count
+    measured = turns[len(names) :]
+    before, counted = measured[::2], measured[1::2]
+    assert [name for name, _ in before] == [name for name, _ in counted]
+    assert all(0.0 < seconds < 0.5 for _, seconds in before)
+    orders = {tuple(name for name, _ in counted[begin : begin + 3]) for begin in range(0, 24, 3)}
+    assert len(orders) > 1
+    assert {order[0] for order in orders} == set(names)
 
 
 def test_a_negative_number_of_busy_processes_is_refused():
