@@ -22,6 +22,7 @@ class BenchPool:
         workers_per_lane: workers that share a lane, and wait for each other; 0 for all of them.
         busy: processes that compute all the time beside every contender, as other people's work does.
         seconds: that each contender steps.
+        rounds: turns that each takes these seconds in; more of them average more of what other users of the machine do.
         json: print one JSON object instead of a table.
     """
 
@@ -33,6 +34,7 @@ class BenchPool:
     workers_per_lane: int = 0
     busy: int = 0
     seconds: float = 5.0
+    rounds: int = 40
     json: bool = False
 
 
@@ -265,8 +267,8 @@ def run_bench(bench: Bench) -> None:
         from jaxsrl.bench.pool import bench_pool
 
         env = EnvConfig(bench.env, suite=bench.suite)  # pyright: ignore[reportArgumentType]
-        lanes = bench.lanes_per_worker, bench.workers_per_lane
-        result = bench_pool(env, bench.workers, bench.envs_per_worker, bench.seconds, *lanes, busy=bench.busy)
+        sizes = bench.workers, bench.envs_per_worker, bench.seconds, bench.lanes_per_worker, bench.workers_per_lane
+        result = bench_pool(env, *sizes, rounds=bench.rounds, busy=bench.busy)
         show(result, bench.json, "bench pool")
     elif isinstance(bench, BenchTrain):
         from jaxsrl.bench.train import bench_train
