@@ -1,4 +1,4 @@
-"""A2C on CartPole; synchronous. A3C: --policy central --run.gradients asynchronous --run.num-replicas 2.
+"""A2C on CartPole; synchronous. A3C: --policy central --run.gradients asynchronous --run.num-replicas 2 --agent.learning-rate 2e-3.
 
 Run: python experiments/a2c_cartpole.py --run.seed 1
 """
