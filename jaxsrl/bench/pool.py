@@ -92,11 +92,11 @@ def bench_pool(
             any worker, as the plan "serial" steps it.
         workers: processes of the pool, and of the limit.
         envs_per_worker: environments each of them steps.
-        seconds: that each contender steps in all.
+        seconds: that count, of each contender in all; a fifth as many come before them.
         lanes_per_worker: of the pool. One costs the fewest wake-ups; more hide the time that inference takes, of which
             random actions take none.
         workers_per_lane: 0 for all of them: one call acts for all rows, for which every worker waits for the slowest. With 1
-            each goes on as soon as its own rows are acted for, which pays where steps take long.
+            each goes on as soon as its own rows are acted for, which pays where rounds are long or cores unequally fast.
         rounds: turns that `seconds` are divided into; many short ones, because the speed of a machine drifts within seconds.
         busy: processes that compute all the time beside every contender, as other people's work does.
 
