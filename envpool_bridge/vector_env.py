@@ -79,6 +79,7 @@ class PoolVectorEnv(VectorEnv):
             for lane in self._lanes:
                 parts = self._pool.shape.parts_of_lane(lane)
                 self._pool.post_reset(lane, [requests[part] for part in parts])
+                self._release_slots(lane)
         self._stepping = False
         self._require_lanes()
         self._fresh = set()
@@ -138,8 +139,9 @@ class PoolVectorEnv(VectorEnv):
             WaitTimeoutError: none was done in time.
         """
         self._require_started()
-        done = self._pool.wait_ready(self._timeout)
-        lanes = [lane for lane in done if lane in self._fresh] or (done if not self._fresh else [])
+        awaited = self._fresh or set(self._lanes)
+        self._pool.wait_acting(lambda: not awaited.isdisjoint(self._pool.ready_lanes()), self._timeout)
+        lanes = [lane for lane in self._pool.ready_lanes() if lane in awaited]
         if not lanes:
             raise WaitTimeoutError(f"no lane was done within {self._timeout} s")
         self._fresh.difference_update(lanes)
@@ -170,10 +172,17 @@ class PoolVectorEnv(VectorEnv):
         slot = self._pool.views[sequence % self._pool.shape.num_slots]
         store(self._pool.spec.action, actions, take(slot.action, (t, self._lane_rows[lane])))
         self._pool.post_actions(lane)
-        if t == 0:  # everything before this slot has been handed out
-            full = self._pool.acquire(0.0)
-            if full is not None:
-                self._pool.release(full)
+        self._release_slots(lane)
+
+    def _release_slots(self, lane: int) -> None:
+        """Releases full slots when a lane has posted the first step of a slot.
+
+        Another lane's newest results may still be in them: its own next slot but one overwrites them.
+        """
+        if self._pool.position(lane)[1] != 1:
+            return
+        while (full := self._pool.acquire(0.0)) is not None:
+            self._pool.release(full)
 
     def _results(self, lanes: list[int]) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
         rewards, terminations, truncations = [], [], []

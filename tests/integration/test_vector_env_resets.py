@@ -1,0 +1,73 @@
+"""Environments of PoolVectorEnv can be reset after any number of steps, and any number of times in a row."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+from envpool_bridge.vector_env import PoolVectorEnv
+
+MAKE = partial(gymnasium.make, "CartPole-v1", max_episode_steps=13)
+
+
+def both(num_workers, lanes_per_worker):
+    ours = PoolVectorEnv(MAKE, 4, num_workers=num_workers, lanes_per_worker=lanes_per_worker, timeout_seconds=20.0)
+    return ours, SyncVectorEnv([MAKE] * 4)
+
+
+def assert_same(ours, theirs):
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(mine, other, strict=True)
+
+
+@pytest.mark.parametrize(("num_workers", "lanes_per_worker"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_resets_after_every_number_of_steps_are_those_of_sync_vector_env(num_workers, lanes_per_worker):
+    ours, theirs = both(num_workers, lanes_per_worker)
+    rng = np.random.default_rng(0)
+    try:
+        for steps in range(1, 41):
+            seed = steps if steps % 3 else None
+            if steps == 1:
+                seed = 0
+            assert_same(ours.reset(seed=seed)[:1], theirs.reset(seed=seed)[:1])
+            for _ in range(steps):
+                actions = rng.integers(0, 2, 4)
+                assert_same(ours.step(actions)[:4], theirs.step(actions)[:4])
+    finally:
+        ours.close()
+        theirs.close()
+
+
+@pytest.mark.parametrize(("num_workers", "lanes_per_worker"), [(1, 1), (2, 2)])
+def test_forty_resets_in_a_row(num_workers, lanes_per_worker):
+    ours, theirs = both(num_workers, lanes_per_worker)
+    try:
+        for seed in range(40):
+            assert_same(ours.reset(seed=seed)[:1], theirs.reset(seed=seed)[:1])
+        for _ in range(20):
+            assert_same(ours.step(np.ones(4, int))[:4], theirs.step(np.ones(4, int))[:4])
+    finally:
+        ours.close()
+        theirs.close()
+
+
+def test_a_reset_at_the_first_step_of_a_slot_after_send_and_recv():
+    ours, theirs = both(1, 2)
+    try:
+        ours.reset(seed=0)
+        theirs.reset(seed=0)
+        for _ in range(3):
+            for _ in range(16):
+                ours.send(np.zeros(4, int))
+                theirs.step(np.zeros(4, int))
+                got = len(ours.recv()[1])
+                while got < 4:
+                    got += len(ours.recv()[1])
+            assert_same(ours.reset()[:1], theirs.reset()[:1])
+            for _ in range(15):
+                assert_same(ours.step(np.ones(4, int))[:4], theirs.step(np.ones(4, int))[:4])
+    finally:
+        ours.close()
+        theirs.close()
