@@ -76,7 +76,7 @@ class WorkerBoard:
         num_bytes = lines + 2 * 8 * shape.num_rows
         self._memory = SharedBytes(reserve(num_bytes, _BOARD_PURPOSE) if descriptor is None else descriptor, num_bytes)
         self._words = self._memory.buffer[:lines].cast("q")
-        self._episodes = np.ndarray((2, shape.num_rows), np.int64, self._memory.buffer, lines)
+        self._episodes = np.frombuffer(self._memory.buffer, np.int64, offset=lines).reshape(2, shape.num_rows)
         self._shape = shape
 
     @property

@@ -40,19 +40,15 @@ class SharedBytes:
         if size != num_bytes:
             raise LayoutMismatchError(f"expected a segment of {num_bytes} bytes, got {size}")
         self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, num_bytes)
-        self.buffer = memoryview(self._map)
+        # The buffer and the views of it own the mapping: it is unmapped with the last of them, never under one.
+        self.buffer = memoryview(mmap.mmap(descriptor, num_bytes))
 
     def close(self) -> None:
-        """Closes the descriptor and drops the mapping; numpy views that still exist stay readable until dropped."""
+        """Closes the descriptor and drops the buffer; idempotent. Views stay valid, and keep the memory while they exist."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
         self.buffer.release()
-        try:
-            self._map.close()
-        except BufferError:
-            pass  # somebody still holds a view: the memory goes when the last view does
 
 
 class Segment(SharedBytes):

@@ -1,6 +1,7 @@
 """The slots of a segment as numpy arrays, and what acting reads of them."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -58,9 +59,11 @@ def allocate_slots(layout: SlotLayout) -> list[SlotViews]:
 
 def view_slot(layout: SlotLayout, buffer: memoryview, start: int = 0) -> SlotViews:
     """Numpy views of the slot that begins `start` bytes into `buffer`; they are as writable as the buffer is."""
-    arrays: dict[str, np.ndarray] = {
-        field.name: np.ndarray(field.shape, field.dtype, buffer, start + field.offset_bytes) for field in layout.fields
-    }
+    arrays: dict[str, np.ndarray] = {}
+    for field in layout.fields:
+        # Unlike np.ndarray(shape, dtype, buffer), an array of frombuffer keeps a shared mapping from being unmapped.
+        flat = np.frombuffer(buffer, field.dtype, math.prod(field.shape), start + field.offset_bytes)
+        arrays[field.name] = flat.reshape(field.shape)
     spec, steps = layout.spec, layout.shape.rollout_length + 1
     extras, infos = _take_named(arrays, "extras/"), _take_named(arrays, "infos/")
     frames = _take_tree(arrays, "observation", spec.observation)
