@@ -148,8 +148,9 @@ class AsynchronousLearners:
             metrics = replica.update(mesh.place_batch([slot]), should_stop)
             if metrics is None:
                 return
-            source.release_replica(index, sequence)
+            # Before the slot is given back: afterwards its versions may be those of a later sequence.
             self._measure(slot, sequence, metrics, time.perf_counter() - start)
+            source.release_replica(index, sequence)
 
     def _measure(self, slot: SlotViews, sequence: int, metrics: Metrics, seconds: float) -> None:
         count = len(self._replicas)
