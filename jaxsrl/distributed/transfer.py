@@ -1,16 +1,18 @@
 """Host arrays between learner processes, as bytes in a device array: jax carries them, with gloo or NCCL.
 
-Nothing is pickled. Lengths are rounded up to powers of two, so that few programs are compiled.
+Nothing is pickled. Lengths are rounded up to powers of two, so that few programs are compiled, and long data go in pieces.
 """
 
 import json
+from collections.abc import Iterator
 
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
 
 _LENGTH_BYTES = 8
-_LEAST_BYTES = 1024
+_LEAST_BYTES, _PIECE_BYTES = 1024, 2**28
+_WORD = 2**32
 
 
 def pack(arrays: Arrays) -> bytes:
@@ -34,18 +36,18 @@ def unpack(data: bytes) -> Arrays:
 
 
 def gather(data: bytes) -> list[bytes]:
-    """What every process gave, in order of process id; with padding behind. All processes call it together."""
+    """Returns the bytes of every process, in order of process id, with padding behind. All processes call it together."""
     from jax.experimental import multihost_utils
 
-    lengths = multihost_utils.process_allgather(np.array([len(data)], np.int32))
-    longest = _rounded(int(lengths.max()))
-    padded = np.zeros(longest, np.uint8)
-    padded[: len(data)] = np.frombuffer(data, np.uint8)
-    return [row.tobytes() for row in multihost_utils.process_allgather(padded)]
+    # Two uint32: without x64 jax cuts int64 down to int32, which overflows at 2 GiB.
+    words = multihost_utils.process_allgather(np.array(divmod(len(data), _WORD), np.uint32))
+    longest = max(int(high) * _WORD + int(low) for high, low in words)
+    pieces = [multihost_utils.process_allgather(piece) for piece in _pieces(data, longest)]
+    return [b"".join(piece[process].tobytes() for piece in pieces) for process in range(len(words))]
 
 
 def broadcast(data: bytes | None, length: int) -> bytes:
-    """The bytes of process 0, at every process; with padding behind. All processes call it together.
+    """Returns the bytes of process 0, at every process, with padding behind. All processes call it together.
 
     Args:
         data: at process 0.
@@ -53,10 +55,18 @@ def broadcast(data: bytes | None, length: int) -> bytes:
     """
     from jax.experimental import multihost_utils
 
-    padded = np.zeros(_rounded(length), np.uint8)
-    if data is not None:
-        padded[:length] = np.frombuffer(data, np.uint8)
-    return np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes()
+    pieces = _pieces(data or b"", length)
+    return b"".join(np.asarray(multihost_utils.broadcast_one_to_all(piece)).tobytes() for piece in pieces)
+
+
+def _pieces(data: bytes, length: int) -> Iterator[np.ndarray]:
+    """Yields `data` as padded arrays of one size, as many as `length` bytes need."""
+    size = min(_rounded(length), _PIECE_BYTES)
+    for begin in range(0, max(length, 1), size):
+        piece = np.zeros(size, np.uint8)
+        part = np.frombuffer(data[begin : begin + size], np.uint8)
+        piece[: len(part)] = part
+        yield piece
 
 
 def _rounded(length: int) -> int:
