@@ -3,10 +3,25 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _SHARED_MEMORY = "/dev/shm"
-_CGROUP = Path("/sys/fs/cgroup")
+_PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+class _GroupFiles(NamedTuple):
+    """Names in one version of control groups."""
+
+    controller: str
+    limit: str
+    used: str
+    reclaimable: str
+
+
+_GROUP_FILES = (
+    _GroupFiles("", "memory.max", "memory.current", "inactive_file"),
+    _GroupFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +52,7 @@ class Resources:
         platform: of the devices: "cpu", "gpu" or "tpu".
         num_devices: devices that jax sees in this process.
         num_host_devices: devices of the platform "cpu"; 0 if jax was told not to make any.
-        shared_memory_bytes: free for trajectory slots; None if not known.
+        shared_memory_bytes: free for trajectory slots, in /dev/shm and in memory; None if not known.
         name: of the device, for people.
         host_memory_bytes: that this process may still take; None if not known.
         device_memory_bytes: free on each device; None if not known, or where devices use the host's.
@@ -74,11 +89,13 @@ class Resources:
         except RuntimeError:  # JAX_PLATFORMS names the accelerator alone
             num_host = 0
         statistics = os.statvfs(_SHARED_MEMORY)
-        free = statistics.f_bavail * statistics.f_frsize
+        host = free_host_bytes()
+        shared = statistics.f_bavail * statistics.f_frsize
+        free = shared if host is None else min(shared, host)  # its pages are memory of the machine and of the group
         name, cores = str(devices[0].device_kind), len(os.sched_getaffinity(0))
         of_devices = [number for number in map(_free_bytes, devices) if number is not None]
         of_device = min(of_devices, default=None)
-        return Resources(cores, platform, len(devices), num_host, free, name, free_host_bytes(), of_device)
+        return Resources(cores, platform, len(devices), num_host, free, name, host, of_device)
 
     def devices_of(self, platform: str) -> int:
         """Devices of a placement's platform."""
@@ -86,17 +103,43 @@ class Resources:
 
 
 def free_host_bytes() -> int | None:
-    """Memory that processes here may still take: what the kernel calls available, or what a control group leaves of it."""
+    """Returns the bytes of memory that this process may still take, shared memory included; None if not known.
+
+    The least of what the kernel calls available and what each control group above this process leaves.
+    """
     try:
-        with open("/proc/meminfo") as file:
-            available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+        lines = (_PROC / "meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return None
+    left = [_left_in_group(directory, files) for files in _GROUP_FILES for directory in _groups(files)]
+    return max(0, min([available, *(number for number in left if number is not None)]))
+
+
+def _groups(files: _GroupFiles) -> list[Path]:
+    """Directories of this process's control group and of those around it; a container shows only its own, as the root."""
     try:
-        with open(_CGROUP / "memory.max") as limit, open(_CGROUP / "memory.current") as used:
-            return min(available, max(0, int(limit.read()) - int(used.read())))
-    except (OSError, ValueError):  # no limit: "max", or another kind of control group
-        return available
+        lines = (_PROC / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    entries = [line.split(":", 2)[1:] for line in lines if line.count(":") >= 2]
+    paths = [path.strip("/") for controllers, path in entries if files.controller in controllers.split(",")]
+    root = _CGROUP / files.controller
+    inner = [root / path for path in paths if path and ".." not in path]
+    return [root, *(group for one in inner for group in (one, *one.parents) if root in group.parents)]
+
+
+def _left_in_group(directory: Path, files: _GroupFiles) -> int | None:
+    """Bytes below the group's limit. File pages that nothing has used lately count as free: the kernel drops them."""
+    try:
+        limit, used = int((directory / files.limit).read_text()), int((directory / files.used).read_text())
+    except (OSError, ValueError):  # no such group, or no limit: "max"
+        return None
+    try:
+        counts = dict(line.split(" ", 1) for line in (directory / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        counts = {}
+    return limit - used + int(counts.get(files.reclaimable, 0))
 
 
 def _free_bytes(device: Any) -> int | None:

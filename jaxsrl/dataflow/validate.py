@@ -50,7 +50,7 @@ def validate_memory(plan: Plan, layout: SlotLayout, resources: Resources) -> Non
         raise UserError(
             f"plan {plan.policy}: fragment {plan.environments.name}: {plan.shape.num_slots} slots of {plan.num_rows} rows "
             f"take {wanted:,} bytes of shared memory, but {resources.shared_memory_bytes:,} are free: use fewer "
-            f"--run.num-envs, a shorter --run.rollout-length, or a larger /dev/shm"
+            f"--run.num-envs, a shorter --run.rollout-length, or a larger /dev/shm and memory limit"
         )
 
 
@@ -164,6 +164,10 @@ def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> 
     available = resources.devices_of(placement.platform)
     if not placement.indices or max(placement.indices) >= available or min(placement.indices) < 0:
         platform = placement.platform or resources.platform
+        if platform == "cpu" and not available:
+            raise UserError(
+                f"{where} is on the CPU, which JAX_PLATFORMS leaves out: set JAX_PLATFORMS=cuda,cpu (or tpu,cpu), or unset it"
+            )
         raise UserError(
             f"{where} wants device {max(placement.indices, default=0)}, but there are {available} {platform} devices: "
             f"use --run.num-devices {available} or less"

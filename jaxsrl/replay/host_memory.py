@@ -2,29 +2,14 @@
 
 import mmap
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 import numpy as np
 
 from envpool_bridge.errors import UserError
+from jaxsrl.dataflow.resources import free_host_bytes
 
 _ALIGNMENT = 64
-_MEMORY = Path("/proc/meminfo")
-_GROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
-)
-
-
-def available_bytes() -> int:
-    """Bytes that this process can still have: of the machine, and of its container if that allows fewer."""
-    fields = (line.split() for line in _MEMORY.read_text().splitlines())
-    available = next(int(words[1]) * 1024 for words in fields if words[0] == "MemAvailable:")
-    for limit, used in _GROUPS:
-        if limit.exists() and (text := limit.read_text().strip()) != "max":
-            available = min(available, int(text) - int(used.read_text()))
-    return available
 
 
 def allocate_arrays(shapes: Sequence[jax.ShapeDtypeStruct]) -> list[np.ndarray]:
@@ -42,7 +27,8 @@ def allocate_arrays(shapes: Sequence[jax.ShapeDtypeStruct]) -> list[np.ndarray]:
 
 
 def _allocate(num_bytes: int) -> np.ndarray:
-    available = available_bytes()
+    free = free_host_bytes()
+    available = num_bytes if free is None else free
     message = (
         f"the replay buffer needs {num_bytes / 2**20:,.1f} MiB of the host's memory, and {available / 2**20:,.1f} MiB are "
         f"available: set replay.capacity to less than {available / max(1, num_bytes):.2f} of what it is, or free memory"

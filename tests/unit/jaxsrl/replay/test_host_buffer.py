@@ -12,7 +12,7 @@ from agents.api import Replay
 from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import BadEnvOutputError, UserError
 from jaxsrl.replay.host_buffer import HostBuffer
-from jaxsrl.replay.host_memory import allocate_arrays, available_bytes
+from jaxsrl.replay.host_memory import allocate_arrays
 from jaxsrl.replay.storage import empty_storage, insert
 from jaxsrl.replay.windows import gather_windows
 from tests.unit.jaxsrl.replay.replay_model import Stream
@@ -177,7 +177,7 @@ def test_sampling_before_there_is_a_window_is_refused_with_numbers():
 
 
 def test_too_little_memory_is_refused_with_numbers(monkeypatch):
-    monkeypatch.setattr(jaxsrl.replay.host_memory, "available_bytes", lambda: 3 * 2**20)
+    monkeypatch.setattr(jaxsrl.replay.host_memory, "free_host_bytes", lambda: 3 * 2**20)
     with pytest.raises(
         UserError, match=r"needs 4\.0 MiB .* 3\.0 MiB are available: set replay.capacity to less than 0.75"
     ):
@@ -185,14 +185,3 @@ def test_too_little_memory_is_refused_with_numbers(monkeypatch):
     few, more = allocate_arrays([jax.ShapeDtypeStruct((3,), np.uint8), jax.ShapeDtypeStruct((2, 5), np.float32)])
     few.fill(7)
     assert (more.shape, more.dtype, more.sum(), more.ctypes.data % 64) == ((2, 5), np.float32, 0.0, 0)
-
-
-def test_a_container_may_have_less_memory_than_the_machine(monkeypatch, tmp_path):
-    limit, used = tmp_path / "memory.max", tmp_path / "memory.current"
-    monkeypatch.setattr(jaxsrl.replay.host_memory, "_GROUPS", ((limit, used),))
-    machine = available_bytes()  # without such files
-    limit.write_text("max\n")
-    assert abs(available_bytes() - machine) < 2**30
-    limit.write_text("5000000\n")
-    used.write_text("3000000\n")
-    assert available_bytes() == 2_000_000
