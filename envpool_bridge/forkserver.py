@@ -5,7 +5,11 @@ takes 0.2 s. So one clean interpreter imports gymnasium once and forks on reques
 the same but imports the user's script, and with it jax, into every worker, and neither it nor its children end when the
 main process is killed.
 
-Every process here asks the kernel for SIGKILL on its parent's death, so that SIGKILL of the main process ends all.
+Every process here asks the kernel for SIGKILL on its parent's death, so that SIGKILL of the main process ends all. The kernel
+means the thread that started a process, so a thread that lives as long as the server starts it.
+
+A stop signal often reaches every process of a run (`timeout`, systemd, Slurm, a terminal). Only the main process acts on it: the
+server and the workers ignore it, so that the main process can finish its update and save.
 """
 
 import array
@@ -14,13 +18,14 @@ import ctypes
 import gc
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from envpool_bridge.errors import BridgeError
 from envpool_bridge.spare_worker import MAX_DESCRIPTORS, Spare, import_all, prepare_and_wait
@@ -29,9 +34,12 @@ _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from envpool_bridge.forkserver import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
 )
+STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
+"""Signals that ask a run to stop."""
 _START_SECONDS = 60.0
+_END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
-_OOM_SCORE = "500"  # of 1000; anybody may raise his own
+_OOM_SCORE = "500"  # of 1000; every process may raise its own
 # One thread each: a worker is one of many, and their number is what uses the cores. Should an environment import jax, it
 # must not take the accelerator from the learner.
 _WORKER_ENVIRONMENT = {
@@ -43,16 +51,19 @@ _WORKER_ENVIRONMENT = {
 
 
 class ForkServer:
-    """Parent's handle. Process-safety: one owner, the process that created it; use it from the main thread."""
+    """Parent's handle of the server process. Process-safety: one owner, the process that created it. One thread at a time."""
 
     def __init__(self) -> None:
-        """Starts the server process and returns at once; it is ready some 0.2 s later."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
-        self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env={**os.environ, **_WORKER_ENVIRONMENT}, stdin=subprocess.DEVNULL
-        )
-        theirs.close()
+        started: Future[subprocess.Popen[bytes]] = Future()
+        # Alive as long as the server: the kernel kills the server when this thread ends.
+        self._keeper = threading.Thread(target=_keep, args=(theirs, started), name="fork server", daemon=True)
+        self._keeper.start()
+        try:
+            self._process = started.result(_START_SECONDS)
+        except BaseException:
+            ours.close()
+            raise
         self._socket = ours
         self._socket.settimeout(_START_SECONDS)
 
@@ -92,7 +103,7 @@ class ForkServer:
         self._socket.close()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        self._process.wait()
+        self._keeper.join(_END_SECONDS)
 
     def _request(self, message: dict[str, object], descriptors: list[int]) -> dict[str, int | None]:
         try:
@@ -104,11 +115,30 @@ class ForkServer:
         else:
             cause = None
         if not reply:
-            status = self._process.poll()
+            self._keeper.join(_END_SECONDS)
+            status = self._process.returncode
             raise BridgeError(
                 f"the process that starts environment workers is gone (exit status {status}); its own message is above"
             ) from cause
         return json.loads(reply)
+
+
+def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[bytes]]") -> None:
+    """Starts the server process and waits for its end."""
+    descriptor = socket_of_server.fileno()
+    command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), str(descriptor), str(os.getpid())]
+    # The server inherits the mask: no stop signal ends it before it ignores them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    with socket_of_server:
+        try:
+            process = subprocess.Popen(
+                command, pass_fds=[descriptor], env={**os.environ, **_WORKER_ENVIRONMENT}, stdin=subprocess.DEVNULL
+            )
+        except BaseException as error:  # noqa: BLE001  raised again in the thread that wants the server
+            started.set_exception(error)
+            return
+    started.set_result(process)
+    process.wait()
 
 
 def die_with_parent(parent: int) -> None:
@@ -129,7 +159,9 @@ def die_before_others() -> None:
 def serve(descriptor: int, parent: int) -> None:
     """Body of the server process: forks and reaps on request until its socket closes."""
     die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; only the main process acts on it
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     server = _Server(socket.socket(fileno=descriptor))
     while server.answer():
         pass
@@ -222,4 +254,4 @@ def _wait(pid: int, seconds: float) -> int | None:
             return os.waitstatus_to_exitcode(status)
         if time.monotonic() >= deadline:
             return None
-        select.select([], [], [], 0.001)
+        time.sleep(0.001)

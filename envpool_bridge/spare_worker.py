@@ -11,7 +11,6 @@ import importlib
 import json
 import os
 import pickle
-import select
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -38,11 +37,8 @@ class Spare:
 
     def hand_over(self, descriptors: Sequence[int]) -> bool:
         """Makes the process the worker that these descriptors are for; False if it is not ready, or dead."""
-        readable, _, _ = select.select([self._connection], [], [], 0.0)
-        if not readable:
-            return False
         try:
-            ready = self._connection.recv(_MAX_MESSAGE_BYTES)
+            ready = self._connection.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             if not ready:
                 return False
             self.modules = json.loads(ready)

@@ -5,6 +5,7 @@ import dataclasses
 import faulthandler
 import os
 import pickle
+import random
 import signal
 import time
 import traceback
@@ -21,6 +22,7 @@ import numpy as np
 from envpool_bridge import failpoint, garbage, segment
 from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset, ResetRequest, first_rows, step_rows
 from envpool_bridge.doorbell import Doorbell, Waiter
+from envpool_bridge.errors import UserError
 from envpool_bridge.heartbeat import Progress, WorkerBoard
 from envpool_bridge.journal import Journal, JournaledRows, environment_name
 from envpool_bridge.layout import SlotLayout
@@ -32,6 +34,8 @@ from envpool_bridge.timer_slack import wake_on_time
 from envpool_bridge.tree import Tree, take
 
 NUM_DESCRIPTORS = 7  # that every worker receives: see `main`
+STACK_SIGNAL = signal.SIGRTMIN + 1
+"""Makes a worker write its stack. Not SIGUSR1, which asks a run to stop and often reaches its workers too."""
 _IDLE_SECONDS = 1.0
 
 
@@ -152,9 +156,8 @@ class Worker:
         self._window = self._rollout_length * self._num_slots
         self._board = WorkerBoard(shape, board)
         self._recovery = Recovery(config.worker, shape, self._slots, self._counters, self._board)
-        if config.main_path:
-            import_main_path(config.main_path)
-        source: EnvSource = pickle.loads(config.source)
+        self._seed_global_generators()
+        source = _load_source(config)
         self._parts: list[Part] = []
         for part in shape.parts_of_worker(config.worker):
             rows = self._make_rows(source, part)
@@ -165,6 +168,15 @@ class Worker:
             self._keep_journal(Path(config.journal))
         # A worker that follows another goes on counting where that one was.
         self._waiter.waited_seconds = self._counters.waited_seconds(self._parts[0].part)
+
+    def _seed_global_generators(self) -> None:
+        """Seeds numpy's and Python's global generators, which all workers would otherwise inherit from the fork server."""
+        config, part = self._config, self._config.layout.shape.parts_of_worker(self._config.worker)[0]
+        row = config.first_row + config.layout.shape.part_rows(part).start
+        place = (row, config.first_sequence, self._counters.incarnation(part))
+        seeds = np.random.SeedSequence(None if config.run_seed is None else (config.run_seed, *place)).generate_state(8)
+        np.random.seed(seeds)  # noqa: NPY002  environments that draw from it are to draw apart
+        random.seed(seeds.tobytes())
 
     def _make_rows(self, source: EnvSource, part: int) -> EnvRows:
         config, columns = self._config, self._config.layout.shape.part_rows(part)
@@ -305,6 +317,26 @@ class Worker:
         return self._pending_resets.pop(part)
 
 
+def _load_source(config: WorkerConfig) -> EnvSource:
+    """Returns the environments' source, after the import of the user's script if the source refers to it."""
+    if config.main_path:
+        try:
+            import_main_path(config.main_path)
+        except BaseException as error:
+            raise UserError(
+                f"a worker process could not import {config.main_path}, which defines the environment: put what the script runs "
+                f'below `if __name__ == "__main__":`, or define the environment in a module of its own. The import raised '
+                f"{type(error).__name__}: {error}"
+            ) from error
+    try:
+        return pickle.loads(config.source)
+    except AttributeError as error:
+        raise UserError(
+            f"a worker process cannot find the environment ({error}): define it at the top level of a module or of the script, "
+            f'outside `if __name__ == "__main__":`'
+        ) from error
+
+
 def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> Worker:
     with contextlib.suppress(OSError):  # a sandbox may forbid it: environments that sleep then do so a little longer
         wake_on_time()
@@ -325,9 +357,9 @@ def main(descriptors: Sequence[int]) -> None:
         descriptors: segment, connection, own doorbell, file for stacks, board, inference doorbell, learner doorbell; then the
             local policy's.
     """
-    # The parent reads this file, and tells what is in it.
+    # The parent reads this file, and reports its content.
     faulthandler.enable(descriptors[3])
-    faulthandler.register(signal.SIGUSR1, descriptors[3])  # even when an environment hangs in C
+    faulthandler.register(STACK_SIGNAL, descriptors[3])  # even when an environment hangs in C
     connection = Connection(descriptors[1])
     try:
         config: WorkerConfig = connection.recv()

@@ -7,20 +7,19 @@ import pickle
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 
 from envpool_bridge.adapters.rows import EnvSource, ResetRequest
+from envpool_bridge.channel import Channel
 from envpool_bridge.doorbell import Doorbell
 from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerDiedError, WorkerError
 from envpool_bridge.exit_status import Circumstances, MemoryGroup, describe_exit, resident_bytes
 from envpool_bridge.forkserver import ForkServer
 from envpool_bridge.spare_worker import note_source
-from envpool_bridge.worker import ErrorMessage, FailureMessage, InfosMessage, WorkerConfig
+from envpool_bridge.worker import STACK_SIGNAL, ErrorMessage, FailureMessage, InfosMessage, WorkerConfig
 
 _LOG = logging.getLogger("envpool_bridge")
 _STOP_SECONDS = 5.0
@@ -36,8 +35,13 @@ def pickle_source(source: EnvSource) -> tuple[bytes, str]:
     by value, with the globals that it uses.
 
     Raises:
-        UserError: it cannot be sent to another process.
+        UserError: it cannot be sent to another process, or this is such a process, which imports the script.
     """
+    imported = sys.modules.get("__mp_main__")  # the script, while and after a worker process imports it
+    if imported is not None and imported is not sys.modules["__main__"]:
+        raise UserError(
+            'environments started while a process imports the script: put what the script runs below `if __name__ == "__main__":`'
+        )
     path = getattr(sys.modules["__main__"], "__file__", None)
     advice = "define the environment function at the top level of a module (no lambda, no nested function)"
     try:
@@ -72,13 +76,32 @@ def _pickle_by_value(source: EnvSource) -> bytes:
 class _Process:
     """One incarnation of a worker."""
 
-    def __init__(self, pid: int, connection: Connection, oom_kills: int | None) -> None:
+    def __init__(self, pid: int, connection: Channel, oom_kills: int | None) -> None:
         self.pid, self.connection = pid, connection
         self.pidfd = os.pidfd_open(pid)
         self.oom_kills_before = oom_kills
         self.rss_bytes: int | None = None
         self.error: ErrorMessage | None = None
         self.hung = ""  # why it was killed by us
+
+    def send(self, message: object, what: str) -> None:
+        """Sends a message; kills a worker that does not read it, for it may hold a part of it."""
+        try:
+            self.connection.send(message)
+        except BlockingIOError:
+            self.kill(f"it did not read {what} within {_SEND_SECONDS:g} s: was it stopped?")
+        except OSError:
+            pass  # it is dead, and its death will say why
+
+    def kill(self, reason: str) -> None:
+        self.hung = reason
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def has_ended(self, timeout_seconds: float) -> bool:
+        poll = select.poll()  # select.select takes no descriptor above 1,023
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(max(0.0, timeout_seconds) * 1e3))
 
     def close(self) -> None:
         self.connection.close()
@@ -142,13 +165,10 @@ class WorkerProcesses:
         with theirs:
             own = [theirs.fileno(), self.doorbells[worker].descriptor, self._stacks[worker]]
             pid = self._server.fork([segment, *own, *others])
-        # A worker that is stopped before it reads must not stop us.
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
-        process = _Process(pid, Connection(ours.detach()), self._memory.oom_kills())
+        process = _Process(pid, Channel(ours, _SEND_SECONDS), self._memory.oom_kills())
         with self._lock:
             self._processes[worker] = process
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):  # its death will say why
-            process.connection.send(config)
+        process.send(config, "its configuration")
 
     def prepare_spare(self, config: WorkerConfig) -> None:
         """Has a process ready that the next `spawn` makes a worker; does nothing if there is one.
@@ -171,8 +191,7 @@ class WorkerProcesses:
         """Sends what a posted RESET step of `part` asks for."""
         process = self._processes[worker]
         if process is not None:
-            with contextlib.suppress(BrokenPipeError):
-                process.connection.send((part, request))
+            process.send((part, request), "a reset")
 
     def ring_all(self) -> None:
         """Wakes every worker."""
@@ -220,10 +239,10 @@ class WorkerProcesses:
             return
         process.hung = reason
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(process.pidfd, signal.SIGUSR1)
+            signal.pidfd_send_signal(process.pidfd, STACK_SIGNAL)
             deadline, size = time.monotonic() + _STACK_SECONDS, 0
             while time.monotonic() < deadline:  # written piece by piece: it is whole when it stops growing
-                select.select([process.pidfd], [], [], _STACK_SECONDS / 6)
+                process.has_ended(_STACK_SECONDS / 6)
                 before, size = size, os.fstat(self._stacks[worker]).st_size
                 if size and size == before:
                     break
@@ -263,11 +282,9 @@ class WorkerProcesses:
         for process in self._processes:
             if process is None:
                 continue
-            readable, _, _ = select.select([process.pidfd], [], [], max(0.0, deadline - time.monotonic()))
-            if not readable:  # stuck inside an environment; SIGTERM would not reach code that holds the GIL
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(process.pidfd, signal.SIGKILL)
-                select.select([process.pidfd], [], [], _STOP_SECONDS)
+            if not process.has_ended(deadline - time.monotonic()):  # stuck inside an environment
+                process.kill("it did not stop")
+                process.has_ended(_STOP_SECONDS)
             process.close()
         self._server.close()
         for bell in [*self.doorbells, self._failed]:
@@ -279,18 +296,14 @@ class WorkerProcesses:
         process = self._processes[worker]
         if process is None:
             return
-        with contextlib.suppress(EOFError, OSError):  # it is dead, or about to be: its pidfd says so
-            while process.connection.poll():
-                self._take(process, worker, process.connection.recv())
-
-    def _take(self, process: _Process, worker: int, message: InfosMessage | ErrorMessage | FailureMessage) -> None:
-        if isinstance(message, InfosMessage):
-            self.infos[message.part] = message
-            self.infos_received[message.part] += 1
-        elif isinstance(message, FailureMessage):
-            _LOG.warning("environment worker %d: %s", worker, message.text)
-        else:
-            process.error = message
+        for message in process.connection.receive():
+            if isinstance(message, InfosMessage):
+                self.infos[message.part] = message
+                self.infos_received[message.part] += 1
+            elif isinstance(message, FailureMessage):
+                _LOG.warning("environment worker %d: %s", worker, message.text)
+            elif isinstance(message, ErrorMessage):
+                process.error = message
 
     def _raised(self, worker: int, message: ErrorMessage) -> Exception:
         text = f"environment worker {worker} ({self._env_id}): {message.message}\n\nIn the worker:\n{message.traceback}"

@@ -1,0 +1,68 @@
+"""Parent's end of the connection to a worker, whose own end is a `multiprocessing.connection.Connection`."""
+
+import pickle
+import socket
+import struct
+from multiprocessing.reduction import ForkingPickler
+
+_LENGTH, _LONG_LENGTH = struct.Struct("!i"), struct.Struct("!Q")
+_MAX_LENGTH = 2**31 - 1
+_LONG = b"\xff\xff\xff\xff"  # -1: the length follows, in 8 bytes
+_CHUNK_BYTES = 2**20
+
+
+class Channel:
+    """Sends and receives pickled messages, framed as `Connection` frames them. One thread at a time in each direction.
+
+    `Connection.recv` blocks in the middle of a message whose sender was stopped. `receive` never blocks.
+    """
+
+    def __init__(self, end: socket.socket, send_seconds: float) -> None:
+        """Takes over `end`; a worker that reads nothing for `send_seconds` ends a `send`."""
+        microseconds = int(send_seconds * 1e6)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(microseconds, 10**6)))
+        self._socket = end
+        self._received = bytearray()
+
+    def send(self, message: object) -> None:
+        """Sends a message.
+
+        Raises:
+            BlockingIOError: the worker did not read in time, and may have received a part of the message.
+            OSError: the worker is gone.
+        """
+        data = bytes(ForkingPickler.dumps(message))
+        long = len(data) > _MAX_LENGTH
+        header = _LONG + _LONG_LENGTH.pack(len(data)) if long else _LENGTH.pack(len(data))
+        self._socket.sendall(header + data)
+
+    def receive(self) -> list[object]:
+        """Returns the messages that have arrived whole; keeps the beginning of one that has not."""
+        try:
+            while chunk := self._socket.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
+                self._received += chunk
+        except OSError:  # nothing more for now, or for ever: the pidfd reports a death
+            pass
+        messages: list[object] = []
+        while (span := self._first_span()) is not None:
+            messages.append(pickle.loads(self._received[span]))
+            del self._received[: span.stop]
+        return messages
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._socket.close()
+
+    def _first_span(self) -> slice | None:
+        """Place of the first message in the received bytes; None if it is not whole."""
+        begin = _LENGTH.size
+        if len(self._received) < begin:
+            return None
+        (length,) = _LENGTH.unpack_from(self._received)
+        if length < 0:
+            begin += _LONG_LENGTH.size
+            if len(self._received) < begin:
+                return None
+            (length,) = _LONG_LENGTH.unpack_from(self._received, _LENGTH.size)
+        end = begin + length
+        return slice(begin, end) if len(self._received) >= end else None
