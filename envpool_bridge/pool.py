@@ -2,7 +2,9 @@
 
 import dataclasses
 import os
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +60,22 @@ class PoolOptions:
     cores: tuple[int, ...] = ()
     supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
     journal: str = ""
+
+
+_OPEN: "weakref.WeakSet[EnvPool]" = weakref.WeakSet()  # every pool of this process that is not closed
+_OPEN_LOCK = threading.Lock()
+
+
+def _spin_seconds() -> tuple[float, float]:
+    """Returns how long workers, and the threads that act, spin before they sleep, given all open pools of this process.
+
+    More workers than cores would only yield to each other, and an acting thread must not spin on a worker's core
+    (docs/benchmarks.md).
+    """
+    cores = len(os.sched_getaffinity(0))
+    with _OPEN_LOCK:
+        workers, pools = sum(pool.shape.num_workers for pool in _OPEN), len(_OPEN)
+    return _SPIN_SECONDS if workers <= cores else 0.0, _SPIN_SECONDS if workers + pools <= cores else 0.0
 
 
 class EnvPool:
@@ -129,6 +147,8 @@ class EnvPool:
         ]
         self._acting = self._learning = Waiter(self._inference_bell)
         self._closed = False
+        with _OPEN_LOCK:
+            _OPEN.add(self)
 
     @property
     def num_rows(self) -> int:
@@ -186,11 +206,7 @@ class EnvPool:
         if local_policy is not None:
             check_shape(self.shape)
         options = self._options
-        # More workers than cores, of environments that sleep say, would only yield to each other; and who acts must not spin on
-        # a core that a worker steps on (docs/benchmarks.md).
-        cores = len(os.sched_getaffinity(0))
-        spin_seconds = _SPIN_SECONDS if self.shape.num_workers <= cores else 0.0
-        acting_spin_seconds = _SPIN_SECONDS if self.shape.num_workers < cores else 0.0
+        spin_seconds, acting_spin_seconds = _spin_seconds()
         config = WorkerConfig(
             layout=self._layout,
             run_id=self._segment.run_id,
@@ -339,6 +355,8 @@ class EnvPool:
         if self._closed:
             return
         self._closed = True
+        with _OPEN_LOCK:
+            _OPEN.discard(self)
         if self._journal is not None:
             self._journal.close()
         self._supervisor.stop()
