@@ -15,6 +15,7 @@ from envpool_bridge.errors import UserError, WaitTimeoutError
 from envpool_bridge.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.stored_form import concatenated, restored, store
+from envpool_bridge.supervisor_options import SupervisorOptions
 from envpool_bridge.tree import Tree, map_leaves, take
 
 _WINDOW = 16  # steps a slot: only how often an observation is copied from one slot to the next
@@ -43,7 +44,8 @@ class PoolVectorEnv(VectorEnv):
             num_envs: environments in all.
             num_workers: processes; as many as there are cores if None, or fewer if they do not divide `num_envs`.
             lanes_per_worker: 2 or more make `send` and `recv` overlap; `step` waits for all lanes anyway.
-            timeout_seconds: longest that a step may take.
+            timeout_seconds: longest that a step or a reset may take. The first reset, which starts the workers, may take
+                `SupervisorOptions.start_timeout_seconds`.
 
         Raises:
             UserError: sizes that do not divide, or an environment that cannot be sent to workers.
@@ -71,8 +73,10 @@ class PoolVectorEnv(VectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         """Begins new episodes everywhere; an int seeds environment i with `seed + i`."""
         requests = self._requests(seed, options)
+        timeout = self._timeout
         if not self._started:
             self._started = True
+            timeout = SupervisorOptions().start_timeout_seconds
             self._pool.start(requests)
         else:
             self._require_lanes()
@@ -81,7 +85,7 @@ class PoolVectorEnv(VectorEnv):
                 self._pool.post_reset(lane, [requests[part] for part in parts])
                 self._release_slots(lane)
         self._stepping = False
-        self._require_lanes()
+        self._require_lanes(timeout)
         self._fresh = set()
         return self._observations(), self._infos()
 

