@@ -214,12 +214,14 @@ class Progress:
     Attributes:
         params: newest parameters.
         opt_state: the optimizer's state.
-        num_skipped: int32 scalar, steps of this update that its own rule left out (PPO: `target_kl`). Once positive, the
-            remaining steps are left out too.
+        num_updates: int32 scalar, `LearnerState.num_updates` as the update began: schedules are functions of it.
+        num_skipped: int32 scalar, steps of this update that its own rule skipped (PPO: `target_kl`). Once positive, the
+            remaining steps are skipped too.
     """
 
     params: Params
     opt_state: OptState
+    num_updates: Array
     num_skipped: Array
 
 
@@ -241,7 +243,7 @@ class GradientFn(Protocol):
 
 
 class ApplyFn(Protocol):
-    """One optimizer step with a gradient and the metrics that came with it; or none, counted in `num_skipped`."""
+    """Takes one optimizer step with a gradient and the metrics that came with it; or skips it, counted in `num_skipped`."""
 
     def __call__(self, progress: Progress, grads: Params, metrics: Metrics) -> Progress: ...
 

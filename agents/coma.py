@@ -32,6 +32,7 @@ from agents.api import (
 from agents.coma_networks import ComaNetworks, make_coma_networks
 from agents.coma_team import team_view
 from agents.coma_values import counterfactual_advantage, lambda_targets, taken
+from agents.gradient_steps import make_apply
 from agents.networks.config import NetworkConfig
 from agents.normalisation import NormalisationConfig
 from agents.on_policy import approximate_kl, clipped_adam, log_ratio_of, make_on_policy_agent
@@ -121,9 +122,10 @@ def make_coma(config: COMAConfig, spec: EnvSpec, network: NetworkConfig) -> Agen
         UserError: they do not fit: actions other than one Discrete value with as many choices for every agent, for instance.
     """
     net = make_coma_networks(network, spec)
+    initial = {"actor": config.learning_rate, "critic": config.critic_learning_rate}
     rates = {
-        "actor": _schedule(config, config.learning_rate, 1),
-        "critic": _schedule(config, config.critic_learning_rate, config.num_critic_steps),
+        name: schedules.make_schedule(config.learning_rate_schedule, rate, config.total_updates)
+        for name, rate in initial.items()
     }
     optimizers = {name: clipped_adam(rate, config.max_grad_norm, config.adam_epsilon) for name, rate in rates.items()}
     steps = GradientSteps(
@@ -242,18 +244,21 @@ def actor_loss(config: COMAConfig, net: ComaNetworks, params: Params, prepared: 
 
 
 def make_coma_apply(optimizers: Mapping[str, optax.GradientTransformation]) -> ApplyFn:
-    """One step of the policy's or the critic's optimizer, whichever the gradient is of; the other one stays as it is."""
+    """Returns a function that steps the policy's or the critic's optimizer, whichever the gradient is of.
+
+    The other one stays as it is.
+    """
+    steps = {name: make_apply(optimizer) for name, optimizer in optimizers.items()}
 
     def apply(progress: Progress, grads: Params, metrics: Metrics) -> Progress:
         is_actor = metrics[_ACTOR_STEP] > 0.5
         params, opt_state = dict(progress.params), dict(progress.opt_state)
-        for name, optimizer in optimizers.items():
-            old = params[name], opt_state[name]
-            updates, moments = optimizer.update(grads[name], old[1], old[0])
-            new = optax.apply_updates(old[0], updates), moments
+        for name, step in steps.items():
+            old = dataclasses.replace(progress, params=params[name], opt_state=opt_state[name])
             due = is_actor if name == "actor" else ~is_actor
-            params[name], opt_state[name] = jax.tree.map(partial(jnp.where, due), new, old)
-        return Progress(params, opt_state, progress.num_skipped)
+            new = jax.tree.map(partial(jnp.where, due), step(old, grads[name], metrics), old)
+            params[name], opt_state[name] = new.params, new.opt_state
+        return dataclasses.replace(progress, params=params, opt_state=opt_state)
 
     return apply
 
@@ -276,7 +281,3 @@ def finish(
     result |= {name: step_metrics[name][-1] for name in _ACTOR_METRICS}
     result["learning_rate"] = jnp.asarray(schedule(state.num_updates), jnp.float32)
     return LearnerState(progress.params, progress.opt_state, num_updates, {"target_critic": target}), result
-
-
-def _schedule(config: COMAConfig, initial: float, steps_an_update: int) -> optax.Schedule:
-    return schedules.make_schedule(config.learning_rate_schedule, initial, config.total_updates * steps_an_update)

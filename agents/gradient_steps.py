@@ -1,5 +1,6 @@
 """Updates written as gradient steps: their composition into one function, and the optimizer step most of them share."""
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -27,28 +28,31 @@ def make_update(steps: GradientSteps) -> UpdateFn:
 
 
 def first_progress(state: LearnerState) -> Progress:
-    """Before the first gradient step of an update."""
-    return Progress(state.params, state.opt_state, jnp.zeros((), jnp.int32))
+    """Returns the progress before the first gradient step of an update."""
+    return Progress(state.params, state.opt_state, state.num_updates, jnp.zeros((), jnp.int32))
 
 
 def make_apply(optimizer: optax.GradientTransformation, exceeds: Callable[[Metrics], Array] | None = None) -> ApplyFn:
-    """One step of `optimizer`.
+    """Returns a function that takes one step of `optimizer`.
 
     Args:
-        optimizer: of the agent.
-        exceeds: from a gradient's metrics, a bool scalar: neither that step nor any later one of the update is taken (what
-            the metrics report was measured before the step). None: every step is taken.
+        optimizer: of the agent. It receives `num_updates`, see `agents.schedules.scale_by_schedule`.
+        exceeds: from a gradient's metrics, a bool scalar: that step and all later ones of the update are skipped (the
+            metrics were measured before the step). None: every step is taken.
     """
+    scheduled = optax.with_extra_args_support(optimizer)
 
     def apply(progress: Progress, grads: Params, metrics: Metrics) -> Progress:
-        updates, opt_state = optimizer.update(grads, progress.opt_state, progress.params)
+        updates, opt_state = scheduled.update(
+            grads, progress.opt_state, progress.params, num_updates=progress.num_updates
+        )
         params = optax.apply_updates(progress.params, updates)
         if exceeds is None:
-            return Progress(params, opt_state, progress.num_skipped)
+            return dataclasses.replace(progress, params=params, opt_state=opt_state)
         skip = (progress.num_skipped > 0) | exceeds(metrics)
         params, opt_state = jax.tree.map(
             lambda old, new: jnp.where(skip, old, new), (progress.params, progress.opt_state), (params, opt_state)
         )
-        return Progress(params, opt_state, progress.num_skipped + skip.astype(jnp.int32))
+        return Progress(params, opt_state, progress.num_updates, progress.num_skipped + skip.astype(jnp.int32))
 
     return apply

@@ -11,6 +11,7 @@ from agents.acting import EXTRAS, PolicyNetwork, act
 from agents.api import Agent, Array, GradientSteps, InitFn, Metrics, OnPolicy, UpdateFn
 from agents.gradient_steps import make_update
 from agents.normalisation import NormalisationConfig, with_normalisation
+from agents.schedules import scale_by_schedule
 from envpool_bridge.specs import EnvSpec
 
 
@@ -91,8 +92,15 @@ def make_on_policy_agent(
 
 
 def clipped_adam(rate: optax.Schedule, max_grad_norm: float, epsilon: float) -> optax.GradientTransformation:
-    """Adam behind a clip of the gradient's global norm; `epsilon` stands beside the root."""
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(rate, eps=epsilon))
+    """Returns Adam behind a clip of the gradient's global norm.
+
+    Args:
+        rate: learning rate, of `num_updates`.
+        max_grad_norm: largest global norm.
+        epsilon: added to the root.
+    """
+    clip = optax.clip_by_global_norm(max_grad_norm)
+    return optax.chain(clip, optax.scale_by_adam(eps=epsilon), scale_by_schedule(rate))
 
 
 def clipped_policy_loss(

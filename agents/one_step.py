@@ -184,5 +184,6 @@ def make_optimizer(config: OneStepConfig, schedule: optax.Schedule) -> optax.Gra
     """The chosen optimizer behind a clip of the gradient's global norm."""
     if config.optimizer == "adam":
         return clipped_adam(schedule, config.max_grad_norm, config.optimizer_epsilon)
-    step = optax.rmsprop(schedule, decay=config.rmsprop_decay, eps=config.optimizer_epsilon)
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), step)
+    clip = optax.clip_by_global_norm(config.max_grad_norm)
+    step = optax.scale_by_rms(decay=config.rmsprop_decay, eps=config.optimizer_epsilon)
+    return optax.chain(clip, step, schedules.scale_by_schedule(schedule))

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import optax
 
 from agents import returns, schedules
-from agents.api import Agent, Array, LearnerState, Metrics, Observation, OptState, Params, Trajectory
+from agents.api import Agent, Array, LearnerState, Metrics, Observation, Params, Progress, Trajectory
+from agents.gradient_steps import first_progress
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, make_phasic
 from agents.on_policy import clipped_adam, clipped_policy_loss, make_on_policy_agent
@@ -49,17 +50,15 @@ def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
         UserError: they do not fit, or the network is to remember or to share its torso.
     """
     phasic = make_phasic(network, spec)
-    kind, auxiliary_phases = config.learning_rate_schedule, config.total_updates // config.num_policy_phases
-    rate = schedules.make_schedule(kind, config.learning_rate, config.total_updates * config.num_gradient_steps)
-    auxiliary_total = max(1, auxiliary_phases * config.num_auxiliary_steps)
-    auxiliary_rate = schedules.make_schedule(kind, config.auxiliary_learning_rate, auxiliary_total)
-    optimizers = {
-        name: clipped_adam(of_phase, config.max_grad_norm, config.adam_epsilon)
-        for name, of_phase in {_POLICY: rate, _AUXILIARY: auxiliary_rate}.items()
+    initial = {_POLICY: config.learning_rate, _AUXILIARY: config.auxiliary_learning_rate}
+    rates = {
+        name: schedules.make_schedule(config.learning_rate_schedule, rate, config.total_updates)
+        for name, rate in initial.items()
     }
+    optimizers = {name: clipped_adam(rate, config.max_grad_norm, config.adam_epsilon) for name, rate in rates.items()}
     begin = partial(init, config, spec, phasic, optimizers)
     return make_on_policy_agent(
-        "ppg", config, spec, phasic.net, begin, partial(update, config, phasic, optimizers, rate)
+        "ppg", config, spec, phasic.net, begin, partial(update, config, phasic, optimizers, rates[_POLICY])
     )
 
 
@@ -91,25 +90,24 @@ def update(
     steps = make_batch(config, phasic, state.params, batch)
     order = time_order(policy_key, config.rollout_length, config.num_epochs, config.num_minibatches)
     loss = partial(policy_loss, config, phasic)
-    params, policy_state, metrics = descend(
-        loss, optimizers[_POLICY], state.params, state.opt_state[_POLICY], steps, order
-    )
+    begin = dataclasses.replace(first_progress(state), opt_state=state.opt_state[_POLICY])
+    progress, metrics = descend(loss, optimizers[_POLICY], begin, steps, order)
     place = state.num_updates % config.num_policy_phases
     memory = remember(state.extra, steps.observation, steps.target_value, batch.valid, place)
 
-    def after(params: Params, opt_state: OptState, _: Metrics) -> tuple[Params, OptState, Metrics]:
-        return auxiliary_phase(config, phasic, optimizers[_AUXILIARY], params, opt_state, memory, auxiliary_key)
+    def after(progress: Progress, _: Metrics) -> tuple[Progress, Metrics]:
+        return auxiliary_phase(config, phasic, optimizers[_AUXILIARY], progress, memory, auxiliary_key)
 
-    params, auxiliary_state, found = jax.lax.cond(
+    auxiliary, found = jax.lax.cond(
         place == config.num_policy_phases - 1,
         after,
         lambda *before: before,
-        *(params, state.opt_state[_AUXILIARY], memory.metrics),
+        *(dataclasses.replace(progress, opt_state=state.opt_state[_AUXILIARY]), memory.metrics),
     )
-    metrics["learning_rate"] = jnp.asarray(rate(state.num_updates * config.num_gradient_steps), jnp.float32)
-    opt_state = {_POLICY: policy_state, _AUXILIARY: auxiliary_state}
+    metrics["learning_rate"] = jnp.asarray(rate(state.num_updates), jnp.float32)
+    opt_state = {_POLICY: progress.opt_state, _AUXILIARY: auxiliary.opt_state}
     memory = dataclasses.replace(memory, metrics=found)
-    return LearnerState(params, opt_state, state.num_updates + 1, memory), metrics | found
+    return LearnerState(auxiliary.params, opt_state, state.num_updates + 1, memory), metrics | found
 
 
 def require_sizes(config: PPGConfig, batch: Trajectory) -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import returns
-from agents.api import Array, Metrics, Observation, OptState, Params, Progress
+from agents.api import Array, Metrics, Observation, Params, Progress
 from agents.gradient_steps import make_apply
 from agents.networks.phasic import Phasic
 from agents.ppg_config import PPGConfig
@@ -93,21 +93,20 @@ def auxiliary_phase(
     config: PPGConfig,
     phasic: Phasic,
     optimizer: optax.GradientTransformation,
-    params: Params,
-    opt_state: OptState,
+    progress: Progress,
     memory: Memory,
     key: Array,
-) -> tuple[Params, OptState, Metrics]:
-    """Parameters and optimizer state after `num_auxiliary_steps` gradient steps, and their mean metrics. `key` is consumed."""
+) -> tuple[Progress, Metrics]:
+    """Takes `num_auxiliary_steps` gradient steps; returns the progress and the mean of their metrics. `key` is consumed."""
     batch = AuxiliaryBatch(
         observation=memory.observation,
-        old_policy=_policies(config, phasic, params, memory.observation),
+        old_policy=_policies(config, phasic, progress.params, memory.observation),
         target_value=memory.target_value,
         weight=memory.valid.astype(jnp.float32),
     )
     minibatches = config.num_policy_phases * config.num_auxiliary_minibatches
     order = time_order(key, memory.valid.shape[0], config.num_auxiliary_epochs, minibatches)
-    return descend(partial(auxiliary_loss, config, phasic), optimizer, params, opt_state, batch, order, "auxiliary/")
+    return descend(partial(auxiliary_loss, config, phasic), optimizer, progress, batch, order, "auxiliary/")
 
 
 def auxiliary_loss(config: PPGConfig, phasic: Phasic, params: Params, batch: AuxiliaryBatch) -> tuple[Array, Metrics]:
@@ -133,19 +132,19 @@ def time_order(key: Array, length: int, num_epochs: int, num_minibatches: int) -
 def descend(
     loss: Callable[[Params, Any], tuple[Array, Metrics]],
     optimizer: optax.GradientTransformation,
-    params: Params,
-    opt_state: OptState,
+    progress: Progress,
     batch: Any,
     order: Array,
     prefix: str = "",
-) -> tuple[Params, OptState, Metrics]:
-    """A gradient step for each row of `order`, which picks steps of `batch` along time; and the mean of their metrics.
+) -> tuple[Progress, Metrics]:
+    """Takes a gradient step for each row of `order`, which picks steps of `batch` along time.
+
+    Returns the progress and the mean of the metrics.
 
     Args:
         loss: of parameters and a minibatch.
         optimizer: makes the steps.
-        params: to begin with.
-        opt_state: likewise.
+        progress: to start with.
         batch: [T, B, ...] each leaf.
         order: [steps, minibatch length] int32.
         prefix: of the metric `gradient/norm`.
@@ -157,8 +156,8 @@ def descend(
         grads, metrics = jax.grad(loss, has_aux=True)(progress.params, minibatch)
         return apply(progress, grads, metrics), metrics | {f"{prefix}gradient/norm": optax.tree.norm(grads)}
 
-    progress, metrics = jax.lax.scan(step, Progress(params, opt_state, jnp.zeros((), jnp.int32)), order)
-    return progress.params, progress.opt_state, jax.tree.map(jnp.mean, metrics)
+    progress, metrics = jax.lax.scan(step, progress, order)
+    return progress, jax.tree.map(jnp.mean, metrics)
 
 
 def _policies(config: PPGConfig, phasic: Phasic, params: Params, observation: Observation) -> Array:

@@ -89,9 +89,7 @@ class Prepared:
 def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """PPO for this environment and network (or one of your own: `memoryless_network`). Raises UserError where they do not fit."""
     net = bound_network(network, spec)
-    schedule = schedules.make_schedule(
-        config.learning_rate_schedule, config.learning_rate, config.total_updates * config.num_gradient_steps
-    )
+    schedule = schedules.make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
     optimizer = clipped_adam(schedule, config.max_grad_norm, config.adam_epsilon)
     steps = GradientSteps(
         num_steps=config.num_gradient_steps,
@@ -245,7 +243,7 @@ def finish(
     result = {name: value for name, value in summary.items() if name != _TARGETS}
     result |= {name: jnp.mean(values) for name, values in step_metrics.items()}
     result["update/skipped_minibatches"] = progress.num_skipped.astype(jnp.float32)
-    result["learning_rate"] = jnp.asarray(schedule(state.num_updates * config.num_gradient_steps), jnp.float32)
+    result["learning_rate"] = jnp.asarray(schedule(state.num_updates), jnp.float32)
     params, extra = progress.params, dict(state.extra or {})
     if config.value_normalisation != "none":
         old = extra[_POPART]

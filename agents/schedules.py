@@ -1,7 +1,9 @@
-"""Hyper-parameters that change over a run, as pure functions of the number of gradient steps."""
+"""Hyper-parameters that change over a run, as pure functions of the number of updates."""
 
-from typing import Literal
+from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from envpool_bridge.errors import UserError
@@ -9,12 +11,12 @@ from envpool_bridge.errors import UserError
 Kind = Literal["constant", "linear"]
 
 
-def make_schedule(kind: Kind, initial: float, total_steps: int) -> optax.Schedule:
-    """`initial` for ever, or falling linearly to 0 at `total_steps` gradient steps.
+def make_schedule(kind: Kind, initial: float, total_updates: int) -> optax.Schedule:
+    """Returns a function of `num_updates`: `initial` always, or falling linearly to 0 at `total_updates`.
 
     Examples:
-        >>> rate = make_schedule("linear", initial=0.5, total_steps=4)
-        >>> [float(rate(step)) for step in (0, 1, 4, 9)]
+        >>> rate = make_schedule("linear", initial=0.5, total_updates=4)
+        >>> [float(rate(number)) for number in (0, 1, 4, 9)]
         [0.5, 0.375, 0.0, 0.0]
 
     Raises:
@@ -22,6 +24,23 @@ def make_schedule(kind: Kind, initial: float, total_steps: int) -> optax.Schedul
     """
     if kind == "constant":
         return optax.constant_schedule(initial)
-    if total_steps < 1:
-        raise UserError(f"a linear schedule needs the total number of updates: got {total_steps}")
-    return optax.linear_schedule(initial, 0.0, total_steps)
+    if total_updates < 1:
+        raise UserError(f"a linear schedule needs the total number of updates: got {total_updates}")
+    return optax.linear_schedule(initial, 0.0, total_updates)
+
+
+def scale_by_schedule(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
+    """Scales updates by minus the learning rate of the update that they are part of.
+
+    The rate is a function of the argument `num_updates` of the transformation's `update`. `optax.scale_by_schedule` counts the
+    steps taken instead, which differs where steps are skipped or replicas share an optimizer.
+    """
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **arguments: Any
+    ) -> tuple[optax.Updates, optax.OptState]:
+        del params
+        factor = -jnp.asarray(rate(arguments["num_updates"]), jnp.float32)
+        return jax.tree.map(lambda update: factor * update, updates), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

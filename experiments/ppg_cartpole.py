@@ -39,7 +39,7 @@ def main(experiment: Experiment) -> None:
     # The sizes of what is kept are saved with the experiment, so that its checkpoints can be read without it.
     sized = dataclasses.replace(experiment.agent, rollout_length=run.rollout_length, num_rows=run.num_envs)
     experiment = dataclasses.replace(experiment, agent=sized)
-    agent = make_ppg(dataclasses.replace(sized, total_updates=run.num_optimizer_updates), spec, experiment.network)
+    agent = make_ppg(dataclasses.replace(sized, total_updates=run.num_updates), spec, experiment.network)
     train_and_evaluate(experiment, agent, source, spec, run)
 
 

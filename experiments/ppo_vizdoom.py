@@ -32,7 +32,7 @@ def main(experiment: Experiment) -> None:
     """Composes and trains."""
     source = source_of(experiment.env)
     spec = source.spec()
-    config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_optimizer_updates)
+    config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_updates)
     agent = make_ppo(config, spec, experiment.network)
     train_and_evaluate(experiment, agent, source, spec, experiment.run)
 

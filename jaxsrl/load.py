@@ -83,7 +83,7 @@ def rebuild(metadata: dict[str, Any]) -> tuple[AnyAgent, EnvSource]:
         )
     source = source_of(from_json(EnvConfig, saved["env"]))
     config = from_json(AGENT_CONFIGS[name], saved["agent"])
-    config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_optimizer_updates)
+    config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_updates)
     network = from_json(NetworkConfig, saved["network"])
     policies = from_json(PoliciesConfig, saved.get("policies", {}))
     return remade_agent(source.spec(), policies, lambda spec: AGENTS[name](config, spec, network)), source

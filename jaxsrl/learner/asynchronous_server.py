@@ -68,8 +68,8 @@ class ParameterServer:
     *every* replica has completed: one update is one trajectory of each, and a replica that is ahead does not advance it alone.
     So no replica's policy lag can exceed the run's bound, however uneven the replicas are.
 
-    The optimizer sees one step for each gradient applied, num_replicas times as many an update as a single learner takes: a
-    learning-rate schedule that counts optimizer steps must be made for that many.
+    The optimizer takes one step for each gradient applied, num_replicas times as many an update as a single learner takes. A
+    learning-rate schedule counts the trajectories that the pushing replica has completed.
 
     Attributes:
         busy_seconds: that some replica has held the server to have its gradient taken in or its trajectory ended, in all.
@@ -109,6 +109,7 @@ class ParameterServer:
         self._num_skipped = [self._programs.nothing_skipped] * num_replicas
         self._version = 0
         self._num_updates = int(state.num_updates)
+        self._numbers = [jax.device_put(np.int32(self._num_updates), device)] * num_replicas
         self._completed = [self._num_updates] * num_replicas
         self._counters = ServerCounters()
 
@@ -178,12 +179,11 @@ class ParameterServer:
         received = jax.device_put(list(step_metrics), self._device)
         with self._locked():
             start = time.perf_counter()
-            number = jax.device_put(np.int32(self._completed[replica]), self._device)
             programs, progress = self._programs, self._progress(replica)
-            state = LearnerState(programs.unpack(self._params), self._opt_state, number, self._extra)
+            state = LearnerState(programs.unpack(self._params), self._opt_state, self._numbers[replica], self._extra)
             state, metrics = programs.finish(state, progress, prepared_metrics, received)
             self._params, self._opt_state, self._extra = programs.pack(state.params), state.opt_state, state.extra
-            self._num_skipped[replica] = programs.nothing_skipped
+            self._numbers[replica], self._num_skipped[replica] = state.num_updates, programs.nothing_skipped
             self._completed[replica] += 1
             if min(self._completed) > self._num_updates:
                 self._num_updates += 1
@@ -210,13 +210,14 @@ class ParameterServer:
             return LearnerState(params, opt_state, number, self._extra)
 
     def _progress(self, replica: int) -> Progress:
-        return Progress(self._params, self._opt_state, self._num_skipped[replica])
+        return Progress(self._params, self._opt_state, self._numbers[replica], self._num_skipped[replica])
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         if not self._changed.acquire(timeout=self._timeout_seconds):
             raise TimeoutError(
-                f"the parameter server was held by another replica for {self._timeout_seconds} s: its optimizer step hangs"
+                f"thread {threading.current_thread().name} waited {self._timeout_seconds:g} s for the parameter server, which "
+                f"was held by another replica: its optimizer step does not end"
             )
         try:
             yield

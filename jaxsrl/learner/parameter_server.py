@@ -3,6 +3,7 @@
 The server's part of an update, which the asynchronous server shares, is `ServerPrograms`.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,24 +28,24 @@ class ServerPrograms:
     def __init__(self, steps: GradientSteps, device: Device) -> None:
         """Programs of these gradient steps."""
 
-        def apply(params: Block, opt_state: OptState, num_skipped: Array, grads: Block, metrics: Block) -> Progress:
-            before = Progress(unpack(params), opt_state, num_skipped)
+        def apply(opt_state: OptState, rest: Progress, grads: Block, metrics: Block) -> Progress:
+            before = dataclasses.replace(rest, params=unpack(rest.params), opt_state=opt_state)
             progress = steps.apply(before, unpack(grads), unpack(metrics))
             ok = all_finite((grads, progress.params, progress.opt_state))
             progress = jax.tree.map(lambda new, old: jnp.where(ok, new, old), progress, before)
-            return Progress(pack(progress.params), progress.opt_state, progress.num_skipped)
+            return dataclasses.replace(progress, params=pack(progress.params))
 
         def finish(
             state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
         ) -> tuple[LearnerState, Metrics]:
-            progress = Progress(unpack(progress.params), progress.opt_state, progress.num_skipped)
+            progress = dataclasses.replace(progress, params=unpack(progress.params))
             finished, found = steps.finish(state, progress, prepared_metrics, unpack_stacked(step_metrics))
             losses = {name: value for name, value in found.items() if name.startswith("loss")}
             return finished, found | {SKIPPED: 1.0 - all_finite(losses).astype(jnp.float32)}
 
         self._device = device
         # The parameters are not donated: a replica on the server's own device may have pulled this very memory.
-        self._apply = jax.jit(apply, donate_argnums=1)
+        self._apply = jax.jit(apply, donate_argnums=0)
         self._finish = jax.jit(finish)
         self._pack, self._unpack = jax.jit(pack), jax.jit(unpack)
         self.nothing_skipped = jax.device_put(np.int32(0), device)
@@ -63,7 +64,8 @@ class ServerPrograms:
 
     def apply(self, progress: Progress, grads: Block, metrics: Block) -> Progress:
         """One gradient step; `progress.params` is a block, and `progress.opt_state` is donated."""
-        return self._apply(progress.params, progress.opt_state, progress.num_skipped, grads, metrics)
+        rest = dataclasses.replace(progress, opt_state=())
+        return self._apply(progress.opt_state, rest, grads, metrics)
 
     def finish(
         self, state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
@@ -105,7 +107,7 @@ class SynchronousUpdate:
         """One update. Returns before the devices are done with it."""
         replica, server = self._replica, self._server
         state = server.receive(state)
-        progress = Progress(server.pack(state.params), state.opt_state, server.nothing_skipped)
+        progress = Progress(server.pack(state.params), state.opt_state, state.num_updates, server.nothing_skipped)
         params, extra, number = replica.place((progress.params, state.extra, state.num_updates))
         prepared, prepared_metrics = replica.prepare(params, extra, batch, number)
         step_metrics: list[Block] = []

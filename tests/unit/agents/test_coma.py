@@ -14,6 +14,7 @@ from agents.coma_networks import ComaNetworks, make_coma_networks
 from agents.coma_team import team_spec, team_view
 from agents.coma_values import counterfactual_advantage, lambda_targets
 from agents.distributions import categorical
+from agents.gradient_steps import first_progress
 from agents.networks.config import NetworkConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
@@ -226,7 +227,7 @@ def test_the_critic_learns_first_and_the_policy_last_each_alone():
     state, steps = agent.init(jax.random.key(1)), agent.gradient_steps
     assert steps.num_steps == 3
     prepared, _ = steps.prepare(state.params, state.extra, trajectory(LOCAL), jax.random.key(0))
-    progress = coma.Progress(state.params, state.opt_state, jnp.zeros((), jnp.int32))
+    progress = first_progress(state)
     for index, (moves, stays) in enumerate([("critic", "actor"), ("critic", "actor"), ("actor", "critic")]):
         grads, metrics = jax.jit(steps.gradient)(progress.params, prepared, index)
         after = jax.jit(steps.apply)(progress, grads, metrics)

@@ -58,7 +58,7 @@ def test_an_update_does_each_of_its_gradient_steps_once_and_in_order():
 def test_the_step_that_exceeds_the_limit_and_all_later_ones_are_left_out(measured, taken):
     apply = make_apply(optax.sgd(1.0, momentum=0.5), lambda metrics: metrics["kl"] > 1.0)
     params = {"w": jnp.float32(0.0)}
-    progress = Progress(params, optax.sgd(1.0, momentum=0.5).init(params), jnp.int32(0))
+    progress = Progress(params, optax.sgd(1.0, momentum=0.5).init(params), jnp.int32(0), jnp.int32(0))
     plain, velocity = 0.0, 0.0
     for number, kl in enumerate(measured):
         progress = apply(progress, {"w": jnp.float32(-1.0)}, {"kl": jnp.float32(kl)})
@@ -74,7 +74,9 @@ def test_the_step_that_exceeds_the_limit_and_all_later_ones_are_left_out(measure
 
 def test_without_a_limit_every_step_is_taken():
     apply = make_apply(optax.sgd(0.5))
-    progress = Progress({"w": jnp.float32(0.0)}, optax.sgd(0.5).init({"w": jnp.float32(0.0)}), jnp.int32(0))
+    progress = Progress(
+        {"w": jnp.float32(0.0)}, optax.sgd(0.5).init({"w": jnp.float32(0.0)}), jnp.int32(0), jnp.int32(0)
+    )
     for _ in range(3):
         progress = apply(progress, {"w": jnp.float32(-1.0)}, {})
     assert float(progress.params["w"]) == 1.5
@@ -86,6 +88,7 @@ def test_first_progress_is_the_state_with_nothing_skipped():
     progress = first_progress(state)
     assert progress.params is state.params
     assert progress.opt_state is state.opt_state
+    assert progress.num_updates is state.num_updates
     assert int(progress.num_skipped) == 0
 
 

@@ -188,7 +188,8 @@ def test_rmsprop_divides_by_the_root_of_the_running_mean_square_of_the_clipped_g
     config = one_step.OneStepConfig(learning_rate=0.1, max_grad_norm=1.0, optimizer_epsilon=1e-2, rmsprop_decay=0.75)
     optimizer = one_step.make_optimizer(config, optax.constant_schedule(config.learning_rate))
     params = jnp.zeros(2)
-    updates, _ = optimizer.update(jnp.array([3.0, 4.0]), optimizer.init(params), params)
+    grads, state = jnp.array([3.0, 4.0]), optimizer.init(params)
+    updates, _ = optimizer.update(grads, state, params, num_updates=jnp.int32(0))
     clipped = np.array([0.6, 0.8])
     np.testing.assert_allclose(updates, -0.1 * clipped / np.sqrt(0.25 * clipped**2 + 1e-2), rtol=1e-5)
 

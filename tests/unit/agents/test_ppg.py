@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from agents import ppg, ppg_auxiliary
-from agents.api import Trajectory
+from agents.api import Progress, Trajectory
 from agents.distributions import ILLEGAL, categorical, distribution_for
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, PhasicOutputs, make_phasic, policy_divergence
@@ -220,8 +220,9 @@ def phase(**changes):
     actor = params["actor"]["params"]
     actor["head"] = jax.tree.map(lambda leaf: 200.0 * leaf, actor["head"])
     run = jax.jit(partial(ppg_auxiliary.auxiliary_phase, config, PHASIC, optimizer))
-    after, _, metrics = run(params, optimizer.init(params), memory, jax.random.key(3))
-    old, new = (PHASIC.outputs(each, memory.observation) for each in (params, after))
+    begin = Progress(params, optimizer.init(params), jnp.int32(0), jnp.int32(0))
+    progress, metrics = run(begin, memory, jax.random.key(3))
+    old, new = (PHASIC.outputs(each, memory.observation) for each in (params, progress.params))
     kl = float(jnp.mean(PHASIC.divergence(old.policy, new.policy)))
     errors = [float(jnp.mean(jnp.square(out.auxiliary - memory.target_value))) for out in (old, new)]
     return kl, errors, metrics
