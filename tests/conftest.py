@@ -25,8 +25,15 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", "500000000")  # with a limit, processes take a lock to write
 
 import pytest
+from hypothesis import settings
 
-_GRACE_SECONDS = 2.0
+from tests.shared_names import names_left
+
+# Processes and threads that have been ended may take their time where others compute; only a failing test waits so long.
+_GRACE_SECONDS = 60.0
+# How long an example of a property takes depends on the machine.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 # What is imported stays: looking through it for garbage, again and again while it grows, takes a quarter of the time of collecting.
 gc.disable()
 
@@ -47,11 +54,6 @@ def _children() -> set[int]:
     return found
 
 
-def _shared_memory() -> set[str]:
-    # Of a game that another test runs beside this one: ViZDoom names its own, and takes them away itself.
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("ViZDoom")}
-
-
 def _threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.daemon}
 
@@ -59,13 +61,13 @@ def _threads() -> set[threading.Thread]:
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind():
     """Fails a test after which a child process, a name in /dev/shm or a thread is left."""
-    children, names, threads = _children(), _shared_memory(), _threads()
+    children, names, threads = _children(), names_left(), _threads()
     yield
     deadline = time.monotonic() + _GRACE_SECONDS
     while True:
         left = {
             "child processes": _children() - children,
-            "names in /dev/shm": _shared_memory() - names,
+            "names in /dev/shm": names_left() - names,
             "threads": _threads() - threads,
         }
         if not any(left.values()):

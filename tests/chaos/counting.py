@@ -95,7 +95,7 @@ def copy(slot):
     return {name: getattr(slot, name).copy() for name in names}
 
 
-def collect(pool, num_slots, disturb=lambda pool, sequence: None, seconds=30.0):
+def collect(pool, num_slots, disturb=lambda pool, sequence: None, seconds=120.0):
     """Copies of the next full slots, in order. `disturb` is called before each; fails after so many seconds."""
     slots, deadline = [], time.monotonic() + seconds
     first = sequence = pool._next_lease

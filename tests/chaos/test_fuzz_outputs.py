@@ -242,7 +242,7 @@ def check_stored(name, result, out):
         np.testing.assert_array_equal(stored[1], np.asarray(item).astype(stored.dtype))
 
 
-FUZZ = settings(deadline=5000, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
+FUZZ = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 @given(outputs())

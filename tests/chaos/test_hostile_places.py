@@ -74,7 +74,7 @@ def run_with_mount(place, size, code, *arguments):
     mount = f'mount -t tmpfs -o size={size} none {place} && exec "$0" "$@"'
     command = [*IN_A_NAMESPACE, "sh", "-c", mount, sys.executable, "-c", code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=150, check=False)
 
 
 @needs_mounts
@@ -124,7 +124,7 @@ def test_checkpoints_that_became_read_only_are_read_and_a_new_one_is_refused(tmp
     remount = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$0" "$@"'
     command = [*IN_A_NAMESPACE, "sh", "-c", remount, sys.executable, str(tmp_path), "-c", code, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=150, check=False)
     assert result.returncode == 0, result.stderr
     assert "Read-only file system" in result.stdout
     assert "the newest is that of update 1" in result.stdout
@@ -135,7 +135,7 @@ def test_of_two_runs_in_one_directory_the_second_is_refused_and_the_first_goes_o
     with RunDirectory(tmp_path / "run") as first:
         command = [sys.executable, "-c", code, str(first.path)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        second = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+        second = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=150, check=False)
         assert second.returncode == 1
         assert f"is in use by process {os.getpid()} on " in second.stderr
         first.log("goes on")

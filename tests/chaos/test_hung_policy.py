@@ -37,7 +37,7 @@ def make_hanging(once, layout, worker, parts, descriptors):
 
 def collected(pool, num_slots, policy):
     pool.start([EpisodeReset((0,) * 2, (None,) * 2)] * SHAPE.num_parts, policy)
-    slots, deadline = [], time.monotonic() + 20.0
+    slots, deadline = [], time.monotonic() + 60.0
     for sequence in range(num_slots):
         while pool.acquire(0.1) is None:
             assert time.monotonic() < deadline
@@ -50,13 +50,13 @@ def test_a_policy_that_hangs_in_a_worker_is_told_of_and_replaced(tmp_path, caplo
     caplog.set_level(logging.WARNING, "envpool_bridge")
     (tmp_path / "once").touch()
     make = pickle.dumps(partial(make_hanging, tmp_path / "once"))
-    options = dataclasses.replace(PATIENT, step_timeout_seconds=0.5)
+    options = dataclasses.replace(PATIENT, step_timeout_seconds=1.5)
     with make_pool(SHAPE, supervision=options) as pool:
         slots = collected(pool, 5, LocalPolicySpec(make, may_act=lambda sequence: True))
         totals = pool.supervision
     check(slots)
     assert (totals.hangs, totals.restarts) == (1, 1)
-    assert "an action of its own policy after 0.5 s" in caplog.text
+    assert "an action of its own policy after 1.5 s" in caplog.text
     assert "in act" in caplog.text  # its stack
 
 
@@ -81,19 +81,19 @@ def make_waiting(wait, layout, worker, parts, descriptors):
 def test_a_policy_that_waits_for_its_parameters_does_not_hang(tmp_path):
     wait = tmp_path / "wait"
     wait.touch()
-    options = dataclasses.replace(PATIENT, step_timeout_seconds=0.4)
+    options = dataclasses.replace(PATIENT, step_timeout_seconds=1.5)
     policy = LocalPolicySpec(
         pickle.dumps(partial(make_waiting, wait)), may_act=lambda sequence: sequence < 1 or not wait.exists()
     )
     with make_pool(SHAPE, supervision=options) as pool:
         pool.start([EpisodeReset((0,) * 2, (None,) * 2)] * SHAPE.num_parts, policy)
-        assert pool.acquire(20.0) == 0
-        time.sleep(1.0)  # longer than a step may take
+        assert pool.acquire(60.0) == 0
+        time.sleep(2.5)  # longer than a step may take
         assert pool.supervision.hangs == 0
         pool.release(0)
         wait.unlink()
         pool.wake_workers()
-        assert pool.acquire(10.0) == 1
+        assert pool.acquire(60.0) == 1
 
 
 def test_an_error_of_an_inference_thread_stops_the_run_and_is_raised_in_the_main_thread():
@@ -108,13 +108,13 @@ def test_an_error_of_an_inference_thread_stops_the_run_and_is_raised_in_the_main
 
     def goes_on():
         while not lifecycle.should_stop():
-            assert time.monotonic() - began < 10.0
+            assert time.monotonic() - began < 60.0
             time.sleep(0.005)
         stopped.append(True)
 
     lifecycle.start_thread("inference 1", goes_on)
     lifecycle.start_thread("inference 0", acts)
-    lifecycle.join(10.0)
+    lifecycle.join(60.0)
     assert stopped == [True]
     with pytest.raises(FloatingPointError, match="the policy broke"):
         lifecycle.raise_error()

@@ -26,7 +26,7 @@ def children_of_server(pool):
 
 
 def wait_for_children(pool, number):
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 60.0
     while len(found := children_of_server(pool)) != number:
         assert time.monotonic() < deadline, f"expected {number} children of the fork server, got {found}"
         act(pool, 0.02)
@@ -35,7 +35,7 @@ def wait_for_children(pool, number):
 
 def kill_until(pool, is_so):
     """Kills a worker again and again: a spare that is not ready yet is passed over."""
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60.0
     while not is_so():
         assert time.monotonic() < deadline
         kill_and_wait(pool, 1)

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.shared_names import names_left
+
 ROOT = Path(__file__).parents[2]
 # What the experiment's own command would do, with workers that may die any number of times and journals of what they do.
 TRAIN = """
@@ -132,7 +134,7 @@ def train_under_fire(directory, policy, env_steps, mean_seconds):
         What the auditor has found, and: kills, restarts (a spare process that is killed needs none), seconds under fire, how
         soon workers stepped again [ms], and the mean return.
     """
-    names = set(os.listdir("/dev/shm"))
+    names = names_left()
     process = train(directory, env_steps, policy)
     output, began = directory / "output", time.monotonic()
     try:
@@ -142,7 +144,7 @@ def train_under_fire(directory, policy, env_steps, mean_seconds):
         assert members(process.pid) == {}
     finally:
         end(process)
-    assert set(os.listdir("/dev/shm")) <= names
+    assert names_left() <= names
     command = [sys.executable, "-m", "envpool_bridge.journal_audit", str(directory / "journals")]
     audited = subprocess.run(command, capture_output=True, text=True, check=False)
     found = json.loads(audited.stdout)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-START_SECONDS = ANSWER_SECONDS = 30.0
+START_SECONDS = ANSWER_SECONDS = 150.0
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _FLAGS = (
     "--headless=new --remote-debugging-port=0 --no-first-run --no-default-browser-check --disable-gpu --disable-extensions "
@@ -154,10 +154,10 @@ def chromium(program: str) -> Iterator[Chromium]:
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(60)
 
 
 def _address(profile: Path, process: "subprocess.Popen[bytes]") -> str:

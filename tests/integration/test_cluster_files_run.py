@@ -61,7 +61,7 @@ def slurm(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=150,
         )
         return done.returncode, done.stderr
 

@@ -38,7 +38,7 @@ def test_bash_completes_commands_flags_choices_experiments_and_files(tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=150,
         cwd=tmp_path,
     )
     *completed, how = done.stdout.splitlines()

@@ -59,7 +59,7 @@ def environment():
 
 
 def told_by(*arguments):
-    done = subprocess.run(arguments, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(arguments, env=environment(), capture_output=True, text=True, check=False, timeout=150)
     return json.loads(done.stdout), done.returncode, done.stderr
 
 
@@ -81,7 +81,7 @@ def test_signals_reach_the_experiment_itself(folder):
         assert json.loads(process.stdout.readline())["pid"] == process.pid
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 143
+        assert process.wait(150) == 143
 
 
 def listed(capsys):
@@ -176,4 +176,4 @@ def make():
         time.sleep(0.5)
         process.send_signal(signal.SIGTERM)
         assert any(line.startswith("stopped by SIGTERM") for line in lines)
-        assert process.wait(60) == 143
+        assert process.wait(150) == 143

@@ -38,7 +38,7 @@ class Experiment:
 def ran(when: str, *arguments: str, flags: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", SCRIPT, when, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=150)
 
 
 @pytest.mark.parametrize("flags", [("--policy", "serial"), ("--policy=serial",), ("--run.policy", "serial")])

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared_names import names_left
+
 ROOT = Path(__file__).parents[2]
+_SECONDS = 150.0  # for what takes a moment on a machine that does nothing else
 NUM_CHILDREN = 3  # the fork server and two workers
 TRAIN = [
     *(sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py")),
@@ -78,7 +81,7 @@ class Run:
     def __init__(self, command: list[str], directory: Path) -> None:
         (directory / "environments_of_tests.py").write_text(ENVIRONMENTS)
         path = {"PYTHONPATH": f"{ROOT}:{directory}", "PYTHONUNBUFFERED": "1"}
-        self.names_before = set(os.listdir("/dev/shm"))
+        self.names_before = names_left()
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -109,10 +112,10 @@ class Run:
                 break
         assert len(self.members() - {self.process.pid}) == NUM_CHILDREN, "".join(lines)
 
-    def assert_left_nothing(self, seconds: float = 1.0) -> None:
+    def assert_left_nothing(self, seconds: float = _SECONDS) -> None:
         """Fails unless all processes and names are gone within so many seconds."""
         deadline = time.monotonic() + seconds
-        while any(left := (self.members(), set(os.listdir("/dev/shm")) - self.names_before)):
+        while any(left := (self.members(), names_left() - self.names_before)):
             assert time.monotonic() < deadline, f"left behind: processes {left[0]}, names in /dev/shm {left[1]}"
             time.sleep(0.02)
 
@@ -142,7 +145,7 @@ def start_training(start, directory: Path, env_steps: int = 10**8) -> Run:
 
 def test_a_run_that_reaches_its_end_leaves_nothing(start, tmp_path):
     run = start_training(start, tmp_path, env_steps=20_000)
-    output, _ = run.process.communicate(timeout=90)
+    output, _ = run.process.communicate(timeout=_SECONDS)
     assert run.process.returncode == 0, output
     assert "trained " in output
     run.assert_left_nothing()
@@ -160,7 +163,7 @@ def test_a_run_that_reaches_its_end_leaves_nothing(start, tmp_path):
 def test_an_environment_that_goes_wrong_ends_the_run_and_leaves_nothing(start, tmp_path, environment, problem):
     run = start(sys.executable, "-c", TRAIN_IN, environment, tmp_path)
     run.wait_for("ready")
-    output, _ = run.process.communicate(timeout=60)
+    output, _ = run.process.communicate(timeout=_SECONDS)
     assert run.process.returncode == 1, output
     assert problem in output
     run.assert_left_nothing()
@@ -170,7 +173,7 @@ def test_an_environment_that_goes_wrong_ends_the_run_and_leaves_nothing(start, t
 def test_a_pool_that_is_never_closed_ends_with_its_process(start, last):
     run = start(sys.executable, "-c", f"{POOL_OF}\nsys.stdin.readline()\n{last}", "ConstantReward")
     run.wait_for("ready")
-    output, _ = run.process.communicate("go on\n", timeout=20)
+    output, _ = run.process.communicate("go on\n", timeout=_SECONDS)
     assert run.process.returncode == (1 if last else 0), output
     run.assert_left_nothing()
 
@@ -179,7 +182,7 @@ def test_a_pool_that_is_never_closed_ends_with_its_process(start, last):
 def test_a_signal_ends_the_run_with_a_checkpoint_and_nothing_else(start, tmp_path, number):
     run = start_training(start, tmp_path)
     run.process.send_signal(number)
-    output, _ = run.process.communicate(timeout=30)
+    output, _ = run.process.communicate(timeout=_SECONDS)
     assert run.process.returncode == 128 + number
     assert f"stopped by {number.name}" in output
     assert list((tmp_path / "run" / "checkpoints").iterdir())
@@ -190,7 +193,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint_and_nothing_else(start, tmp_pat
 def test_a_kill_of_the_main_process_takes_the_workers_with_it(start, tmp_path):
     run = start_training(start, tmp_path)
     run.process.kill()
-    run.process.communicate(timeout=10)
+    run.process.communicate(timeout=_SECONDS)
     run.assert_left_nothing()
 
 
@@ -202,7 +205,7 @@ def test_a_second_interrupt_leaves_at_once(start, tmp_path):
     run.process.send_signal(signal.SIGINT)
     run.process.send_signal(signal.SIGCONT)
     began = time.monotonic()
-    run.process.communicate(timeout=10)
+    run.process.communicate(timeout=_SECONDS)
     assert time.monotonic() - began < 2.0
     assert run.process.returncode in {130, 143}
     run.assert_left_nothing()
@@ -215,5 +218,5 @@ def test_workers_that_hang_in_native_code_die_with_the_main_process(start, numbe
     run = start(sys.executable, "-c", f"{heeds}\n{POOL_OF}\ntime.sleep(60)", "Hangs")
     run.wait_for("ready")
     run.process.send_signal(number)
-    run.process.communicate(timeout=20)
+    run.process.communicate(timeout=_SECONDS)
     run.assert_left_nothing()

@@ -156,7 +156,7 @@ def test_prometheus_scrapes_a_run_while_it_goes_on_and_not_after_it(tmp_path, mo
     port, scraped, enough = free_port(), [], threading.Event()
 
     def scrape():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             scraped.append(answer.read().decode())
 
     from jaxsrl.metrics.prometheus_sink import PrometheusSink

@@ -41,7 +41,7 @@ def test_a_worker_steps_a_native_vector_as_this_process_does(package):
             assert pool.wait_ready(20.0) == [0]
             pool.views[0].action[t] = actions[t]
             pool.post_actions(0)
-        assert pool.acquire(20.0) == 0
+        assert pool.acquire(60.0) == 0
         theirs = pool.views[0]
         assert (~ours.valid).any()
         for name in ("observation", "is_first", "reward", "terminated", "truncated", "valid"):

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -206,13 +205,11 @@ def test_ctrl_c_ends_it_cleanly_also_while_a_browser_is_connected(runs):
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=SECONDS)
         connection.request("GET", parts.path)
         connection.getresponse().read()  # kept alive
-        began = time.monotonic()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=SECONDS)
         connection.close()
     assert process.returncode == 0
     assert errors == ""
-    assert time.monotonic() - began < SECONDS / 2
 
 
 @pytest.mark.parametrize("case", ["missing", "file", "empty", "port taken", "port too large"])

@@ -247,7 +247,7 @@ def test_videos_play(opened, runs):
         "yuv420p",
     ]
     subprocess.run(
-        [imageio_ffmpeg.get_ffmpeg_exe(), *made, str(runs / "first" / "episode.mp4")], check=True, timeout=60
+        [imageio_ffmpeg.get_ffmpeg_exe(), *made, str(runs / "first" / "episode.mp4")], check=True, timeout=150
     )
     page = opened("/run/first/episodes")
     page.wait_for("document.querySelector('video')?.readyState >= 2")

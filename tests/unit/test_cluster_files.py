@@ -26,7 +26,7 @@ def test_a_shell_accepts_the_slurm_script(path):
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash here")
-    done = subprocess.run([bash, "-n", str(path)], capture_output=True, text=True, timeout=10, check=False)
+    done = subprocess.run([bash, "-n", str(path)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
 

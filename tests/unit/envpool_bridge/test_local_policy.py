@@ -56,7 +56,7 @@ def test_workers_act_for_their_own_rows_as_far_as_their_policy_can():
             assert pool.acquire(0.05) is None
             allowed[0] = sequence + 1
             pool.wake_workers()
-            assert pool.acquire(10.0) == sequence
+            assert pool.acquire(60.0) == sequence
             slot = pool.views[sequence % SHAPE.num_slots]
             action = (rows + sequence * 4 + steps) % 2
             np.testing.assert_array_equal(slot.action, action)

@@ -168,7 +168,7 @@ def test_a_worker_that_dies_before_its_first_observation_begins_as_if_nothing_ha
 def test_a_worker_that_hangs_tells_its_stack_and_is_replaced(how, stack, tmp_path, caplog):
     once = tmp_path / "once"
     once.touch()
-    options = SupervisorOptions(step_timeout_seconds=0.4)
+    options = SupervisorOptions(step_timeout_seconds=1.5)
     with make_pool(SHAPE, partial(ActsUp, how, str(once)), options) as pool:
         begin(pool)
         began = time.monotonic()
@@ -177,23 +177,23 @@ def test_a_worker_that_hangs_tells_its_stack_and_is_replaced(how, stack, tmp_pat
         totals = pool.supervision
     check(slots)
     assert (totals.hangs, totals.restarts) == (1, 1)
-    assert took > 0.4
-    assert "was killed: it was not done with a step after 0.4 s (step_timeout_seconds)" in caplog.text
+    assert took > 1.5
+    assert "was killed: it was not done with a step after 1.5 s (step_timeout_seconds)" in caplog.text
     assert stack in caplog.text
 
 
 def test_a_slow_learner_is_no_hang():
-    options = SupervisorOptions(step_timeout_seconds=0.2)
+    options = SupervisorOptions(step_timeout_seconds=1.0)
     with make_pool(SHAPE, supervision=options) as pool:
         begin(pool)
         collect(pool, 1)
-        deadline = time.monotonic() + 0.7  # all slots fill up, and the last actions were given
+        deadline = time.monotonic() + 1.3  # all slots fill up, and the last actions were given
         while time.monotonic() < deadline:
             for lane in pool.wait_ready(0.05):
                 pool.next_action(lane)[...] = 0
                 pool.post_actions(lane)
         assert pool.supervision.hangs == 0
-        deadline = time.monotonic() + 0.5  # nobody acts
+        deadline = time.monotonic() + 1.3  # nobody acts
         while time.monotonic() < deadline:
             pool.check()
             time.sleep(0.05)
@@ -206,7 +206,7 @@ def test_a_worker_that_keeps_dying_is_given_up_and_its_rows_are_never_valid_agai
     def disturb(pool, sequence):
         if sequence in {2, 4, 6}:
             kill(pool, 0)
-            deadline = time.monotonic() + 5.0
+            deadline = time.monotonic() + 60.0
             while pool._counters.incarnation(0) < sequence // 2 + 1:
                 assert time.monotonic() < deadline
                 time.sleep(0.005)
@@ -287,7 +287,7 @@ def test_a_dropped_episode_costs_its_row_one_step_and_the_others_nothing(make_en
         begin(pool)
         slots = collect(pool, 4)
         totals = pool.supervision
-        deadline = time.monotonic() + 3.0
+        deadline = time.monotonic() + 60.0
         while "its episode is dropped" not in caplog.text and time.monotonic() < deadline:
             time.sleep(0.02)
     check(slots)

@@ -34,7 +34,7 @@ def make_by_row_and_step(layout, worker, parts, descriptors):
 
 def test_a_worker_that_acts_itself_is_replaced_like_any_other(caplog):
     resets = [EpisodeReset((0,) * 2, (None,) * 2)] * SHAPE.num_parts
-    slots, deadline = [], time.monotonic() + 20.0
+    slots, deadline = [], time.monotonic() + 60.0
     with make_pool(SHAPE) as pool:
         pool.start(resets, LocalPolicySpec(pickle.dumps(make_by_row_and_step)))
         for sequence in range(8):

@@ -20,7 +20,7 @@ def split(**environment: str) -> list[str]:
     """[devices, threads that compute, NPROC afterwards]."""
     kept = {name: value for name, value in os.environ.items() if name not in {"XLA_FLAGS", "NPROC"}}
     command = [sys.executable, "-c", _SCRIPT]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=kept | environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=150, env=kept | environment)
     return done.stdout.split()
 
 

@@ -33,7 +33,7 @@ print(wake_ups() - before)
 def wake_ups_of_other_threads(settings: str) -> int:
     """In so many calls of a small program."""
     script = _WAKE_UPS.format(settings=settings, calls=_CALLS)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=150)
     return int(done.stdout)
 
 

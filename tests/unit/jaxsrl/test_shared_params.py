@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,13 @@ LAYOUT = params_layout([((3, 2), "float32"), ((), "int32"), ((5,), "bool"), ((0,
 # Large enough that a copy takes long beside the writer, small enough that the writer comes round many times.
 TORN = params_layout([((40_000,), "int64"), ((3,), "int64")])
 WRITER = """
-import sys, time
+import select, sys, time
 import numpy as np
 from jaxsrl.params.shared import SharedParams, params_layout
 shared = SharedParams(params_layout([((40_000,), "int64"), ((3,), "int64")]), int(sys.argv[1]))
 print("ready", flush=True)
-version, until = 1, time.monotonic() + 0.4
-while time.monotonic() < until:
+version, until = 1, time.monotonic() + 60.0
+while not select.select([sys.stdin], [], [], 0.0)[0] and time.monotonic() < until:
     shared.publish(version, [np.full(40_000, version), np.full(3, version)])
     version += 1
 print(version)
@@ -161,12 +160,16 @@ def test_no_version_is_ever_torn_however_fast_another_process_publishes():
     command = [sys.executable, "-c", WRITER, str(shared.descriptor)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        command, pass_fds=[shared.descriptor], stdout=subprocess.PIPE, text=True, env=environment
+        command,
+        pass_fds=[shared.descriptor],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     ) as writer:
         assert writer.stdout.readline() == "ready\n"
-        seen: list[int] = []
-        deadline = time.monotonic() + 30.0
-        while writer.poll() is None and time.monotonic() < deadline:
+        seen: set[int] = set()
+        while len(seen) <= 100 and writer.poll() is None:
             older = shared.newest() - 1  # the one that is being replaced
             for version, found in ((older, shared.read(older)), shared.read_acting(0, 2) or (0, None)):
                 if found is None:
@@ -174,8 +177,8 @@ def test_no_version_is_ever_torn_however_fast_another_process_publishes():
                 large, small = found
                 assert large.min() == large.max() == version
                 assert small.tolist() == [version] * 3
-                seen.append(version)
-        published = int(writer.stdout.read())
+                seen.add(version)
+        published = int(writer.communicate("enough\n")[0])
     shared.close()
-    assert len(set(seen)) > 20
-    assert published > 100
+    assert len(seen) > 100
+    assert published >= max(seen)

@@ -127,7 +127,7 @@ def read(path):
         [get_ffmpeg_exe(), "-i", path, "-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-"],
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=150,
     )
     found = re.search(r"Video: (\w+) .*?, (\d+)x(\d+)[ ,].*?([\d.]+) fps", done.stderr.decode())
     assert found is not None

@@ -15,7 +15,9 @@ abort = ctypes.CDLL(None).abort
 
 
 def ends(code: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-c", SETUP + code], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SETUP + code], capture_output=True, text=True, timeout=150, check=False
+    )
     return done.returncode, done.stderr
 
 

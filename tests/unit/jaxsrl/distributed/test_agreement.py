@@ -12,7 +12,7 @@ class Room:
     """What processes share: a barrier and what was told."""
 
     def __init__(self, num_processes: int) -> None:
-        self.barrier = threading.Barrier(num_processes, timeout=10)
+        self.barrier = threading.Barrier(num_processes, timeout=60)
         self.told: dict[str, str] = {}
 
 

@@ -32,7 +32,7 @@ def sink(port):
 
 
 def scrape(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {
         (sample.name, *(sample.labels[name] for name in ("fragment", "name") if name in sample.labels)): sample

@@ -114,8 +114,8 @@ def test_a_record_is_due_once_the_newest_is_old_enough(monkeypatch):
 
 
 def test_wall_time_is_real_time():
-    parts, kept = Parts(), Kept()
+    parts, kept, start = Parts(), Kept(), time.monotonic()
     reporter = Reporter(kept, parts.learner, parts.source.totals, 64, 1, SERIAL)
     time.sleep(0.02)
     reporter.write({})
-    assert 0.02 <= kept.records[0].wall_seconds < 1.0
+    assert 0.02 <= kept.records[0].wall_seconds <= time.monotonic() - start

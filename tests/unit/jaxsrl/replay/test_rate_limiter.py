@@ -27,7 +27,7 @@ from jaxsrl.replay.rate_limiter import (
     stack,
 )
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def walk(limit, num_inserts, insert_size, sample_size, prefer_insert):

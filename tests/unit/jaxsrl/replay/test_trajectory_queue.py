@@ -12,7 +12,7 @@ from envpool_bridge.errors import BadEnvOutputError, UserError, WaitTimeoutError
 from jaxsrl.replay.rate_limiter import ReplayClosedError
 from jaxsrl.replay.trajectory_queue import QueueConfig, TrajectoryQueue
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def trajectory_of(number, rows=2, steps=3):
