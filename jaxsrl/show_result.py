@@ -1,51 +1,115 @@
-"""Results on the terminal: a table for people, JSON for programs."""
+"""Results on the terminal: tables for people, JSON for programs."""
 
 import json
 import sys
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MIN_WIDTH = 160
+_LISTED = 8  # longer lists are shown as a number of values and their range
+_UNITS = {
+    "_ms": " (ms)",
+    "_milliseconds": " (ms)",
+    "_us_per_env_step": " (microseconds per env step)",
+    "_bytes": " (bytes)",
+}
+_WORDS = {"env_id": "environment", "num_envs": "environments"}
 
 
-def show(result: dict[str, Any], as_json: bool, title: str) -> None:
-    """One result: a table of its single values, or all of it as a JSON object."""
+def show(result: Mapping[str, Any], as_json: bool, title: str) -> None:
+    """Prints a result: one JSON object, or a table of its values and a further table for each list of rows.
+
+    Args:
+        result: JSON data. A list of objects is a list of rows.
+        as_json: whether to print JSON.
+        title: heading of the table of values.
+    """
     if as_json:
         print(json.dumps(result))  # noqa: T201
         return
     from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, show_header=False)
-    for name, value in result.items():
-        if not isinstance(value, dict | list):
-            table.add_row(name, f"{value:,.3f}" if isinstance(value, float) else str(value))
-    Console(file=sys.stdout).print(table)
-
-
-def show_rows(result: dict[str, Any], as_json: bool) -> None:
-    """Lists of rows as a table each, single values below them."""
-    if as_json:
-        print(json.dumps(result))  # noqa: T201
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
     console = Console(file=sys.stdout)
-    console.width = max(console.width, 160)
-    for name, rows in result.items():
-        if not isinstance(rows, list):
-            console.print(f"{name}: {rows}")
-            continue
-        table = Table(title=name, title_justify="left", box=SIMPLE_HEAD)
-        for column in rows[0]:
-            table.add_column(column.replace("_", " "))
-        for row in rows:
-            table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else f"{value}" for value in row.values()))
-        console.print(table)
+    console.width = max(console.width, _MIN_WIDTH)  # columns that are cut have no meaning
+    rows_by_name = {name: value for name, value in result.items() if _is_rows(value)}
+    values = {name: value for name, value in result.items() if name not in rows_by_name}
+    console.print(Text(title, style="bold"))
+    if values:
+        console.print(_values_table(values))
+    for name, rows in rows_by_name.items():
+        if values or len(rows_by_name) > 1:
+            console.print(Text(describe_name(name), style="bold"))
+        console.print(_rows_table(rows))
+
+
+def describe_name(name: str) -> str:
+    """Returns the name of a value in words, with its unit.
+
+    Examples:
+        >>> describe_name("inference_latency_ms"), describe_name("env_steps_per_second")
+        ('inference latency (ms)', 'env steps per second')
+    """
+    suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
+    words = _WORDS.get(name, name.removesuffix(suffix).removeprefix("num_"))
+    return words.replace("_", " ") + _UNITS.get(suffix, "")
+
+
+def format_value(value: Any) -> str:
+    """Returns a JSON value as text without any Python or JSON syntax; an object has a line for each of its values."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return "\n".join(f"{describe_name(str(name))}: {format_value(one)}" for name, one in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return _format_list(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.3f}" if abs(value) >= 0.01 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def age_in_words(seconds: float) -> str:
-    """A span of time in its largest unit."""
+    """Returns a span of time in its largest unit."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, Mapping) for row in value)
+
+
+def _format_list(values: Sequence[Any]) -> str:
+    if len(values) > _LISTED and all(isinstance(value, int | float) for value in values):
+        return f"{len(values)} values, {format_value(min(values))} to {format_value(max(values))}"
+    return ", ".join(format_value(value) for value in values) or "-"
+
+
+def _values_table(values: Mapping[str, Any]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False)
+    for name, value in values.items():
+        table.add_row(Text(describe_name(name)), Text(format_value(value)))
+    return table
+
+
+def _rows_table(rows: Sequence[Mapping[str, Any]]) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    for column in columns:
+        table.add_column(Text(describe_name(column)))
+    for row in rows:
+        table.add_row(*(Text(format_value(row.get(column))) for column in columns))
+    return table

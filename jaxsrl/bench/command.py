@@ -1,12 +1,29 @@
-"""The `jaxsrl bench` command: which benchmarks there are, and their flags. Imports wait until needed."""
+"""The `jaxsrl bench` command: the benchmarks and their flags. Imports wait until needed."""
 
 import dataclasses
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal, Protocol, Union
 
 import tyro
 
 from agents.networks.config import CoreName
-from jaxsrl.show_result import show, show_rows
+from envpool_bridge.errors import UserError
+from jaxsrl.show_result import show
+
+_MAY_BE_ZERO = frozenset({"workers_per_lane", "busy", "max_policy_lag", "priority_exponent"})
+
+
+class Benchmark(Protocol):
+    """A benchmark with its flags: a frozen dataclass."""
+
+    @property
+    def json(self) -> bool:
+        """Whether to print JSON."""
+        ...
+
+    def measure(self) -> dict[str, Any]:
+        """Measures, and returns JSON data."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +54,15 @@ class BenchPool:
     rounds: int = 40
     json: bool = False
 
+    def measure(self) -> dict[str, Any]:
+        """Returns what `bench_pool` measures."""
+        from envpool_bridge.adapters.environment import EnvConfig
+        from jaxsrl.bench.pool import bench_pool
+
+        env = EnvConfig(self.env, suite=self.suite)  # pyright: ignore[reportArgumentType]
+        sizes = self.workers, self.envs_per_worker, self.seconds, self.lanes_per_worker, self.workers_per_lane
+        return bench_pool(env, *sizes, rounds=self.rounds, busy=self.busy)
+
 
 @dataclasses.dataclass(frozen=True)
 class BenchTrain:
@@ -56,6 +82,12 @@ class BenchTrain:
     env_steps: int = 800_000
     json: bool = False
 
+    def measure(self) -> dict[str, Any]:
+        """Returns what `bench_train` measures."""
+        from jaxsrl.bench.train import bench_train
+
+        return bench_train(self.workers, self.num_envs, self.max_policy_lag, self.env_steps)
+
 
 @dataclasses.dataclass(frozen=True)
 class BenchPlans:
@@ -72,6 +104,12 @@ class BenchPlans:
     env_steps: int = 400_000
     num_envs: int = 128
     json: bool = False
+
+    def measure(self) -> dict[str, Any]:
+        """Returns a row for each policy, as `bench_plans` measures them."""
+        from jaxsrl.bench.plans import bench_plans
+
+        return {"plans": bench_plans(self.policies, self.env_steps, self.num_envs)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +132,14 @@ class BenchSleep:
     awake: bool = False
     json: bool = False
 
+    def measure(self) -> dict[str, Any]:
+        """Returns what `bench_sleep` measures."""
+        from jaxsrl.bench.sleep import SleepBench, bench_sleep
+
+        return bench_sleep(
+            SleepBench(self.milliseconds, self.rows, self.fewer_rows, steps=self.steps, awake=self.awake)
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class BenchScale:
@@ -115,6 +161,12 @@ class BenchScale:
     seconds: float = 8.0
     json: bool = False
 
+    def measure(self) -> dict[str, Any]:
+        """Returns what `bench_scale` measures."""
+        from jaxsrl.bench.scale import ScaleBench, bench_scale
+
+        return bench_scale(ScaleBench(self.size, self.milliseconds, self.rows, self.workers, self.seconds))
+
 
 @dataclasses.dataclass(frozen=True)
 class BenchStepTimes:
@@ -134,6 +186,12 @@ class BenchStepTimes:
     seconds: float = 20.0
     json: bool = False
 
+    def measure(self) -> dict[str, Any]:
+        """Returns what `bench_step_times` measures."""
+        from jaxsrl.bench.step_times import bench_step_times
+
+        return bench_step_times(self.rows, self.least, self.most, self.seconds)
+
 
 @dataclasses.dataclass(frozen=True)
 class BenchDevice:
@@ -148,6 +206,12 @@ class BenchDevice:
     num_envs: tuple[int, ...] = (64, 512, 2048)
     seconds: float = 10.0
     json: bool = False
+
+    def measure(self) -> dict[str, Any]:
+        """Returns what `bench_device_only` measures."""
+        from jaxsrl.bench.device_only import bench_device_only
+
+        return bench_device_only(self.num_envs, seconds=self.seconds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +229,12 @@ class BenchRecurrent:
     num_envs: int = 128
     env_steps: int = 300_000
     json: bool = False
+
+    def measure(self) -> dict[str, Any]:
+        """Returns what `bench_recurrent` measures."""
+        from jaxsrl.bench.recurrent import bench_recurrent
+
+        return bench_recurrent(self.cores, num_envs=self.num_envs, env_steps=self.env_steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +257,12 @@ class BenchReplay:
     reverb_python: str = ""
     json: bool = False
 
+    def measure(self) -> dict[str, Any]:
+        """Returns what `bench_replay` measures."""
+        from jaxsrl.bench.replay import bench_replay
+
+        return bench_replay(self.sizes, self.priority_exponent, self.rounds, self.seconds, self.reverb_python)
+
 
 @dataclasses.dataclass(frozen=True)
 class BenchCluster:
@@ -208,6 +284,12 @@ class BenchCluster:
     rounds: int = 2
     json: bool = False
 
+    def measure(self) -> dict[str, Any]:
+        """Returns what `bench_cluster` measures."""
+        from jaxsrl.bench.cluster import bench_cluster
+
+        return bench_cluster(self.hosts, self.workers, self.num_envs, self.env_steps, self.rounds)
+
 
 @dataclasses.dataclass(frozen=True)
 class BenchGuards:
@@ -225,25 +307,36 @@ class BenchGuards:
     rounds: int = 200
     json: bool = False
 
+    def measure(self) -> dict[str, Any]:
+        """Returns what `bench_guards` measures."""
+        from jaxsrl.bench.guards import bench_guards
+
+        return bench_guards(self.workers, self.num_envs, self.rounds)
+
 
 @dataclasses.dataclass(frozen=True)
 class BenchGpu:
     """Run the tests and benchmarks that need an accelerator and record them; without one, say so."""
 
 
-Bench = Annotated[
-    Annotated[BenchPool, tyro.conf.subcommand("pool")]
-    | Annotated[BenchTrain, tyro.conf.subcommand("train")]
-    | Annotated[BenchPlans, tyro.conf.subcommand("plans")]
-    | Annotated[BenchSleep, tyro.conf.subcommand("sleep")]
-    | Annotated[BenchScale, tyro.conf.subcommand("scale")]
-    | Annotated[BenchStepTimes, tyro.conf.subcommand("step-times")]
-    | Annotated[BenchDevice, tyro.conf.subcommand("device")]
-    | Annotated[BenchRecurrent, tyro.conf.subcommand("recurrent")]
-    | Annotated[BenchReplay, tyro.conf.subcommand("replay")]
-    | Annotated[BenchCluster, tyro.conf.subcommand("cluster")]
-    | Annotated[BenchGuards, tyro.conf.subcommand("guards")]
-    | Annotated[BenchGpu, tyro.conf.subcommand("gpu")],
+BENCHMARKS: dict[str, type[Any]] = {
+    "pool": BenchPool,
+    "train": BenchTrain,
+    "plans": BenchPlans,
+    "sleep": BenchSleep,
+    "scale": BenchScale,
+    "step-times": BenchStepTimes,
+    "device": BenchDevice,
+    "recurrent": BenchRecurrent,
+    "replay": BenchReplay,
+    "cluster": BenchCluster,
+    "guards": BenchGuards,
+    "gpu": BenchGpu,
+}
+"""Every benchmark by its name on the command line."""
+
+Bench: Any = Annotated[
+    Union[tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in BENCHMARKS.items())],  # noqa: UP007
     tyro.conf.arg(name=""),
 ]
 
@@ -252,78 +345,28 @@ Bench = Annotated[
 class BenchCommand:
     """Benchmarks, as ratios against named baselines in one run."""
 
-    what: Bench
+    what: Bench  # pyright: ignore[reportInvalidTypeForm]
 
     def run(self) -> int:
-        """Runs the one asked for."""
-        run_bench(self.what)
+        """Measures, and prints the result."""
+        if isinstance(self.what, BenchGpu):
+            from jaxsrl.bench.gpu import bench_gpu
+
+            bench_gpu()
+        else:
+            validate_numbers(self.what)
+            name = next(name for name, kind in BENCHMARKS.items() if kind is type(self.what))
+            show(self.what.measure(), self.what.json, f"bench {name}")
         return 0
 
 
-def run_bench(bench: Bench) -> None:
-    """Measures, and prints what was found."""
-    if isinstance(bench, BenchPool):
-        from envpool_bridge.adapters.environment import EnvConfig
-        from jaxsrl.bench.pool import bench_pool
-
-        env = EnvConfig(bench.env, suite=bench.suite)  # pyright: ignore[reportArgumentType]
-        sizes = bench.workers, bench.envs_per_worker, bench.seconds, bench.lanes_per_worker, bench.workers_per_lane
-        result = bench_pool(env, *sizes, rounds=bench.rounds, busy=bench.busy)
-        show(result, bench.json, "bench pool")
-    elif isinstance(bench, BenchTrain):
-        from jaxsrl.bench.train import bench_train
-
-        result = bench_train(bench.workers, bench.num_envs, bench.max_policy_lag, bench.env_steps)
-        show(result, bench.json, "bench train")
-    elif isinstance(bench, BenchPlans):
-        from jaxsrl.bench.plans import bench_plans
-
-        rows = bench_plans(bench.policies, bench.env_steps, bench.num_envs)
-        show_rows({"plans": rows}, bench.json)
-    elif isinstance(bench, BenchSleep):
-        from jaxsrl.bench.sleep import SleepBench, bench_sleep
-
-        sleeping = SleepBench(bench.milliseconds, bench.rows, bench.fewer_rows, steps=bench.steps, awake=bench.awake)
-        show_rows(bench_sleep(sleeping), bench.json)
-    elif isinstance(bench, BenchScale):
-        from jaxsrl.bench.scale import ScaleBench, bench_scale
-
-        what = ScaleBench(bench.size, bench.milliseconds, bench.rows, bench.workers, bench.seconds)
-        show_rows(bench_scale(what), bench.json)
-    elif isinstance(bench, BenchStepTimes):
-        from jaxsrl.bench.step_times import bench_step_times
-
-        show(bench_step_times(bench.rows, bench.least, bench.most, bench.seconds), bench.json, "step times")
-    else:
-        _run_learning(bench)
-
-
-def _run_learning(bench: BenchDevice | BenchRecurrent | BenchReplay | BenchCluster | BenchGuards | BenchGpu) -> None:
-    if isinstance(bench, BenchDevice):
-        from jaxsrl.bench.device_only import bench_device_only
-
-        measured = bench_device_only(bench.num_envs, seconds=bench.seconds)
-        sizes = [{"num_envs": size, **found} for size, found in measured.pop("by_num_envs").items()]
-        show_rows({**measured, "sizes": sizes}, bench.json)
-    elif isinstance(bench, BenchRecurrent):
-        from jaxsrl.bench.recurrent import bench_recurrent
-
-        show_rows(bench_recurrent(bench.cores, num_envs=bench.num_envs, env_steps=bench.env_steps), bench.json)
-    elif isinstance(bench, BenchReplay):
-        from jaxsrl.bench.replay import bench_replay
-
-        measured = bench_replay(bench.sizes, bench.priority_exponent, bench.rounds, bench.seconds, bench.reverb_python)
-        show_rows(measured, bench.json)
-    elif isinstance(bench, BenchCluster):
-        from jaxsrl.bench.cluster import bench_cluster
-
-        result = bench_cluster(bench.hosts, bench.workers, bench.num_envs, bench.env_steps, bench.rounds)
-        show(result, bench.json, "bench cluster")
-    elif isinstance(bench, BenchGuards):
-        from jaxsrl.bench.guards import bench_guards
-
-        show(bench_guards(bench.workers, bench.num_envs, bench.rounds), bench.json, "guards")
-    else:
-        from jaxsrl.bench.gpu import bench_gpu
-
-        bench_gpu()
+def validate_numbers(bench: Benchmark) -> None:
+    """Raises UserError if a flag's number is not finite or not positive; a few may be 0."""
+    for name, value in vars(bench).items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                continue
+            may_be_zero = name in _MAY_BE_ZERO
+            if not math.isfinite(number) or number < 0 or (number == 0 and not may_be_zero):
+                expected = "0 or more" if may_be_zero else "positive"
+                raise UserError(f"--{name.replace('_', '-')} must be {expected}: got {number}")

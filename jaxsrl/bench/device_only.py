@@ -42,8 +42,8 @@ def bench_device_only(
         seconds: of measuring at each size, all together.
 
     Returns:
-        By number of envs: `env_steps_per_second` of each, the median of its turns, and `ratio` of ours to each baseline, the
-        median over rounds, together with the number of `rounds`.
+        A row of `sizes` for each number of environments. `env_steps_per_second` holds the median of each contender's turns.
+        `ratio` holds the median over rounds of our speed over that of each baseline. `rounds` counts the turns.
     """
     return {
         "env_id": "CartPole-v1 (jax)",
@@ -53,7 +53,7 @@ def bench_device_only(
         "hidden_sizes": list(_HIDDEN),
         "platform": jax.default_backend(),
         "baselines": _BASELINES if has_rejax() else {"flat_ppo": _BASELINES["flat_ppo"]},
-        "by_num_envs": {str(size): _compare(size, rollout_length, seconds) for size in num_envs},
+        "sizes": [{"num_envs": size, **_compare(size, rollout_length, seconds)} for size in num_envs],
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from envpool_bridge.errors import UserError
-from jaxsrl.show_result import show, show_rows
+from jaxsrl.show_result import show
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,6 @@ class Evaluate:
             draw_evaluations(found, self.out)
         columns = ("update", "env_steps_trained", "mean_return", "mean_return_low", "mean_return_high", "std_return")
         rows = [one.to_json() for one in found]
-        show_rows(
-            {"checkpoints": rows if self.json else [{name: row[name] for name in columns} for row in rows]}, self.json
-        )
+        shown = rows if self.json else [{name: row[name] for name in columns} for row in rows]
+        show({"checkpoints": shown}, self.json, f"evaluation of {self.path}")
         return 0

@@ -65,7 +65,7 @@ class ShowPlan:
         return 0
 
     def _simulate(self, path: Path, flags: Sequence[str]) -> int:
-        from jaxsrl.show_result import show_rows
+        from jaxsrl.show_result import show
         from jaxsrl.simulate.command import simulate_experiment
         from jaxsrl.simulate.predict import Cluster
 
@@ -74,5 +74,5 @@ class ShowPlan:
         name = f"{self.cores:,} cores and {self.gpus} GPUs"
         cluster = Cluster(name, self.cores, self.gpus, network=self.network) if self.cores else None
         found = simulate_experiment(path, flags, self.calibration, self.calibrate, self.check, cluster)
-        show_rows(found, self.json)
+        show(found, self.json, f"simulation of {path.stem}")
         return 0

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import jaxsrl.bench.cold_call
 import jaxsrl.bench.gpu
 import jaxsrl.bench.plans
 import jaxsrl.bench.pool
@@ -69,8 +71,10 @@ def test_the_pool_is_measured_against_every_rival_in_one_json_object():
 def test_the_pool_goes_on_however_short_its_rounds_are():
     source = EnvConfig("CartPole-v1").source()
     with jaxsrl.bench.pool._pool(source, source.spec(), PoolShape(1, 1, 1, 2, 32, 3)) as step:
-        step(1.0)  # until the worker is there
-        assert all(step(0.001) > 0.0 for _ in range(150))  # less than a rollout each, more than the ring in all
+        turns, deadline = 0, time.monotonic() + 60.0
+        while turns < 150:  # less than a rollout each, more than the ring in all
+            assert time.monotonic() < deadline, f"no steps after {turns} turns"
+            turns += step(0.001) > 0.0
 
 
 def test_every_contender_is_measured_beside_the_busy_processes(monkeypatch):
@@ -133,8 +137,11 @@ def test_busy_processes_compute_until_their_time_is_over():
     before = set(_children_of(os.getpid()))
     with busy_processes(2):
         children = set(_children_of(os.getpid())) - before
-        time.sleep(0.4)
-        assert [_computed_seconds(child) > 0.05 for child in children] == [True, True]
+        assert len(children) == 2
+        deadline = time.monotonic() + 60.0
+        while min(map(_computed_seconds, children)) <= 0.05:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
     assert set(_children_of(os.getpid())) == before
 
 
@@ -145,7 +152,7 @@ def test_busy_processes_end_with_a_process_that_is_killed():
     (child,) = _children_of(parent.pid)
     parent.kill()
     parent.communicate()
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60.0
     while Path(f"/proc/{child}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -319,7 +326,16 @@ def test_networks_with_memory_are_measured_against_the_one_without():
 
 
 @pytest.mark.parametrize("asleep", [False, True])
-def test_a_call_is_timed_without_the_pause_before_it(asleep):
-    at_once, later = microseconds_after((0.0, 0.05), asleep, rows=2, calls=3)
-    assert 0 < at_once < 50_000
-    assert 0 < later < 50_000
+def test_a_call_is_timed_without_the_pause_before_it(asleep, monkeypatch):
+    # A clock that goes on by a second whenever it is looked at; who sleeps does so for as long as asked.
+    now = [0.0]
+
+    def tick():
+        now[0] += 1.0
+        return now[0]
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    monkeypatch.setattr(jaxsrl.bench.cold_call, "time", SimpleNamespace(perf_counter=tick, sleep=sleep))
+    assert microseconds_after((0.0, 50.0), asleep, rows=2, calls=3) == [1e6, 1e6]
