@@ -19,6 +19,7 @@ from jaxsrl.agent_layout import agent_layout
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.inline_dispatch import dispatch_inline
+from jaxsrl.learner.mesh import on_device
 
 MakeEnv = EnvSource | Callable[[], gymnasium.Env]
 
@@ -106,6 +107,7 @@ def evaluate(
         if value < least:
             raise UserError(f"{name} must be at least {least}: got {value}")
     dispatch_inline()
+    params = _on_one_device(params)
     source = _for_evaluation(as_source(make_env))
     spec = source.spec()
     num_envs = min(episodes, max(1, max_rows // spec.rows_per_env))
@@ -117,6 +119,15 @@ def evaluate(
     finally:
         rows.close()
     return _report(spec, finished, episodes, seed, mode)
+
+
+def _on_one_device(params: Params) -> Params:
+    """Returns the parameters on one device.
+
+    Parameters replicated over a mesh would run every call on all of its devices. Those in numpy would be sent at every step.
+    """
+    held = next((leaf for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array)), None)
+    return jax.device_put(params) if held is None else on_device(params, held.addressable_shards[0].device)
 
 
 def _for_evaluation(source: EnvSource) -> EnvSource:

@@ -19,6 +19,7 @@ from jaxsrl.cluster.served_source import ServedSource
 from jaxsrl.dataflow.fragment import Processes
 from jaxsrl.inline_dispatch import dispatch_inline
 from jaxsrl.runtime.actor_source import ActorSource
+from jaxsrl.runtime.host_devices import host_device
 from jaxsrl.runtime.lifecycle import Lifecycle
 from jaxsrl.runtime.pool_source import PoolSource
 from jaxsrl.runtime.source import SourceConfig
@@ -170,6 +171,6 @@ class EnvironmentHost:
 def _make_source(config: SourceConfig, replica: int, lifecycle: Lifecycle) -> ActorSource | PoolSource:
     if isinstance(config.plan.inference.placement, Processes):
         return ActorSource(config, lifecycle, replica)
-    device = jax.local_devices(backend="cpu")[0]
+    device = host_device()
     replicas = range(replica, replica + 1)
     return PoolSource(config, [device] * config.plan.environments.replicas, lifecycle, replicas)

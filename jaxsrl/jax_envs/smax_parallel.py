@@ -23,6 +23,7 @@ from envpool_bridge.adapters.suites.options import options_of, require_at_least
 from envpool_bridge.adapters.suites.team_options import TeamOptions, team_source
 from envpool_bridge.errors import UserError
 from jaxsrl.jax_envs.packages import import_package
+from jaxsrl.runtime.host_devices import host_device
 
 SUITE = "smax"
 
@@ -100,7 +101,7 @@ class SmaxBattle:
         self._observation_space = spaces.Dict({"observation": seen, MASK: spaces.MultiBinary(actions)})
         self._action_space = spaces.Discrete(actions)
         self.state_space = spaces.Box(-np.inf, np.inf, (int(battle.state_size),), np.float32)
-        self._device = jax.local_devices(backend="cpu")[0]
+        self._device = host_device()
         self._key: Any = None
         self._now: Any = None
         self._world = np.zeros(0, np.float32)

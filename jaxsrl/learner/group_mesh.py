@@ -16,7 +16,7 @@ from envpool_bridge.specs import EnvSpec
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.learner.finite import SKIPPED, with_finite_updates
 from jaxsrl.learner.group_rows import rows_of_places
-from jaxsrl.learner.mesh import Device, KeyedUpdate, LearnerMesh
+from jaxsrl.learner.mesh import Device, KeyedUpdate, LearnerMesh, on_device
 
 
 def stacked_groups(agent: Agent, spec: EnvSpec) -> tuple[LearningGroup, ...]:
@@ -76,7 +76,7 @@ class GroupMeshes(LearnerMesh):
             name: self._meshes[name].copy_params(part) if name in self._meshes else part
             for name, part in params.items()
         }
-        return jax.device_put(copies, self.devices[0])
+        return on_device(copies, self.devices[0])
 
     def jit_update(self, agent: Agent, run_key: Array) -> KeyedUpdate:
         """The updates of all policies, enqueued one after another; takes what `place_batch` returns.

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,8 +15,9 @@ from jaxsrl.learner.finite import SKIPPED, finite_or_before
 from jaxsrl.learner.mesh import LearnerMesh, as_trajectory
 from jaxsrl.metrics.fragment_shares import SAMPLE_WAIT_SECONDS
 from jaxsrl.replay.experience import Experience, UpdateKeys
-from jaxsrl.replay.on_device import StepKeys, prepare_sample, step_keys
+from jaxsrl.replay.on_device import prepare_sample, step_keys
 from jaxsrl.replay.replayed import Buffer
+from jaxsrl.runtime.host_devices import host_device
 
 
 class HostReplayMesh(LearnerMesh):
@@ -53,21 +55,31 @@ class HostReplay:
         self._learn = jax.jit(self._gradient_step, donate_argnums=(0, 1))
         self._begin = jax.jit(_one_more)
         self._refresh = jax.jit(agent.data.refresh or (lambda state: state))
-        self._keys = jax.jit(self._keys_of)
+        self._mean = jax.jit(lambda sums, steps: jax.tree.map(lambda value: value / steps, sums))
+        # Keys of draws are made by the host from the host's count: an accelerator would make them behind all queued updates.
+        self._fold_in, self._host_key = jax.jit(jax.random.fold_in), jax.device_put(run_key, host_device())
+        self._keys = jax.jit(partial(step_keys, agent))
+        self._num_updates: int | None = None
         self._no_sums: Metrics | None = None
 
     def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
-        """As `mesh.KeyedUpdate`; the batch is copied before this returns, and the state is donated."""
-        keys = UpdateKeys(self._keys, jax.random.fold_in(self._run_key, state.num_updates))
-        due = self._experience.begin(batch, keys)
+        """As `mesh.KeyedUpdate`; the batch is copied before this returns, and the state is donated.
+
+        Calls must follow each other: only the first state's number of updates is read, later numbers are counted.
+        """
+        if self._num_updates is None:
+            self._num_updates = int(state.num_updates)
+        update = np.int32(self._num_updates)
+        due = self._experience.begin(batch, UpdateKeys(self._keys, self._fold_in(self._host_key, update)))
         state = self._begin(state)
         sums: Metrics | None = None
         for number in range(due):
             sample = self.mesh.place_sample(self._experience.get())
-            sums = self._zeros(state, sample, keys[number]) if sums is None else sums
-            state, sums, priority = self._learn(state, sums, sample, keys[number])
+            sums = self._zeros(state, sample) if sums is None else sums
+            state, sums, priority = self._learn(state, sums, sample, update, np.int32(number))
             self._experience.give_priorities(priority)
         self._experience.finish()
+        self._num_updates += 1
         return self._refresh(state), self._metrics(sums, due)
 
     def totals(self) -> dict[str, float]:
@@ -91,26 +103,25 @@ class HostReplay:
         self._experience.close()
 
     def _gradient_step(
-        self, state: LearnerState, sums: Metrics, sample: Sample, keys: StepKeys
+        self, state: LearnerState, sums: Metrics, sample: Sample, update: Array, number: Array
     ) -> tuple[LearnerState, Metrics, Array]:
+        keys = step_keys(self._agent, jax.random.fold_in(self._run_key, update), number)
         sample = prepare_sample(self._agent, state.params, sample, keys.prepare)
         learnt, metrics, priority = self._agent.update(state, sample, keys.update)
         learnt, metrics = finite_or_before(state, learnt, metrics)
         return learnt, jax.tree.map(jnp.add, sums, metrics), priority
 
-    def _keys_of(self, key: Array, number: Array) -> StepKeys:
-        return step_keys(self._agent, key, number)
-
-    def _zeros(self, state: LearnerState, sample: Sample, keys: StepKeys) -> Metrics:
-        shapes = jax.eval_shape(self._agent.update, state, sample, keys.update)[1]
-        zeros = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items()} | {SKIPPED: np.float32(0.0)}
-        self._no_sums = zeros  # pyright: ignore[reportAttributeAccessIssue]
-        return jax.device_put(zeros, self.mesh.replicated)
+    def _zeros(self, state: LearnerState, sample: Sample) -> Metrics:
+        if self._no_sums is None:
+            shapes = jax.eval_shape(self._agent.update, state, sample, self._run_key)[1]
+            zeros: Any = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
+            self._no_sums = zeros | {SKIPPED: np.float32(0.0)}
+        return jax.device_put(self._no_sums, self.mesh.replicated, may_alias=False)  # donated
 
     def _metrics(self, sums: Metrics | None, due: int) -> dict[str, Any]:
-        found: dict[str, Any] = dict(sums or self._no_sums or {})
-        found = {name: value / max(due, 1) for name, value in found.items()}
-        return found | {
+        means = self._no_sums if sums is None else self._mean(sums, np.float32(due))
+        return {
+            **(means or {}),
             "gradient_steps": np.float32(due),
             "replay_size": np.float32(self._experience.num_steps),
             "stale_priorities": np.float32(self._experience.num_stale),

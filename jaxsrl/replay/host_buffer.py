@@ -18,6 +18,7 @@ from jaxsrl.replay.pending import no_pending
 from jaxsrl.replay.replayed import Buffer, Pending
 from jaxsrl.replay.selector import Drawn
 from jaxsrl.replay.sizes import make_sizes
+from jaxsrl.runtime.host_devices import host_device
 
 Sent = tuple[Drawn, Any]
 """Windows, and their priorities [N] that draws do not know yet."""
@@ -82,7 +83,7 @@ class HostBuffer:
         if self._initial_priority is not None:
             newest = self._storage.newest_steps(sizes.rollout_length + sizes.window_steps - 1)
             # Placed there, they keep the program on the processor, whatever the default device is.
-            placed = jax.device_put(newest, jax.local_devices(backend="cpu")[0])
+            placed = jax.device_put(newest, host_device())
             priority = np.asarray(self._initial_priority(placed))
         is_first = slot.is_first
         if self._selector.keeps_starts:

@@ -1,8 +1,9 @@
-"""Splitting the processor into several jax devices, for plans that want more devices than there are."""
+"""Devices of the host: the one beside an accelerator, and the processor split into several for plans that want more."""
 
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -11,6 +12,14 @@ from jaxsrl.inline_dispatch import dispatch_inline
 
 _THREADS_A_DEVICE = 8  # enough in all runs tried since; fewer were not tried
 _THREADS = "NPROC"  # from which XLA takes the number of its threads, if it is set
+
+
+def host_device() -> Any:
+    """Returns a device of the host, or jax's default device where JAX_PLATFORMS names the accelerator alone."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return jax.local_devices()[0]
 
 
 def split_host(num_devices: int) -> None:

@@ -246,7 +246,9 @@ def test_decoupled_needs_a_device_to_act_on():
 
 def test_the_host_cannot_act_where_jax_may_not_use_it():
     plan = fine(inference_platform="cpu")
-    assert "fragment inference wants device 0, but there are 0 cpu devices" in refusal(plan, Resources(8, "gpu", 2, 0))
+    assert "fragment inference is on the CPU, which JAX_PLATFORMS leaves out: set JAX_PLATFORMS=cuda,cpu" in refusal(
+        plan, Resources(8, "gpu", 2, 0)
+    )
 
 
 def test_decoupled_puts_acting_and_learning_on_different_devices():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import jaxsrl.evaluate
 from agents.api import Agent, Mode, OnPolicy
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
@@ -14,6 +15,7 @@ from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.seeding import episode_seed
 from envpool_bridge.errors import UserError
 from jaxsrl.evaluate import EvaluationReport, evaluate
+from jaxsrl.learner.mesh import LearnerMesh
 
 
 class Countdown(gymnasium.Env):
@@ -175,3 +177,27 @@ def test_a_report_sums_up_its_episodes():
         "seed": 4,
         "greedy": True,
     }
+
+
+@pytest.mark.parametrize("place", ["replicated", "host"])
+def test_parameters_of_several_devices_act_on_one_of_them_without_a_transfer_at_each_step(place, monkeypatch):
+    params = np.ones(3, np.float32)
+    if place == "replicated":
+        params = jax.device_put(params, LearnerMesh(jax.local_devices()[1:3]).replicated)
+    seen, make = [], jaxsrl.evaluate.make_act
+
+    def noted(agent, mode):
+        act = make(agent, mode)
+
+        def act_and_note(params, *rest):
+            seen.append(params)
+            return act(params, *rest)
+
+        return act_and_note
+
+    monkeypatch.setattr(jaxsrl.evaluate, "make_act", noted)
+    report = evaluate(parity_agent(), params, Countdown, episodes=5)
+    assert len(report.returns) == 5
+    assert {id(each) for each in seen} == {id(seen[0])}
+    assert isinstance(seen[0], jax.Array)
+    assert seen[0].devices() == {jax.local_devices()[1 if place == "replicated" else 0]}

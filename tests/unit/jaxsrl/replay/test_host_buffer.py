@@ -185,3 +185,29 @@ def test_too_little_memory_is_refused_with_numbers(monkeypatch):
     few, more = allocate_arrays([jax.ShapeDtypeStruct((3,), np.uint8), jax.ShapeDtypeStruct((2, 5), np.float32)])
     few.fill(7)
     assert (more.shape, more.dtype, more.sum(), more.ctypes.data % 64) == ((2, 5), np.float32, 0.0, 0)
+
+
+def test_initial_priorities_are_found_where_jax_has_no_cpu(monkeypatch):
+    replay = Replay(
+        ReplayConfig(capacity=100, batch_size=8, min_size=8, priority_exponent=0.6),
+        num_steps=2,
+        initial_priority=lambda steps: steps.reward[:-1] % 11,
+    )
+    stream = Stream(rows=4, steps=3, seed=3)
+    slots = [jax.device_get(stream.slot()) for _ in range(8)]
+
+    def states():
+        buffer = HostBuffer(replay, slots[0])
+        for slot in slots:
+            buffer.insert(slot)
+        return jax.tree.map(np.array, buffer.to_arrays())
+
+    expected, local_devices = states(), jax.local_devices
+
+    def of_the_accelerator_alone(*arguments, backend=None, **options):
+        if backend == "cpu":
+            raise RuntimeError("Unknown backend cpu")  # as jax does under JAX_PLATFORMS=cuda
+        return local_devices(*arguments, backend=backend, **options)
+
+    monkeypatch.setattr(jax, "local_devices", of_the_accelerator_alone)
+    assert_same(states(), expected)

@@ -1,0 +1,121 @@
+"""Draws of experience on the host follow from the host's own count, made on the host, and are those of replay on a device."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from agents.api import Replay
+from agents.replay_config import ReplayConfig
+from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.replay.experience import LocalExperience
+from jaxsrl.replay.on_device import step_keys, with_device_replay
+from tests.unit.jaxsrl.replay.counting_agent import make_counting
+from tests.unit.jaxsrl.replay.replay_model import Stream
+
+CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=2.0)
+RUN_KEY = jax.random.key(4)
+FIRST, UPDATES = 5, 12
+
+
+class Noted(LocalExperience):
+    """Experience that notes the keys it draws with."""
+
+    def begin(self, batch, keys):
+        self.drawn = getattr(self, "drawn", [])
+        due = super().begin(batch, keys)
+        self.drawn.append([keys[number].draw for number in range(due)])
+        return due
+
+
+def slots():
+    stream = Stream(rows=4, steps=3, frames=2)
+    return [jax.device_get(stream.slot()) for _ in range(UPDATES)]
+
+
+def agent_of():
+    return make_counting(Replay(CONFIG, num_steps=2))
+
+
+def first_state(agent):
+    return dataclasses.replace(jax.jit(agent.init)(jax.random.key(0)), num_updates=np.int32(FIRST))
+
+
+def learn(change=lambda state: state, device=None):
+    """(keys of the draws of each update, the states after each); `change` is done to every state but the first."""
+    agent, batches = agent_of(), slots()
+    device = device or jax.local_devices()[0]
+    mesh, run_key = HostReplayMesh([device]), jax.device_put(RUN_KEY, device)
+    experience = Noted(agent.data, batches[0])
+    replay = HostReplay(agent, mesh, run_key, experience)
+    try:
+        state, states = mesh.place_state(first_state(agent)), []
+        for batch in batches:
+            state, metrics = replay(state, batch)
+            states.append(jax.device_get((state, metrics)))
+            state = change(state)
+    finally:
+        replay.close()
+    return experience.drawn, states
+
+
+def test_draws_follow_from_the_hosts_count_and_not_from_the_state_that_the_device_still_computes() -> None:
+    later = lambda state: dataclasses.replace(state, num_updates=state.num_updates + 1000)  # noqa: E731
+    drawn, _ = learn(later)
+    for update, keys in enumerate(drawn, start=FIRST):
+        for number, words in enumerate(keys):
+            key = jax.random.fold_in(RUN_KEY, update)
+            np.testing.assert_array_equal(words, step_keys(agent_of(), key, np.int32(number)).draw)
+    assert sum(map(len, drawn)) > UPDATES
+
+
+def test_keys_of_draws_are_made_on_the_host_whatever_device_learns() -> None:
+    accelerator = jax.local_devices()[2]
+    with jax.default_device(accelerator):
+        drawn, states = learn(device=accelerator)
+    devices = {device for keys in drawn for words in keys for device in words.devices()}
+    assert devices == {jax.local_devices(backend="cpu")[0]}
+    jax.tree.map(np.testing.assert_array_equal, states, learn()[1])
+
+
+def test_every_update_is_that_of_replay_on_a_device_to_the_bit() -> None:
+    agent, batches = agent_of(), slots()
+    trained = with_device_replay(agent, batches[0])
+    mesh = LearnerMesh(jax.local_devices()[:1])
+    state = mesh.place_state(dataclasses.replace(jax.jit(trained.init)(jax.random.key(0)), num_updates=np.int32(FIRST)))
+    update = mesh.jit_update(trained, RUN_KEY)
+    _, found = learn()
+    for batch, (ours, our_metrics) in zip(batches, found, strict=True):
+        state, metrics = update(state, batch)
+        theirs = dataclasses.replace(state, extra=state.extra.extra)
+        jax.tree.map(np.testing.assert_array_equal, ours, jax.device_get(theirs))
+        for name, value in our_metrics.items():
+            np.testing.assert_array_equal(value, metrics[name])
+    assert our_metrics.keys() == metrics.keys()
+
+
+@pytest.mark.parametrize("due", [0, 3])
+def test_metrics_are_divided_in_one_program(due: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = agent_of()
+    replay = HostReplay(
+        agent, HostReplayMesh(jax.local_devices()[:1]), RUN_KEY, LocalExperience(agent.data, slots()[0])
+    )
+    try:
+        sums = {f"metric_{number}": jax.numpy.float32(number) for number in range(9)}
+        divided = []
+        eager = type(sums["metric_0"]).__truediv__
+
+        def counted(one, other):
+            divided.append(other)
+            return eager(one, other)
+
+        monkeypatch.setattr(type(sums["metric_0"]), "__truediv__", counted)
+        metrics = replay._metrics(sums if due else None, due)
+        assert not [each for each in divided if not isinstance(each, jax.core.Tracer)]
+    finally:
+        replay.close()
+    for name in sums if due else ():
+        assert metrics[name] == np.float32(sums[name]) / np.float32(due)
+    assert metrics["gradient_steps"] == due
