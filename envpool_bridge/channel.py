@@ -15,13 +15,16 @@ class Channel:
     """Sends and receives pickled messages, framed as `Connection` frames them. One thread at a time in each direction.
 
     `Connection.recv` blocks in the middle of a message whose sender was stopped. `receive` never blocks.
+
+    Attributes:
+        descriptor: readable while something has arrived.
     """
 
     def __init__(self, end: socket.socket, send_seconds: float) -> None:
         """Takes over `end`; a worker that reads nothing for `send_seconds` ends a `send`."""
         microseconds = int(send_seconds * 1e6)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(microseconds, 10**6)))
-        self._socket = end
+        self._socket, self.descriptor = end, end.fileno()
         self._received = bytearray()
 
     def send(self, message: object) -> None:

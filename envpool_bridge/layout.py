@@ -17,7 +17,7 @@ from envpool_bridge.specs import ArraySpec, EnvSpec, LeafSpec, SpecTree, spec_to
 from envpool_bridge.tree import Path, items, leaves, path_name
 
 ALIGNMENT = 64  # bytes: a cache line, and what jax needs to alias host memory on CPU
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 HEADER_BYTES = 256
 
 
@@ -134,8 +134,8 @@ class SlotLayout:
 
     @property
     def counters_bytes(self) -> int:
-        """One cache line a counter: 2 global, 2 a lane, 5 a part (see `ring.Counters`)."""
-        return ALIGNMENT * (2 + 2 * self.shape.num_lanes + 5 * self.shape.num_parts)
+        """One cache line a counter: 2 global, 2 a lane, 4 a part (see `ring.Counters`)."""
+        return ALIGNMENT * (2 + 2 * self.shape.num_lanes + 4 * self.shape.num_parts)
 
     @property
     def slots_offset_bytes(self) -> int:

@@ -32,7 +32,6 @@ from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
 
 # The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/ring_protocol.md).
 _SPIN_SECONDS = 500e-6
-_INFOS_SECONDS = 10.0
 _BEGIN_SECONDS = 0.01
 
 
@@ -230,7 +229,9 @@ class EnvPool:
         extra = local_policy.descriptors if local_policy is not None else ()
         self._workers.share(self._segment.descriptor, self._board.descriptor, bells, extra)
         self._supervisor.start(config, by_worker, local_policy.may_act if local_policy is not None else None)
-        watched = (self._workers.failed_descriptor,)
+        failed, messages = self._workers.failed_descriptor, self._workers.messages_descriptor
+        # A worker sends infos before it posts: one whose infos exceed the socket's buffer posts only once they are read.
+        watched = (failed, messages) if options.keep_infos else (failed,)
         self._acting = Waiter(self._inference_bell, watched, acting_spin_seconds)
         self._learning = Waiter(self._learner_bell, watched, 0.0)
 
@@ -316,11 +317,11 @@ class EnvPool:
         self._post(lane, Command.RESET)
 
     def infos(self, lane: int) -> list[dict[str, object]]:
-        """Infos that came with the lane's newest observation, one a row; the lane must be ready."""
+        """Returns the infos of the lane's newest observation, one a row. The lane must be ready; raises as `wait_ready`."""
         step = self._counters.actions_posted(lane)
         infos: list[dict[str, object]] = []
+        self._workers.check()  # infos are sent before their observation is posted, so they have all arrived
         for part in self.shape.parts_of_lane(lane):
-            self._acting.wait(lambda part=part: self._has_infos(part), _INFOS_SECONDS, self._workers.check)
             message = self._workers.infos[part]
             empty: list[dict[str, object]] = [{} for _ in range(self.shape.rows_per_part)]
             infos += message.infos if message is not None and message.step == step else empty
@@ -384,12 +385,6 @@ class EnvPool:
 
     def _slot_is_full(self) -> bool:
         return self._counters.committed_through() > self._next_lease
-
-    def _has_infos(self, part: int) -> bool:
-        sent = self._counters.infos_sent(part)
-        if self._workers.infos_received[part] < sent:
-            self._workers.check()
-        return self._workers.infos_received[part] >= sent
 
     def _require_open(self) -> None:
         if self._closed:

@@ -12,7 +12,6 @@ that publishes it. No lock lives in shared memory, so no death can leave one hel
 | `observed[part]`   | the part's worker | observations posted                                          |
 | `committed[part]`  | the part's worker | slots this part has filled                                   |
 | `incarnation[part]`| parent          | how often the part's worker was started                        |
-| `infos[part]`      | the part's worker | info messages sent over the connection                       |
 | `waited[part]`     | the part's worker | microseconds the worker has waited in all                    |
 
 Step `k` of a run lives in slot sequence `k // T` at `t = k % T`; a sequence lives in slot `sequence % num_slots`.
@@ -55,8 +54,7 @@ class Counters:
         self._observed = self._command + lanes
         self._committed = self._observed + parts
         self._incarnation = self._committed + parts
-        self._infos = self._incarnation + parts
-        self._waited = self._infos + parts
+        self._waited = self._incarnation + parts
         shape = layout.shape
         self._num_slots = shape.num_slots
         self._rollout_length = shape.rollout_length
@@ -138,10 +136,6 @@ class Counters:
         """Publishes the part's columns of the slot; nothing of them is written afterwards."""
         self._store(self._committed + part, sequence + 1)
 
-    def count_infos(self, part: int) -> None:
-        """Counts an info message that was sent."""
-        self._store(self._infos + part, self._load(self._infos + part) + 1)
-
     def post_waited(self, part: int, seconds: float) -> None:
         """Publishes how long the part's worker has waited in all."""
         self._store(self._waited + part, int(seconds * 1e6))
@@ -181,10 +175,6 @@ class Counters:
         """Publishes the lane's actions of `step`; they are already written."""
         self._store(self._command + lane, int(command))
         self._store(self._acted + lane, step + 1)
-
-    def infos_sent(self, part: int) -> int:
-        """Info messages the part's worker has sent."""
-        return self._load(self._infos + part)
 
     def waited_seconds(self, part: int) -> float:
         """How long the part's worker has waited in all."""

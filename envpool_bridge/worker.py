@@ -231,6 +231,8 @@ class Worker:
         part.step = sequence * self._rollout_length
         slot = sequence % self._num_slots
         part.whole[slot].prepare()
+        if isinstance(request, EpisodeReset):
+            request = dataclasses.replace(request, on_step=partial(self._board.count_replayed, self._config.worker))
         part.rows.reset(request, part.first[slot])
         part.first[slot].begin_history()
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
@@ -306,7 +308,6 @@ class Worker:
     def _publish(self, part: Part) -> None:
         if self._config.keep_infos and any(part.rows.infos):
             self._connection.send(InfosMessage(part.part, part.step, part.rows.infos))
-            self._counters.count_infos(part.part)
         if self._counters.post_observation(part.part, part.step):
             self._inference_bell.ring()
 

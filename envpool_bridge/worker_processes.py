@@ -103,6 +103,17 @@ class _Process:
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(max(0.0, timeout_seconds) * 1e3))
 
+    def has_stopped(self, deadline: float) -> bool:
+        """Waits for the end of the process. Discards its messages: a worker that is blocked in a send cannot end."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        poll.register(self.connection.descriptor, select.POLLIN)
+        while ready := poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
+            if any(descriptor == self.pidfd for descriptor, _ in ready):
+                return True
+            self.connection.receive()
+        return False
+
     def close(self) -> None:
         self.connection.close()
         os.close(self.pidfd)
@@ -114,8 +125,8 @@ class WorkerProcesses:
     Attributes:
         doorbells: one a worker; ring after posting actions or releasing a slot.
         infos: newest info message of each part.
-        infos_received: info messages received of each part.
         failed_descriptor: becomes readable with the first error, and stays so.
+        messages_descriptor: readable while a worker's message, or a part of one, waits to be read by `check` or `hear`.
     """
 
     def __init__(self, num_workers: int, num_parts: int, env_id: str) -> None:
@@ -130,7 +141,8 @@ class WorkerProcesses:
         # Where a worker writes its stack when it is asked to, or crashes.
         self._stacks = [os.memfd_create(f"stack of worker {worker}") for worker in range(num_workers)]
         self.infos: list[InfosMessage | None] = [None] * num_parts
-        self.infos_received = [0] * num_parts
+        self._messages = select.epoll()
+        self.messages_descriptor = self._messages.fileno()
         self._server = ForkServer()
         self._memory = MemoryGroup()
         self._processes: list[_Process | None] = [None] * num_workers
@@ -168,6 +180,7 @@ class WorkerProcesses:
         process = _Process(pid, Channel(ours, _SEND_SECONDS), self._memory.oom_kills())
         with self._lock:
             self._processes[worker] = process
+            self._messages.register(process.connection.descriptor, select.EPOLLIN)
         process.send(config, "its configuration")
 
     def prepare_spare(self, config: WorkerConfig) -> None:
@@ -209,16 +222,14 @@ class WorkerProcesses:
         """
         with self._lock:
             if not self._stopping:
-                for worker in range(len(self._processes)):
-                    self._hear(worker)
+                self._hear_readable()
             if self._error is not None:
                 raise self._error
 
     def hear(self) -> None:
         """Takes in what the workers have said, and raises nothing."""
         with self._lock:
-            for worker in range(len(self._processes)):
-                self._hear(worker)
+            self._hear_readable()
 
     def fail(self, error: Exception) -> None:
         """Makes `check` raise this error, unless there is one already."""
@@ -257,8 +268,9 @@ class WorkerProcesses:
         with self._lock:
             self._hear(worker)
             process, self._processes[worker] = self._processes[worker], None
-        if process is None:
-            raise RuntimeError(f"worker {worker} was buried twice")
+            if process is None:
+                raise RuntimeError(f"worker {worker} was buried twice")
+            self._messages.unregister(process.connection.descriptor)
         status = self._server.exit_status(process.pid)
         process.close()
         name = f"environment worker {worker} ({self._env_id}, pid {process.pid})"
@@ -282,15 +294,22 @@ class WorkerProcesses:
         for process in self._processes:
             if process is None:
                 continue
-            if not process.has_ended(deadline - time.monotonic()):  # stuck inside an environment
+            if not process.has_stopped(deadline):  # stuck inside an environment
                 process.kill("it did not stop")
                 process.has_ended(_STOP_SECONDS)
             process.close()
+        self._messages.close()
         self._server.close()
         for bell in [*self.doorbells, self._failed]:
             bell.close()
         for stack in self._stacks:
             os.close(stack)
+
+    def _hear_readable(self) -> None:
+        readable = {descriptor for descriptor, _ in self._messages.poll(0)}
+        for worker, process in enumerate(self._processes) if readable else ():
+            if process is not None and process.connection.descriptor in readable:
+                self._hear(worker)
 
     def _hear(self, worker: int) -> None:
         process = self._processes[worker]
@@ -299,7 +318,6 @@ class WorkerProcesses:
         for message in process.connection.receive():
             if isinstance(message, InfosMessage):
                 self.infos[message.part] = message
-                self.infos_received[message.part] += 1
             elif isinstance(message, FailureMessage):
                 _LOG.warning("environment worker %d: %s", worker, message.text)
             elif isinstance(message, ErrorMessage):

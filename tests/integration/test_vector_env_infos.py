@@ -1,0 +1,113 @@
+"""Infos of any size come through PoolVectorEnv: also those that exceed what a socket buffers."""
+
+import os
+import select
+import signal
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from envpool_bridge.errors import WaitTimeoutError
+from envpool_bridge.vector_env import PoolVectorEnv
+
+
+class Telling(gymnasium.Env):
+    """Infos of `num_bytes`, each the number of the step (0 after a reset) and the environment's seed."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, num_bytes, closed_directory=None):
+        self.num_bytes, self.closed_directory = num_bytes, closed_directory
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count, self.seed = 0, seed
+        return np.zeros(1, np.float32), self.info()
+
+    def step(self, action):
+        self.count += 1
+        return np.zeros(1, np.float32), 0.0, False, False, self.info()
+
+    def info(self):
+        return {"frame": np.full(self.num_bytes, self.count * 16 + self.seed, np.uint8)}
+
+    def close(self):
+        if self.closed_directory is not None and hasattr(self, "seed"):
+            Path(self.closed_directory, str(self.seed)).touch()
+
+
+def assert_frames(info, rows, count):
+    frames = info["frame"]
+    assert len(frames) == len(rows)
+    for frame, row in zip(frames, rows, strict=True):
+        assert (frame == count * 16 + row).all()
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "num_bytes", "num_workers", "lanes_per_worker"),
+    [(4, 60_000, 1, 1), (4, 60_000, 2, 1), (8, 250_000, 2, 2), (2, 8_000_000, 2, 1)],
+)
+def test_every_step_brings_its_own_infos(num_envs, num_bytes, num_workers, lanes_per_worker):
+    make = partial(Telling, num_bytes)
+    env = PoolVectorEnv(
+        make, num_envs, num_workers=num_workers, lanes_per_worker=lanes_per_worker, timeout_seconds=30.0
+    )
+    try:
+        for length in (5, 3):
+            assert_frames(env.reset(seed=0)[1], range(num_envs), 0)
+            for count in range(1, length + 1):
+                assert_frames(env.step(np.zeros(num_envs, int))[4], range(num_envs), count)
+    finally:
+        env.close()
+
+
+def test_lanes_that_recv_returns_bring_their_own_infos():
+    env = PoolVectorEnv(partial(Telling, 300_000), 4, num_workers=1, lanes_per_worker=2, timeout_seconds=30.0)
+    counts = np.zeros(4, int)
+    try:
+        env.reset(seed=0)
+        env.send(np.zeros(4, int))
+        for _ in range(12):
+            *_, info = env.recv()
+            rows = info.pop("env_id")
+            counts[rows] += 1
+            info["frame"] = info["frame"][: len(rows)]  # Gymnasium makes room for all environments
+            assert_frames(info, rows, counts[rows[0]])
+            env.send(np.zeros(len(rows), int), rows)
+    finally:
+        env.close()
+
+
+def wait_for_a_message(env):
+    poll = select.poll()
+    poll.register(env._pool._workers.messages_descriptor, select.POLLIN)
+    assert poll.poll(30_000)
+
+
+def test_a_worker_that_is_stopped_within_its_infos_is_a_timeout_and_can_continue():
+    env = PoolVectorEnv(partial(Telling, 4_000_000), 2, num_workers=1, timeout_seconds=30.0)
+    try:
+        env.reset(seed=0)
+        env.step_async(np.zeros(2, int))
+        wait_for_a_message(env)  # it cannot end before it is read
+        pid = env._pool._workers._pids[0]
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(WaitTimeoutError):
+            env.step_wait(timeout=0.5)
+        os.kill(pid, signal.SIGCONT)
+        assert_frames(env.step_wait()[4], range(2), 1)
+    finally:
+        env.close()
+
+
+def test_environments_whose_infos_nobody_reads_any_more_are_closed(tmp_path):
+    env = PoolVectorEnv(partial(Telling, 4_000_000, str(tmp_path)), 2, num_workers=1, timeout_seconds=30.0)
+    env.reset(seed=0)
+    env.step_async(np.zeros(2, int))
+    wait_for_a_message(env)
+    env.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
