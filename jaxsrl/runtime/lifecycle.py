@@ -1,15 +1,20 @@
 """Starting, stopping and failing as one: the first error stops everything and is raised in the main thread."""
 
+import atexit
 import contextlib
 import faulthandler
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
+from envpool_bridge.forkserver import STOP_SIGNALS
+
 _JOIN_SECONDS = 30.0
+_SAME_SECONDS = 1.0  # within which the same signal twice is one request
 
 
 class Lifecycle:
@@ -45,7 +50,8 @@ class Lifecycle:
                     self._error = error
                 self._stop.set()
 
-        thread = threading.Thread(target=guarded, name=name)
+        # The interpreter waits for all other threads as it exits, without a deadline.
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -57,14 +63,32 @@ class Lifecycle:
     def join(self, timeout_seconds: float = _JOIN_SECONDS) -> None:
         """Stops and waits for the threads.
 
+        A thread that is stuck in native code cannot be ended: the process then exits without it, with status 1.
+
         Raises:
-            TimeoutError: a thread did not return in time.
+            TimeoutError: a thread did not return in time, and no other error is being handled. Such an error gets a note.
         """
+        failure = sys.exc_info()[1]
         self._stop.set()
+        deadline = time.monotonic() + timeout_seconds
         for thread in self._threads:
-            thread.join(timeout_seconds)
-            if thread.is_alive():
-                raise TimeoutError(f"thread {thread.name} did not stop within {timeout_seconds} s")
+            thread.join(max(0.0, deadline - time.monotonic()))
+        stuck = [thread for thread in self._threads if thread.is_alive()]
+        if not stuck:
+            return
+        atexit.register(_exit_without, stuck)
+        problem = f"thread {', '.join(thread.name for thread in stuck)} did not stop within {timeout_seconds} s"
+        if failure is None:
+            raise TimeoutError(problem)
+        failure.add_note(problem)
+
+
+def _exit_without(threads: Sequence[threading.Thread]) -> None:
+    """Ends the process before the interpreter takes away what these threads use."""
+    if any(thread.is_alive() for thread in threads):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 REQUEUE_STATUS = 75
@@ -72,33 +96,36 @@ REQUEUE_STATUS = 75
 
 
 def exit_status(signal_name: str) -> int:
-    """What a process that this signal stopped in good order exits with: 128 + its number as shells say, or `REQUEUE_STATUS`."""
+    """Returns the exit status of a process that this signal stopped: 128 + its number as in shells, or `REQUEUE_STATUS`."""
     return REQUEUE_STATUS if signal_name == "SIGUSR1" else 128 + signal.Signals[signal_name]
 
 
 @contextlib.contextmanager
 def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0) -> Iterator[None]:
-    """Inside, SIGINT, SIGTERM and SIGUSR1 call `requested(name)` once; a second signal leaves the process at once.
+    """Inside, SIGINT, SIGTERM, SIGHUP and SIGUSR1 call `requested(name)` once; a second signal ends the process at once.
 
-    Only the main thread can receive signals: elsewhere (a notebook's worker thread) nothing changes.
+    The same signal again within a second is no second one: `timeout` and shells send it to the process and to its group.
+    Only the main thread can receive signals: in another thread nothing changes. A SIGHUP that is ignored (`nohup`) stays so.
 
     Args:
-        requested: asks the run to stop.
-        grace_seconds: after the signal, before the process is left all the same, with the stacks of its threads on stderr; 0 for
+        requested: asks the run to stop, or raises.
+        grace_seconds: after the signal, before the process exits all the same, with the stacks of its threads on stderr; 0 for
             never.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    seen = False
+    first: tuple[int, float] | None = None
     timers: list[threading.Timer] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal seen
-        if seen:
-            os._exit(128 + number)  # children go with us: the kernel kills them when their parent ends
-        seen = True
-        name = signal.Signals(number).name
+        nonlocal first
+        name, now = signal.Signals(number).name, time.monotonic()
+        if first is not None:
+            if number == first[0] and now - first[1] < _SAME_SECONDS:
+                return
+            os._exit(exit_status(name))  # the kernel kills the children when their parent ends
+        first = number, now
         if grace_seconds:
             timer = threading.Timer(grace_seconds, _leave, (name, grace_seconds))
             timer.daemon = True
@@ -106,7 +133,8 @@ def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0
             timer.start()
         requested(name)
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    wanted = STOP_SIGNALS - ({signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set())
+    previous = {number: signal.signal(number, handle) for number in wanted}
     try:
         yield
     finally:
