@@ -13,7 +13,7 @@ from envpool_bridge.ring import Counters
 from envpool_bridge.segment import SharedBytes, reserve
 
 _WORDS = ALIGNMENT // 8
-_CUT, _DISABLED, _STEPPED = 0, 1, 2  # words of a worker's line
+_CUT, _DISABLED, _STEPPED, _REPLAYED = 0, 1, 2, 3  # words of a worker's line
 _BOARD_PURPOSE = "the workers' board"
 
 
@@ -97,6 +97,10 @@ class WorkerBoard:
         """Notes when, on the monotonic clock, a worker that follows a dead one was done with its first step."""
         self._words[worker * _WORDS + _STEPPED] = nanoseconds
 
+    def count_replayed(self, worker: int) -> None:
+        """Counts a step that is replayed after a resume: a long replay is no hang."""
+        self._words[worker * _WORDS + _REPLAYED] += 1
+
     def begin_episodes(self, part: int, sequence: int, episodes: Sequence[int]) -> None:
         """Notes which episode each row of the part is in, as the slot of `sequence` begins."""
         self._episodes[sequence % 2, self._shape.part_rows(part)] = episodes
@@ -119,6 +123,10 @@ class WorkerBoard:
         return self._episodes[sequence % 2, self._shape.part_rows(part)].copy()
 
     # --- parent
+    def steps_replayed(self, worker: int) -> int:
+        """Returns the steps that the worker, and those before it, have replayed."""
+        return self._words[worker * _WORDS + _REPLAYED]
+
     def episodes_cut(self) -> int:
         """Episodes that were cut, of all workers."""
         return sum(self._words[worker * _WORDS + _CUT] for worker in range(self._shape.num_workers))

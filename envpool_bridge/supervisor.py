@@ -41,6 +41,7 @@ class SupervisionTotals:
         rows_disabled: whose environment is not stepped any more.
         recoveries: workers that died and whose successor has stepped.
         recovery_seconds: from a death that was seen to the successor's first step, summed over recoveries.
+        replayed_steps: steps of environments that were replayed after a resume.
     """
 
     restarts: int = 0
@@ -49,6 +50,7 @@ class SupervisionTotals:
     rows_disabled: int = 0
     recoveries: int = 0
     recovery_seconds: float = 0.0
+    replayed_steps: int = 0
 
 
 class _Watched:
@@ -59,7 +61,7 @@ class _Watched:
         self.config: WorkerConfig | None = None
         self.disabled = False
         self.due: float | None = None  # when it is to be started again
-        self.beat, self.beat_at_start = 0, 0
+        self.beat, self.beat_at_start, self.replayed = 0, 0, 0
         self.since: float | None = None  # when the beat was seen to stand still though a step is owed
         self.died_ns: int | None = None  # when a death was seen after which the rows have not stepped yet
 
@@ -138,7 +140,10 @@ class Supervisor:
         restarts = sum(watched.budget.total for watched in self._watched)
         disabled = sum(self._rows_disabled(worker) for worker in range(len(self._watched)))
         cut = self._board.episodes_cut()
-        return SupervisionTotals(restarts, self._hangs, cut, disabled, self._recoveries, self._recovery_seconds)
+        replayed = sum(self._board.steps_replayed(worker) for worker in range(len(self._watched)))
+        return SupervisionTotals(
+            restarts, self._hangs, cut, disabled, self._recoveries, self._recovery_seconds, replayed
+        )
 
     def recovery_seconds(self) -> list[float]:
         """Of the newest recoveries: from a death that was seen to the successor's first step, the oldest first."""
@@ -207,11 +212,11 @@ class Supervisor:
             self._require_quorum()
 
     def _look_for_hang(self, worker: int, watched: _Watched, now: float) -> None:
-        beat = self._progress.beat(watched.parts)
+        beat, replayed = self._progress.beat(watched.parts), self._board.steps_replayed(worker)
         owes_step = any(self._progress.owes_step(part) for part in watched.parts)
         owes = owes_step or any(self._owes_action(part) for part in watched.parts)
-        if beat != watched.beat or not owes or watched.since is None:
-            watched.beat, watched.since = beat, now if owes else None
+        if (beat, replayed) != (watched.beat, watched.replayed) or not owes or watched.since is None:
+            watched.beat, watched.replayed, watched.since = beat, replayed, now if owes else None
             if watched.config is not None and watched.config.resets and self._has_begun(watched):
                 watched.config = dataclasses.replace(watched.config, resets=())  # may hold many actions
             return

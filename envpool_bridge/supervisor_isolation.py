@@ -63,7 +63,7 @@ class IsolatedRows:
             raise ValueError("environments that are made anew need an EpisodeReset")
         for env in self._envs:
             rows = env.rows
-            mine = EpisodeReset(request.episodes[rows], request.actions[rows])
+            mine = EpisodeReset(request.episodes[rows], request.actions[rows], request.on_step)
             part = rows_of_step(out, rows) if isinstance(out, StepRows) else rows_of_first(out, rows)
             env.episode, env.shown = max(mine.episodes), part.observation
             try:

@@ -293,6 +293,7 @@ class GymnasiumRows:
         terminated = truncated = False
         replayed = self._env_actions(actions)
         for action in replayed:
+            request.on_step()
             try:
                 observation, _, terminated, truncated, info = self._limits.step_functions[row](action)
             except Exception as error:

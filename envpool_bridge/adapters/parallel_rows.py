@@ -274,6 +274,7 @@ class ParallelRows:
         env = self._envs[number]
         columns = [column.replayed(action) for column, action in zip(self._columns, actions, strict=True)]
         for t in range(lengths.pop()):
+            request.on_step()
             given = {name: columns[self._places[name]][t] for name in env.agents}
             try:
                 observations = env.step(given)[0]

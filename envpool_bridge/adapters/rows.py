@@ -5,7 +5,7 @@ its action, resets the environment and writes `valid=False`, reward 0 and `is_fi
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -115,6 +115,10 @@ class GymnasiumReset:
     options: dict[str, Any] | None = None
 
 
+def _report_nothing() -> None:
+    """Stands in for `EpisodeReset.on_step`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class EpisodeReset:
     """A reset of a run whose episodes each have their own seed, so that any of them can be replayed.
@@ -122,10 +126,12 @@ class EpisodeReset:
     Attributes:
         episodes: index of the episode each row is in.
         actions: per row, [N, ...] actions a leaf to replay since that episode began, or None to begin it.
+        on_step: called before every step that is replayed.
     """
 
     episodes: tuple[int, ...]
     actions: tuple[Tree | None, ...]
+    on_step: Callable[[], None] = dataclasses.field(default=_report_nothing, compare=False)
 
 
 ResetRequest = GymnasiumReset | EpisodeReset

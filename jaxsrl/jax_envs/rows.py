@@ -77,7 +77,7 @@ class JaxRows:
         if isinstance(request, EpisodeReset):
             if self._run_seed is None:
                 raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
-            state = self._replay(self._begin(np.asarray(request.episodes, np.uint32)), request.actions)
+            state = self._replay(self._begin(np.asarray(request.episodes, np.uint32)), request)
         else:
             state = self._begin(self._seeded_episodes(request))
         self._state = state
@@ -116,8 +116,9 @@ class JaxRows:
         except Exception as error:
             raise self._failure("reset", error) from error
 
-    def _replay(self, state: RowsState, actions: Sequence[np.ndarray | None]) -> RowsState:
-        """The state after each row's own actions, by the very function that `step` calls: equal to the bit."""
+    def _replay(self, state: RowsState, request: EpisodeReset) -> RowsState:
+        """Returns the state after each row's own actions, by the very function that `step` calls: bit-for-bit identical."""
+        actions: Sequence[Any] = request.actions
         lengths = np.array([0 if row is None else len(row) for row in actions])
         spec = self._spec.action
         given = np.zeros((lengths.max(initial=0), self.num_rows, *spec.shape), spec.dtype)
@@ -125,6 +126,7 @@ class JaxRows:
             if replayed is not None:
                 given[: len(replayed), row] = replayed
         for k, action in enumerate(given):
+            request.on_step()
             stepped, _ = _step(self._env, self._keys(), state, action)
             state = _select(k < lengths, stepped, state)
         return state
