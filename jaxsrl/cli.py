@@ -7,7 +7,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Annotated, Any, Protocol, Union
 
 import tyro
@@ -47,6 +47,8 @@ COMMANDS: dict[str, type[Command]] = {
 }
 """All of them by name, in the order of --help."""
 
+_MEMORY_SETTINGS = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR")
+
 
 @exit_on_user_error
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,7 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: with the command's status, unless that is 0; 2 for what cannot be done as asked; 130 after Ctrl-C.
     """
     try:
-        status = parse(sys.argv[1:] if arguments is None else arguments).run()
+        command = parse(sys.argv[1:] if arguments is None else arguments)
+        if not isinstance(command, (Train, BenchCommand)):
+            _share_accelerator(os.environ)
+        status = command.run()
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
@@ -69,6 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(128 + signal.SIGPIPE)
     if status:
         sys.exit(status)
+
+
+def _share_accelerator(environment: MutableMapping[str, str]) -> None:
+    """Has jax allocate device memory on demand, unless the user has chosen: a run on the same accelerator may hold most of it."""
+    if not any(name in environment for name in _MEMORY_SETTINGS):
+        environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
 
 def parse(arguments: Sequence[str]) -> Command:

@@ -16,6 +16,8 @@ class DistributedConfig:
             environment variables jax reads; "" for a run of one process.
         num_processes: of the run; "auto" finds it.
         process_id: of this one, from 0; "auto" finds it.
+        local_devices: accelerators of its host that this process uses, by number; () for all, or what the scheduler gave. Processes
+            that share a host need different ones.
         start_seconds: that a process waits for the others as it starts.
         wait_seconds: that a process waits for the others before an update; then the run ends. Environments that are played again
             as a run resumes take their time here.
@@ -26,6 +28,7 @@ class DistributedConfig:
     coordinator: str = ""
     num_processes: int = 0
     process_id: int = -1
+    local_devices: tuple[int, ...] = ()
     start_seconds: int = 300
     wait_seconds: int = 600
     lost_seconds: int = 30
@@ -34,6 +37,11 @@ class DistributedConfig:
         for name in ("start_seconds", "wait_seconds", "lost_seconds"):
             if getattr(self, name) < 1:
                 raise UserError(f"run.distributed.{name} must be at least 1: got {getattr(self, name)}")
+        if len(set(self.local_devices)) < len(self.local_devices) or min(self.local_devices, default=0) < 0:
+            raise UserError(
+                f"run.distributed.local_devices must be different numbers from 0: got {list(self.local_devices)}; give every "
+                f"process of a host its own, --run.distributed.local-devices 0 for the first"
+            )
         given = self.num_processes, self.process_id
         if not self.coordinator or self.coordinator == AUTO:
             if given != (0, -1):

@@ -202,6 +202,7 @@ def join(config: DistributedConfig, host_devices: int = 0) -> Processes | None:
     try:
         jax.distributed.initialize(
             **given,
+            local_device_ids=list(config.local_devices) or None,
             initialization_timeout=config.start_seconds,
             heartbeat_timeout_seconds=config.lost_seconds,
             shutdown_timeout_seconds=_SHUTDOWN_SECONDS,

@@ -25,7 +25,7 @@ def finite_or_before(before: LearnerState, after: LearnerState, metrics: Metrics
     """`after`, or `before` with the count of `after` where parameters, optimizer, what else is carried, or a loss is not finite.
 
     Experience that `after` has taken in for replay stays: it is data, and its own priorities are never NaN. Where all is finite
-    the result is `after` to the bit.
+    the result is `after` to the bit. Parameters, optimizer state and what else is carried exist twice until the choice is made.
 
     Args:
         before: as the update began.

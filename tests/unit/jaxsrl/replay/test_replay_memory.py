@@ -1,0 +1,38 @@
+"""An update with replay on the device keeps one copy of the ring, whatever the number of its gradient steps."""
+
+import jax
+import numpy as np
+import pytest
+
+from agents.api import Replay
+from agents.replay_config import ReplayConfig
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.replay.on_device import with_device_replay
+from tests.unit.jaxsrl.replay.counting_agent import make_counting
+from tests.unit.jaxsrl.replay.replay_model import Stream
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("exponent", [0.0, 0.6])
+def test_the_compiled_update_has_no_room_for_a_second_ring(exponent, devices):
+    config = ReplayConfig(
+        capacity=400_000, batch_size=8, min_size=20, samples_per_insert=2.0, priority_exponent=exponent
+    )
+    slot = jax.device_get(Stream(rows=4, steps=3, frames=2).slot())
+    agent = with_device_replay(make_counting(Replay(config, num_steps=2)), slot)
+    mesh = LearnerMesh(jax.local_devices()[:devices])
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    ring = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.extra.buffer.storage))
+    update = mesh.jit_update(agent, jax.random.key(1))
+    placed = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        state,
+        mesh.state_shardings(state),
+    )
+    batch = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.asarray(leaf).dtype, sharding=mesh.rows), slot
+    )
+    memory = update.lower(placed, batch).compile().memory_analysis()
+    assert ring > 5_000_000
+    assert memory.alias_size_in_bytes >= ring // devices  # the state is updated in place
+    assert memory.temp_size_in_bytes < ring // devices // 4
