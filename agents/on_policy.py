@@ -1,14 +1,27 @@
 """What the on-policy agents share beside their mathematics in `agents/returns.py`: how they are put together and make steps."""
 
+import dataclasses
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax.numpy as jnp
 import optax
 
 from agents import returns
 from agents.acting import EXTRAS, PolicyNetwork, act
-from agents.api import Agent, Array, GradientSteps, InitFn, Metrics, OnPolicy, UpdateFn
+from agents.api import (
+    Agent,
+    Array,
+    GradientSteps,
+    InitFn,
+    LearnerState,
+    Metrics,
+    OnPolicy,
+    Params,
+    Summary,
+    Trajectory,
+    UpdateFn,
+)
 from agents.gradient_steps import make_update
 from agents.normalisation import NormalisationConfig, with_normalisation
 from agents.schedules import scale_by_schedule
@@ -65,9 +78,15 @@ class ActedBatch(Protocol):
 
 
 def make_on_policy_agent(
-    name: str, config: OnPolicyConfig, spec: EnvSpec, net: PolicyNetwork, init: InitFn, learn: GradientSteps | UpdateFn
+    name: str,
+    config: OnPolicyConfig,
+    spec: EnvSpec,
+    net: PolicyNetwork,
+    init: InitFn,
+    learn: GradientSteps | UpdateFn,
+    reward_clip: float | None = None,
 ) -> Agent:
-    """An agent that acts by `net` and learns from each trajectory once, with what `config` normalises.
+    """Returns an agent that acts by `net` and learns from each trajectory once, with what `config` normalises.
 
     Args:
         name: of the algorithm.
@@ -76,6 +95,7 @@ def make_on_policy_agent(
         net: bound to the spec.
         init: first learner state.
         learn: the update cut at its gradients, or the update as it is where it cannot be cut.
+        reward_clip: largest absolute reward, in environment units: rewards are clipped before they are scaled. None: off.
     """
     steps, update = (learn, make_update(learn)) if isinstance(learn, GradientSteps) else (None, learn)
     agent = Agent(
@@ -88,7 +108,28 @@ def make_on_policy_agent(
         data=OnPolicy(),
         gradient_steps=steps,
     )
-    return with_normalisation(agent, config.normalisation, spec, config.discount)
+    agent = with_normalisation(agent, config.normalisation, spec, config.discount)
+    return agent if reward_clip is None else _with_clipped_rewards(agent, reward_clip)
+
+
+def _with_clipped_rewards(agent: Agent, limit: float) -> Agent:
+    """Returns the agent, which learns from rewards clipped to [-limit, limit]."""
+
+    def clipped(batch: Trajectory) -> Trajectory:
+        return dataclasses.replace(batch, reward=jnp.clip(batch.reward, -limit, limit))
+
+    def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
+        return agent.update(state, clipped(batch), key)
+
+    steps = agent.gradient_steps
+    if steps is None:
+        return agent._replace(update=update)
+    inner = steps.prepare
+
+    def prepare(params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Summary]:
+        return inner(params, extra, clipped(batch), key)
+
+    return agent._replace(update=update, gradient_steps=steps._replace(prepare=prepare))
 
 
 def clipped_adam(rate: optax.Schedule, max_grad_norm: float, epsilon: float) -> optax.GradientTransformation:

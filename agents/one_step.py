@@ -50,7 +50,7 @@ class OneStepConfig:
         normalise_advantage: standardise advantages over the steps that count.
         optimizer: "rmsprop" (no momentum) or "adam".
         optimizer_epsilon: under the root for "rmsprop", as in TensorFlow; beside it for "adam".
-        rmsprop_decay: of the running mean of squared gradients, which begins at 0.
+        rmsprop_decay: of the running mean of squared gradients, which starts at 1.
         normalisation: of observations and rewards by running statistics; off by default.
     """
 
@@ -185,5 +185,5 @@ def make_optimizer(config: OneStepConfig, schedule: optax.Schedule) -> optax.Gra
     if config.optimizer == "adam":
         return clipped_adam(schedule, config.max_grad_norm, config.optimizer_epsilon)
     clip = optax.clip_by_global_norm(config.max_grad_norm)
-    step = optax.scale_by_rms(decay=config.rmsprop_decay, eps=config.optimizer_epsilon)
+    step = optax.scale_by_rms(config.rmsprop_decay, config.optimizer_epsilon, initial_scale=1.0)
     return optax.chain(clip, step, schedules.scale_by_schedule(schedule))

@@ -98,7 +98,8 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCri
         apply=make_apply(optimizer, _kl_stop(config)),
         finish=partial(finish, config, schedule),
     )
-    return make_on_policy_agent("ppo", config, spec, net, partial(init, config, net, optimizer), steps)
+    begin = partial(init, config, net, optimizer)
+    return make_on_policy_agent("ppo", config, spec, net, begin, steps, config.reward_clip)
 
 
 def init(config: PPOConfig, net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) -> LearnerState:

@@ -32,7 +32,7 @@ class PPOConfig:
         targets: "gae", or "vtrace": advantages and value targets corrected for what the policy has changed since it acted.
         vtrace_clip: rho_bar = c_bar of V-trace, the largest importance weight.
         dual_clip: c > 1: where the advantage A < 0, the surrogate is at least c A (Ye et al. 2020); None: off.
-        reward_clip: rewards are clipped to [-reward_clip, reward_clip] before anything else; None: off.
+        reward_clip: rewards are clipped to [-reward_clip, reward_clip] before anything else, scaling included; None: off.
         value_normalisation: "popart" normalises value targets by running moments, and rescales the value's last layer so that
             what it predicts stays; "moments" normalises without rescaling (Yu et al. 2022); "none": values in reward units.
         value_normalisation_step: the share of a batch in those moments.

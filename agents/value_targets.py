@@ -1,6 +1,5 @@
 """Advantages and value targets of a trajectory, by the estimator that a configuration names."""
 
-import dataclasses
 from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -21,8 +20,6 @@ class TargetsConfig(Protocol):
     def gae_lambda(self) -> float: ...
     @property
     def vtrace_clip(self) -> float: ...
-    @property
-    def reward_clip(self) -> float | None: ...
 
 
 class ValueTargets(NamedTuple):
@@ -42,13 +39,10 @@ def make_targets(config: TargetsConfig, trajectory: Trajectory, value: Array, lo
         log_ratio: [T, B] float32, log-probability of each action under the newest parameters less that when it was chosen;
             of interest to "vtrace" alone.
     """
-    reward = trajectory.reward
-    if config.reward_clip is not None:
-        reward = jnp.clip(reward, -config.reward_clip, config.reward_clip)
     if config.targets == "vtrace":
-        return _vtrace_targets(config, dataclasses.replace(trajectory, reward=reward), value, log_ratio)
+        return _vtrace_targets(config, trajectory, value, log_ratio)
     ends = (trajectory.terminated, trajectory.truncated, trajectory.valid)
-    advantage = returns.gae(reward, value, *ends, discount=config.discount, lambda_=config.gae_lambda)
+    advantage = returns.gae(trajectory.reward, value, *ends, discount=config.discount, lambda_=config.gae_lambda)
     return ValueTargets(advantage, advantage + value[:-1])
 
 
@@ -70,8 +64,8 @@ def _vtrace_targets(config: TargetsConfig, trajectory: Trajectory, value: Array,
         discount=config.discount,
         config=VTraceConfig(rho_bar=clip, c_bar=clip, lambda_=config.gae_lambda),
     )
-    # Without the ratio that V-trace's policy gradient has: the surrogate multiplies by its own.
-    onward = jnp.concatenate([found.target[1:], value[-1:]])
-    onward = jnp.where(terminated | truncated, value[1:], onward)
+    # V-trace's advantage without its ratio: the surrogate multiplies by its own.
+    following = jnp.concatenate([found.target[1:], value[-1:]])
+    onward = value[1:] + config.gae_lambda * ~(terminated | truncated) * (following - value[1:])
     advantage = (reward + config.discount * ~terminated * onward - value[:-1]) * valid
     return ValueTargets(advantage, found.target)

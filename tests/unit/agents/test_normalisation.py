@@ -144,7 +144,9 @@ def test_an_update_sees_observations_by_the_older_statistics_and_rewards_by_thos
 
 
 def test_far_values_are_clipped():
-    config = dataclasses.replace(PLAIN, normalisation=NormalisationConfig(True, clip_observation=0.5))
+    config = dataclasses.replace(
+        PLAIN, normalisation=NormalisationConfig(True, clip_observation=0.5, random_start=False)
+    )
     agent, seen = ppo.make_ppo(config, SPEC, NETWORK), {}
 
     def spy(params, observation, agent_state, is_first, keys, mode):

@@ -191,7 +191,7 @@ def test_rmsprop_divides_by_the_root_of_the_running_mean_square_of_the_clipped_g
     grads, state = jnp.array([3.0, 4.0]), optimizer.init(params)
     updates, _ = optimizer.update(grads, state, params, num_updates=jnp.int32(0))
     clipped = np.array([0.6, 0.8])
-    np.testing.assert_allclose(updates, -0.1 * clipped / np.sqrt(0.25 * clipped**2 + 1e-2), rtol=1e-5)
+    np.testing.assert_allclose(updates, -0.1 * clipped / np.sqrt(0.75 * 1.0 + 0.25 * clipped**2 + 1e-2), rtol=1e-5)
 
 
 def test_a_linear_schedule_ends_at_zero_and_the_update_compiles_once():

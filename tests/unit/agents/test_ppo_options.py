@@ -9,6 +9,7 @@ import pytest
 
 from agents import popart, ppo
 from agents.networks.actor_critic import make_actor_critic
+from agents.normalisation import NormalisationConfig
 from agents.ppo_config import PPOConfig
 from agents.value_targets import make_targets
 from envpool_bridge.errors import UserError
@@ -48,11 +49,49 @@ def test_an_action_that_the_policy_would_not_take_again_moves_no_earlier_value()
     np.testing.assert_allclose(found.advantage, data.reward + 0.9 * value[1:] - value[:-1], rtol=1e-5, atol=1e-5)
 
 
+def prepared_target(data, **options):
+    """Value targets of the first update at discount 0: the rewards as the loss sees them."""
+    agent = ppo.make_ppo(PPOConfig(discount=0.0, gae_lambda=0.0, **options), SPEC, NETWORK)
+    prepared, _ = agent.gradient_steps.prepare(agent.init(jax.random.key(1)).params, (), data, jax.random.key(0))
+    return jax.tree.leaves(prepared, is_leaf=lambda node: isinstance(node, ppo.Prepared))[0].batch.target_value
+
+
 def test_clipped_rewards_are_those_that_count():
-    data, config = trajectory(), PPOConfig(reward_clip=0.1)
-    clipped = dataclasses.replace(data, reward=np.clip(data.reward, -0.1, 0.1))
+    data = trajectory()
     assert (np.abs(data.reward) > 0.1).any()
-    np.testing.assert_array_equal(targets_of(config, data)[1].target, targets_of(PPOConfig(), clipped)[1].target)
+    expected = np.where(data.valid, np.clip(data.reward, -0.1, 0.1), 0.0)
+    found = np.where(data.valid, prepared_target(data, reward_clip=0.1), 0.0)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_rewards_are_clipped_first_and_then_scaled_by_the_deviation_of_what_is_left():
+    data = trajectory(p_end=0.0)
+    reward = np.tile(np.float32([50.0, -50.0, 0.5, 0.0]), (data.reward.shape[0], 2))
+    data = dataclasses.replace(data, reward=reward)
+    # Clipped to 1, -1, 0.5, 0 with mean 1 / 8: the variance is (1 + 1 + 1/4) / 4 - 1 / 64 = 35 / 64.
+    expected = np.tile([1.0, -1.0, 0.5, 0.0], (reward.shape[0], 2)) / np.sqrt(35 / 64)
+    found = prepared_target(data, reward_clip=1.0, normalisation=NormalisationConfig(rewards=True))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("lambda_", [1.0, 0.8, 0.0])
+def test_vtrace_targets_and_advantages_are_those_of_rlax_without_its_ratio(lambda_):
+    rlax = pytest.importorskip("rlax")
+    rng, data = np.random.default_rng(3), trajectory(p_end=0.2)
+    data = dataclasses.replace(data, valid=np.ones_like(data.valid))
+    value = rng.normal(size=data.is_first.shape).astype(np.float32)
+    log_ratio = rng.normal(scale=0.7, size=data.reward.shape).astype(np.float32)
+    config = PPOConfig(targets="vtrace", gae_lambda=lambda_, discount=0.97)
+    found = make_targets(config, data, jnp.asarray(value), jnp.asarray(log_ratio))
+    for row in range(data.reward.shape[1]):
+        discount = 0.97 * (1.0 - data.terminated[:, row].astype(np.float32))
+        rho = np.exp(log_ratio[:, row])
+        expected = rlax.vtrace_td_error_and_advantage(
+            value[:-1, row], value[1:, row], data.reward[:, row], discount, rho, lambda_
+        )
+        np.testing.assert_allclose(found.target[:, row] - value[:-1, row], expected.errors, rtol=1e-4, atol=1e-5)
+        unweighted = expected.pg_advantage / np.minimum(1.0, rho)
+        np.testing.assert_allclose(found.advantage[:, row], unweighted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow  # to compile
