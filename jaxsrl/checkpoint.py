@@ -3,11 +3,13 @@
 `checkpoints/<updates>/` holds `state/` (Orbax) and `MANIFEST.json`: sha256 of every file, shape and dtype of every array, versions
 of what wrote it, the run's metadata, and a sha256 of all that. Everything is written under a temporary name, synced to the disk and
 renamed: a directory with a number for a name is complete. Restoring walks from the newest to the oldest until one verifies; a
-damaged one is moved to `quarantine/`. Nothing is pickled, so nothing in a checkpoint can become code.
+damaged one is moved to `quarantine/`. Nothing is pickled, so reading a checkpoint runs no code of it. Its metadata name an agent
+and an environment: what may be made from those names is decided in `jaxsrl.load`.
 """
 
 import contextlib
 import importlib.metadata
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -86,27 +88,33 @@ class CheckpointStore:
         return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit())
 
     def save(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> Path:
-        """Writes a checkpoint; it is durable when this returns.
+        """Writes a checkpoint, which is durable when this returns, and removes old ones.
 
         Raises:
             CheckpointNotSavedError: the disk is full or not writable, say; older checkpoints are untouched.
         """
         try:
-            return self._save(step, arrays, metadata)
+            path = self._save(step, arrays, metadata)
         except Exception as error:  # what Orbax raises of a full disk is no OSError
-            with contextlib.suppress(OSError):
-                shutil.rmtree(self.directory / f".{step}.tmp")
+            self._remove_unfinished()
             kept = self.steps()
             newest = f"the newest is that of update {kept[-1]}" if kept else "there is none yet"
             raise CheckpointNotSavedError(
                 f"the checkpoint of update {step} could not be written to {self.directory} ({type(error).__name__}: {error}); "
                 f"{newest}"
             ) from error
+        # What cannot be removed is tried again after the next save. Without its name, half a checkpoint is none.
+        for old in self.steps()[: -self._keep]:
+            with contextlib.suppress(OSError):
+                (self.directory / str(old)).rename(self._unfinished(old))
+        self._remove_unfinished()
+        return path
 
     def _save(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> Path:
-        final, temporary = self.directory / str(step), self.directory / f".{step}.tmp"
+        final, temporary = self.directory / str(step), self._unfinished(step)
         self.directory.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
+        _sync(self.directory.parent)
+        self._remove_unfinished()
         temporary.mkdir()
         # Orbax cannot hold arrays without elements; their shape and dtype are all there is to keep.
         checkpointer = own_checkpointer()
@@ -126,12 +134,17 @@ class CheckpointStore:
             os.fsync(file.fileno())
         _sync_all(temporary)
         if final.exists():
-            shutil.rmtree(final)
+            final.rename(self.directory / f".{step}.replaced.tmp")
         temporary.rename(final)
         _sync(self.directory)
-        for old in self.steps()[: -self._keep]:
-            shutil.rmtree(self.directory / str(old))
         return final
+
+    def _unfinished(self, step: int) -> Path:
+        return self.directory / f".{step}.tmp"
+
+    def _remove_unfinished(self) -> None:
+        for path in self.directory.glob(".*.tmp"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def restore_newest(
         self, set_aside: bool = True, require: RequireFn | None = None
@@ -163,7 +176,8 @@ class CheckpointStore:
     def _quarantine(self, path: Path) -> Path:
         quarantine = self.directory / "quarantine"
         quarantine.mkdir(exist_ok=True)
-        path.rename(quarantine / f"{path.name}-{len(list(quarantine.iterdir()))}")
+        taken = {found.name for found in quarantine.iterdir()}
+        path.rename(quarantine / next(name for n in itertools.count() if (name := f"{path.name}-{n}") not in taken))
         return quarantine
 
 

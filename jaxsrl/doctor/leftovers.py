@@ -18,7 +18,7 @@ from pathlib import Path
 from jaxsrl.doctor.cluster_files import dead_clusters, places_of_clusters
 
 _NAME = re.compile(r"(?:sem\.)?jaxsrl-(\d+)-[0-9a-f]+")
-_UNFINISHED = re.compile(r"\.\d+\.tmp")
+_UNFINISHED = re.compile(r"\.\d+(\.replaced)?\.tmp")
 _WORKER = b"envpool_bridge.forkserver"
 LOCK = ".lock"
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import jax
@@ -216,3 +217,81 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
     CheckpointStore(tmp_path).save(1, small(1), {})
     assert renamed[-1]
     assert str(tmp_path) in synced
+
+
+def test_a_new_directory_of_checkpoints_is_on_the_disk_in_its_parent(tmp_path, monkeypatch):
+    synced = set()
+    fsync = os.fsync
+
+    def note_sync(descriptor):
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    CheckpointStore(tmp_path / "checkpoints").save(1, small(1), {})
+    assert str(tmp_path) in synced
+
+
+def test_a_step_that_is_saved_again_is_never_removed_under_its_name(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path)
+    store.save(1, small(1), {})
+    removed, rmtree = [], shutil.rmtree
+
+    def note_removal(path, *args, **kwargs):
+        removed.append(Path(path).name)
+        return rmtree(path, *args, **kwargs)
+
+    monkeypatch.setattr(shutil, "rmtree", note_removal)
+    store.save(1, small(2), {})
+    assert not [name for name in removed if name.isdigit()]
+    np.testing.assert_array_equal(store.restore_newest()[1]["w"], small(2)["w"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1"]
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_does_not_make_the_new_one_unsaved(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(1, small(1), {})
+    rmtree = shutil.rmtree
+
+    def fails(path, ignore_errors=False, **kwargs):
+        if ignore_errors:
+            return
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(shutil, "rmtree", fails)
+    assert store.save(2, small(2), {}) == tmp_path / "2"
+    assert store.steps() == [2]
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    store.save(3, small(3), {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3"]  # it was tried again
+
+
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_half_one(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(1, small(1), {})
+
+    def killed(path, *args, **kwargs):
+        if (Path(path) / MANIFEST).is_file():
+            (Path(path) / MANIFEST).write_text("")  # as far as it came
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.save(2, small(2), {})
+    monkeypatch.undo()
+    assert store.steps() == [2]
+    assert store.restore_newest()[3] == []
+
+
+def test_damaged_checkpoints_of_one_step_get_names_of_their_own_in_quarantine(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.save(1, small(1), {})
+    for number in range(3):
+        (store.save(2, small(2), {}) / MANIFEST).write_text(f"damaged {number}")
+        store.restore_newest()
+        if number == 0:
+            (tmp_path / "quarantine" / "3-0").mkdir()
+        if number == 1:
+            (tmp_path / "quarantine" / "3-0").rmdir()  # somebody has tidied up
+    texts = sorted((path / MANIFEST).read_text() for path in (tmp_path / "quarantine").iterdir())
+    assert texts == ["damaged 0", "damaged 1", "damaged 2"]
