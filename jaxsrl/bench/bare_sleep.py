@@ -1,12 +1,10 @@
 """Rows that sleep and tell nobody: what the machine itself allows of rows / sleep.
 
-Run, in a process without threads, which forks: python -m jaxsrl.bench.bare_sleep '{"rows": 256, "processes": 4, ...}'
+`run_module` runs this file in a process without threads, which forks.
 """
 
-import json
 import multiprocessing
-import subprocess
-import sys
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -17,7 +15,9 @@ from typing import Any, Literal
 from envpool_bridge.adapters.begun_steps import begun_steps
 from envpool_bridge.adapters.overlapped_steps import OverlappedSteps
 from envpool_bridge.adapters.sleep import Sleep
+from envpool_bridge.forkserver import die_with_parent
 from envpool_bridge.timer_slack import wake_on_time
+from jaxsrl.bench.processes import answer_settings, run_module
 
 Waiting = Literal["apart", "together", "begun"]
 _SECONDS_TO_START = 1.0
@@ -46,11 +46,7 @@ def bare_rows(rows: int, processes: int, milliseconds: float, seconds: float, wa
         "seconds": seconds,
         "waiting": waiting,
     }
-    command = [sys.executable, "-m", "jaxsrl.bench.bare_sleep", json.dumps(settings)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS + seconds, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"bare rows {settings} ended with status {done.returncode}:\n{done.stderr}")
-    return float(done.stdout)
+    return float(run_module("jaxsrl.bench.bare_sleep", settings, _LIMIT_SECONDS + seconds))
 
 
 def _measure(rows: int, processes: int, milliseconds: float, seconds: float, waiting: Waiting) -> float:
@@ -61,7 +57,7 @@ def _measure(rows: int, processes: int, milliseconds: float, seconds: float, wai
     step = {"apart": _step_apart, "together": _step_together, "begun": _step_begun}[waiting]
     arguments = rows // processes, milliseconds / 1000, window
     started = [
-        context.Process(target=_process, args=(counted, step, index, *arguments), daemon=True)
+        context.Process(target=_process, args=(os.getpid(), counted, step, index, *arguments), daemon=True)
         for index in range(processes)
     ]
     for process in started:
@@ -72,7 +68,10 @@ def _measure(rows: int, processes: int, milliseconds: float, seconds: float, wai
     return steps / seconds
 
 
-def _process(counted: Any, step: Any, index: int, rows: int, sleep: float, window: tuple[float, float]) -> None:
+def _process(
+    parent: int, counted: Any, step: Any, index: int, rows: int, sleep: float, window: tuple[float, float]
+) -> None:
+    die_with_parent(parent)
     wake_on_time()  # as workers do
     counted.put(step(index, rows, sleep, window))
 
@@ -115,4 +114,4 @@ def _step_begun(index: int, rows: int, sleep: float, window: tuple[float, float]
 
 
 if __name__ == "__main__":
-    print(_measure(**json.loads(sys.argv[1])))  # noqa: T201
+    answer_settings(_measure)

@@ -14,6 +14,7 @@ from jaxsrl.cluster.ray_local import LocalCluster
 
 _SLOT_BYTES = {"cartpole": 76_000, "atari": 32 * 64 * 84 * 84}  # 32 steps of 64 rows; frames of Atari are 7,056 bytes
 _CALLS = 30
+_ANSWER_SECONDS = 120.0
 
 
 class _Sender:
@@ -88,8 +89,10 @@ def _transfer(num_bytes: int) -> dict[str, float]:
         for _ in range(_CALLS):
             begin = time.perf_counter()
             call = actor.next_slot.remote()
-            while not engine.wait([call], 10.0):
-                pass
+            if not engine.wait([call], _ANSWER_SECONDS):
+                raise TimeoutError(
+                    f"an actor failed: expected a slot of {num_bytes:,} bytes within {_ANSWER_SECONDS:g} s"
+                )
             _, memory = engine.get(call)
             seconds.append(time.perf_counter() - begin)
             del memory

@@ -79,7 +79,8 @@ def _ask(
         messages.read_answer(block)
         seconds.append(time.perf_counter() - begin)
     asked = record.remote.call("control", "stats")
-    engine.wait([asked], _SECONDS)
+    if not engine.wait([asked], _SECONDS):
+        raise TimeoutError(f"the inference server failed: expected its statistics within {_SECONDS:g} s")
     stats = engine.get(asked)
     return {
         "inference_rows": float(layout.shape.rows_per_lane),

@@ -20,6 +20,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.bench.processes import answering_processes, speed_of_all
 
 Stepper = Callable[[float], float]
 """Steps for so many seconds and returns env steps per second."""
@@ -105,30 +106,9 @@ def busy_processes(count: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _processes(script: str, env: EnvConfig, count: int, envs_each: int) -> Iterator[Stepper]:
     config = json.dumps(dataclasses.asdict(env))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, config, str(envs_each), str(worker)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for worker in range(count)
-    ]
-
-    def ask(line: str | None) -> list[str]:
-        for process in processes:
-            if line is not None and process.stdin is not None:
-                process.stdin.write(line)
-                process.stdin.flush()
-        return [process.stdout.readline() if process.stdout is not None else "" for process in processes]
-
-    try:
-        ask(None)
-        yield lambda seconds: sum(float(line) for line in ask(f"{seconds}\n"))
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    commands = [[sys.executable, "-c", script, config, str(envs_each), str(worker)] for worker in range(count)]
+    with answering_processes(commands, f"a process of {env.id} alone") as processes:
+        yield partial(speed_of_all, processes)
 
 
 @contextlib.contextmanager
@@ -141,7 +121,7 @@ def gymnasium_vector(make: Callable[[], VectorEnv]) -> Iterator[Stepper]:
         actions = [env.action_space.sample() for _ in range(97)]
         yield partial(_step_for, env.step, actions, env.num_envs)
     finally:
-        env.close()
+        env.close(terminate=True)  # without waiting for a step that Ctrl-C interrupted
 
 
 def installed_rivals(

@@ -9,10 +9,10 @@ import contextlib
 import dataclasses
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from envpool_bridge.adapters.suites.hide_and_seek import GAMES
 from envpool_bridge.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.tree import take, write
+from jaxsrl.bench.processes import answering_processes, speed_of_all
 from jaxsrl.bench.random_actions import random_actions
 
 ORIGINAL_STEPS_PER_SECOND = 257.0
@@ -88,6 +89,7 @@ def bench_hide_and_seek(game: str, seconds: float, rounds: int = 5) -> dict[str,
 def answer(game: str, seed: int) -> None:
     """Answers each line of the standard input, so many seconds, with env steps per second."""
     bare = _Bare(game, seed)
+    print("ready", flush=True)  # noqa: T201
     for line in sys.stdin:
         print(bare.run(float(line))[0], flush=True)  # noqa: T201
 
@@ -122,22 +124,10 @@ def _clocked(name: str, function: Callable[..., Any], spent: dict[str, float]) -
 
 @contextlib.contextmanager
 def _bare_processes(game: str, count: int) -> Iterator[Callable[[float], float]]:
-    programs = [[sys.executable, "-c", _BARE.format(game=game, seed=seed)] for seed in range(count)]
-    pipe = subprocess.PIPE
-    processes = [subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True) for program in programs]
-
-    def run(seconds: float) -> float:
-        for process in processes:
-            print(seconds, file=process.stdin, flush=True)
-        return sum(float(process.stdout.readline()) for process in processes if process.stdout is not None)
-
-    try:
-        run(0.3)
-        yield run
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    commands = [[sys.executable, "-c", _BARE.format(game=game, seed=seed)] for seed in range(count)]
+    with answering_processes(commands, f"a process of {game} alone") as processes:
+        speed_of_all(processes, 0.3)
+        yield partial(speed_of_all, processes)
 
 
 @contextlib.contextmanager

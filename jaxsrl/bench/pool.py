@@ -155,6 +155,9 @@ def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, sizes: _Sizes)
 def _report(env: EnvConfig, spec: EnvSpec, results: dict[str, list[float]], sizes: _Sizes, busy: int) -> dict[str, Any]:
     speed = {name: statistics.median(values) for name, values in results.items()}
     rivals = [name for name in results if name != "pool"]
+    for name in rivals:
+        if min(results[name]) <= 0:
+            raise UserError(f"{name} made no step in one of its turns: use more seconds, or fewer rounds")
 
     def ratio(above: str, below: str) -> float:
         return statistics.median(a / b for a, b in zip(results[above], results[below], strict=True))

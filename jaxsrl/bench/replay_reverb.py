@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 
 from envpool_bridge.errors import UserError
+from jaxsrl.bench.processes import AnsweringProcess, answering_processes
 from jaxsrl.bench.replay_contenders import Contender
 from jaxsrl.bench.replay_sizes import BenchSizes
 
@@ -99,30 +100,19 @@ for line in sys.stdin:
 
 @dataclasses.dataclass(frozen=True)
 class _Reverb:
-    process: subprocess.Popen[str]
+    process: AnsweringProcess
 
     def insert_some(self) -> int:
-        return int(self.ask("some"))
+        return int(self.process.ask("some"))
 
     def insert(self, seconds: float) -> float:
-        return self.ask(f"insert {seconds}")
+        return self.process.ask(f"insert {seconds}", seconds)
 
     def sample(self, seconds: float) -> float:
-        return self.ask(f"sample {seconds}")
+        return self.process.ask(f"sample {seconds}", seconds)
 
     def bytes_per_env_step(self) -> float:
-        return self.ask("memory")
-
-    def ask(self, question: str) -> float:
-        stdin, stdout = self.process.stdin, self.process.stdout
-        if stdin is None or stdout is None:
-            raise RuntimeError("the process was started without pipes")
-        stdin.write(question + "\n")
-        stdin.flush()
-        answer = stdout.readline()
-        if not answer:
-            raise RuntimeError(f"Reverb's process ended when asked to {question!r}: run it by hand to see why")
-        return float(answer)
+        return self.process.ask("memory")
 
 
 @contextlib.contextmanager
@@ -134,14 +124,12 @@ def reverb_contender(sizes: BenchSizes, priority_exponent: float, python: str) -
     """
     settings = json.dumps(dataclasses.asdict(sizes))
     command = [python, "-c", _SCRIPT, settings, str(priority_exponent)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        ready = process.stdout.readline() if process.stdout is not None else ""
-        if ready.strip() != "ready":
-            raise UserError(f"expected {python} to have dm-reverb: it did not start; see `{python} -c 'import reverb'`")
+    with contextlib.ExitStack() as stack:
+        try:
+            started = answering_processes([command], "Reverb", stderr=subprocess.DEVNULL)
+            (process,) = stack.enter_context(started)
+        except (OSError, RuntimeError) as error:
+            raise UserError(
+                f"expected {python} to have dm-reverb: it did not start; see `{python} -c 'import reverb'`"
+            ) from error
         yield _Reverb(process)
-    finally:
-        process.kill()
-        process.communicate()

@@ -3,13 +3,11 @@
 Rows sleep and cost nothing themselves, so that what is measured is the head. Its speed for few rows sets the line; the answer is
 the first size whose speed a row is 10 % less.
 
-Run of one size, in a process of its own: python -m jaxsrl.bench.scale '{"size": "cartpole", "rows": 64, ...}'
+`run_module` runs this file in a process of its own for each size.
 """
 
 import dataclasses
 import json
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.bench.processes import answer_settings, run_module
 from jaxsrl.bench.sleep_rows import Size, sleeping_source
 
 _STAYS = 0.9
@@ -92,13 +91,7 @@ def bench_scale(what: ScaleBench) -> dict[str, Any]:
 
 
 def _run_apart(settings: dict[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "jaxsrl.bench.scale", json.dumps(settings)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False)
-    if done.returncode == 2:
-        raise UserError(done.stderr.strip().splitlines()[-1].removeprefix("error: "))
-    if done.returncode != 0:
-        raise RuntimeError(f"the benchmark {settings} ended with status {done.returncode}:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_module("jaxsrl.bench.scale", settings, _LIMIT_SECONDS)
 
 
 def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: float) -> dict[str, Any]:
@@ -190,11 +183,5 @@ def _seconds_by_thread() -> dict[str, float]:
     return found
 
 
-def _main(text: str) -> None:
-    print(json.dumps(_measure(**json.loads(text))))  # noqa: T201
-
-
 if __name__ == "__main__":
-    from jaxsrl.runtime.launch import exit_on_user_error
-
-    exit_on_user_error(_main)(sys.argv[1])
+    answer_settings(_measure)

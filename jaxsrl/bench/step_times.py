@@ -59,6 +59,8 @@ def bench_step_times(
         for _ in range(rounds):
             for name, stepper in contenders.items():
                 results[name].append(stepper(seconds / rounds))
+    if min(results["limit"]) <= 0:
+        raise UserError(f"bare processes made no step within {seconds / rounds:g} s: use more seconds, or fewer rounds")
     speeds = {f"{name}_env_steps_per_second": statistics.median(values) for name, values in results.items()}
     ratios = {
         f"{name}_ratio": statistics.median(a / b for a, b in zip(results[name], results["limit"], strict=True))
