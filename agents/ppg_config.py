@@ -9,7 +9,7 @@ from envpool_bridge.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class PPGConfig:
-    """Hyper-parameters; defaults of the paper's Procgen experiments (appendix A) where it gives them.
+    """Hyper-parameters; defaults of the paper's Procgen experiments (appendix A), except that rewards are not scaled.
 
     Attributes:
         learning_rate: Adam's in the policy phase, at the start.
@@ -23,7 +23,7 @@ class PPGConfig:
         value_coef: weight of the value error in the policy phase.
         entropy_coef: weight of the entropy bonus.
         max_grad_norm: gradients are scaled down to this global norm, in both phases.
-        num_epochs: passes over a trajectory in the policy phase.
+        num_epochs: passes over a trajectory in the policy phase, for policy and value: the paper's E_pi and E_V, both 1.
         num_minibatches: gradient steps of such a pass; divides T.
         normalise_advantage: standardise advantages in each minibatch.
         num_policy_phases: updates from one auxiliary phase to the next.
@@ -32,7 +32,7 @@ class PPGConfig:
         auxiliary_learning_rate: Adam's in the auxiliary phase, at the start.
         clone_coef: weight of KL(old policy || policy) in the auxiliary phase.
         adam_epsilon: of both optimizers.
-        normalisation: of observations and rewards by running statistics; off by default.
+        normalisation: of observations and rewards by running statistics; off by default, while the paper scales rewards.
     """
 
     learning_rate: float = 5e-4

@@ -22,7 +22,8 @@ class NetworkConfig:
         activation: of the dense layers.
         shared_torso: one torso for policy and value; None shares it for images only.
         squash: squash continuous actions into their bounds (TanhNormal) instead of clipping in the environment.
-        initial_log_std: of continuous actions, in nats of the standard deviation in action units.
+        initial_log_std: initial logarithm of the standard deviation of continuous actions: in action units, or with `squash`
+            in units of the Gaussian before the squashing.
         core: what remembers between torso and heads: "none", "lstm", "gru" or "gtrxl" (Parisotto et al. 2019).
         core_size: outputs of the core.
         core_layers: of "gtrxl".
