@@ -1,17 +1,14 @@
 """A run whose environment processes are killed: it goes on to its end, and its records tell of it."""
 
-import contextlib
 import json
-import os
-import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.pool import EnvPool
 from envpool_bridge.supervisor_options import SupervisorOptions
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.policies import POLICIES
@@ -19,20 +16,9 @@ from jaxsrl.dataflow.resources import Resources
 from jaxsrl.environments import source_of
 from jaxsrl.runtime.run import run
 from jaxsrl.runtime.training import Training
+from tests.chaos.counting import kill, pids
 
 UPDATES = 30
-
-
-def children_of(parent):
-    """Living processes that this one started."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if entry.name.isdigit():
-                state, its_parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                if int(its_parent) == parent and state != "Z":
-                    found.append(int(entry.name))
-    return found
 
 
 def train(directory, monkeypatch, kills, **supervision):
@@ -49,22 +35,25 @@ def train(directory, monkeypatch, kills, **supervision):
         checkpoint_every_updates=0,
         supervision=SupervisorOptions(**supervision),
     )
-    after = Training.after_update
+    after, start, pools = Training.after_update, EnvPool.start, []
+
+    def start_and_note(pool, *arguments):
+        pools.append(pool)
+        start(pool, *arguments)
 
     def kill_and_go_on(training, learner):
         if learner.num_updates in kills:
-            (server,) = (pid for pid in children_of(os.getpid()) if len(children_of(pid)) == 2)
-            killed = children_of(server)[learner.num_updates % 2]
-            os.kill(killed, signal.SIGKILL)
-            deadline = time.monotonic() + 10.0
-            # On a busy machine the killed one is there for a while: two children may still be the old ones.
-            while supervision.get("max_restarts") != 0 and (
-                killed in (living := children_of(server)) or len(living) < 2
-            ):
+            (pool,) = pools  # whose workers are asked for by index: its server may have a spare worker as well
+            worker = learner.num_updates % 2
+            killed = pids(pool)[worker]
+            assert kill(pool, worker)
+            deadline = time.monotonic() + 60.0
+            while supervision.get("max_restarts") != 0 and (killed in pids(pool) or len(pids(pool)) < 2):
                 assert time.monotonic() < deadline, "the worker was not started again"
                 time.sleep(0.01)
         after(training, learner)
 
+    monkeypatch.setattr(EnvPool, "start", start_and_note)
     monkeypatch.setattr(Training, "after_update", kill_and_go_on)
     source = source_of(EnvConfig("CartPole-v1"))
     spec = source.spec()
