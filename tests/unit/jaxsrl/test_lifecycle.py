@@ -5,9 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from envpool_bridge.forkserver import STOP_SIGNALS
+from jaxsrl.runtime import lifecycle
 from jaxsrl.runtime.lifecycle import Lifecycle, exit_status, stop_on_signals
 
 
@@ -81,19 +84,35 @@ def test_a_run_that_stops_in_time_is_left_alone():
     assert not deadline.is_alive()
 
 
-@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 75)])
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129), ("SIGUSR1", 75)])
 def test_the_exit_status_says_which_signal_it_was_or_to_try_again(name, status):
     assert exit_status(name) == status
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_asks_once_by_name_and_the_handlers_come_back(number):
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+@pytest.fixture
+def hangup_is_heard():
+    """A test that was started by `nohup` ignores SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", sorted(STOP_SIGNALS))
+def test_a_signal_asks_once_by_name_and_the_handlers_come_back(number, hangup_is_heard):
+    before = [signal.getsignal(each) for each in STOP_SIGNALS]
     asked = []
     with stop_on_signals(asked.append):
         os.kill(os.getpid(), number)
         assert asked == [number.name]
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(each) for each in STOP_SIGNALS] == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(hangup_is_heard):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    asked = []
+    with stop_on_signals(asked.append):
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert asked == []
 
 
 def test_handlers_come_back_after_an_error_too():
@@ -116,6 +135,25 @@ def test_a_second_signal_leaves_at_once_with_its_status(monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
     assert asked == ["SIGTERM"]
     assert left.value.code == 128 + signal.SIGINT
+
+
+def test_the_same_signal_at_once_again_is_no_second_one(monkeypatch):
+    now, asked = [100.0], []
+
+    def leave(status):
+        raise SystemExit(status)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(lifecycle, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with stop_on_signals(asked.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+        now[0] += 0.9  # `timeout` sends it to the process, and to its group
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked == ["SIGTERM"]
+        now[0] += 0.2
+        with pytest.raises(SystemExit, match="143"):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert asked == ["SIGTERM"]
 
 
 def test_outside_the_main_thread_signals_stay_as_they_are():
