@@ -119,6 +119,7 @@ class LocalCluster:
                 text=True,
                 bufsize=1,
                 env={**os.environ, **self._token, "PYTHONPATH": path},
+                process_group=0,  # a stop signal to our group is ours to answer: the nodes are needed until the run has saved
             )
 
     def _ask(self, line: str) -> None:
@@ -132,8 +133,9 @@ class LocalCluster:
         """The next line that the process of the nodes writes."""
         if self._process.stdout is None:
             raise RuntimeError("the process of the nodes has no output")
-        ready, _, _ = select.select([self._process.stdout], [], [], _ANSWER_SECONDS)
-        line = self._process.stdout.readline() if ready else ""
+        poll = select.poll()
+        poll.register(self._process.stdout, select.POLLIN)
+        line = self._process.stdout.readline() if poll.poll(_ANSWER_SECONDS * 1e3) else ""
         if not line:
             log = self._log.read()[-2000:]
             raise BridgeError(
