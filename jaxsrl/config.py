@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
+from envpool_bridge.function_name import function_name
 from envpool_bridge.errors import UserError
 from envpool_bridge.supervisor_options import SupervisorOptions
 from jaxsrl.distributed.config import DistributedConfig
@@ -20,6 +21,24 @@ MAY_CHANGE = frozenset(
         "run.checkpoint_every_updates",
         "run.keep_checkpoints",
         "run.log_every_seconds",
+        "run.evaluation_episodes",
+        "run.policy",
+        "run.num_env_workers",
+        "run.lanes_per_worker",
+        "run.workers_per_lane",
+        "run.max_policy_lag",
+        "run.when_full",
+        "run.kept_trajectories",
+        "run.trajectory_reuses",
+        "run.inference_batching",
+        "run.num_devices",
+        "run.inference_platform",
+        "run.num_inference_devices",
+        "run.num_inference_servers",
+        "run.num_replicas",
+        "run.gradients",
+        "run.max_gradient_staleness",
+        "run.host_devices",
         "run.grace_seconds",
         *(f"run.supervision.{field.name}" for field in dataclasses.fields(SupervisorOptions)),
         "run.metrics",  # which directories of older versions do not know
@@ -87,8 +106,8 @@ class RunConfig:
         supervision: what is done about environment processes that die or hang, and environments that fail.
         metrics: where records go, besides metrics.jsonl and the terminal.
         distributed: learner processes on several hosts; `num_envs`, `num_env_workers` and `num_devices` are then of all together.
-        partial: where a checkpoint does not fit (another network, another algorithm): take what fits, say what does not, and begin
-            the environments anew. Without it such a checkpoint is refused, with every difference.
+        partial: restore the arrays of a checkpoint that fit (another network, another algorithm, another size), report the others,
+            and restart the environments where anything differs. Without it such a checkpoint is rejected, with every difference.
         keep_cores_awake: has no core of this machine fall asleep during the run: for environments that wait, which on a virtual
             machine run up to a tenth faster for it. Costs power, and on Linux the right to write /dev/cpu_dma_latency.
         host_devices: splits a CPU into so many jax devices, in each process; 0 leaves it whole.
@@ -251,7 +270,7 @@ def to_json(value: Any) -> Any:
         return {str(name): to_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
-    return value
+    return function_name(value) if callable(value) else value
 
 
 def from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:

@@ -11,10 +11,12 @@ from jaxsrl.learner.loop import HostLearner, Learner, run_learner
 from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.runtime.asynchronous_learners import AsynchronousLearners
 from jaxsrl.runtime.interpret import devices_of, make_host_replay, make_learner, make_source
-from jaxsrl.runtime.progress import Progress, begin, buffer_to_arrays, from_arrays, to_arrays
+from jaxsrl.runtime.progress import Progress, begin, buffer_to_arrays, from_arrays, rows_fit, to_arrays
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
 from jaxsrl.runtime.source import SourceConfig, TrajectorySource
 from jaxsrl.runtime.training import Training, TrainingSetup
+
+_NO_ROW = np.uint32(2**32 - 1)
 
 
 class HostTraining(Training):
@@ -49,6 +51,10 @@ class HostTraining(Training):
             self.say_replay(arrays)
         return int(self._progress.state.num_updates)
 
+    def rows_fit(self, arrays: Arrays) -> bool:
+        """See `Training`."""
+        return rows_fit(arrays, self.setup.agent, self.config.num_envs, self.setup.spec)
+
     def finished_state(self) -> LearnerState:
         """See `Training`."""
         return self.progress.state
@@ -67,12 +73,14 @@ class HostTraining(Training):
             setup.agent,
             self.config.seed,
             first,
-            self.act_key,
+            self._key_of_actions(first),
             remembered,
             supervision=self.config.supervision,
         )
         self._source = source = self.make_source(source_config)
-        if progress.behind is not None:
+        if setup.plan.max_policy_lag == 1 and first:
+            if progress.behind is None:  # saved at another lag, or restored in part
+                progress.behind = progress.state.params
             source.publish(first - 1, progress.behind)
         self._replay = self.make_replay(self._saved)
         self._saved = None
@@ -101,6 +109,16 @@ class HostTraining(Training):
             # Who goes on with the parameters of all policies, an evaluation say, wants them in one place.
             learner.state = jax.device_put(learner.state, devices_of(setup.plan.learners[0])[0])
         return learner
+
+    def _key_of_actions(self, first: int) -> jax.Array:
+        """Returns the key of this process's actions, whose steps are counted from `first` updates.
+
+        After dropped trajectories these counts have been used before: the key is then another one, of no row.
+        """
+        steps = self.progress.log.end_step
+        if steps == first * self.config.rollout_length:
+            return self.act_key
+        return jax.random.fold_in(jax.random.fold_in(self.act_key, _NO_ROW), np.uint32(steps % 2**32))
 
     def make_source(self, config: SourceConfig) -> TrajectorySource:
         """What collects the trajectories."""
@@ -154,13 +172,18 @@ class HostTraining(Training):
         observed = source.first_observation(self.lifecycle.should_stop)
         if observed is None:
             return
-        same = np.ones(len(leaves(expected)[0]), bool)
-        for seen, wanted in zip(leaves(observed), leaves(expected), strict=True):
-            same &= (seen == wanted).reshape(len(same), -1).all(1)
-        if not all(same):
-            rows = [row for row, equal in enumerate(same) if not equal]
+        restarted = self.progress.log.restarted
+        if restarted.any():
             self.say(
-                f"{len(rows)} of {len(same)} rows (first: {rows[:5]}) did not come back to the state they were saved in: the "
-                f"environment is not a function of its seed and actions, or an episode was too long to be played again, so "
-                f"this run is not the uninterrupted one to the bit"
+                f"{restarted.sum()} of {len(restarted)} environments start new episodes: theirs were too long to be replayed "
+                f"(jaxsrl.runtime.episode_log.MAX_BYTES), so the run differs from an uninterrupted one"
+            )
+        differs = np.zeros(len(restarted), bool)
+        for seen, wanted in zip(leaves(observed), leaves(expected), strict=True):
+            differs |= (seen != wanted).reshape(len(differs), -1).any(1)
+        rows = np.flatnonzero(differs & ~restarted).tolist()
+        if rows:
+            self.say(
+                f"{len(rows)} of {len(differs)} environments could not be restored (first: {rows[:5]}): they are not "
+                f"deterministic given seed and actions, so the run differs from an uninterrupted one"
             )

@@ -10,7 +10,7 @@ from envpool_bridge.specs import EnvSpec, spec_to_dict
 from jaxsrl.cluster.place import place_of
 from jaxsrl.cluster.training import ClusterTraining
 from jaxsrl.config import RunConfig, to_json
-from jaxsrl.dataflow.plan import Plan, plan_to_json
+from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.distributed.run import WholeRun, run_together, several
 from jaxsrl.evaluate import MakeEnv, as_source
@@ -19,7 +19,7 @@ from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learning_agent import kept_bytes, learning_agent
 from jaxsrl.plan_for_agent import plan_for_agent
 from jaxsrl.replay.replay_plan import replays_on_host
-from jaxsrl.run_directory import PLAN, RunDirectory, write_json
+from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.awake_cores import awake_cores
 from jaxsrl.runtime.check_run import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.runtime.device_training import DeviceTraining
@@ -76,8 +76,7 @@ def run(
         plan = place.plan
         check_run(plan, agent, source, spec, place.resources)
         directory = held.enter_context(RunDirectory(path))
-        directory.claim(identity)
-        write_json(directory.path / PLAN, plan_to_json(plan))
+        directory.validate(identity)
         trained = with_stacked_frames(agent, spec)
         if isinstance(trained, Agent) or not replays_on_host(plan):
             mesh = LearnerMesh(devices_of(plan.learner)) if plan.replay is not None else None

@@ -11,19 +11,30 @@ import jax
 
 from agents.api import AnyAgent, LearnerState
 from envpool_bridge.adapters.rows import EnvSource
+from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
+from jaxsrl.agent_layout import trajectory_shapes
 from jaxsrl.checkpoint import Arrays, CheckpointNotSavedError, CheckpointStore
-from jaxsrl.checkpoint_form import Form
+from jaxsrl.checkpoint_form import Form, require_fit
 from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.plan import Plan
+from jaxsrl.dataflow.plan import Plan, plan_to_json
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
 from jaxsrl.metrics.make_sinks import make_sinks
 from jaxsrl.metrics.run_state import RunFacts
 from jaxsrl.metrics.sinks import Sinks
-from jaxsrl.partial_restore import in_words, what_fits
+from jaxsrl.partial_restore import in_words
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.lifecycle import Lifecycle, stop_on_signals
-from jaxsrl.runtime.progress import LEARNER, holds_replay, require_learner, restore_state, state_to_arrays
+from jaxsrl.runtime.progress import (
+    REPLAY,
+    holds_replay,
+    learner_that_fits,
+    replay_forms,
+    restore_state,
+    validate_learner,
+    without_replay,
+    without_rows,
+)
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
 
 NOT_FINITE_BATCH = "not_finite_batch.npz"
@@ -31,10 +42,10 @@ NOT_FINITE_BATCH = "not_finite_batch.npz"
 
 @dataclasses.dataclass(frozen=True)
 class RunReport:
-    """What a run came to.
+    """Result of a run.
 
     Attributes:
-        directory: all that it left.
+        directory: of its files.
         state: final learner state.
         num_updates: updates done in all.
         env_steps: environment steps done in all.
@@ -45,7 +56,7 @@ class RunReport:
     """
 
     directory: Path
-    state: LearnerState
+    state: LearnerState = dataclasses.field(repr=False)
     num_updates: int
     env_steps: int
     seconds: float
@@ -95,7 +106,11 @@ class Training(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, arrays: Arrays | None) -> int:
-        """Takes in a checkpoint, or begins; returns the updates done so far."""
+        """Restores a checkpoint, or starts a run; returns the updates done so far."""
+
+    @abc.abstractmethod
+    def rows_fit(self, arrays: Arrays) -> bool:
+        """Returns whether a checkpoint holds the state of this plan's environments."""
 
     @abc.abstractmethod
     def finished_state(self) -> LearnerState:
@@ -162,6 +177,7 @@ class Training(abc.ABC):
         """Writes a record now."""
         if self._reporter is not None:
             self._reporter.write({**self.episode_metrics(), **self.episode_timings()})
+        self.setup.directory.record(self.setup.identity, plan_to_json(self.setup.plan))
 
     def save(self, learner: AnyLearner, must: bool = False) -> None:
         """Writes a checkpoint of this moment.
@@ -226,27 +242,60 @@ class Training(abc.ABC):
         learner.continue_from(restore_state(self.setup.agent, self.init_key, arrays))
 
     def _restore(self) -> Arrays | None:
-        found = self._checkpoints.restore_newest(require=None if self.config.partial else self._require_learner)
+        found = self._checkpoints.restore_newest(require=None if self.config.partial else self._validate_fit)
         if found is None:
             self.setup.directory.log(f"begins: {self.config.num_updates} updates")
             return None
-        step, arrays, _, problems = found
+        step, arrays, metadata, problems = found
         for problem in problems:
             self.say(f"damaged checkpoint skipped: {problem}")
         self.say(f"resumes {self.setup.directory.path} at update {step} of {self.config.num_updates}")
         self._saved_update = step
-        return self._what_fits(arrays) if self.config.partial else arrays
+        if self.config.partial:
+            arrays = self._what_fits(arrays)
+        if not (self._has_same_environments(metadata) and self.rows_fit(arrays)):
+            self.say(
+                "environments restart with new episodes: the checkpoint holds no episodes in progress of such environments, "
+                "of as many rows and for this kind of plan"
+            )
+            arrays = without_rows(arrays)
+        if metadata.get("env_steps", 0) != step * self.config.env_steps_per_update:
+            self.say(
+                f"{step} updates count as {step * self.config.env_steps_per_update} env steps of this size (run.num_envs x "
+                f"run.rollout_length); the checkpoint counted {metadata.get('env_steps')}"
+            )
+        return arrays
 
-    def _require_learner(self, found: Mapping[str, Form]) -> None:
-        require_learner(self.setup.agent, self.init_key, found)
+    def _validate_fit(self, found: Mapping[str, Form]) -> None:
+        try:
+            validate_learner(self.setup.agent, self.init_key, found)
+            if any(name.startswith(REPLAY) for name in found):
+                require_fit(self._replay_forms(), found, REPLAY)
+        except UserError as error:
+            raise UserError(
+                f"{error}\nchoose another --run.name, or restore the arrays that fit (--run.partial)"
+            ) from error
+
+    def _replay_forms(self) -> dict[str, Form]:
+        setup = self.setup
+        sizes = (setup.config.num_envs, setup.config.rollout_length)
+        return replay_forms(setup.agent, self.init_key, trajectory_shapes(setup.agent, setup.spec, *sizes))
 
     def _what_fits(self, arrays: Arrays) -> Arrays:
-        fresh = state_to_arrays(self.setup.agent.init(self.init_key), with_replay=False)
-        fitting, left_out = what_fits(arrays, fresh, LEARNER)
-        if not left_out:
-            return arrays
-        self.say(in_words(fitting, left_out))
-        return fitting  # of the learner alone: environments begin anew, and replay is empty
+        fitting, left_out = learner_that_fits(arrays, jax.jit(self.setup.agent.init)(self.init_key))
+        if left_out:
+            self.say(in_words(fitting, left_out))
+        elif holds_replay(arrays):
+            found = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(REPLAY)}
+            if found != self._replay_forms():
+                self.say("partial restore: the checkpoint's experience does not fit: replay starts empty")
+                return without_replay(arrays)
+        return fitting
+
+    def _has_same_environments(self, metadata: Mapping[str, Any]) -> bool:
+        saved, own = metadata.get("experiment", {}), self.setup.identity["experiment"]
+        seeds = [experiment.get("run", {}).get("seed") for experiment in (saved, own)]
+        return saved.get("env") == own.get("env") and seeds[0] == seeds[1]
 
     def make_sinks(self, first: int) -> Sinks:
         """Where records of a run that goes on after `first` updates are written."""
