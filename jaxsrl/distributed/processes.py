@@ -2,6 +2,7 @@
 
 import contextlib
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -160,7 +161,7 @@ class Processes:
             return answer
         self.raise_failed()
         raise LostLearnerError(
-            f"process {self.process_id} of {self.num_processes} waited for {what}, {self.wait_seconds} s at most: "
+            f"process {self.process_id} of {self.num_processes} waited for {_late(answer) or what}, {self.wait_seconds} s at most: "
             f"{_first_line(answer)}; if one is only slow, use a larger --run.distributed.wait-seconds"
         ) from answer
 
@@ -229,6 +230,12 @@ def joined(config: DistributedConfig) -> Processes | None:
 def _is_of_a_collective(error: BaseException) -> bool:
     text = str(error)
     return any(word in text for word in ("Gloo", "NCCL", "coordination service", "UNAVAILABLE", "Connection closed"))
+
+
+def _late(error: BaseException) -> str:
+    """Names the processes that jax's message says have not come to a barrier; "" if it names none."""
+    found = re.findall(r"(\d+)$", str(error).partition("timed out task names")[2], re.MULTILINE)
+    return f"process {', '.join(sorted(found, key=int))}" if found else ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -84,6 +84,13 @@ class TogetherSource:
         """Those of this process, and how long it has waited for the others."""
         return {**self._source.totals(), "processes/wait_seconds": self._agreement.waited_seconds}
 
+    def waits(self) -> Sequence[str]:
+        """See `TrajectorySource`."""
+        return [
+            *self._source.waits(),
+            f"the other learner processes were waited for {self._agreement.waited_seconds:.0f} s",
+        ]
+
     def close(self) -> None:
         """See `TrajectorySource`."""
         self._source.close()

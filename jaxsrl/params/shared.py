@@ -130,6 +130,12 @@ class SharedParams:
         newest = self.newest()
         return newest if newest >= oldest else None
 
+    def missing(self, sequence: int, max_policy_lag: int) -> str:
+        """Describes the parameters that this slot sequence waits for; "" if they are there."""
+        if self.acting_version(sequence, max_policy_lag) is not None:
+            return ""
+        return describe_missing(max(0, sequence - max_policy_lag), max_policy_lag, self.newest())
+
     def read(self, version: int) -> list[np.ndarray] | None:
         """A copy of the leaves of `version`, whole; None if it is not there, or no longer when the copy was done."""
         for place, block in zip(self._places, self._blocks, strict=True):
@@ -171,3 +177,9 @@ def view_leaves(layout: ParamsLayout, block: np.ndarray) -> list[np.ndarray]:
     """The leaves as views of a block of bytes."""
     ends = [(leaf, leaf.offset_bytes + leaf.num_bytes) for leaf in layout.leaves]
     return [block[leaf.offset_bytes : end].view(leaf.dtype).reshape(leaf.shape) for leaf, end in ends]
+
+
+def describe_missing(version: int, max_policy_lag: int, newest: int) -> str:
+    """Describes parameters of `version`, which are not published; `newest` is -1 before any are."""
+    wanted = f"version {version}" if max_policy_lag <= 1 else f"version {version} or newer"
+    return f"parameters of {wanted} from the learner (newest published: {newest if newest >= 0 else 'none'})"

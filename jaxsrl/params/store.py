@@ -4,6 +4,7 @@ import threading
 from collections import OrderedDict
 
 from agents.api import Params
+from jaxsrl.params.shared import describe_missing
 
 
 class ParamsStore:
@@ -34,6 +35,14 @@ class ParamsStore:
         with self._changed:
             self._dropped += 1
             self._changed.notify_all()
+
+    def missing(self, sequence: int) -> str:
+        """Describes the parameters that this slot sequence waits for; "" if they are there."""
+        with self._changed:
+            if self._pick(sequence) is not None:
+                return ""
+            oldest = max(0, sequence - self._dropped - self._lag)
+            return describe_missing(oldest, self._lag, next(reversed(self._versions), -1))
 
     def may_act(self, sequence: int) -> bool:
         """Whether parameters for this slot sequence are there."""

@@ -11,9 +11,9 @@ T = TypeVar("T")
 class BoundedQueue(Generic[T]):
     """First in, first out; each item comes out once. Thread-safety: any threads."""
 
-    def __init__(self, max_size: int) -> None:
-        """An empty queue of at most `max_size` items."""
-        self._limiter = RateLimiter(queue(max_size))
+    def __init__(self, max_size: int, items: str = "items of a queue") -> None:
+        """An empty queue of at most `max_size` items; `items` is their name in messages, with where they come from."""
+        self._limiter = RateLimiter(queue(max_size), items=items)
         self._items: collections.deque[T] = collections.deque()
 
     @property

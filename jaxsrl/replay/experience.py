@@ -153,8 +153,9 @@ class LocalExperience:
         self._sampler.finish()
 
     def totals(self) -> dict[str, float]:
-        """Seconds that replay worked: inserting, drawing, gathering, taking in priorities."""
-        return {"replay/busy_seconds": self._inserting_seconds + self._sampler.busy_seconds}
+        """Returns samples taken, and seconds that replay worked: inserting, drawing, gathering, taking in priorities."""
+        busy = self._inserting_seconds + self._sampler.busy_seconds
+        return {"replay/busy_seconds": busy, "replay/samples": float(self._sampler.num_samples)}
 
     def waited_seconds(self) -> float:
         """See `Experience`."""

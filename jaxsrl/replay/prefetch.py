@@ -5,6 +5,7 @@ found, d = `ReplayConfig.priority_delay`. So d samples are drawn ahead, and a bu
 """
 
 import collections
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ class PrefetchingSampler:
     Attributes:
         busy_seconds: that the thread has drawn, gathered and taken in priorities, in all.
         waited_seconds: that `get` and `finish` have waited, in all.
+        num_samples: that `get` has returned.
     """
 
     def __init__(
@@ -47,14 +49,15 @@ class PrefetchingSampler:
             ahead_of_nothing: samples that are drawn ahead at least, where draws do not depend on priorities.
         """
         self.busy_seconds = self.waited_seconds = 0.0
+        self.num_samples = 0
         self._buffer, self._timeout = buffer, timeout_seconds
         self._delay = buffer.sizes.priority_delay
         self._prioritised = bool(buffer.sizes.priority_exponent)
         ahead = self._delay if self._prioritised else max(self._delay, ahead_of_nothing)
-        self._turns: BoundedQueue[Sequence[Array]] = BoundedQueue(1)
-        self._samples: BoundedQueue[Sample] = BoundedQueue(ahead + 1)
-        self._priorities: BoundedQueue[Any] = BoundedQueue(ahead + 2)
-        self._finished: BoundedQueue[None] = BoundedQueue(1)
+        self._turns: BoundedQueue[Sequence[Array]] = BoundedQueue(1, "turns of the learner")
+        self._samples: BoundedQueue[Sample] = BoundedQueue(ahead + 1, "samples from the thread replay-sampler")
+        self._priorities: BoundedQueue[Any] = BoundedQueue(ahead + 2, "priorities from the learner")
+        self._finished: BoundedQueue[None] = BoundedQueue(1, "ends of turns from the thread replay-sampler")
         self._unknown: collections.deque[Drawn] = collections.deque()
         self._under_way = False
         self._thread = threading.Thread(target=self._run, name="replay-sampler", daemon=True)
@@ -75,6 +78,7 @@ class PrefetchingSampler:
         start = time.perf_counter()
         sample = self._samples.get(self._timeout)
         self.waited_seconds += time.perf_counter() - start
+        self.num_samples += 1
         return sample
 
     def get_some(self, most: int) -> list[Sample]:
@@ -118,15 +122,20 @@ class PrefetchingSampler:
         """Ends the thread. May be called again.
 
         Raises:
-            WaitTimeoutError: it did not end within 10 s.
+            WaitTimeoutError: it did not end within 10 s, and no other error is being handled. Such an error gets a note.
         """
+        failure = sys.exc_info()[1]
         self._close_queues(error)
         self._thread.join(_JOIN_SECONDS)
-        if self._thread.is_alive():
-            raise WaitTimeoutError(
-                f"expected the thread {self._thread.name} to end within {_JOIN_SECONDS:g} s: it still gathers a sample or waits "
-                f"for a gradient step; see whether the device still computes"
-            )
+        if not self._thread.is_alive():
+            return
+        problem = (
+            f"expected the thread {self._thread.name} to end within {_JOIN_SECONDS:g} s: it still gathers a sample or waits for a "
+            f"gradient step; see whether the device still computes"
+        )
+        if failure is None:
+            raise WaitTimeoutError(problem)
+        failure.add_note(problem)
 
     def _close_queues(self, error: BaseException | None) -> None:
         for queue in (self._turns, self._samples, self._priorities, self._finished):

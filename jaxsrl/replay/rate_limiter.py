@@ -180,7 +180,12 @@ class RateLimiter:
     """
 
     def __init__(
-        self, limit: RateLimit, insert_size: int = 1, sample_size: int = 1, capacity: int | None = None
+        self,
+        limit: RateLimit,
+        insert_size: int = 1,
+        sample_size: int = 1,
+        capacity: int | None = None,
+        items: str = "items of replay",
     ) -> None:
         """An empty table.
 
@@ -189,12 +194,13 @@ class RateLimiter:
             insert_size: most items of an insertion.
             sample_size: most items of a draw.
             capacity: items that the table keeps; None for any number.
+            items: name of the items in messages, with where they come from.
 
         Raises:
             UserError: see `check_limit`.
         """
         check_limit(limit, insert_size, sample_size, capacity)
-        self.limit = limit
+        self.limit, self._items = limit, items
         self._counts = Counts()
         lock = threading.RLock()
         self._may_insert, self._may_sample = threading.Condition(lock), threading.Condition(lock)
@@ -280,9 +286,9 @@ class RateLimiter:
         if not allowed(self.limit, self._counts, num):
             counts = self._counts
             raise WaitTimeoutError(
-                f"expected to be allowed to {what} {num} items within {timeout_seconds:g} s: {counts.inserts} are inserted, "
-                f"{counts.samples} drawn and {counts.size} there, and the rule is {self.limit}; see whether the other side still "
-                f"runs"
+                f"thread {threading.current_thread().name} waited {timeout_seconds:g} s to {what} {num} {self._items}: "
+                f"{counts.inserts} are inserted, {counts.samples} drawn and {counts.size} there, and the rule is {self.limit}; see "
+                f"whether the other side still runs"
             )
 
 

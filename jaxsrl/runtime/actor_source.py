@@ -19,7 +19,7 @@ from jaxsrl.agent_layout import agent_state_spec
 from jaxsrl.dataflow.fragment import Processes
 from jaxsrl.params.shared import ParamsLayout, SharedParams, params_layout
 from jaxsrl.runtime.lifecycle import Lifecycle
-from jaxsrl.runtime.source import SourceConfig, split_reset, supervision_metrics
+from jaxsrl.runtime.source import SourceConfig, describe_lanes, split_reset, supervision_metrics
 
 _WAIT_SECONDS = 0.2
 # Settings that change what a program computes: an actor's must be the learner's.
@@ -127,6 +127,14 @@ class ActorSource:
             "inference/rows": float(acted.rows),
             **supervision_metrics([self._pool.supervision]),
         }
+
+    def waits(self) -> list[str]:
+        """See `TrajectorySource`."""
+
+        def missing(sequence: int) -> str:
+            return self._params.missing(sequence, self._max_policy_lag)
+
+        return [describe_lanes(self._pool, missing, "an actor")]
 
     def close(self) -> None:
         """Stops the actors and frees the memory; idempotent."""

@@ -35,6 +35,7 @@ class ReplicaSetup:
         device: of the server.
         max_staleness: gradient steps that a gradient may be behind.
         update_key: the run's key of updates.
+        timeout_seconds: longest wait of a replica for another one's call of the server.
     """
 
     steps: GradientSteps
@@ -42,6 +43,7 @@ class ReplicaSetup:
     device: Device
     max_staleness: int
     update_key: Array
+    timeout_seconds: float = 1800.0
 
 
 class AsynchronousLearners:
@@ -73,7 +75,13 @@ class AsynchronousLearners:
         source.publish(self.num_updates, jax.device_put(progress.state.params, setup.device))
         count = len(setup.meshes)
         self._server = ParameterServer(
-            setup.steps, progress.state, setup.device, count, setup.max_staleness, self._publish
+            setup.steps,
+            progress.state,
+            setup.device,
+            count,
+            setup.max_staleness,
+            self._publish,
+            setup.timeout_seconds,
         )
         self._meshes = setup.meshes
         self._replicas = [
@@ -116,7 +124,21 @@ class AsynchronousLearners:
     def totals(self) -> dict[str, float]:
         """Seconds since the start, by metric name: mean over replicas that they waited, and that the server was held."""
         waited = self._source.totals()["learner/wait_seconds"] / len(self._replicas)
-        return {"learner/wait_seconds": waited, "server/busy_seconds": self._server.busy_seconds}
+        pushed = float(self._server.counters.applied + self._server.counters.dropped)
+        return {
+            "learner/wait_seconds": waited,
+            "server/busy_seconds": self._server.busy_seconds,
+            "server/gradients": pushed,
+        }
+
+    def waits(self) -> list[str]:
+        """Describes how far each replica is, one sentence each; from any thread, without a wait."""
+        completed = map(self._server.trajectories_completed, range(len(self._replicas)))
+        return [
+            f"replica {index} has not completed its trajectory of update {count + 1}"
+            for index, count in enumerate(completed)
+            if count <= self.num_updates
+        ]
 
     def continue_from(self, learnt: LearnerState) -> None:
         """Refuses: replicas push at their own pace, and what they are computing cannot be called back.

@@ -82,6 +82,11 @@ class Reporter:
         self._measured_from = (self._since, self._before)  # the newest record's beginning
         self.checkpoint_update = 0
 
+    @property
+    def num_updates(self) -> int:
+        """Updates of the learner so far."""
+        return self._learner.num_updates
+
     def due(self, every_seconds: float) -> bool:
         """Whether the newest record is older than this."""
         return time.perf_counter() - self._since >= every_seconds

@@ -7,6 +7,7 @@ from typing import Protocol
 from agents.api import AnyAgent, Array, Params
 from envpool_bridge.adapters.rows import EnvSource, EpisodeReset
 from envpool_bridge.layout import PoolShape
+from envpool_bridge.pool import EnvPool
 from envpool_bridge.slot_views import SlotViews
 from envpool_bridge.specs import EnvSpec
 from envpool_bridge.supervisor import SupervisionTotals
@@ -80,6 +81,10 @@ class TrajectorySource(Protocol):
         """Seconds and counts since the start, by metric name."""
         ...
 
+    def waits(self) -> Sequence[str]:
+        """Describes what each part of the source waits for now, one sentence each; from any thread, without a wait."""
+        ...
+
     def close(self) -> None:
         """Stops and frees everything; idempotent."""
         ...
@@ -89,6 +94,23 @@ def supervision_metrics(totals: Sequence[SupervisionTotals]) -> dict[str, float]
     """What has failed so far in several pools together: counts, by metric name."""
     names = [field.name for field in dataclasses.fields(SupervisionTotals)]
     return {f"environment/{name}": float(sum(getattr(total, name) for total in totals)) for name in names}
+
+
+def describe_lanes(pool: EnvPool, missing: Callable[[int], str], actor: str) -> str:
+    """Describes what `actor`, which acts for a pool's lanes, waits for.
+
+    Args:
+        pool: of the environments.
+        missing: describes the parameters that a slot sequence waits for; "" if they are there.
+        actor: subject of the sentence.
+    """
+    ready = pool.ready_lanes()
+    wanted = [text for sequence in sorted({pool.position(lane)[0] for lane in ready}) if (text := missing(sequence))]
+    if wanted:
+        return f"{actor} waits for {wanted[0]}"
+    if ready:
+        return f"{actor} has not returned actions for {len(ready)} of {pool.num_lanes} lanes"
+    return f"{actor} waits for observations of the environments"
 
 
 def split_reset(reset: EpisodeReset, shape: PoolShape, first_row: int = 0) -> list[EpisodeReset]:

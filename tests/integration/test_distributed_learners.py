@@ -26,15 +26,24 @@ SIZES = (
 END_SECONDS = 240  # of a run, whose programs may have to be compiled beside other tests
 
 
-def start(directory: Path, *flags: str, updates: int = UPDATES) -> subprocess.Popen[str]:
+def start(
+    directory: Path, *flags: str, updates: int = UPDATES, program: str = "experiments/ppo_cartpole.py"
+) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     budget = ("--run.env-steps", str(16 * 8 * updates), "--run.directory", str(directory))
-    command = [sys.executable, "experiments/ppo_cartpole.py", *SIZES, *budget, *flags]
+    command = [sys.executable, program, *SIZES, *budget, *flags]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env={**environment, "JAX_PLATFORMS": "cpu"}, **pipes)
+    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
 
 
-def start_two(directory: Path, *flags: str, own: dict[int, tuple[str, ...]] | None = None, updates: int = UPDATES):
+def start_two(
+    directory: Path,
+    *flags: str,
+    own: dict[int, tuple[str, ...]] | None = None,
+    updates: int = UPDATES,
+    programs: tuple[str, ...] = ("experiments/ppo_cartpole.py",) * 2,
+):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -47,6 +56,7 @@ def start_two(directory: Path, *flags: str, own: dict[int, tuple[str, ...]] | No
             *("--run.distributed.lost-seconds", "10", "--run.distributed.wait-seconds", "120"),
             *(own or {}).get(process, ()),
             updates=updates,
+            program=programs[process],
         )
         for process in range(2)
     ]
@@ -153,3 +163,26 @@ def test_a_process_whose_others_never_come_says_so_in_the_end(tmp_path):
     (status, _, said), _ = ends(alone, seconds=60)
     assert status == 75
     assert "error: the learner processes did not all come to 127.0.0.1:" in said
+
+
+def test_a_process_that_never_comes_to_an_update_ends_all_and_is_named(tmp_path):
+    programs = ("experiments/ppo_cartpole.py", "tests/integration/stuck_learner.py")
+    waits = dict.fromkeys(range(2), ("--run.distributed.wait-seconds", "40"))
+    started = start_two(tmp_path, "--run.policy", "multiple_learners", own=waits, programs=programs)
+    ended = ends(started)
+    assert [status for status, _, _ in ended] == [75, 75], ended
+    assert "process 0 of 2 waited for process 1, 40 s at most" in ended[0][2]
+
+
+def test_two_processes_restore_in_part_and_take_over_the_checkpoint_of_one(tmp_path):
+    alone = start(tmp_path, "--run.host-devices", "2", "--run.policy", "serial", "--run.max-policy-lag", "0", updates=5)
+    assert ends([alone])[0][0] == 0
+    flags = ("--run.policy", "multiple_learners")
+    ended = ends(start_two(tmp_path, *flags, updates=10))
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    assert "environments restart" not in (tmp_path / "run/log.txt").read_text()
+    ended = ends(start_two(tmp_path, *flags, "--network.hidden-sizes", "8", "--run.partial", updates=15))
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "partial restore: " in log
+    assert "environments restart with new episodes" in log

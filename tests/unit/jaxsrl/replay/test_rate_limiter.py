@@ -248,7 +248,7 @@ def run_all(targets):
 def test_a_wait_ends_at_its_deadline_and_says_what_was_there():
     limiter = RateLimiter(queue(2))
     nothing = pytest.raises(
-        WaitTimeoutError, match=r"to sample 1 items within 0.01 s: 0 are inserted, 0 drawn and 0 there"
+        WaitTimeoutError, match=r"waited 0.01 s to sample 1 items of replay: 0 are inserted, 0 drawn and 0 there"
     )
     with nothing, limiter.sampling(1, 0.01):
         pass
@@ -256,7 +256,7 @@ def test_a_wait_ends_at_its_deadline_and_says_what_was_there():
         with limiter.inserting(1, 0.01):
             pass
     with (
-        pytest.raises(WaitTimeoutError, match=r"to insert 1 items within 0.01 s: 2 are inserted"),
+        pytest.raises(WaitTimeoutError, match=r"waited 0.01 s to insert 1 items of replay: 2 are inserted"),
         limiter.inserting(1, 0.01),
     ):
         pass

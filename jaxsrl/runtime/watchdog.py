@@ -1,0 +1,119 @@
+"""The deadline of everything that a run waits for: a run in which nothing happens for too long ends with an error.
+
+Threads of a run wait for each other in a circle: the learner for trajectories, inference servers for parameters. One that is
+stuck therefore stops all, and one deadline for the run is a deadline for each of its waits.
+"""
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from envpool_bridge.errors import WaitTimeoutError
+
+OPTION = "--run.stall-timeout-seconds"
+_POLL_SECONDS = 1.0  # a main thread that asked for the deadline within this time waits, and does not compute
+_GRACE_SECONDS = 30.0
+_END_SECONDS, _LEAVE_SECONDS = 120.0, 10
+
+
+class StalledError(WaitTimeoutError):
+    """Nothing happened in a run for too long. The message says who waits for whom; the newest checkpoint resumes the run."""
+
+
+class Watchdog:
+    """Owner of a thread that compares the counts of a run. Thread-safety: `check` in the main thread of the run.
+
+    Where the main thread waits, `check` raises there. Where it does not come back from a computation, nothing can raise there:
+    the watchdog then ends the process, and its environments end with it.
+    """
+
+    def __init__(
+        self,
+        limit_seconds: float,
+        counts: Callable[[], Mapping[str, float]],
+        waits: Callable[[bool], Sequence[str]],
+        log: Callable[[str], None],
+    ) -> None:
+        """Nothing starts before `watching`.
+
+        Args:
+            limit_seconds: longest time without any change of the counts.
+            counts: grow while the run makes progress. Called in the watchdog's thread.
+            waits: one sentence for each part of the run that waits, given whether the main thread waits. Called in any thread.
+            log: keeps the message of a process that is ended.
+        """
+        self._limit, self._counts, self._waits, self._log = limit_seconds, counts, waits, log
+        self._patience = limit_seconds + min(limit_seconds, _GRACE_SECONDS)  # `check` comes first
+        self._seen: Mapping[str, float] = {}
+        self._since = self._polled = time.monotonic()
+        self._raised = ""
+        self._ended = threading.Event()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """The deadline counts inside, from now on. Its end covers all that is done inside to end the run."""
+        self._since = time.monotonic()
+        thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def check(self) -> None:
+        """Notes that the main thread waits.
+
+        Raises:
+            StalledError: nothing has happened for too long.
+        """
+        self._polled = now = time.monotonic()
+        if now - self._since <= self._limit or self._raised:
+            return
+        self._look()  # the thread may not have seen yet what ended just now
+        if now - self._since > self._limit:
+            self._raised = self._message(is_waiting=True)
+            self._since, self._patience = now, _END_SECONDS
+            raise StalledError(self._raised)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(min(1.0, self._limit / 8)):
+            if not self._raised:
+                self._look()
+            if time.monotonic() - self._since > self._patience:
+                self._leave()
+
+    def _look(self) -> None:
+        try:
+            counts = self._counts()
+        except Exception:  # noqa: BLE001  parts of a run that is ending are closed already
+            return
+        if counts != self._seen:
+            self._seen, self._since = counts, time.monotonic()
+
+    def _message(self, is_waiting: bool) -> str:
+        try:
+            waits = list(self._waits(is_waiting))
+        except Exception as error:  # noqa: BLE001  the stall matters more
+            waits = [f"who waits is not known ({error!r})"]
+        seconds = time.monotonic() - self._since
+        return (
+            f"the run is stalled: nothing happened for {seconds:.0f} s ({OPTION} {self._limit:g}): {'; '.join(waits)}. The same "
+            f"command resumes from the newest checkpoint. Use a larger {OPTION} if one step or one update may take as long"
+        )
+
+    def _leave(self) -> None:
+        signal.alarm(_LEAVE_SECONDS)  # stderr may be a pipe that is full
+        message = self._raised or self._message(time.monotonic() - self._polled < _POLL_SECONDS)
+        with contextlib.suppress(Exception):
+            self._log(message)
+        with contextlib.suppress(Exception):  # stderr may be something else than a file
+            sys.stderr.write(f"error: {message}\nthe stacks of its threads:\n")
+            sys.stderr.flush()
+            faulthandler.dump_traceback()
+        os._exit(1)  # children go with us: the kernel kills them when their parent ends

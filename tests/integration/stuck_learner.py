@@ -1,0 +1,20 @@
+"""PPO on CartPole, whose learner stays in native code with its fourth trajectory."""
+
+import ctypes
+import itertools
+
+from experiments.ppo_cartpole import Experiment, main
+from jaxsrl.runtime.launch import launch
+from jaxsrl.runtime.pool_source import PoolSource
+
+if __name__ == "__main__":
+    acquire, calls = PoolSource.acquire, itertools.count()
+
+    def stuck(self, timeout_seconds):
+        found = acquire(self, timeout_seconds)
+        if found is not None and next(calls) == 3:
+            ctypes.CDLL(None).sleep(600)
+        return found
+
+    PoolSource.acquire = stuck
+    launch(main, Experiment)
