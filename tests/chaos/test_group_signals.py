@@ -45,7 +45,7 @@ def hangup_is_heard():
     signal.signal(signal.SIGHUP, before)
 
 
-def start(directory, phase, policy="single_learner_fine"):
+def start(directory, phase, policy, *flags):
     """Starts `jaxsrl train` in a session of its own, with a run that stays in this phase."""
     experiment = "ppo_cartpole"
     if phase == "start":
@@ -53,7 +53,11 @@ def start(directory, phase, policy="single_learner_fine"):
         experiment = str(directory / "stays_in_start.py")
     updates, episodes = (4, 10**6) if phase == "evaluation" else (10**9, 0)
     return subprocess.Popen(
-        [*(sys.executable, "-m", "jaxsrl.cli", "train", experiment), *arguments(directory, updates, episodes, policy)],
+        [
+            *(sys.executable, "-m", "jaxsrl.cli", "train", experiment),
+            *arguments(directory, updates, episodes, policy),
+            *flags,
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "JAX_LOG_COMPILES": "1"},
         stdout=subprocess.PIPE,
@@ -68,9 +72,9 @@ def arguments(directory, updates, episodes, policy):
     return [*SMALL, *budget.split(), "--run.directory", str(directory), "--run.policy", policy]
 
 
-def stop(directory, phase, numbers, policy="single_learner_fine"):
+def stop(directory, phase, numbers, policy="single_learner_fine", *flags):
     """Sends signals to the group of a run in this phase, and checks how it ends."""
-    process = start(directory, phase, policy)
+    process = start(directory, phase, policy, *flags)
     try:
         lines = []
         for line in process.stdout:
@@ -126,6 +130,13 @@ def test_a_stop_signal_to_the_group_ends_the_run_in_order(tmp_path, phase, numbe
     checkpoints = stop(tmp_path, phase, numbers)
     if len(numbers) > 1:
         assert_resumes(tmp_path, checkpoints)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_stop_signal_to_the_group_leaves_a_local_cluster_until_the_run_has_saved(tmp_path, number):
+    pytest.importorskip("ray")
+    stop(tmp_path, "training", [number], "single_learner_fine", "--run.cluster", "local", "--run.cluster-nodes", "2")
 
 
 @pytest.mark.slow
