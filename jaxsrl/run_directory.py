@@ -56,29 +56,44 @@ class RunDirectory:
         """Where checkpoints live."""
         return self.path / "checkpoints"
 
-    def claim(self, config: dict[str, Any]) -> None:
-        """Writes the configuration, or compares it with the one this directory was begun with.
+    def validate(self, config: dict[str, Any]) -> None:
+        """Compares a configuration with the one this directory was started with, if it was; writes no configuration.
 
         Raises:
-            UserError: it differs in something that may not change, with every difference.
+            UserError: an option that may not change differs; lists every difference.
         """
-        path = self.path / CONFIG
-        if path.exists():
-            old = read_json(path)
-            lines = differences(old.get("experiment", {}), config["experiment"]) + differences(
-                old.get("agent_name"), config["agent_name"], "agent"
+        lines = [line for line in self._changes(config) if line.split(":")[0] not in MAY_CHANGE]
+        if not lines:
+            return
+        listed = "\n  ".join(lines)
+        problem = f"run directory {self.path} was started with another configuration:\n  {listed}\n"
+        if not config["experiment"].get("run", {}).get("partial"):
+            raise UserError(
+                f"{problem}choose another --run.name, remove the directory to start over, or restore the arrays of its "
+                f"checkpoint that fit (--run.partial)"
             )
-            lines = [line for line in lines if line.split(":")[0] not in MAY_CHANGE]
-            if lines:
-                listed = "\n  ".join(lines)
-                problem = f"run directory {self.path} was begun with another configuration:\n  {listed}\n"
-                if not config["experiment"].get("run", {}).get("partial"):
-                    raise UserError(
-                        f"{problem}choose another --run.name, remove the directory to start over, or take what still fits of its "
-                        f"checkpoint (--run.partial)"
-                    )
-                self.log(problem)
-        write_json(path, config)
+        self.log(problem)
+
+    def record(self, config: dict[str, Any], plan: Any) -> None:
+        """Writes the configuration and the plan: of a run that has started, or whose checkpoint has been restored.
+
+        Args:
+            config: that `validate` has accepted.
+            plan: as JSON data.
+        """
+        changes = self._changes(config)
+        if changes:
+            self.log("options that changed: " + ", ".join(changes))
+        write_json(self.path / CONFIG, config)
+        write_json(self.path / PLAN, plan)
+
+    def _changes(self, config: dict[str, Any]) -> list[str]:
+        if not (self.path / CONFIG).exists():
+            return []
+        old = read_json(self.path / CONFIG)
+        return differences(old.get("experiment", {}), config["experiment"]) + differences(
+            old.get("agent_name"), config["agent_name"], "agent"
+        )
 
     def log(self, line: str) -> None:
         """Appends a line to the log, with the time. A disk that is full takes no line, which is no reason not to train."""

@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsrl.checkpoint import Arrays, flatten, unflatten
-from jaxsrl.device_loop.collect import DeviceRows
+from agents.api import Agent
+from jaxsrl.checkpoint import Arrays, flatten, forms_of, unflatten
+from jaxsrl.device_loop.collect import DeviceRows, first_rows
+from jaxsrl.device_loop.program import RunKeys
+from jaxsrl.jax_envs.protocol import JaxEnv
 
 _PREFIX = "rows"
 
@@ -29,6 +32,16 @@ def rows_from_arrays(like: DeviceRows, arrays: Arrays) -> DeviceRows:
     """
     template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.tree.map(_key_data, like))
     return jax.tree.map(_wrapped_like, like, unflatten(template, arrays, _PREFIX))
+
+
+def rows_fit(arrays: Arrays, env: JaxEnv, agent: Agent, keys: RunKeys) -> bool:
+    """Returns whether the arrays of a checkpoint hold the rows of such environments and such an agent; computes nothing."""
+
+    def begun(run_keys: RunKeys) -> DeviceRows:
+        return jax.tree.map(_key_data, first_rows(env, agent, run_keys.rows))
+
+    found = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(_PREFIX)}
+    return found == forms_of(jax.eval_shape(begun, keys), _PREFIX)
 
 
 def _is_key(leaf: Any) -> bool:

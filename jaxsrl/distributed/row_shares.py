@@ -38,13 +38,15 @@ def merged(shares: Sequence[Arrays]) -> Arrays:
 
 
 def share_of(arrays: Arrays, process: int, processes: int) -> Arrays:
-    """A checkpoint as the process's rows find it: theirs of what belongs to rows, everything of the rest.
+    """Returns a checkpoint with the process's rows of the arrays that belong to rows, and all other arrays whole.
 
     Args:
-        arrays: of a checkpoint.
+        arrays: of a checkpoint; without those of rows where environments restart.
         process: its id.
         processes: that share the rows evenly.
     """
+    if _LENGTHS not in arrays:
+        return dict(arrays)
     lengths = np.maximum(arrays[_LENGTHS], 0)
     num_rows = len(lengths)
     rows = slice(process * num_rows // processes, (process + 1) * num_rows // processes)

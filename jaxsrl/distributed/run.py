@@ -20,7 +20,7 @@ from jaxsrl.distributed.processes import Processes, join, joined
 from jaxsrl.distributed.training import DistributedTraining
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.learning_agent import learning_agent
-from jaxsrl.run_directory import PLAN, RunDirectory, write_json
+from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.check_run import check_run
 from jaxsrl.runtime.training import RunReport, TrainingSetup
 
@@ -35,7 +35,10 @@ class NoDirectory(RunDirectory):
         """Touches nothing."""
         self.path = path
 
-    def claim(self, config: dict[str, Any]) -> None:
+    def validate(self, config: dict[str, Any]) -> None:
+        """Process 0 does."""
+
+    def record(self, config: dict[str, Any], plan: Any) -> None:
         """Process 0 does."""
 
     def log(self, line: str) -> None:
@@ -102,9 +105,7 @@ def run_together(processes: Processes, whole: WholeRun) -> RunReport:
         _check_same(processes, {**whole.identity, "plan": plan_to_json(plan), "jax": jax.__version__})
         trained = learning_agent(with_stacked_frames(agent, spec), spec, plan.num_rows, plan.shape.rollout_length, None)
         with RunDirectory(whole.path) if processes.is_main else NoDirectory(whole.path) as directory:
-            directory.claim(whole.identity)
-            if processes.is_main:
-                write_json(whole.path / PLAN, plan_to_json(plan))
+            directory.validate(whole.identity)
             setup = TrainingSetup(plan, trained, source, spec, whole.config, directory, whole.identity, whole.quiet)
             report = DistributedTraining(setup, processes, place.open_engine).train()
         processes.leave()

@@ -33,8 +33,11 @@ class EpisodeTracker:
         ended = (slot.terminated | slot.truncated) & ~cut
         ended[:-1] &= ~cut[1:]
         part_of_row = np.arange(len(self._return)) * slot.stepped_at.shape[1] // len(self._return)
+        # A row that could not be replayed starts an episode with the first observation after a resume.
+        self._return[slot.is_first[0]] = 0.0
+        self._length[slot.is_first[0]] = 0
         for t in range(slot.reward.shape[0]):
-            self._return += slot.reward[t]
+            self._return += np.where(slot.valid[t], slot.reward[t], 0.0)
             self._length += slot.valid[t]
             self._return[cut[t]] = 0.0
             self._length[cut[t]] = 0
@@ -87,6 +90,12 @@ class EpisodeTracker:
             "recent": recent,
             "count": np.array(self.num_episodes),
         }
+
+    def fits(self, arrays: dict[str, np.ndarray]) -> bool:
+        """Returns whether `arrays` are what `to_arrays` gives for as many rows with as many info fields."""
+        forms = {name: value.shape for name, value in arrays.items()}
+        rows, recent = (len(self._return),), forms.get("recent", ())
+        return forms.get("return") == forms.get("length") == rows and recent[1:] == (2 + len(self._fields),)
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Continues from `to_arrays`."""

@@ -1,9 +1,12 @@
 """Training wholly on devices: JAX environments, acting and learning in one program."""
 
+import jax
+
 from agents.api import Agent, LearnerState
 from jaxsrl.checkpoint import Arrays
 from jaxsrl.device_loop.loop import DeviceLearner, run_device_learner
-from jaxsrl.device_loop.program import make_run_keys
+from jaxsrl.device_loop.program import RunKeys, make_run_keys
+from jaxsrl.device_loop.saved_rows import rows_fit
 from jaxsrl.jax_envs.protocol import JaxEnv, validate_env
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
@@ -34,14 +37,19 @@ class DeviceTraining(Training):
         """See `Training`."""
         agent = self.setup.agent
         if arrays is None:
-            self._state = agent.init(self.init_key)
+            state = jax.jit(agent.init)(self.init_key)
         else:
-            self._state = restore_state(agent, self.init_key, arrays)
+            state = restore_state(agent, self.init_key, arrays)
             self.say_replay(arrays)
-            if any(name.startswith(EPISODES) for name in arrays):  # all but a partial restore
+            if any(name.startswith(EPISODES) for name in arrays):
                 self._episodes.restore(named(arrays, EPISODES))
                 self._saved = arrays
-        return int(self._state.num_updates)
+        self._state = state
+        return int(state.num_updates)
+
+    def rows_fit(self, arrays: Arrays) -> bool:
+        """See `Training`."""
+        return isinstance(self.setup.agent, Agent) and rows_fit(arrays, self._env, self.setup.agent, self._run_keys())
 
     def finished_state(self) -> LearnerState:
         """See `Training`."""
@@ -60,7 +68,7 @@ class DeviceTraining(Training):
             LearnerMesh(devices_of(setup.plan.learner)),
             config.rollout_length,
             self.finished_state(),
-            make_run_keys(config.seed, self.act_key, self.update_key, config.num_envs),
+            self._run_keys(),
             self._saved,
             self.finite_watch(),
         )
@@ -75,7 +83,7 @@ class DeviceTraining(Training):
             learner,
             config.num_updates,
             config.checkpoint_every_updates,
-            self.lifecycle.should_stop,
+            self.stops,
             after_dispatch,
         )
         return learner
@@ -91,3 +99,6 @@ class DeviceTraining(Training):
     def episode_metrics(self) -> dict[str, float]:
         """See `Training`."""
         return self._episodes.metrics()
+
+    def _run_keys(self) -> RunKeys:
+        return make_run_keys(self.config.seed, self.act_key, self.update_key, self.config.num_envs)

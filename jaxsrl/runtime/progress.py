@@ -7,17 +7,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from agents.api import AnyAgent, LearnerState, Params
+from agents.api import AnyAgent, LearnerState, Params, ReplayAgent, Trajectory
 from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.agent_layout import agent_state_spec
 from jaxsrl.checkpoint import Arrays, flatten, forms_of, unflatten
 from jaxsrl.checkpoint_form import Form, require_fit
 from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.partial_restore import what_fits
+from jaxsrl.replay.experience import buffer_shapes
 from jaxsrl.replay.replayed import Replayed
 from jaxsrl.runtime.episode_log import EpisodeLog
 
 LEARNER, REPLAY, _BEHIND, EPISODES, LOG = "learner", "replay", "behind", "episodes/", "environments/"
+_DEVICE_ROWS = "rows"  # of `jaxsrl.device_loop.saved_rows`
+_STEPS = "steps"
 
 
 @dataclasses.dataclass
@@ -28,8 +32,8 @@ class Progress:
         state: learner state after `state.num_updates` updates.
         behind: parameters one version older, with which a run at lag 1 collects its next trajectory; None if not kept.
         episodes: running returns.
-        log: episodes in progress.
-        reset: how environments get to where they were.
+        log: episodes in progress, and the steps that have been collected.
+        reset: how environments return to their saved state.
     """
 
     state: LearnerState
@@ -43,7 +47,7 @@ def begin(agent: AnyAgent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Prog
     """The beginning of a run; `key` is consumed."""
     reset = EpisodeReset((0,) * num_rows, (None,) * num_rows)
     log = EpisodeLog(num_rows, 0, spec, agent_state=agent_state_spec(agent))
-    return Progress(agent.init(key), None, EpisodeTracker(num_rows, spec.info_fields), log, reset)
+    return Progress(jax.jit(agent.init)(key), None, EpisodeTracker(num_rows, spec.info_fields), log, reset)
 
 
 def to_arrays(
@@ -60,13 +64,15 @@ def to_arrays(
         arrays |= flatten(behind, _BEHIND)
     arrays |= {EPISODES + name: value for name, value in episodes.to_arrays().items()}
     arrays |= {LOG + name: value for name, value in log.to_arrays().items()}
-    return arrays
+    return arrays | {_STEPS: np.array(log.end_step)}
 
 
 def from_arrays(
     agent: AnyAgent, key: jax.Array, arrays: Arrays, num_rows: int, rollout_length: int, spec: EnvSpec
 ) -> Progress:
-    """The run as it was when `arrays` were made; `key` only gives the shapes.
+    """Returns the run as it was when `arrays` were made; `key` only gives the shapes.
+
+    Environments restart where `arrays` holds none (`without_rows`).
 
     Raises:
         UserError: the arrays are of another network or algorithm.
@@ -75,9 +81,10 @@ def from_arrays(
     has_behind = any(name.startswith(_BEHIND) for name in arrays)
     behind = unflatten(state.params, arrays, _BEHIND) if has_behind else None
     episodes = EpisodeTracker(num_rows, spec.info_fields)
-    first_step = int(state.num_updates) * rollout_length
+    # With dropped trajectories, more steps were collected than learned from.
+    first_step = int(arrays.get(_STEPS, int(state.num_updates) * rollout_length))
     log = EpisodeLog(num_rows, first_step, spec, agent_state=agent_state_spec(agent))
-    if not any(name.startswith(LOG) for name in arrays):  # a partial restore: environments begin anew
+    if not any(name.startswith(LOG) for name in arrays):
         return Progress(state, behind, episodes, log, EpisodeReset((0,) * num_rows, (None,) * num_rows))
     episodes.restore(named(arrays, EPISODES))
     reset = log.restore(named(arrays, LOG))
@@ -93,23 +100,64 @@ def state_to_arrays(state: LearnerState, with_replay: bool = True) -> Arrays:
     return flatten(jax.device_get(learner), LEARNER) | kept
 
 
+def rows_fit(arrays: Arrays, agent: AnyAgent, num_rows: int, spec: EnvSpec) -> bool:
+    """Returns whether a checkpoint holds the episodes in progress of `num_rows` rows of such environments."""
+    log = EpisodeLog(num_rows, 0, spec, agent_state=agent_state_spec(agent))
+    tracker = EpisodeTracker(num_rows, spec.info_fields)
+    return tracker.fits(named(arrays, EPISODES)) and log.fits(named(arrays, LOG))
+
+
+def without_rows(arrays: Arrays) -> Arrays:
+    """Returns a checkpoint's arrays but for those of episodes in progress, of any kind of plan."""
+    return {name: x for name, x in arrays.items() if not name.startswith((EPISODES, LOG, _DEVICE_ROWS))}
+
+
+def learner_that_fits(arrays: Arrays, fresh: LearnerState) -> tuple[Arrays, list[str]]:
+    """Returns the arrays that can be restored into a state of the shapes of `fresh`, and descriptions of the others.
+
+    Where all of the learner's arrays fit, they are all of the checkpoint's; otherwise the learner's, those that do not fit from
+    `fresh`, and the steps collected.
+    """
+    fitting, left_out = what_fits(arrays, state_to_arrays(fresh, with_replay=False), LEARNER)
+    if not left_out:
+        return arrays, []
+    return fitting | {name: x for name, x in arrays.items() if name == _STEPS}, left_out
+
+
+def without_replay(arrays: Arrays) -> Arrays:
+    """Returns a checkpoint's arrays but for experience."""
+    return {name: x for name, x in arrays.items() if not name.startswith(REPLAY)}
+
+
 def holds_replay(arrays: Arrays) -> bool:
-    """Whether a checkpoint has experience in it."""
+    """Returns whether a checkpoint holds experience."""
     return any(name.startswith(REPLAY) for name in arrays)
 
 
-def require_learner(agent: AnyAgent, key: jax.Array, found: Mapping[str, Form]) -> None:
-    """Refuses what `restore_state` would, by shapes and dtypes alone: before the arrays of a checkpoint are read.
+def validate_learner(agent: AnyAgent, key: jax.Array, found: Mapping[str, Form]) -> None:
+    """Compares shapes and dtypes with those that `restore_state` needs, before the arrays of a checkpoint are read.
 
     Raises:
         UserError: the arrays are of another network or algorithm.
     """
     template = jax.eval_shape(agent.init, key)
     if isinstance(template.extra, Replayed):
-        buffer, template = template.extra.buffer, dataclasses.replace(template, extra=template.extra.extra)
-        if any(name.startswith(REPLAY) for name in found):
-            require_fit(forms_of(buffer, REPLAY), found, REPLAY)
+        template = dataclasses.replace(template, extra=template.extra.extra)
     require_fit(forms_of(template, LEARNER), found, LEARNER)
+
+
+def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[str, Form]:
+    """Returns shape and dtype of all arrays of experience by name; empty for an agent without replay.
+
+    Args:
+        agent: whose experience is on the host, or in its state.
+        key: any.
+        shapes: of a slot.
+    """
+    if isinstance(agent, ReplayAgent):
+        return forms_of(buffer_shapes(agent.data, shapes), REPLAY)
+    extra: Any = jax.eval_shape(agent.init, key).extra
+    return forms_of(extra.buffer, REPLAY) if isinstance(extra, Replayed) else {}
 
 
 def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerState:
@@ -126,7 +174,7 @@ def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerSta
     learner = _zeros(dataclasses.replace(template, extra=template.extra.extra))
     state: LearnerState = unflatten(learner, arrays, LEARNER)
     kept = restore_buffer(template.extra.buffer, arrays) if holds_replay(arrays) else None
-    return dataclasses.replace(state, extra=Replayed(state.extra, kept or agent.init(key).extra.buffer))
+    return dataclasses.replace(state, extra=Replayed(state.extra, kept or jax.jit(agent.init)(key).extra.buffer))
 
 
 def restore_buffer(template: Any, arrays: Arrays) -> Any:

@@ -103,7 +103,7 @@ def test_another_configuration_in_the_same_directory_is_refused_with_the_differe
         saved = dataclasses.replace(
             experiment, run=dataclasses.replace(experiment.run, name="run", directory=str(tmp_path))
         )
-        directory.claim({"agent_name": "ppo", "experiment": to_json(saved), "env_spec": {}})
+        directory.record({"agent_name": "ppo", "experiment": to_json(saved), "env_spec": {}}, {})
     printed = refusal(
         capsys, monkeypatch, ("agent", {"discount": 0.9}), ("run", {"name": "run", "directory": str(tmp_path)})
     )

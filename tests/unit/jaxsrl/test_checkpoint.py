@@ -29,7 +29,7 @@ from jaxsrl.checkpoint import (
     unflatten,
 )
 from jaxsrl.checkpoint_form import require_fit
-from jaxsrl.runtime.progress import require_learner
+from jaxsrl.runtime.progress import validate_learner
 
 
 def arrays(seed=0):
@@ -172,9 +172,9 @@ def test_a_run_that_goes_on_with_another_network_is_told_so_by_shapes_alone():
 
     key = jax.random.key(0)
     schema = forms_of(jax.eval_shape(agent_of(4).init, key), "learner") | {"environments/x": ((1,), np.dtype("int32"))}
-    require_learner(agent_of(4), key, schema)
+    validate_learner(agent_of(4), key, schema)
     with pytest.raises(UserError, match=r"made for another network[^$]*expected float32\[5\], got float32\[4\]"):
-        require_learner(agent_of(5), key, schema)
+        validate_learner(agent_of(5), key, schema)
 
 
 def test_an_optimizer_state_survives():

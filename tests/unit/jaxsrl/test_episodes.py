@@ -245,3 +245,81 @@ def test_an_episode_that_a_failure_cut_is_in_no_mean(at):
     after = 15 - (slot * 5 + step) - 1
     assert tracker.metrics()["episode/return_mean"] == (3 * 15 + after) / 4
     assert tracker.metrics()["episode/length_mean"] == (3 * 15 + after) / 4
+
+
+@pytest.mark.parametrize("rows", [[], [1], [0, 1, 2, 3]])
+def test_rows_that_start_a_new_episode_when_a_run_resumes_keep_no_return_of_the_old_one(rows):
+    slots, _ = legal_run(0, slots=3, ends=0.0)
+    for slot in slots:
+        slot.reward[...] = 1.0
+    first, second = EpisodeTracker(4), EpisodeTracker(4)
+    first.observe(slots[0])
+    second.restore(first.to_arrays())
+    slots[1].is_first[0, rows] = True  # what a native vector environment shows after any reset
+    slots[2].terminated[4] = True
+    for slot in slots[1:]:
+        second.observe(slot)
+    expected = (len(rows) * 10 + (4 - len(rows)) * 15) / 4
+    assert second.metrics()["episode/return_mean"] == second.metrics()["episode/length_mean"] == expected
+
+
+def test_the_reward_of_a_step_that_is_not_valid_is_in_no_return():
+    slots, _ = legal_run(0, slots=1, ends=0.0)
+    slot = slots[0]
+    slot.reward[...] = 1.0
+    slot.terminated[1, 0] = True
+    slot.valid[2, 0], slot.is_first[3, 0], slot.reward[2, 0] = False, True, 100.0  # returned by the environment's reset
+    slot.terminated[4] = True
+    tracker = EpisodeTracker(4)
+    tracker.observe(slot)
+    assert sorted(tracker.to_arrays()["recent"][:, 0].tolist()) == [2.0, 2.0, 5.0, 5.0, 5.0]
+
+
+def test_a_log_of_rows_that_started_anew_holds_their_new_episode_alone():
+    slots, _ = legal_run(0, slots=2, ends=0.0)
+    first = EpisodeLog(4, 0, SPEC)
+    first.observe(slots[0])
+    log = EpisodeLog(4, 5, SPEC)
+    log.restore(first.to_arrays())
+    slots[1].is_first[0, 2] = True
+    log.observe(slots[1])
+    assert log.to_arrays()["lengths"].tolist() == [10, 10, 5, 10]
+
+
+def test_actions_take_no_more_memory_than_allowed_and_their_rows_are_counted_as_restarted():
+    slots, _ = legal_run(0, slots=40, ends=0.0)
+    for slot in slots[:39]:
+        slot.is_first[1:] = False
+    slots[38].is_first[5, :3] = True  # three rows start an episode in the end, row 3 never does
+    slots[38].valid[4, :3] = False
+    row_bytes = slots[0].action.dtype.itemsize
+    log = EpisodeLog(4, 0, SPEC, max_bytes=50 * 4 * row_bytes)
+    for count, slot in enumerate(slots[:39], 1):
+        log.observe(slot)
+        held = sum(block.nbytes for _, block in log._blocks)
+        assert held <= min(5 * count, 50 + 5) * 4 * row_bytes
+    assert not log._blocks  # no block is needed by any episode that can still be replayed
+    log.observe(slots[39])
+    arrays = log.to_arrays()
+    assert arrays["lengths"].tolist() == [5, 5, 5, -1]
+    restored = EpisodeLog(4, 200, SPEC)
+    reset = restored.restore(arrays)
+    assert restored.restarted.tolist() == [False, False, False, True]
+    assert reset.episodes == (1, 1, 1, 1)
+
+
+def test_what_fits_a_log_and_a_tracker_is_of_as_many_rows_of_the_same_spaces():
+    slots, _ = legal_run(0)
+    log, tracker = EpisodeLog(4, 0, SPEC), EpisodeTracker(4)
+    log.observe(slots[0])
+    tracker.observe(slots[0])
+    assert EpisodeLog(4, 5, SPEC).fits(log.to_arrays())
+    assert EpisodeTracker(4).fits(tracker.to_arrays())
+    assert not EpisodeLog(3, 5, SPEC).fits(log.to_arrays())
+    assert not EpisodeTracker(3).fits(tracker.to_arrays())
+    assert not EpisodeTracker(4, ("score",)).fits(tracker.to_arrays())
+    assert not EpisodeLog(4, 5, dataclasses.replace(SPEC, action=CONTINUOUS)).fits(log.to_arrays())
+    assert not EpisodeLog(4, 5, dataclasses.replace(SPEC, observation=ArraySpec((2,), "float32"))).fits(log.to_arrays())
+    assert not EpisodeLog(4, 5, SPEC, agent_state=ArraySpec((2,), "float32")).fits(log.to_arrays())
+    assert not EpisodeLog(4, 5, SPEC).fits({})
+    assert not EpisodeTracker(4).fits({})

@@ -50,13 +50,6 @@ def test_updates_cover_the_env_steps():
     assert (config.env_steps_per_update, config.num_updates) == (100, 2)
 
 
-def test_a_schedule_counts_the_updates_of_every_asynchronous_replica():
-    sizes = {"num_envs": 10, "rollout_length": 10, "env_steps": 1000, "num_replicas": 3}
-    assert RunConfig(**sizes).num_optimizer_updates == 10
-    assert RunConfig(**sizes, policy="central").num_optimizer_updates == 10
-    assert RunConfig(**sizes, policy="central", gradients="asynchronous").num_optimizer_updates == 30
-
-
 @pytest.mark.parametrize("lag", [0, 1])
 def test_at_lag_0_and_1_exactly_one_version_may_act(lag):
     store = ParamsStore(lag)
@@ -220,10 +213,10 @@ def test_only_harmless_settings_may_change_when_a_run_goes_on(tmp_path):
         return {"agent_name": "ppo", "experiment": {"run": {"env_steps": 1, "seed": 0, **run}}}
 
     with RunDirectory(tmp_path / "run") as directory:
-        directory.claim(config())
-        directory.claim(config(env_steps=2))
+        directory.record(config(), {})
+        directory.validate(config(env_steps=2))
         with pytest.raises(UserError, match="run.seed: 0 -> 1"):
-            directory.claim(config(seed=1))
+            directory.validate(config(seed=1))
 
 
 def test_the_first_error_of_a_thread_stops_the_run_and_is_raised_in_the_main_thread():
@@ -233,8 +226,8 @@ def test_the_first_error_of_a_thread_stops_the_run_and_is_raised_in_the_main_thr
         raise RuntimeError("first")
 
     lifecycle.start_thread("fails", fails)
-    lifecycle.start_thread("waits", lambda: lifecycle._stop.wait(5.0) and None)
-    lifecycle.join(5.0)
+    lifecycle.start_thread("waits", lambda: lifecycle._stop.wait(60.0) and None)
+    lifecycle.join(60.0)
     assert lifecycle.should_stop()
     with pytest.raises(RuntimeError, match="first"):
         lifecycle.raise_error()

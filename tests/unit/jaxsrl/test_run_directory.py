@@ -23,7 +23,8 @@ def saved(agent_name="ppo", **run):
 
 def claim(path, config):
     with RunDirectory(path) as directory:
-        directory.claim(config)
+        directory.validate(config)
+        directory.record(config, {"policy": "serial"})
 
 
 def test_the_second_holder_is_refused_naming_the_first(tmp_path):
@@ -82,6 +83,25 @@ def test_a_new_directory_takes_the_configuration(tmp_path):
 
 CHANGES = {
     "run.env_steps": 5,
+    "run.evaluation_episodes": 3,
+    "run.policy": "serial",
+    "run.num_env_workers": 4,
+    "run.lanes_per_worker": 1,
+    "run.workers_per_lane": 2,
+    "run.max_policy_lag": 0,
+    "run.when_full": "drop_oldest",
+    "run.kept_trajectories": 4,
+    "run.trajectory_reuses": 2,
+    "run.inference_batching": "merged",
+    "run.num_devices": 2,
+    "run.inference_platform": "cpu",
+    "run.num_inference_devices": 2,
+    "run.num_inference_servers": 2,
+    "run.num_replicas": 2,
+    "run.gradients": "asynchronous",
+    "run.max_gradient_staleness": 2,
+    "run.host_devices": 4,
+    "run.stall_timeout_seconds": 60.0,
     "run.directory": "elsewhere",
     "run.checkpoint_every_updates": 7,
     "run.keep_checkpoints": 9,
@@ -111,6 +131,7 @@ CHANGES = {
     "run.distributed": {},
     "run.distributed.coordinator": "host:1",
     "run.distributed.num_processes": 2,
+    "run.distributed.local_devices": "0",
     "run.distributed.process_id": 1,
     "run.distributed.start_seconds": 7,
     "run.distributed.wait_seconds": 8,
@@ -149,8 +170,6 @@ def test_an_allowed_change_passes_and_is_what_the_file_then_says(tmp_path, path)
         ("seed", 1, "run.seed: 0 -> 1"),
         ("num_envs", 64, "run.num_envs: 128 -> 64"),
         ("rollout_length", 16, "run.rollout_length: 32 -> 16"),
-        ("max_policy_lag", 0, "run.max_policy_lag: 1 -> 0"),
-        ("policy", "serial", "run.policy: 'single_learner_fine' -> 'serial'"),
     ],
 )
 def test_what_changes_a_step_is_refused_and_the_file_stays(tmp_path, name, value, line):
@@ -161,6 +180,16 @@ def test_what_changes_a_step_is_refused_and_the_file_stays(tmp_path, name, value
     assert "run.env_steps" not in str(refused.value)
     assert "choose another --run.name" in str(refused.value)
     assert read_json(tmp_path / "run" / "config.json") == saved()
+
+
+def test_options_that_changed_are_logged_and_a_plan_is_written_only_with_the_configuration(tmp_path):
+    claim(tmp_path / "run", saved())
+    with RunDirectory(tmp_path / "run") as directory:
+        directory.validate(saved(policy="serial"))
+        assert read_json(directory.path / "config.json") == saved()  # nothing has been restored yet
+        directory.record(saved(policy="serial"), {"policy": "another"})
+        assert read_json(directory.path / "plan.json") == {"policy": "another"}
+    assert "options that changed: run.policy: 'single_learner_fine' -> 'serial'" in (tmp_path / "run/log.txt").read_text()
 
 
 def test_every_difference_is_listed_at_once(tmp_path):

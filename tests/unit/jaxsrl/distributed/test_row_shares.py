@@ -86,6 +86,13 @@ def test_a_share_restores_the_rows_of_a_process():
         )
 
 
+def test_a_checkpoint_without_rows_is_the_same_for_every_process():
+    arrays = {"learner.params": np.arange(3), "steps": np.array(7)}
+    share = share_of(arrays, 1, 2)
+    assert set(share) == set(arrays)
+    np.testing.assert_array_equal(share["learner.params"], [0, 1, 2])
+
+
 def test_every_episode_counts_in_one_share_alone():
     whole = saved_of(slice(0, ROWS), 4)
     parts = [share_of(whole, process, 3) for process in range(3)]

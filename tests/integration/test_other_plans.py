@@ -1,0 +1,247 @@
+"""A checkpoint resumes under another plan, another lag and other sizes of it, without being asked to restore in part."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from agents.dqn import DQNConfig, make_dqn
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from agents.replay_config import ReplayConfig
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.errors import UserError
+from envpool_bridge.slot_views import join_slots
+from jaxsrl.checkpoint import load_checkpoint
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.learner.loop import Learner
+from jaxsrl.runtime import host_training
+from jaxsrl.runtime.run import RunReport, run
+
+RESTART = "environments restart with new episodes"
+LEARNS = ReplayConfig(capacity=512, batch_size=8, min_size=32, samples_per_insert=0.25, priority_exponent=0.6)
+OPTIONS = {"multiple_learners": {"num_devices": 2}, "central": {"num_devices": 2}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    run: RunConfig
+    env: EnvConfig
+    network: NetworkConfig
+
+
+def train(directory, policy, lag, updates, *, suite="gymnasium", hidden=(8,), agent="ppo", env_seed=0, **changes):
+    settings = {"num_envs": 8, "rollout_length": 4, "num_env_workers": 2, "lanes_per_worker": 1, "seed": env_seed}
+    settings |= OPTIONS.get(policy, {}) | changes
+    per_update = settings["num_envs"] * settings["rollout_length"]
+    config = RunConfig(
+        name="run",
+        directory=str(directory),
+        policy=policy,
+        max_policy_lag=lag,
+        env_steps=per_update * updates,
+        checkpoint_every_updates=0,
+        **settings,
+    )
+    env, network = EnvConfig("CartPole-v1", suite=suite), NetworkConfig(hidden_sizes=hidden)
+    source = source_of(env)
+    spec = source.spec()
+    if agent == "dqn":
+        made = make_dqn(DQNConfig(replay=LEARNS, total_updates=20, target_period=3), spec, network)
+    else:
+        made = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), spec, network)
+    plan = POLICIES[policy](config, Resources.detect())
+    return run(plan, made, source, config, experiment=Experiment(config, env, network), spec=spec, quiet=True)
+
+
+def log_of(report: RunReport) -> str:
+    return (report.directory / "log.txt").read_text()
+
+
+def assert_close(one: RunReport, other: RunReport) -> None:
+    for a, b in zip(jax.tree.leaves(one.state), jax.tree.leaves(other.state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
+
+
+HOST_PLANS = [
+    *(("serial", 0), ("serial", 1), ("single_learner_fine", 0), ("single_learner_fine", 1), ("single_learner_fine", 2)),
+    *(("single_learner_coarse", 0), ("single_learner_coarse", 1), ("single_learner_coarse", 2), ("decoupled", 1)),
+    *(("multiple_learners", 0), ("multiple_learners", 1), ("central", 0), ("central", 1)),
+]
+CHEAP = [
+    (("serial", 0), ("single_learner_fine", 1)),
+    (("serial", 0), ("single_learner_coarse", 1)),
+    (("single_learner_fine", 1), ("serial", 0)),
+    (("single_learner_fine", 2), ("multiple_learners", 1)),
+]
+SLOW = [pair for pair in itertools.permutations(HOST_PLANS, 2) if pair not in CHEAP]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("saved", "resumed"), [*CHEAP, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in SLOW)]
+)
+def test_a_checkpoint_resumes_under_another_plan_and_lag(tmp_path, saved, resumed):
+    train(tmp_path, *saved, 3)
+    report = train(tmp_path, *resumed, 6)
+    assert report.num_updates == 6
+    assert RESTART not in log_of(report)
+    assert "could not be restored" not in log_of(report)
+    record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert record["policy/lag_max"] <= resumed[1]
+    assert json.loads((report.directory / "config.json").read_text())["experiment"]["run"]["policy"] == resumed[0]
+    if saved[1] == resumed[1] == 0:
+        assert_close(report, train(tmp_path / "whole", "serial", 0, 6))
+
+
+@pytest.mark.timeout(600)
+def test_at_lag_0_a_run_that_changes_its_plan_twice_has_the_parameters_of_one_plan(tmp_path):
+    for updates, policy in ((3, "serial"), (6, "single_learner_fine"), (9, "serial")):
+        report = train(tmp_path / "parts", policy, 0, updates)
+    whole = train(tmp_path / "whole", "serial", 0, 9)
+    assert_close(report, whole)
+    assert report.metrics == whole.metrics
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("saved", "resumed"),
+    [(("device_only", 0), ("serial", 1)), (("serial", 1), ("device_only", 0))],
+)
+def test_environments_restart_between_a_device_and_the_host_and_the_learner_goes_on(tmp_path, saved, resumed):
+    train(tmp_path, *saved, 3, suite="jax")
+    report = train(tmp_path, *resumed, 6, suite="jax")
+    assert report.num_updates == 6
+    assert log_of(report).count(RESTART) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("policy", ["decoupled", "multiple_learners", "central", "single_learner_coarse"])
+def test_every_host_plan_and_device_only_take_over_from_each_other(tmp_path, policy):
+    for updates, one in ((2, "device_only"), (4, policy), (6, "device_only")):
+        assert train(tmp_path, one, 1, updates, suite="jax").num_updates == updates
+    report = train(tmp_path, "device_only", 1, 7, suite="jax")
+    assert log_of(report).count(RESTART) == 2  # its own checkpoint has them again
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("policy", "lag"),
+    [
+        ("single_learner_fine", 1),
+        *(pytest.param(*plan, marks=pytest.mark.slow) for plan in [*HOST_PLANS, ("central", 2), ("decoupled", 2)]),
+    ],
+)
+def test_a_partial_restore_trains_on_at_every_lag(tmp_path, policy, lag):
+    train(tmp_path, policy, lag, 2)
+    report = train(tmp_path, policy, lag, 4, hidden=(6,), partial=True)
+    assert report.num_updates == 4
+    assert "partial restore: " in log_of(report)
+    assert RESTART in log_of(report)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_asynchronous_replicas_take_over_a_checkpoint_of_lag_0(tmp_path):
+    train(tmp_path, "serial", 0, 3)
+    report = train(tmp_path, "central", 1, 6, gradients="asynchronous")
+    assert report.num_updates == 6
+    assert RESTART not in log_of(report)
+
+
+@pytest.mark.timeout(600)
+def test_another_size_of_update_is_refused_and_a_partial_restore_restarts_the_environments(tmp_path):
+    train(tmp_path, "serial", 1, 2)
+    before = (tmp_path / "run/config.json").read_text()
+    with pytest.raises(UserError, match=r"run\.num_envs: 8 -> 4\n.*--run\.partial"):
+        train(tmp_path, "serial", 1, 4, num_envs=4)
+    assert (tmp_path / "run/config.json").read_text() == before
+    report = train(tmp_path, "serial", 1, 4, num_envs=4, partial=True)
+    assert report.num_updates == 4
+    assert RESTART in log_of(report)
+    assert "2 updates count as 32 env steps of this size" in log_of(report)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("change", [{"env_seed": 1}, {"suite": "jax"}])
+def test_a_partial_restore_of_other_environments_does_not_replay_their_episodes(tmp_path, change):
+    train(tmp_path, "serial", 0, 2)
+    report = train(tmp_path, "serial", 0, 3, partial=True, **change)
+    assert report.num_updates == 3
+    assert RESTART in log_of(report)
+    assert "could not be restored" not in log_of(report)
+
+
+@pytest.mark.timeout(600)
+def test_a_checkpoint_that_does_not_fit_leaves_the_configuration_as_it_was(tmp_path, monkeypatch):
+    train(tmp_path, "serial", 0, 2)
+    before = [(tmp_path / "run" / name).read_text() for name in ("config.json", "plan.json")]
+    monkeypatch.setattr("jaxsrl.run_directory.differences", lambda *_: [])  # as if the network were no option
+    with pytest.raises(UserError, match=r"another network or algorithm(.|\n)*--run\.partial"):
+        train(tmp_path, "single_learner_fine", 1, 4, hidden=(6,))
+    assert [(tmp_path / "run" / name).read_text() for name in ("config.json", "plan.json")] == before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("saved", "resumed"),
+    [
+        (("serial", 0), ("single_learner_fine", 1)),
+        (("single_learner_coarse", 1), ("distributed_replay", 2)),
+        (("distributed_replay", 1), ("serial", 0)),
+    ],
+)
+def test_experience_is_taken_along_wherever_it_is_kept(tmp_path, saved, resumed):
+    train(tmp_path, *saved, 4, agent="dqn")
+    report = train(tmp_path, *resumed, 8, agent="dqn")
+    assert report.num_updates == 8
+    assert "replay begins empty" not in log_of(report)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("replay_on", ["device", "host"])
+def test_experience_of_another_size_is_dropped_by_a_partial_restore(tmp_path, replay_on):
+    train(tmp_path, "serial", 0, 4, agent="dqn", replay_on=replay_on)
+    report = train(tmp_path, "serial", 0, 8, agent="dqn", replay_on=replay_on, num_envs=4, partial=True)
+    assert report.num_updates == 8
+    assert "experience does not fit: replay starts empty" in log_of(report)
+
+
+@pytest.mark.timeout(600)
+def test_after_dropped_trajectories_a_resumed_run_acts_with_keys_of_its_own(tmp_path, monkeypatch):
+    keys, steps = [], []
+    step, make = Learner.step, host_training.make_source
+
+    def drop_one_and_step(self, episodes, log):
+        sequence = self._source.acquire(0.2)
+        if sequence is None:
+            return False
+        slot = join_slots(self._source.slots(sequence))
+        episodes.observe(slot)
+        log.observe(slot)
+        self._source.drop(sequence)
+        while not step(self, episodes, log):
+            pass
+        return True
+
+    def note_key(config, lifecycle):
+        keys.append(jax.random.key_data(config.act_key).tolist())
+        return make(config, lifecycle)
+
+    monkeypatch.setattr(Learner, "step", drop_one_and_step)
+    monkeypatch.setattr(host_training, "make_source", note_key)
+    for updates in (2, 4):
+        report = train(tmp_path, "single_learner_fine", 2, updates, when_full="drop_oldest")
+        steps.append(int(load_checkpoint(report.directory / "checkpoints" / str(updates))[0]["steps"]))
+    assert keys[0] != keys[1]
+    assert steps[0] >= 2 * 2 * 4  # each update dropped a trajectory of 4 steps, at least
+    assert steps[1] >= steps[0] + 2 * 2 * 4
