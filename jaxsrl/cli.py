@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol, Union
 
 import tyro
 
+from envpool_bridge.errors import UserError
 from jaxsrl.bench.command import BenchCommand
 from jaxsrl.commands.completion import Completion
 from jaxsrl.commands.doctor import Doctor
@@ -69,9 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # whoever read this has seen enough: `jaxsrl runs | head`
+    except BrokenPipeError:  # the reader has seen enough: `jaxsrl runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails again as it ends
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UserError(f"cannot read or write {error.filename}: {error.strerror}") from error
     if status:
         sys.exit(status)
 

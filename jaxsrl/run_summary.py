@@ -103,7 +103,10 @@ def summarise(directory: Path, below: Path | None = None, now: float | None = No
     except UserError as error:
         problem = str(error)
     records = RecordFile(directory / RECORDS)
-    records.refresh()
+    try:
+        records.refresh()
+    except UserError as error:
+        problem = problem or str(error)
     name = run_name(directory, directory if below is None else below)
     return summary_of(directory, name, config, records, problem, now)
 

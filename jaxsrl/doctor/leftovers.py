@@ -90,7 +90,7 @@ def _processes(proc: Path, clean: bool) -> Iterator[Leftover]:
 def _checkpoints(runs: Path, clean: bool) -> Iterator[Leftover]:
     """Checkpoints that were being written when their run died; of runs whose lock nobody holds."""
     for directory in sorted(runs.glob("*/checkpoints")):
-        unfinished = [path for path in sorted(directory.iterdir()) if _UNFINISHED.fullmatch(path.name)]
+        unfinished = [path for path in sorted(directory.glob("*")) if _UNFINISHED.fullmatch(path.name)]
         if not unfinished:
             continue
         with _held(directory.parent / LOCK) as is_ours:

@@ -7,6 +7,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from envpool_bridge.errors import UserError
 from jaxsrl.metrics.read_records import parse_record
 
 UPDATE, ELAPSED = "update", "elapsed_seconds"
@@ -59,6 +60,9 @@ class RecordFile:
 
         Returns:
             Bytes that are left to read.
+
+        Raises:
+            UserError: the file is there, but cannot be read.
         """
         with self._lock:
             try:
@@ -75,13 +79,16 @@ class RecordFile:
             return max(0, found.st_size - self._offset)
 
     def _read(self, until: int) -> None:
-        with open(self._path, "rb") as file:
-            file.seek(self._offset)
-            while self._offset < until and (chunk := file.read(_CHUNK)):
-                self._offset += len(chunk)
-                *lines, self._torn = (self._torn + chunk).split(b"\n")
-                for line in lines:
-                    self._take_line(line)
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                while self._offset < until and (chunk := file.read(_CHUNK)):
+                    self._offset += len(chunk)
+                    *lines, self._torn = (self._torn + chunk).split(b"\n")
+                    for line in lines:
+                        self._take_line(line)
+        except OSError as error:
+            raise UserError(f"cannot read {self._path}: {error.strerror}") from error
 
     def _take_line(self, line: bytes) -> None:
         record, is_whole = parse_record(line)

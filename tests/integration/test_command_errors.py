@@ -1,6 +1,7 @@
 """What every command says of paths that are wrong and of runs that are half there: one helpful line, and no traceback."""
 
 import contextlib
+import errno
 import json
 
 import numpy as np
@@ -28,6 +29,17 @@ def places(tmp_path_factory):
         found[name].mkdir(parents=True)
         if name != "empty":
             (found[name] / "config.json").write_text(json.dumps(config))
+    # What cannot be read, for a user who may read everything: directories in the places of files, and the reverse.
+    for name in ("metrics.jsonl", "checkpoints"):
+        found[f"no {name}"] = root / f"no {name}" / "run"
+        found[f"no {name}"].mkdir(parents=True)
+        (found[f"no {name}"] / "config.json").write_text(json.dumps(config))
+    (found["no metrics.jsonl"] / "metrics.jsonl").mkdir()
+    (found["no checkpoints"] / "checkpoints").write_text("text")
+    found["odd"] = root / "odd" / "run"
+    found["odd"].mkdir(parents=True)
+    (found["odd"] / "config.json").write_text('{"agent_name": 3, "experiment": {"run": 7, "env": []}, "env_spec": "x"}')
+    (found["odd"] / "metrics.jsonl").write_text('null\n[]\n{"update": "x", "env_steps": null}\n')
     found["file"] = root / "file.txt"
     found["file"].write_text("text")
     found["script"] = root / "script.py"
@@ -75,6 +87,10 @@ CASES = [
     ("plot --out nowhere/x.png", "half", "there is no directory nowhere"),
     ("plot --group-by shoe", "half", "--group-by shoe: no run here has such a field"),
     ("plot --normalise nowhere.json", "half", "cannot read nowhere.json"),
+    ("evaluate", "no checkpoints", "has no checkpoint yet"),
+    ("evaluate", "odd", "has no checkpoint yet"),
+    ("plot", "no metrics.jsonl", "metrics.jsonl: Is a directory"),
+    ("plot", "odd", "has no records yet"),
     ("runs", "nowhere", "there is no directory"),
     ("runs", "file", "is a file: expected a run's directory"),
     ("plan", "nowhere", "there is no file"),
@@ -159,6 +175,32 @@ def test_a_configuration_that_is_no_json_spoils_no_list(capsys, tmp_path):
     jaxsrl.cli.main(["runs", str(tmp_path)])
     assert "cannot read" in capsys.readouterr().out
     assert answer(capsys, "inspect", tmp_path / "torn", "--json")["health"]["problem"].startswith("cannot read ")
+
+
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason(capsys, places):
+    (run,) = answer(capsys, "runs", places["no metrics.jsonl"], "--json")["runs"]
+    assert run["problem"].endswith("metrics.jsonl: Is a directory")
+    for name in ("no checkpoints", "odd"):
+        (run,) = answer(capsys, "runs", places[name], "--json")["runs"]
+        assert run["state"] in {"empty", "crashed"}
+        assert answer(capsys, "inspect", places[name], "--json")["health"]["newest_good"] is None
+
+
+def test_a_file_that_the_system_keeps_from_us_is_one_line(capsys, monkeypatch, places):
+    def denied(*_):
+        raise PermissionError(errno.EACCES, "Permission denied", "runs/x")
+
+    monkeypatch.setattr("jaxsrl.run_summary.find_runs", denied)
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main(["runs", str(places["empty"])])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: cannot read or write runs/x: Permission denied\n"
+
+
+def test_the_doctor_looks_into_a_directory_of_odd_runs(capsys, places):
+    with contextlib.suppress(SystemExit):  # this machine may have other troubles
+        jaxsrl.cli.main(["doctor", "--runs", str(places["no checkpoints"].parent), "--json"])
+    assert "checks" in json.loads(capsys.readouterr().out)
 
 
 def test_the_doctor_minds_no_directory_that_is_not_there(capsys, places):
