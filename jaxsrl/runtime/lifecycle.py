@@ -126,6 +126,8 @@ def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0
                 return
             os._exit(exit_status(name))  # the kernel kills the children when their parent ends
         first = number, now
+        if number == signal.SIGHUP:
+            _leave_lost_terminal()
         if grace_seconds:
             timer = threading.Timer(grace_seconds, _leave, (name, grace_seconds))
             timer.daemon = True
@@ -142,6 +144,17 @@ def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0
             timer.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _leave_lost_terminal() -> None:
+    """Sends the output for a terminal that is gone to /dev/null: the next print would raise, and end the run."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, descriptor)
+            os.close(nothing)
 
 
 def _leave(name: str, grace_seconds: float) -> None:
