@@ -6,21 +6,21 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
-from envpool_bridge.function_name import function_name
 from envpool_bridge.errors import UserError
+from envpool_bridge.function_name import function_name
 from envpool_bridge.supervisor_options import SupervisorOptions
 from jaxsrl.distributed.config import DistributedConfig
 from jaxsrl.metrics.metrics_config import MetricsConfig
 
-# What may differ when a run directory is resumed: how long and how often. Mind that a schedule over the whole run (a learning
-# rate that falls to 0, say) stretches with `env_steps`: what follows is then not the longer run from the start.
+_LONGEST_WAIT_SECONDS = 1e9  # locks and conditions take no longer timeouts
+
+# Options that may differ when a run directory is resumed: budget, saving, supervision, and where things run. `num_envs` and
+# `rollout_length` are not among them: they are the size of an update. A schedule over the whole run (a learning rate that falls
+# to 0, say) stretches with `env_steps`: what follows is then not the longer run from the start.
 MAY_CHANGE = frozenset(
     {
         "run.env_steps",
         "run.directory",
-        "run.checkpoint_every_updates",
-        "run.keep_checkpoints",
-        "run.log_every_seconds",
         "run.evaluation_episodes",
         "run.policy",
         "run.num_env_workers",
@@ -39,7 +39,11 @@ MAY_CHANGE = frozenset(
         "run.gradients",
         "run.max_gradient_staleness",
         "run.host_devices",
+        "run.checkpoint_every_updates",
+        "run.keep_checkpoints",
+        "run.log_every_seconds",
         "run.grace_seconds",
+        "run.stall_timeout_seconds",
         *(f"run.supervision.{field.name}" for field in dataclasses.fields(SupervisorOptions)),
         "run.metrics",  # which directories of older versions do not know
         *(f"run.metrics.{field.name}" for field in dataclasses.fields(MetricsConfig)),
@@ -124,7 +128,9 @@ class RunConfig:
         checkpoint_every_updates: 0 saves at the end only.
         keep_checkpoints: newest checkpoints to keep.
         log_every_seconds: between lines of metrics.
-        grace_seconds: after SIGINT, SIGTERM or SIGUSR1, before a run that has not stopped is left all the same; 0 for never.
+        grace_seconds: after SIGINT, SIGTERM, SIGHUP or SIGUSR1, before a run that has not stopped exits all the same; 0 for never.
+        stall_timeout_seconds: longest time in which nothing happens: no step, no action, no gradient step, no update. Then the run
+            ends with an error that says who waits for whom. It must exceed the longest compilation and the longest update.
         evaluation_episodes: greedy episodes after training; 0 for none.
     """
 
@@ -168,6 +174,7 @@ class RunConfig:
     keep_checkpoints: int = 3
     log_every_seconds: float = 2.0
     grace_seconds: float = 0.0
+    stall_timeout_seconds: float = 1800.0
     evaluation_episodes: int = 100
     supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
     distributed: DistributedConfig = dataclasses.field(default_factory=DistributedConfig)
@@ -210,6 +217,11 @@ class RunConfig:
         for name in not_negative:
             if getattr(self, name) < 0:
                 raise UserError(f"run.{name} must not be negative: got {getattr(self, name)}")
+        if not 0.0 < self.stall_timeout_seconds <= _LONGEST_WAIT_SECONDS:
+            raise UserError(
+                f"run.stall_timeout_seconds must be positive, and at most {_LONGEST_WAIT_SECONDS:g}: got "
+                f"{self.stall_timeout_seconds}"
+            )
         self._check_cluster()
         if self.kept_trajectories and self.when_full != "drop_oldest":
             raise UserError(
@@ -254,16 +266,9 @@ class RunConfig:
         """Updates that `env_steps` take, rounded up."""
         return -(-self.env_steps // self.env_steps_per_update)
 
-    @property
-    def num_optimizer_updates(self) -> int:
-        """Updates as an optimizer's schedule counts them: replicas that push at their own pace make one each."""
-        if self.policy != "central" or self.gradients != "asynchronous":
-            return self.num_updates
-        return self.num_updates * (self.num_replicas or self.num_devices)
-
 
 def to_json(value: Any) -> Any:
-    """A dataclass tree as JSON data."""
+    """Returns a dataclass tree as JSON data; a function in it is its name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -18,10 +18,10 @@ from envpool_bridge.adapters.rows import EpisodeReset
 from envpool_bridge.slot_views import SlotViews, view_slot
 from envpool_bridge.supervisor import SupervisionTotals
 from envpool_bridge.tree import Tree
+from envpool_bridge.worker_processes import pickle_source
 from jaxsrl.agent_layout import agent_layout
 from jaxsrl.cluster.engine import Call, Engine, HostGoneError, SlotLost
 from jaxsrl.cluster.host_record import HostRecord, joined_observation
-from jaxsrl.cluster.host_setup import require_importable
 from jaxsrl.cluster.look_after import HostCare
 from jaxsrl.cluster.parameters import PublishedVersions, layout_of
 from jaxsrl.cluster.remote_replay import RemoteExperience
@@ -58,9 +58,9 @@ class ClusterSource:
             replay: where slots go instead of here, on a node; this source then has what is told of them. The caller closes it.
 
         Raises:
-            UserError: the environments are not to be had on other nodes.
+            UserError: the environments cannot be sent to other nodes.
         """
-        require_importable(config.env_source)
+        pickle_source(config.env_source)  # raises here, not on a node
         plan, agent = config.plan, config.agent
         if config.agent_state is None:
             state = jax.device_get(agent.initial_agent_state(plan.num_rows))
@@ -152,6 +152,14 @@ class ClusterSource:
             HOSTS_LOST: float(self._care.hosts_lost),
             **(self._servers.totals() if self._servers is not None else {}),
         }
+
+    def waits(self) -> list[str]:
+        """See `TrajectorySource`."""
+        return [
+            f"environment host {host.index} on node {host.node} has not sent trajectory {self._next}"
+            for host in self._hosts
+            if self._next not in host.slots
+        ]
 
     def close(self) -> None:
         """Ends the hosts, and the servers that they ask; idempotent."""

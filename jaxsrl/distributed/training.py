@@ -12,8 +12,8 @@ import numpy as np
 
 from agents.api import LearnerState
 from envpool_bridge.tree import Tree, map_leaves
+from envpool_bridge.worker_processes import pickle_source
 from jaxsrl.checkpoint import Arrays
-from jaxsrl.cluster.host_setup import require_importable
 from jaxsrl.cluster.place import OpenEngine
 from jaxsrl.cluster.source import ClusterSource
 from jaxsrl.cluster.training import plan_where_reserved, store_bytes
@@ -51,11 +51,11 @@ class DistributedTraining(HostTraining):
             open_engine: of the cluster that environments are on; None for those of this machine.
 
         Raises:
-            UserError: the environments are not to be had on other nodes.
+            UserError: the environments cannot be sent to other nodes.
         """
         super().__init__(setup)
         if open_engine is not None:
-            require_importable(setup.source)
+            pickle_source(setup.source)  # raises here, not on a node
         self._processes = processes
         self._open_engine, self._opened = open_engine, contextlib.ExitStack()
         self._has_learned = False
@@ -108,6 +108,10 @@ class DistributedTraining(HostTraining):
             if meets and not self._processes.is_main:
                 self._processes.meet()
 
+    def stall_seconds(self) -> float:
+        """See `Training`; another process may be waited for as long as `--run.distributed.wait-seconds` says."""
+        return max(super().stall_seconds(), float(self.config.distributed.wait_seconds))
+
     def should_stop(self) -> bool:
         """Whether something failed here, or all have agreed to stop; then they have done the same updates."""
         if self._agreement.stopped_by:
@@ -115,8 +119,11 @@ class DistributedTraining(HostTraining):
         return bool(self._agreement.stopped_by) or self.lifecycle.should_stop()
 
     def on_signal(self, name: str) -> None:
-        """Goes on until all have heard of it."""
-        self._agreement.wish(name)
+        """Asks all processes to stop; after training this process stops alone."""
+        if self._has_learned:
+            super().on_signal(name)
+        else:
+            self._agreement.wish(name)
 
     def arrays(self, learner: AnyLearner) -> Arrays:
         """See `Training`; all processes call it together, and all have all rows."""

@@ -102,7 +102,7 @@ class HostTraining(Training):
             self.config.num_updates,
             progress.episodes,
             progress.log,
-            self.should_stop,
+            self.stops,
             lambda: self.after_update(learner),
         )
         if isinstance(learner, Learner) and len(setup.plan.learners) > 1:
@@ -128,9 +128,16 @@ class HostTraining(Training):
         """The experience that the plan keeps elsewhere than on devices, as it was saved; None where it keeps none."""
         return make_host_replay(self.setup, self.update_key, saved)
 
-    def should_stop(self) -> bool:
-        """Whether there is to be no other update."""
-        return self.lifecycle.should_stop()
+    def counts(self) -> dict[str, float]:
+        """See `Training`."""
+        own = {name: total for name, total in self.own_totals().items() if not name.endswith("_seconds")}
+        return super().counts() | own
+
+    def waits(self, is_waiting: bool) -> list[str]:
+        """See `Training`."""
+        replicas = self._learner.waits() if isinstance(self._learner, AsynchronousLearners) else []
+        source = self._source.waits() if self._source is not None else ()
+        return [*super().waits(is_waiting), *replicas, *source]
 
     def arrays(self, learner: AnyLearner) -> Arrays:
         """See `Training`."""
@@ -161,15 +168,19 @@ class HostTraining(Training):
                 self._replay.close()
 
     def _totals(self) -> dict[str, float]:
-        """Of all that runs beside the learner; see `TrajectorySource.totals`."""
+        """Returns the totals of a record, see `TrajectorySource.totals`."""
+        return self.own_totals()
+
+    def own_totals(self) -> dict[str, float]:
+        """Returns the totals of all parts in this process, but for the learner."""
         totals = dict(self._source.totals()) if self._source is not None else {}
         if isinstance(self._learner, AsynchronousLearners):
             totals |= self._learner.totals()
         return totals | (self._replay.totals() if self._replay is not None else {})
 
     def _check_replay(self, source: TrajectorySource, expected: Tree) -> None:
-        """Warns where replayed environments did not get to where they were; the run goes on from where they are."""
-        observed = source.first_observation(self.lifecycle.should_stop)
+        """Warns of environments that did not return to their saved state; the run continues from where they are."""
+        observed = source.first_observation(self.stops)
         if observed is None:
             return
         restarted = self.progress.log.restarted

@@ -113,7 +113,8 @@ def make_learner(
     if not isinstance(source, PoolSource):
         raise UserError(f"plan {plan.policy}: asynchronous replicas need environment processes of their own")
     meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]
-    replicas = ReplicaSetup(steps, meshes, device, gradients.max_lag, update_key)
+    limit = setup.config.stall_timeout_seconds
+    replicas = ReplicaSetup(steps, meshes, device, gradients.max_lag, update_key, limit)
     return AsynchronousLearners(replicas, source, progress, lifecycle, watch)
 
 
@@ -132,9 +133,8 @@ def make_host_replay(setup: TrainingSetup, update_key: Array, saved: Arrays | No
     if not isinstance(agent, ReplayAgent):
         return None
     shapes = trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length)
-    replay = HostReplay(
-        agent, HostReplayMesh(devices_of(plan.learner)), update_key, LocalExperience(agent.data, shapes)
-    )
+    experience = LocalExperience(agent.data, shapes, setup.config.stall_timeout_seconds)
+    replay = HostReplay(agent, HostReplayMesh(devices_of(plan.learner)), update_key, experience)
     if saved is not None and holds_replay(saved):
         replay.restore(restore_buffer(buffer_shapes(agent.data, shapes), saved))
     return replay

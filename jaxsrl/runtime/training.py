@@ -1,6 +1,7 @@
 """What every kind of training shares: resuming, saving, records, the report, and an orderly end."""
 
 import abc
+import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ from jaxsrl.runtime.progress import (
     without_rows,
 )
 from jaxsrl.runtime.reporter import AnyLearner, Reporter
+from jaxsrl.runtime.watchdog import Watchdog
 
 NOT_FINITE_BATCH = "not_finite_batch.npz"
 
@@ -103,6 +105,7 @@ class Training(abc.ABC):
         self._checkpoints = CheckpointStore(setup.directory.checkpoints, self.config.keep_checkpoints)
         self._saved_update = -1
         self._reporter: Reporter | None = None
+        self._watchdog = Watchdog(self.stall_seconds(), self.counts, self.waits, setup.directory.log)
 
     @abc.abstractmethod
     def begin(self, arrays: Arrays | None) -> int:
@@ -119,6 +122,43 @@ class Training(abc.ABC):
     @abc.abstractmethod
     def learn(self, sinks: Sinks) -> AnyLearner:
         """Trains until the budget is spent or the lifecycle stops."""
+
+    def stall_seconds(self) -> float:
+        """Returns the longest time in which nothing may happen."""
+        return self.config.stall_timeout_seconds
+
+    def counts(self) -> dict[str, float]:
+        """Returns counts that grow while the run makes progress; from any thread, without a wait."""
+        reporter = self._reporter
+        return {} if reporter is None else {"updates": reporter.num_updates, "saved": reporter.checkpoint_update}
+
+    def waits(self, is_waiting: bool) -> list[str]:
+        """Describes what the parts of a run wait for, one sentence each; from any thread, without a wait.
+
+        Args:
+            is_waiting: whether the learner waits for a trajectory. Otherwise it computes or writes.
+        """
+        if self._reporter is None:
+            return ["the environments, policies and learner have not started"]
+        number = self._reporter.num_updates
+        return [
+            f"the learner waits for the trajectory of update {number + 1}"
+            if is_waiting
+            else f"the learner has not finished update {number + 1}, or what it writes before that update"
+        ]
+
+    def stops(self) -> bool:
+        """Returns whether there is to be no other update; called wherever the main thread waits.
+
+        Raises:
+            StalledError: nothing has happened for too long.
+        """
+        self._watchdog.check()
+        return self.should_stop()
+
+    def should_stop(self) -> bool:
+        """Whether there is to be no other update."""
+        return self.lifecycle.should_stop()
 
     def episode_timings(self) -> dict[str, float]:
         """Wall-clock seconds of the last episodes, which no two runs share; empty where they are not known."""
@@ -138,24 +178,25 @@ class Training(abc.ABC):
     def train(self) -> RunReport:
         """Resumes or begins, and trains."""
         first = self.begin(self._restore())
+        self.setup.directory.record(self.setup.identity, plan_to_json(self.setup.plan))
         if first >= self.config.num_updates:
             self.setup.directory.log("already complete")
             return self.report(self.finished_state(), first, 0.0)
         started = time.perf_counter()
         sinks = self.make_sinks(first)
-        try:
-            with stop_on_signals(self.on_signal, self.config.grace_seconds):
+        with stop_on_signals(self.on_signal, self.config.grace_seconds), self._watchdog.watching():
+            try:
                 learner = self.learn(sinks)
                 self.lifecycle.raise_error()
                 if learner.num_updates > max(first, self._saved_update):
                     self.save(learner, must=True)
                 self.write_record()
-        finally:
-            try:
-                self.lifecycle.join()
             finally:
-                self.close()
-                sinks.close()
+                try:
+                    self.lifecycle.join()
+                finally:
+                    self.close()
+                    sinks.close()
         return self.report(learner.state, learner.num_updates, time.perf_counter() - started)
 
     def report_on(self, reporter: Reporter, first: int) -> None:
@@ -177,7 +218,6 @@ class Training(abc.ABC):
         """Writes a record now."""
         if self._reporter is not None:
             self._reporter.write({**self.episode_metrics(), **self.episode_timings()})
-        self.setup.directory.record(self.setup.identity, plan_to_json(self.setup.plan))
 
     def save(self, learner: AnyLearner, must: bool = False) -> None:
         """Writes a checkpoint of this moment.
@@ -215,7 +255,8 @@ class Training(abc.ABC):
         """Tells the log, and the terminal unless it is to be quiet."""
         self.setup.directory.log(line)
         if not self.setup.quiet:
-            print(line, flush=True)  # noqa: T201
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                print(line, flush=True)  # noqa: T201
 
     def finite_watch(self) -> FiniteWatch:
         """What looks after updates that are not finite; a batch of too many in a row is written into the run's directory."""
