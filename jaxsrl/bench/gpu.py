@@ -1,75 +1,147 @@
-"""`make gpu`: the tests and benchmarks that need an accelerator, in one command, recorded in docs/benchmarks.md."""
+"""`make gpu`: the tests and benchmarks that need an accelerator, in one command, recorded in docs/benchmarks.md.
+
+Items are the tests in tests/gpu. A file of them runs in a process of its own, and this process never uses the accelerator. A
+failing item, or one that ends its process, is a row too, and the others still run. The whole has one deadline.
+"""
 
 import datetime
-import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 _TABLE = Path("docs/benchmarks.md")
+_ITEMS = Path("tests/gpu")
+_FILES = (
+    "test_exactness.py",
+    "test_processes.py",
+    "test_calls.py",
+    "test_speed.py",
+    "test_device.py",
+)  # what matters most first
+_SECONDS = 480.0
+_ITEM_SECONDS = 150
+_END_SECONDS = 10.0
+_DEVICE = """
+import jax, os
+devices = jax.local_devices()
+kind = f"{len(devices)} x {devices[0].device_kind}, {len(os.sched_getaffinity(0))} cores, jax {jax.__version__}"
+print(devices[0].platform, kind, sep="|")
+"""
 
 
 def bench_gpu() -> None:
-    """Runs everything and appends rows with the hardware; says so and returns where there is no accelerator."""
-    import jax
+    """Runs all items and appends their rows to the table; without an accelerator it only says so.
 
-    device = jax.local_devices()[0]
-    if device.platform == "cpu":
+    Raises:
+        SystemExit: with status 1, if an item failed.
+    """
+    environment = {**os.environ, "JAX_PLATFORMS": os.environ.get("JAXSRL_GPU_PLATFORMS", "")}
+    found = subprocess.run(
+        [sys.executable, "-c", _DEVICE], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    platform, hardware = found.stdout.strip().splitlines()[-1].split("|")
+    if platform == "cpu":
         print("no accelerator here: jax sees only the CPU; nothing to run (install jaxsrl[cuda] or jaxsrl[tpu])")  # noqa: T201
         return
-    # Unlike the CPU tests, these must see the accelerator; jax gives it to one process at a time by preallocation.
-    environment = {**os.environ, "JAX_PLATFORMS": "", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu"]
-    status = subprocess.run(command, env=environment, check=False, timeout=240).returncode
-    if status != 0:
-        sys.exit(status)
-    hardware = f"{len(jax.local_devices())} x {device.device_kind}, {len(os.sched_getaffinity(0))} cores, jax {jax.__version__}"
-    rows = [_pool_row(_pool_result(), hardware), *(_row(result, hardware) for result in _results())]
-    _TABLE.parent.mkdir(exist_ok=True)
+    ended = run_items([_ITEMS / name for name in _FILES], time.time() + _SECONDS, environment)
+    rows = table_rows(ended, f"{datetime.date.today()} | {hardware}")
     with open(_TABLE, "a") as file:
         file.writelines(rows)
-    print("".join(rows) + f"appended to {_TABLE}")  # noqa: T201
+    failed = [item["ended"] for item in ended if item["outcome"] == "failed"]
+    print("".join(rows) + f"{len(ended)} items, {len(failed)} failed: appended to {_TABLE}")  # noqa: T201
+    if failed:
+        sys.exit(1)
 
 
-def _results() -> list[dict[str, Any]]:
-    from agents.networks.config import NetworkConfig
-    from envpool_bridge.adapters.environment import EnvConfig
-    from jaxsrl.bench.train import bench_train
+def run_items(files: Sequence[Path], deadline: float, environment: dict[str, str]) -> list[dict[str, Any]]:
+    """Runs every item of the files, each file in a process, again without the item that ended it.
 
-    workers = _num_workers()
-    results = [bench_train(workers=workers, num_envs=64 * workers, env_steps=4_000_000)]
-    if importlib.util.find_spec("ale_py") and importlib.util.find_spec("cv2"):
-        pong = EnvConfig("ALE/Pong-v5", suite="atari")
-        network = NetworkConfig("nature_cnn", (512,), "relu")
-        results.append(bench_train(workers, 16 * workers, env_steps=300_000, env=pong, network=network))
-    return results
+    Args:
+        files: of tests.
+        deadline: of all, as `time.time()` counts.
+        environment: of the processes.
+
+    Returns:
+        What each item reported: its id under "ended", outcome ("passed", "failed", "skipped"), message, rows and seconds.
+    """
+    found: list[dict[str, Any]] = []
+    for file in files:
+        here: list[dict[str, Any]] = []
+        while True:
+            reported, status = _run_once(file, [item["ended"] for item in here], deadline, environment)
+            collected = next((line["collected"] for line in reported if "collected" in line), None)
+            ended = {line["ended"]: line for line in reported if "ended" in line}
+            here += ended.values()
+            if not collected:
+                here.append(
+                    _ended(str(file), "failed", f"items could not be collected: pytest ended with status {status}")
+                )
+                break
+            left = [name for name in collected if name not in ended]
+            if not left:
+                break
+            started = [line["started"] for line in reported if "started" in line]
+            if time.time() >= deadline:
+                here += [_ended(name, "skipped", "not run: no time was left") for name in left if name not in started]
+            lost = [name for name in left if name in started]
+            here += [_ended(name, "failed", f"its process ended with status {status}") for name in lost]
+            if time.time() >= deadline or not lost or len(lost) == len(left):
+                break
+        found += here
+    return found
 
 
-def _pool_result() -> dict[str, Any]:
-    # In a process of its own: AsyncVectorEnv forks, which a process that has begun to use jax must not do.
-    command = [sys.executable, "-m", "jaxsrl.cli", "bench", "pool", "--workers", str(_num_workers()), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return json.loads(done.stdout.splitlines()[-1])
+def _run_once(
+    file: Path, without: Sequence[str], deadline: float, environment: dict[str, str]
+) -> tuple[list[dict[str, Any]], int]:
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.jsonl"
+        # Processes that items start use the accelerator too.
+        told = {"JAXSRL_GPU_REPORT": str(report), "JAXSRL_GPU_DEADLINE": str(deadline - _END_SECONDS)}
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", str(file), "--timeout", str(_ITEM_SECONDS)]
+        command += [f"--deselect={name}" for name in without]
+        process = subprocess.Popen(
+            command, env={**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **told}, start_new_session=True
+        )
+        try:
+            status = process.wait(max(1.0, deadline - time.time()))
+        except subprocess.TimeoutExpired:
+            status = -signal.SIGKILL
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        lines = report.read_text().splitlines() if report.exists() else []
+    return [json.loads(line) for line in lines], status
 
 
-def _num_workers() -> int:
-    return max(2, len(os.sched_getaffinity(0)) - 2)
+def _ended(name: str, outcome: str, message: str) -> dict[str, Any]:
+    return {"ended": name, "outcome": outcome, "message": message, "rows": [], "seconds": 0.0}
 
 
-def _pool_row(result: dict[str, Any], hardware: str) -> str:
-    size = f"{result['workers']} workers x {result['envs_per_worker']} envs"
-    speed = f"{result['env_steps_per_second']:,.0f} env steps/s ({result['frames_per_second']:,.0f} frames/s)"
-    ratios = (
-        f"{result['ratio_to_limit']:.2f} of bare processes, {result['ratio_to_async_vector_env']:.1f} x AsyncVectorEnv"
-    )
-    return f"| {datetime.date.today()} | {hardware} | pool {result['env_id']}: {size} | {speed} | {ratios} |\n"
+def table_rows(ended: Sequence[dict[str, Any]], begin: str) -> list[str]:
+    """Returns the rows of the table: those that an item measured, or one with its outcome.
 
-
-def _row(result: dict[str, Any], hardware: str) -> str:
-    size = f"{result['workers']} workers, {result['num_envs']} rows, T={result['rollout_length']}, {result['network']}"
-    waits = ", ".join(f"{part} {result[f'wait_share_{part}']:.0%}" for part in ("environment", "inference", "learner"))
-    speed = f"{result['env_steps_per_second']:,.0f} env steps/s ({result['frames_per_second']:,.0f} frames/s)"
-    return f"| {datetime.date.today()} | {hardware} | train {result['env_id']}: {size} | {speed} | waits: {waits} |\n"
+    Args:
+        ended: of `run_items`.
+        begin: the first cells, date and hardware.
+    """
+    rows: list[str] = []
+    for item in ended:
+        name = item["ended"].split("::", 1)[-1].removeprefix("test_").replace("_", " ")
+        cells = [*item["rows"]]
+        if item["outcome"] == "failed":
+            cells.append([name, f"failed: {item['message']}", ""])
+        elif item["outcome"] == "skipped":
+            cells.append([name, item["message"], ""])
+        elif not cells:
+            cells.append([name, "passed", f"{item['seconds']:.0f} s"])
+        rows += ["| " + " | ".join([begin, *(str(cell).replace("|", "/") for cell in each)]) + " |\n" for each in cells]
+    return rows

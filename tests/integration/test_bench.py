@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 import jaxsrl.bench.cold_call
-import jaxsrl.bench.gpu
 import jaxsrl.bench.plans
 import jaxsrl.bench.pool
 import jaxsrl.bench.sleep
@@ -27,16 +26,6 @@ from jaxsrl.bench.pool import bench_pool
 from jaxsrl.bench.recurrent import bench_recurrent
 from jaxsrl.bench.sleep import SleepBench, bench_sleep
 from jaxsrl.bench.train import bench_train
-
-POOL = {
-    "env_id": "CartPole-v1",
-    "workers": 2,
-    "envs_per_worker": 64,
-    "env_steps_per_second": 1234567.0,
-    "frames_per_second": 1234567.0,
-    "ratio_to_limit": 0.756,
-    "ratio_to_async_vector_env": 19.24,
-}
 
 
 def test_a_short_training_run_is_measured(capsys):
@@ -156,24 +145,6 @@ def test_busy_processes_end_with_a_process_that_is_killed():
     while Path(f"/proc/{child}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_rows_have_the_columns_of_the_table_they_are_appended_to():
-    train = bench_row()
-    pool = jaxsrl.bench.gpu._pool_row(POOL, "1 x H")
-    assert train.count("|") == pool.count("|") == 6
-    assert train.endswith("|\n")
-    assert pool.endswith(
-        "| pool CartPole-v1: 2 workers x 64 envs | 1,234,567 env steps/s (1,234,567 frames/s) | "
-        "0.76 of bare processes, 19.2 x AsyncVectorEnv |\n"
-    )
-
-
-def bench_row():
-    shares = {f"wait_share_{part}": 0.5 for part in ("environment", "inference", "learner")}
-    names = {"env_id": "CartPole-v1", "workers": 2, "num_envs": 128, "rollout_length": 32, "network": "mlp"}
-    result = {**names, **shares, "env_steps_per_second": 10.0, "frames_per_second": 40.0}
-    return jaxsrl.bench.gpu._row(result, "1 x H")
 
 
 def test_every_named_policy_is_measured_with_what_it_needs_to_be_itself(monkeypatch):

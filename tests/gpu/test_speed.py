@@ -1,0 +1,83 @@
+"""Speed of whole runs: the pool, PPO on CartPole and Pong, where acting is best, how long a learner waits for samples."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from agents.networks.config import NetworkConfig
+from envpool_bridge.adapters.environment import EnvConfig
+from jaxsrl.bench.train import bench_train
+from tests.gpu.conftest import DRY
+from tests.gpu.test_processes import command, ends
+
+pytestmark = pytest.mark.gpu
+WORKERS = 2 if DRY else max(2, len(os.sched_getaffinity(0)) - 2)
+ATARI = bool(importlib.util.find_spec("ale_py") and importlib.util.find_spec("cv2"))
+
+
+def cells(result):
+    waits = ", ".join(f"{part} {result[f'wait_share_{part}']:.0%}" for part in ("environment", "inference", "learner"))
+    call = f"{result['inference_batch_rows']:.0f} rows a call, {result['inference_latency_ms']:.2f} ms"
+    speed = f"{result['env_steps_per_second']:,.0f} env steps/s ({result['frames_per_second']:,.0f} frames/s)"
+    return speed, f"waits: {waits}; {call}"
+
+
+def size_of(result):
+    return f"{result['workers']} workers, {result['num_envs']} rows, T={result['rollout_length']}, {result['network']}"
+
+
+@pytest.mark.seconds(45)
+def test_the_pool(row):
+    # In a process of its own: AsyncVectorEnv forks, which a process that has begun to use jax must not do.
+    arguments = [sys.executable, "-m", "jaxsrl.cli", "bench", "pool", "--workers", str(WORKERS), "--json"]
+    arguments += ["--seconds", "0.2", "--rounds", "1"] if DRY else []
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
+    result = json.loads(done.stdout.splitlines()[-1])
+    row(
+        f"pool {result['env_id']}: {result['workers']} workers x {result['envs_per_worker']} envs",
+        f"{result['env_steps_per_second']:,.0f} env steps/s",
+        f"{result['ratio_to_limit']:.2f} of bare processes, {result['ratio_to_async_vector_env']:.1f} x AsyncVectorEnv",
+    )
+
+
+@pytest.mark.seconds(30)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("on the device", {}),
+        ("on the device, lanes merged", {"inference_batching": "merged"}),
+        ("on the host beside it", {"inference_platform": "cpu"}),
+    ],
+    ids=["device", "merged", "host"],
+)
+def test_training_on_cartpole_by_where_acting_is(name, changes, row, size):
+    steps = size(3_000_000, 30_000)
+    result = bench_train(workers=WORKERS, num_envs=size(64, 8) * WORKERS, env_steps=steps, changes=changes)
+    row(f"train CartPole-v1, acting {name}: {size_of(result)}", *cells(result))
+
+
+@pytest.mark.seconds(60)
+@pytest.mark.parametrize("changes", [{}, {"inference_platform": "cpu"}], ids=["device", "host"])
+def test_training_on_pong(changes, row, size):
+    if not ATARI:
+        pytest.skip("not run: ale_py or cv2 is not installed")
+    pong, network = EnvConfig("ALE/Pong-v5", suite="atari"), NetworkConfig("nature_cnn", (size(512, 16),), "relu")
+    steps = size(300_000, 600)
+    result = bench_train(WORKERS, size(16, 2) * WORKERS, env_steps=steps, env=pong, network=network, changes=changes)
+    where = "host" if changes else "device"
+    row(f"train ALE/Pong-v5, acting on the {where}: {size_of(result)}", *cells(result))
+
+
+@pytest.mark.seconds(40)
+def test_samples_are_ready_before_the_learner_asks(row, size, tmp_path):
+    flags = ("--run.num-envs", "16", "--run.num-env-workers", "2", "--run.log-every-seconds", "1")
+    steps = ("--run.env-steps", str(size(60_000, 3_000)), "--run.replay-on", "host")
+    status, output = ends(command("rainbow_cartpole", tmp_path, *flags, *steps))
+    assert status == 0, output[-1000:]
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    found = {name: value for name, value in last.items() if "sample_wait" in name or name.startswith("speed/")}
+    row("rainbow_cartpole, replay on the host", ", ".join(f"{name} {value:,.3g}" for name, value in found.items()))

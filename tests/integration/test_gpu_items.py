@@ -1,0 +1,119 @@
+"""`make gpu` runs every item by itself, reports each, and ends in time; the items' code runs without an accelerator."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import jaxsrl.bench.gpu
+from jaxsrl.bench.gpu import run_items, table_rows
+
+ROOT = Path(__file__).parents[2]
+MARK = "import os, time\nimport pytest\npytestmark = pytest.mark.gpu\n"
+ENVIRONMENT = {**os.environ, "JAXSRL_GPU_DRY": "1"}
+
+
+def files(directory: Path, **sources: str) -> list[Path]:
+    shutil.copy(ROOT / "tests" / "gpu" / "conftest.py", directory / "conftest.py")
+    for name, source in sources.items():
+        (directory / f"test_{name}.py").write_text(MARK + source)
+    return [directory / f"test_{name}.py" for name in sources]
+
+
+def test_items_that_fail_or_end_their_process_are_rows_and_the_others_run(tmp_path):
+    found = files(
+        tmp_path,
+        one="""
+def test_first(row): row("what", "5 ms", "a | b")
+def test_fails(): assert 1 == 2, "not equal"
+def test_dies(): os._exit(7)
+def test_after(): pass
+def test_needs_two(): pytest.skip("needs several devices")
+@pytest.mark.seconds(1e9)
+def test_long(): raise AssertionError("never started")
+""",
+        two="def test_other(size, row): row('size', size(10, 1))\n",
+    )
+    ended = run_items(found, time.time() + 300, ENVIRONMENT)
+    rows = [line.split(" | ", 1)[1].rstrip(" |\n") for line in table_rows(ended, "today")]
+    outcomes = {item["ended"].split("::")[1]: item["outcome"] for item in ended}
+    assert outcomes == {
+        "test_first": "passed",
+        "test_fails": "failed",
+        "test_dies": "failed",
+        "test_after": "passed",
+        "test_needs_two": "skipped",
+        "test_long": "skipped",
+        "test_other": "passed",
+    }
+    assert "what | 5 ms | a / b" in rows
+    assert any(line.startswith("fails | failed: ") and "not equal" in line for line in rows)
+    assert "dies | failed: its process ended with status 7" in rows
+    assert any(line.startswith("after | passed") for line in rows)
+    assert any(line.startswith("long | not run: it needs 1000000000.0 s") for line in rows)
+    assert "size | 1" in rows
+
+
+def test_an_item_that_hangs_is_killed_at_the_deadline_and_those_after_it_are_not_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(jaxsrl.bench.gpu, "_END_SECONDS", -1e9)  # no item is skipped because of the time it needs
+    (file,) = files(tmp_path, hangs="def test_hangs(): time.sleep(3600)\ndef test_never(): pass\n")
+    _, status = jaxsrl.bench.gpu._run_once(file, (), time.time() + 15, ENVIRONMENT)
+    assert status == -signal.SIGKILL
+
+    lines = [{"collected": ["f::test_hangs", "f::test_never"]}, {"started": "f::test_hangs"}]
+    monkeypatch.setattr(jaxsrl.bench.gpu, "_run_once", lambda *_: (lines, -9))
+    ended = run_items([file], time.time() - 1, ENVIRONMENT)
+    assert {item["ended"]: (item["outcome"], item["message"]) for item in ended} == {
+        "f::test_never": ("skipped", "not run: no time was left"),
+        "f::test_hangs": ("failed", "its process ended with status -9"),
+    }
+
+
+def test_a_file_that_cannot_be_imported_is_a_failed_item(tmp_path):
+    (ended,) = run_items(files(tmp_path, broken="import no_such_module\n"), time.time() + 300, ENVIRONMENT)
+    assert ended["outcome"] == "failed"
+    assert "could not be collected" in ended["message"]
+
+
+def test_failures_are_the_exit_status_and_all_rows_are_appended(tmp_path, monkeypatch, capsys):
+    table = tmp_path / "benchmarks.md"
+    table.write_text("| date | hardware | what | result | notes |\n|---|---|---|---|---|\n")
+    items = [
+        {"ended": "f::test_a_b", "outcome": "passed", "message": "", "rows": [], "seconds": 3.2},
+        {"ended": "f::test_c", "outcome": "failed", "message": "it broke", "rows": [["c", "4 ms", ""]], "seconds": 0.1},
+    ]
+    monkeypatch.setattr(jaxsrl.bench.gpu, "_TABLE", table)
+    monkeypatch.setattr(jaxsrl.bench.gpu, "_DEVICE", "print('gpu|1 x H')")
+    monkeypatch.setattr(jaxsrl.bench.gpu, "run_items", lambda *_: items)
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.bench.gpu.bench_gpu()
+    assert ended.value.code == 1
+    lines = table.read_text().splitlines()[2:]
+    assert [line.split(" | ")[1:] for line in lines] == [
+        ["1 x H", "a b", "passed", "3 s |"],
+        ["1 x H", "c", "4 ms", " |"],
+        ["1 x H", "c", "failed: it broke", " |"],
+    ]
+    assert all(line.count("|") == 6 for line in lines)
+    assert "2 items, 1 failed" in capsys.readouterr().out
+
+
+def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "--timeout", "600", "-q", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200, check=False)
+
+
+def test_items_about_single_calls_run_without_an_accelerator():
+    done = dry_run("-k", "test_calls")
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+@pytest.mark.slow
+def test_all_items_run_without_an_accelerator():
+    done = dry_run()
+    assert done.returncode == 0, done.stdout[-6000:]
