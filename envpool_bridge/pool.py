@@ -14,7 +14,8 @@ import numpy as np
 
 from envpool_bridge import failpoint
 from envpool_bridge import segment as shared_segment
-from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset, ResetRequest
+from envpool_bridge.adapters.function_source import AnyEnv, as_source
+from envpool_bridge.adapters.rows import GymnasiumReset, ResetRequest
 from envpool_bridge.doorbell import Doorbell, Waiter
 from envpool_bridge.errors import PoolClosedError
 from envpool_bridge.heartbeat import Progress, WorkerBoard
@@ -91,7 +92,7 @@ class EnvPool:
 
     def __init__(
         self,
-        source: EnvSource,
+        source: AnyEnv,
         shape: PoolShape,
         options: PoolOptions | None = None,
         *,
@@ -102,7 +103,7 @@ class EnvPool:
         """Reserves the shared memory and begins to start the workers.
 
         Args:
-            source: makes the environments; must be picklable.
+            source: makes the environments, or a function that makes one; must be picklable by cloudpickle.
             shape: how rows are divided.
             options: where the rows belong and what is done with them; the defaults if None.
             extras: what the agent's `act` adds to each step.
@@ -113,7 +114,8 @@ class EnvPool:
             UserError: the source cannot be sent to workers.
             SegmentTooLargeError: /dev/shm is too small.
         """
-        self._source, self._main_path = pickle_source(source)
+        source = as_source(source)
+        self._source = pickle_source(source)
         self.spec = spec or source.spec()
         self.shape = shape
         self._layout = make_layout(self.spec, shape, extras or {}, agent_state)
@@ -211,7 +213,6 @@ class EnvPool:
             run_id=self._segment.run_id,
             worker=-1,
             source=self._source,
-            main_path=self._main_path,
             run_seed=options.run_seed,
             keep_infos=options.keep_infos,
             resets=(),

@@ -14,7 +14,6 @@ import pickle
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from multiprocessing.spawn import import_main_path
 
 MAX_DESCRIPTORS = 16
 _GO = b"go"
@@ -60,17 +59,16 @@ class Spare:
         self._connection.close()
 
 
-def note_source(source: bytes, local_policy: bytes, main_path: str) -> int:
+def note_source(source: bytes, local_policy: bytes) -> int:
     """A descriptor of memory that says what to prepare for.
 
     Args:
         source: pickled EnvSource.
         local_policy: pickled MakeLocalPolicy; b"" without.
-        main_path: the user's script, if the source refers to it.
     """
     descriptor = os.memfd_create("what a spare worker prepares for")
     with open(os.dup(descriptor), "wb") as file:
-        pickle.dump((source, local_policy, main_path), file)
+        pickle.dump((source, local_policy), file)
     return descriptor
 
 
@@ -96,12 +94,10 @@ def prepare_and_wait(connection: socket.socket, note: int, main: Callable[[Seque
         main: body of a worker.
     """
     size = os.fstat(note).st_size
-    source, local_policy, main_path = pickle.loads(os.pread(note, size, 0))
+    source, local_policy = pickle.loads(os.pread(note, size, 0))
     os.close(note)
     if local_policy:  # first, as in ActingWorker
         pickle.loads(local_policy)
-    if main_path:
-        import_main_path(main_path)
     before = set(sys.modules)
     pickle.loads(source).spec()  # makes an environment: whatever that imports
     connection.send(json.dumps(_harmless([name for name in sys.modules if name not in before])).encode())

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.spawn import import_main_path
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import numpy as np
 from envpool_bridge import failpoint, garbage, segment
 from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset, ResetRequest, first_rows, step_rows
 from envpool_bridge.doorbell import Doorbell, Waiter
-from envpool_bridge.errors import UserError
 from envpool_bridge.heartbeat import Progress, WorkerBoard
 from envpool_bridge.journal import Journal, JournaledRows, environment_name
 from envpool_bridge.layout import SlotLayout
@@ -48,7 +46,6 @@ class WorkerConfig:
         run_id: the segment's.
         worker: index of this worker.
         source: pickled EnvSource.
-        main_path: the user's script, if `source` refers to it; "" otherwise.
         run_seed: seed of the run, or None for Gymnasium's own seeding.
         keep_infos: whether to send the environments' infos to the parent.
         resets: first reset of each part this worker serves; () once all of them have begun.
@@ -67,7 +64,6 @@ class WorkerConfig:
     run_id: bytes
     worker: int
     source: bytes
-    main_path: str
     run_seed: int | None
     keep_infos: bool
     resets: Sequence[ResetRequest]
@@ -157,7 +153,7 @@ class Worker:
         self._board = WorkerBoard(shape, board)
         self._recovery = Recovery(config.worker, shape, self._slots, self._counters, self._board)
         self._seed_global_generators()
-        source = _load_source(config)
+        source: EnvSource = pickle.loads(config.source)
         self._parts: list[Part] = []
         for part in shape.parts_of_worker(config.worker):
             rows = self._make_rows(source, part)
@@ -316,26 +312,6 @@ class Worker:
             wanted, request = self._connection.recv()
             self._pending_resets[wanted] = request
         return self._pending_resets.pop(part)
-
-
-def _load_source(config: WorkerConfig) -> EnvSource:
-    """Returns the environments' source, after the import of the user's script if the source refers to it."""
-    if config.main_path:
-        try:
-            import_main_path(config.main_path)
-        except BaseException as error:
-            raise UserError(
-                f"a worker process could not import {config.main_path}, which defines the environment: put what the script runs "
-                f'below `if __name__ == "__main__":`, or define the environment in a module of its own. The import raised '
-                f"{type(error).__name__}: {error}"
-            ) from error
-    try:
-        return pickle.loads(config.source)
-    except AttributeError as error:
-        raise UserError(
-            f"a worker process cannot find the environment ({error}): define it at the top level of a module or of the script, "
-            f'outside `if __name__ == "__main__":`'
-        ) from error
 
 
 def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> Worker:

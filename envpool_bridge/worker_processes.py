@@ -3,15 +3,17 @@
 import contextlib
 import logging
 import os
-import pickle
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
+import cloudpickle
+
+from envpool_bridge.function_name import function_name
 from envpool_bridge.adapters.rows import EnvSource, ResetRequest
 from envpool_bridge.channel import Channel
 from envpool_bridge.doorbell import Doorbell
@@ -28,49 +30,23 @@ _STACK_SECONDS = 0.3
 _MAX_STACK_BYTES = 20_000
 
 
-def pickle_source(source: EnvSource) -> tuple[bytes, str]:
-    """The source as bytes for the workers, and the path of the user's script if it is defined there ("" if not).
+def pickle_source(source: EnvSource) -> bytes:
+    """Returns the source as bytes for the workers, which never import the user's script.
 
-    In an interactive session (a notebook, a prompt) there is no script that a worker could import: what is defined there travels
-    by value, with the globals that it uses.
+    What modules define travels by name. Lambdas, closures, and what the script or an interactive session defines travel by value,
+    with the globals that they use.
 
     Raises:
-        UserError: it cannot be sent to another process, or this is such a process, which imports the script.
+        UserError: it cannot be sent to another process.
     """
-    imported = sys.modules.get("__mp_main__")  # the script, while and after a worker process imports it
-    if imported is not None and imported is not sys.modules["__main__"]:
-        raise UserError(
-            'environments started while a process imports the script: put what the script runs below `if __name__ == "__main__":`'
-        )
-    path = getattr(sys.modules["__main__"], "__file__", None)
-    advice = "define the environment function at the top level of a module (no lambda, no nested function)"
     try:
-        data = pickle.dumps(source)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        if path is None:
-            return _pickle_by_value(source), ""
-        raise UserError(f"the environment cannot be sent to worker processes ({error}): {advice}") from error
-    if b"__main__" not in data:
-        return data, ""
-    return (_pickle_by_value(source), "") if path is None else (data, os.path.abspath(path))
-
-
-def _pickle_by_value(source: EnvSource) -> bytes:
-    import cloudpickle  # only where somebody works interactively
-
-    try:
-        data = cloudpickle.dumps(source)
+        return cloudpickle.dumps(source)
     except Exception as error:  # of whatever the environment's globals are
+        make_env: Any = getattr(source, "make_env", type(source))
         raise UserError(
-            f"the environment, which is defined in this interactive session, cannot be sent to worker processes ({error}): "
-            "make what it uses inside its methods, or define it in a module"
+            f"the environment of {function_name(make_env)} cannot be sent to worker processes ({type(error).__name__}: {error}): "
+            "create what it uses inside the function or the environment's methods, or define it in a module"
         ) from error
-    if b"__main__:" in data:  # an entry point by name, which a worker would look up in its own main module
-        raise UserError(
-            "the environment is registered by a name in this interactive session, where no worker can find it: "
-            "register the class itself, gymnasium.register(id, MyEnv)"
-        )
-    return data
 
 
 class _Process:
@@ -189,7 +165,7 @@ class WorkerProcesses:
         Raises:
             BridgeError: the fork server is gone.
         """
-        note = note_source(config.source, config.local_policy, config.main_path)
+        note = note_source(config.source, config.local_policy)
         try:
             self._server.prepare(note)
         finally:

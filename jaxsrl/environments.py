@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from envpool_bridge.adapters.environment import JAX_SUITES, EnvConfig
+from envpool_bridge.adapters.function_source import AnyEnv, as_source
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.jax_envs.cartpole import CartPole
@@ -15,12 +16,17 @@ from jaxsrl.jax_envs.rows import JaxSource
 _OWN = {"CartPole-v1": CartPole}
 
 
-def source_of(config: EnvConfig) -> EnvSource:
-    """The source of the environment's rows, for plans that step environments on the CPU.
+def source_of(config: EnvConfig | AnyEnv) -> EnvSource:
+    """Returns the source of the environment's rows, for plans that step environments on the CPU.
+
+    Args:
+        config: names the environment; or a function that makes one of Gymnasium or PettingZoo.
 
     Raises:
         UserError: unknown id, bad kwargs, a package that is not installed, or a setting that the suite does not have.
     """
+    if not isinstance(config, EnvConfig):
+        return as_source(config)
     if config.suite == "smax":
         from jaxsrl.jax_envs.smax_parallel import smax_source
 

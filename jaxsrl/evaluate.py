@@ -1,14 +1,13 @@
 """Evaluation: exactly N whole episodes of fixed parameters, in this process, the same for the same seed."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import gymnasium
 import jax
 import numpy as np
 
 from agents.api import AnyAgent, Mode, Params
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.adapters.function_source import AnyEnv, as_source
 from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset, StepRows, first_rows, step_rows
 from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape, num_frames
@@ -20,8 +19,6 @@ from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.inline_dispatch import dispatch_inline
 from jaxsrl.learner.mesh import on_device
-
-MakeEnv = EnvSource | Callable[[], gymnasium.Env]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +41,12 @@ class EvaluationReport:
     seed: int
     greedy: bool
     agent_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+
+    def __repr__(self) -> str:
+        return (
+            f"EvaluationReport({self.env_id!r}, {len(self.returns)} episodes, mean_return={self.mean_return:.4g}, "
+            f"std_return={self.std_return:.4g}, mean_length={np.mean(self.lengths):.4g}, seed={self.seed}, greedy={self.greedy})"
+        )
 
     @property
     def mean_return(self) -> float:
@@ -72,15 +75,10 @@ class EvaluationReport:
         }
 
 
-def as_source(make_env: MakeEnv) -> EnvSource:
-    """A source of rows from a source, or from a function that makes one Gymnasium environment."""
-    return make_env if hasattr(make_env, "make_rows") else GymnasiumSource(make_env)  # pyright: ignore
-
-
 def evaluate(
     agent: AnyAgent,
     params: Params,
-    make_env: MakeEnv,
+    make_env: AnyEnv,
     *,
     episodes: int = 100,
     seed: int = 0,
@@ -94,7 +92,7 @@ def evaluate(
     Args:
         agent: whose `act` to use.
         params: of the agent.
-        make_env: the environment.
+        make_env: a source of rows, or a function that makes one environment.
         episodes: how many.
         seed: of environments and actions; independent of training's seeds.
         mode: greedy or sampled actions.

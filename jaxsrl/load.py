@@ -10,6 +10,7 @@ from agents.api import AnyAgent, Params
 from agents.catalog import AGENT_CONFIGS, AGENTS
 from agents.networks.config import NetworkConfig
 from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.adapters.function_source import AnyEnv
 from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.config import RunConfig, from_json
@@ -20,10 +21,12 @@ from jaxsrl.policies_config import PoliciesConfig, remade_agent
 from jaxsrl.runtime.progress import LEARNER, restore_state, state_to_arrays
 from jaxsrl.saved_run import read_saved_run
 
+_PETTINGZOO = ("pettingzoo/", "mpe2/")  # packages of environments
+
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What a checkpoint holds, ready to play.
+    """Agent, parameters and environment of a checkpoint.
 
     Attributes:
         agent: made from the saved configuration.
@@ -36,9 +39,9 @@ class Loaded:
         left_out: what did not fit, in words; "" if all did.
     """
 
-    agent: AnyAgent
-    params: Params
-    source: EnvSource
+    agent: AnyAgent = dataclasses.field(repr=False)
+    params: Params = dataclasses.field(repr=False)
+    source: EnvSource = dataclasses.field(repr=False)
     checkpoint: Path
     update: int
     run_directory: Path | None
@@ -46,20 +49,27 @@ class Loaded:
     left_out: str = ""
 
 
-def load_agent(path: Path, partial: bool = False) -> Loaded:
+def load_agent(
+    path: Path, partial: bool = False, env: EnvConfig | AnyEnv | None = None, trust_env: bool = False
+) -> Loaded:
     """Loads a run directory's newest good checkpoint, or one checkpoint directory.
 
     Args:
         path: of it.
         partial: take what fits where not all does; what does not is in `left_out`, and is as it begins.
+        env: plays instead of the environment that the checkpoint names; needed where that is a function.
+        trust_env: import the module that the id of the checkpoint's environment names, which runs its code.
 
     Raises:
-        UserError: the path is neither, or was saved by something that is not in the catalogue.
+        UserError: the path is neither, or was saved by something that is not in the catalogue; or the checkpoint's environment is
+            in a module of its own, and neither `env` nor `trust_env` is given.
         DamagedCheckpointError: the one checkpoint asked for is damaged.
     """
     dispatch_inline()
     saved = read_saved_run(path)
-    agent, source = rebuild(saved.metadata)
+    if env is None and not trust_env:
+        _validate_needs_no_module(saved.metadata)
+    agent, source = rebuild(saved.metadata, env)
     arrays, said = saved.arrays, ""
     if partial:
         arrays, left_out = what_fits(arrays, state_to_arrays(agent.init(jax.random.key(0)), with_replay=False), LEARNER)
@@ -69,11 +79,28 @@ def load_agent(path: Path, partial: bool = False) -> Loaded:
     return Loaded(agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems, said)
 
 
-def rebuild(metadata: dict[str, Any]) -> tuple[AnyAgent, EnvSource]:
-    """The agent and the environments that a checkpoint's metadata describe; of several policies, if it has them.
+def _validate_needs_no_module(metadata: dict[str, Any]) -> None:
+    """Raises a UserError if making the environment would import a module that the checkpoint names."""
+    env = metadata.get("experiment", {}).get("env")
+    env = env if isinstance(env, dict) else {}
+    name, suite = str(env.get("id", "")), env.get("suite", "gymnasium")
+    if ":" in name or (suite == "pettingzoo" and not name.startswith(_PETTINGZOO)):
+        raise UserError(
+            f"the environment of this checkpoint, {name!r}, is in a module whose code would be run: if you trust the checkpoint, "
+            f"use trust_env=True (--trust-env), or pass the environment, jaxsrl.load_agent(path, env=...)"
+        )
+
+
+def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> tuple[AnyAgent, EnvSource]:
+    """Returns the agent and the environments that a checkpoint's metadata describe; of several policies, if it has them.
+
+    Args:
+        metadata: of the checkpoint.
+        env: replaces the environment of the metadata.
 
     Raises:
-        UserError: the agent is not in the catalogue, or the experiment had other parts than the usual ones.
+        UserError: the agent is not in the catalogue, the experiment had other parts than the usual ones, or its environment is a
+            function and `env` is None.
     """
     name, saved = metadata.get("agent_name"), metadata.get("experiment", {})
     if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved):
@@ -81,7 +108,12 @@ def rebuild(metadata: dict[str, Any]) -> tuple[AnyAgent, EnvSource]:
             f"this checkpoint's agent {name!r} was composed in code: call jaxsrl.evaluate.evaluate(agent, params, "
             f"make_env) with jaxsrl.checkpoint.load_checkpoint instead (known agents: {', '.join(AGENTS)})"
         )
-    source = source_of(from_json(EnvConfig, saved["env"]))
+    if env is None and isinstance(saved["env"], str):
+        raise UserError(
+            f"the environment of this checkpoint is made by the function {saved['env']}, which a checkpoint does not contain: "
+            "pass it, jaxsrl.load_agent(path, env=function)"
+        )
+    source = source_of(from_json(EnvConfig, saved["env"]) if env is None else env)
     config = from_json(AGENT_CONFIGS[name], saved["agent"])
     config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_updates)
     network = from_json(NetworkConfig, saved["network"])

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from agents.api import AnyAgent, Mode, Params
+from envpool_bridge.adapters.function_source import AnyEnv, as_source
 from envpool_bridge.adapters.rendering import RenderingSource, rendering
 from envpool_bridge.errors import BadEnvOutputError, UserError
-from jaxsrl.evaluate import EvaluationReport, MakeEnv, as_source, evaluate
+from jaxsrl.evaluate import EvaluationReport, evaluate
 
 _PAUSE_SECONDS = 0.5
 _ENCODER_SECONDS = 60.0  # that the end of a file may take
@@ -19,7 +20,7 @@ _ENCODER_SECONDS = 60.0  # that the end of a file may take
 class Video:
     """A video of environments that is to be recorded; what stands against it is refused before anything is played."""
 
-    def __init__(self, make_env: MakeEnv, path: Path, episodes: int = 1) -> None:
+    def __init__(self, make_env: AnyEnv, path: Path, episodes: int = 1) -> None:
         """Of the environments of `make_env`, whole games where training's are changed for learning.
 
         Args:

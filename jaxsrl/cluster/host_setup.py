@@ -10,9 +10,7 @@ import jax
 import numpy as np
 
 from agents.api import Agent, AnyAgent, LearnerState, Params
-from envpool_bridge.adapters.rows import EnvSource, EpisodeReset
-from envpool_bridge.errors import UserError
-from envpool_bridge.worker_processes import pickle_source
+from envpool_bridge.adapters.rows import EpisodeReset
 from jaxsrl.params.shared import ParamsLayout
 from jaxsrl.runtime.source import SourceConfig
 
@@ -91,20 +89,6 @@ def acting_agent(agent: AnyAgent, params: Params) -> AnyAgent:
     shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params)]
     structure = jax.tree.structure(params)
     return agent._replace(init=partial(_init, structure, shapes), update=_learns_elsewhere)
-
-
-def require_importable(source: EnvSource) -> None:
-    """Refuses environments that only this process can make.
-
-    Raises:
-        UserError: they cannot be pickled, or are defined in the script that runs.
-    """
-    _, script = pickle_source(source)
-    if script:
-        raise UserError(
-            f"the environment is defined in {script}, which the nodes of a cluster do not run: put it into a module that "
-            f"can be imported on all of them"
-        )
 
 
 def _init(structure: Any, shapes: list[tuple[tuple[int, ...], Any]], key: Any) -> LearnerState:

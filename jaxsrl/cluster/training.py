@@ -6,11 +6,11 @@ import dataclasses
 import jax
 
 from agents.api import ReplayAgent
+from envpool_bridge.worker_processes import pickle_source
 from jaxsrl.agent_layout import agent_layout, trajectory_shapes
 from jaxsrl.checkpoint import Arrays
 from jaxsrl.cluster.bundles import with_hosts_on
 from jaxsrl.cluster.engine import Engine
-from jaxsrl.cluster.host_setup import require_importable
 from jaxsrl.cluster.parameters import layout_of
 from jaxsrl.cluster.place import OpenEngine
 from jaxsrl.cluster.remote_replay import RemoteExperience, RemoteReplayMesh
@@ -40,10 +40,10 @@ class ClusterTraining(HostTraining):
         """Nothing starts yet.
 
         Raises:
-            UserError: the environments are not to be had on other nodes.
+            UserError: the environments cannot be sent to other nodes.
         """
         super().__init__(setup)
-        require_importable(setup.source)
+        pickle_source(setup.source)  # raises here, not on a node
         self._open_engine = open_engine
         self._opened = contextlib.ExitStack()
         self._experience: RemoteExperience | None = None

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.api import Agent, AnyAgent
+from envpool_bridge.adapters.function_source import AnyEnv, as_source
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec, spec_to_dict
 from jaxsrl.cluster.place import place_of
@@ -13,7 +14,6 @@ from jaxsrl.config import RunConfig, to_json
 from jaxsrl.dataflow.plan import Plan
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.distributed.run import WholeRun, run_together, several
-from jaxsrl.evaluate import MakeEnv, as_source
 from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learning_agent import kept_bytes, learning_agent
@@ -36,7 +36,7 @@ def run_name(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> str:
 def run(
     plan: Plan,
     agent: AnyAgent,
-    make_env: MakeEnv,
+    make_env: AnyEnv,
     config: RunConfig,
     *,
     experiment: Any = None,
@@ -48,7 +48,7 @@ def run(
     Args:
         plan: from a distribution policy.
         agent: from `make_<algorithm>`.
-        make_env: a source of rows, or a function that makes one Gymnasium environment.
+        make_env: a source of rows, or a function that makes one environment.
         config: sizes, budget and directory; the plan was made from it.
         experiment: the dataclass tree that holds everything which changes the run; saved as config.json.
         spec: of the environment, if already known.

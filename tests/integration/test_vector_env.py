@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 import time
 from functools import partial
 
@@ -277,13 +276,6 @@ def test_a_killed_worker_is_an_error_that_names_the_signal():
             steps(env, 3)
     finally:
         env.close()
-
-
-def test_a_lambda_is_refused_with_advice(monkeypatch):
-    # A script's; in an interactive session, for which a test's process may be taken, lambdas can be sent.
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
-    with pytest.raises(UserError, match="top level of a module"):
-        PoolVectorEnv(lambda: gymnasium.make("CartPole-v1"), 2)
 
 
 def test_sizes_that_do_not_divide_are_refused():

@@ -70,7 +70,12 @@ def make_pettingzoo(env_id: str, kwargs: dict[str, Any], render_mode: str | None
         if not kwargs or "unexpected keyword" not in str(error):
             raise
         raise UserError(f"{env_id}: bad kwargs {kwargs}: {error}") from error
-    if hasattr(module, "parallel_env"):
+    return as_parallel(env, env_id)
+
+
+def as_parallel(env: Any, env_id: str) -> ParallelEnv:
+    """Returns a PettingZoo environment, parallel or AEC, as a parallel one whose masks are items of the observations."""
+    if not hasattr(env, "agent_iter"):
         return with_masks_of_infos(env)
     if env.metadata.get("is_parallelizable", False):
         from pettingzoo.utils.conversions import aec_to_parallel

@@ -1,10 +1,12 @@
 """Ids of Gymnasium's registry: found, or refused with those that are close; and what is registered, as data for workers."""
 
+import dataclasses
 import difflib
 import importlib
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration
+from gymnasium.envs.registration import load_env_creator
 
 from envpool_bridge.adapters.suites.packages import require_package
 from envpool_bridge.errors import UserError
@@ -37,6 +39,9 @@ def registration(env_id: str) -> Registration:
     if isinstance(found.entry_point, str) and "mujoco" in found.entry_point:
         require_package("mujoco", "mujoco")
         require_package("imageio", "mujoco")
+    if isinstance(found.entry_point, str) and found.entry_point.startswith("__main__:"):
+        # Other processes have another main module: send what the name means here.
+        found = dataclasses.replace(found, entry_point=load_env_creator(found.entry_point))
     return found
 
 

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import pickle
+import threading
 import time
 
 import gymnasium
@@ -15,6 +16,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.adapters.probe import MatchObservation
 from envpool_bridge.adapters.seeding import episode_seed
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.supervisor_options import SupervisorOptions
@@ -289,11 +291,12 @@ def test_what_an_environment_raises_at_a_host_is_raised_with_its_traceback():
         assert "in step" in str(caught.value)
 
 
-def test_environments_that_only_this_script_knows_are_refused(monkeypatch):
+def test_environments_that_cannot_be_sent_to_nodes_are_rejected():
     config, _, _ = run_of(0)
-    monkeypatch.setattr("jaxsrl.cluster.host_setup.pickle_source", lambda source: (b"", "/a/script.py"))
-    with pytest.raises(UserError, match="put it into a module that can be imported"):
-        ClusterSource(config, ThreadEngine(NODES))
+    lock = threading.Lock()
+    source = GymnasiumSource(lambda: lock and MatchObservation())
+    with pytest.raises(UserError, match="cannot be sent to worker processes .*lock"):
+        ClusterSource(dataclasses.replace(config, env_source=source), ThreadEngine(NODES))
 
 
 def test_a_slot_is_not_copied_into_the_pickle_that_carries_it():

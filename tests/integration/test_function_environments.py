@@ -1,0 +1,66 @@
+"""A function that makes an environment is trained in, saved by its name, and evaluated in."""
+
+import json
+
+import gymnasium
+import pytest
+
+import jaxsrl
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.errors import UserError
+from experiments.ppo_cartpole import Experiment, main
+
+
+def make_shorter(steps):
+    return lambda: gymnasium.make("CartPole-v1", max_episode_steps=steps)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(the environment's function, the run's directory) after three updates of an experiment."""
+    run = jaxsrl.RunConfig(
+        name="run",
+        directory=str(tmp_path_factory.mktemp("runs")),
+        num_envs=4,
+        num_env_workers=2,
+        rollout_length=8,
+        env_steps=3 * 4 * 8,
+        evaluation_episodes=2,
+        log_every_seconds=0,
+    )
+    make = make_shorter(7)
+    agent, network = PPOConfig(num_minibatches=1, num_epochs=1), NetworkConfig(hidden_sizes=(8,))
+    main(Experiment(env=make, network=network, agent=agent, run=run))
+    return make, tmp_path_factory.getbasetemp() / run.directory / "run"
+
+
+def test_a_closure_is_trained_and_evaluated_in_and_saved_by_its_name(trained):
+    _, directory = trained
+    saved = json.loads((directory / "config.json").read_text())
+    assert saved["experiment"]["env"] == f"{__name__}:make_shorter.<locals>.<lambda>"
+    assert json.loads((directory / "eval.json").read_text())["episodes"] == 2
+
+
+def test_a_checkpoint_plays_once_it_is_given_the_function(trained):
+    make, directory = trained
+    with pytest.raises(
+        UserError, match=r"make_shorter.<locals>.<lambda>, which a checkpoint does not contain: pass it"
+    ):
+        jaxsrl.load_agent(directory)
+    loaded = jaxsrl.load_agent(directory, env=make)
+    assert loaded.update == 3
+    for env in (make, jaxsrl.source_of(make), loaded.source):
+        report = jaxsrl.evaluate_agent(loaded.agent, loaded.params, env, episodes=3)
+        assert max(report.returns) <= 7
+
+
+def test_run_takes_a_function_itself(tmp_path):
+    make = make_shorter(5)
+    config = jaxsrl.RunConfig(
+        name="own", directory=str(tmp_path), num_envs=4, rollout_length=8, env_steps=32, log_every_seconds=0
+    )
+    source = jaxsrl.source_of(make)
+    agent = make_ppo(PPOConfig(num_minibatches=1), source.spec(), NetworkConfig(hidden_sizes=(8,)))
+    report = jaxsrl.run(jaxsrl.make_plan(config), agent, make, config, quiet=True)
+    assert report.env_steps == 32
