@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -28,6 +29,11 @@ def main(experiment):
     time.sleep(600)
 
 launch(main, Experiment)
+"""
+TAKES_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "jaxsrl.cli", "train", "ppo_cartpole", *sys.argv[1:]])
 """
 ENV_STEPS_PER_UPDATE = 64
 SMALL = (
@@ -130,6 +136,33 @@ def test_a_stop_signal_to_the_group_ends_the_run_in_order(tmp_path, phase, numbe
     checkpoints = stop(tmp_path, phase, numbers)
     if len(numbers) > 1:
         assert_resumes(tmp_path, checkpoints)
+
+
+@pytest.mark.slow
+def test_a_run_whose_terminal_closes_saves(tmp_path):
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TAKES_TERMINAL, *arguments(tmp_path, 10**9, 0, "single_learner_fine")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        start_new_session=True,
+    )
+    os.close(end)
+    try:
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        shown = b""
+        while not (metrics.exists() and metrics.stat().st_size):
+            shown += os.read(terminal, 4096)
+            assert process.poll() is None, shown.decode()
+        os.close(terminal)
+        assert process.wait(120) == 129
+        seconds_until_gone(process.pid, 30.0)
+    finally:
+        end_session(process)
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
 
 
 @pytest.mark.slow
