@@ -43,11 +43,10 @@ class ActingCalls:
         self.rows_per_lane = size = config.plan.shape.rows_per_lane
         self._spec, self._lanes, self._messages, self._device = config.spec, lanes, messages, device
         self._last = config.plan.shape.rollout_length - 1
-        self._act = make_act(config.agent)
+        self._act = make_act(config.agent, platform=device.platform)
         self._states: dict[int, Any] = {}  # by lane; only of agents that remember
-        with jax.default_device(device):
-            self._nothing = None if messages.remembers else config.agent.initial_agent_state(size)
-            self._keys = row_keys(key, range(lanes.start * size, lanes.stop * size))
+        self._nothing = None if messages.remembers else config.agent.initial_agent_state(size)
+        self._keys = row_keys(jax.device_put(key, device), range(lanes.start * size, lanes.stop * size))
 
     def warm_up(self, params: Params) -> None:
         """Compiles every call size, so that nothing compiles while environments wait."""
@@ -55,10 +54,13 @@ class ActingCalls:
         for lanes in batching.compiled_sizes(len(self._lanes)) if merged else [1]:
             rows = lanes * self.rows_per_lane
             observation, is_first = blank_window(self._spec, rows)
-            state = self._messages.blank_state() if self._nothing is None else self._nothing
-            steps = np.zeros(rows, np.uint32)
-            with jax.default_device(self._device):
-                jax.block_until_ready(self._act(params, observation, state, is_first, self._keys[:rows], steps))
+            state = self._nothing
+            if state is None:
+                state = jax.device_put(self._messages.blank_state(), self._device)
+            zeros = np.zeros(rows, np.uint32)
+            for _ in range(2):  # the state that a call returns may differ in kind from the one it brought
+                call = self._act(params, observation, state, is_first, self._keys, zeros, zeros)
+                _, _, state = jax.block_until_ready(call)
 
     def groups(self, requests: Sequence[Request], merge: bool) -> list[list[Request]]:
         """The requests that share a call, in lane order."""
@@ -76,18 +78,18 @@ class ActingCalls:
             requests: of different lanes; one unless lanes are merged.
             merge: whether the call is padded to a size that was compiled.
         """
-        with jax.default_device(self._device):
-            if not merge:
-                (request,) = requests
-                return [self._act_for_lane(params, version, request)]
-            return self._act_for_lanes(params, version, requests)
+        if not merge:
+            (request,) = requests
+            return [self._act_for_lane(params, version, request)]
+        return self._act_for_lanes(params, version, requests)
 
     def _act_for_lane(self, params: Params, version: int, request: Request) -> np.ndarray:
         begin = (request.lane - self._lanes.start) * self.rows_per_lane
-        keys = self._keys[begin : begin + self.rows_per_lane]
+        rows = np.arange(begin, begin + self.rows_per_lane, dtype=np.uint32)
         steps = np.full(self.rows_per_lane, request.step, np.uint32)
-        before = self._state_before(request)
-        action, extras, after = self._act(params, request.observation, before, request.is_first, keys, steps)
+        action, extras, after = self._act(
+            params, request.observation, self._state_before(request), request.is_first, self._keys, steps, rows
+        )
         action, extras = jax.device_get((action, extras))
         ends = request.step % (self._last + 1) == self._last
         if self._messages.remembers:
@@ -108,14 +110,14 @@ class ActingCalls:
         size = self.rows_per_lane
         padded = next(number for number in batching.compiled_sizes(len(self._lanes)) if number >= len(requests))
         observation, is_first = blank_window(self._spec, padded * size)
-        steps, rows = np.zeros(padded * size, np.uint32), np.zeros(padded * size, np.int32)
+        steps, rows = np.zeros(padded * size, np.uint32), np.zeros(padded * size, np.uint32)
         places = [slice(number * size, (number + 1) * size) for number in range(len(requests))]
         for place, request in zip(places, requests, strict=True):
             _fill(self._spec.observation, observation, request.observation, place)
             is_first[..., place] = request.is_first
             steps[place] = request.step
             rows[place] = np.arange(size) + (request.lane - self._lanes.start) * size
-        action, extras, _ = self._act(params, observation, self._nothing, is_first, self._keys[rows], steps)
+        action, extras, _ = self._act(params, observation, self._nothing, is_first, self._keys, steps, rows)
         action, extras = jax.device_get((action, extras))
         return [
             self._messages.pack_answer(

@@ -68,7 +68,8 @@ class DeviceLearner:
         self.num_updates = int(state.num_updates)
         # Compiled here, so that what `step` measures is computing.
         self._advance = compile_advance(env, agent, mesh, rollout_length, self.state, self._rows, self._keys)
-        self._clear = jax.jit(cleared, donate_argnums=0, out_shardings=mesh.leading_rows)
+        clear = jax.jit(cleared, donate_argnums=0, out_shardings=mesh.leading_rows)
+        self._clear = clear.lower(self._rows.episodes).compile()
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
         self.pace = Pace()

@@ -3,19 +3,20 @@
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from agents.api import AgentState, AnyAgent, Array, Mode, Params
 from envpool_bridge.slot_views import ActRows
 from envpool_bridge.tree import write
+from jaxsrl.inference.packing import PackedAct
 
 
 class ActOnRows(Protocol):
     """Actions for rows.
 
-    Args: params; observation [R, ...]; agent_state; is_first [R]; row_keys [R] typed keys; steps [R] uint32, the step of
-    the run each row is at. Returns: action [R, ...], extras, next agent_state.
+    Args: params; observation [R, ...]; agent_state; is_first [R]; keys [R] typed, or [N] where `rows` selects from them;
+    steps [R] uint32, the step of the run that each row is at; rows [R] uint32, indices into `keys`, or None.
+    Returns: action [R, ...], extras, next agent_state.
     """
 
     def __call__(
@@ -24,30 +25,46 @@ class ActOnRows(Protocol):
         observation: np.ndarray,
         agent_state: AgentState,
         is_first: np.ndarray,
-        row_keys: Array,
+        keys: Array,
         steps: np.ndarray,
+        rows: np.ndarray | None = None,
     ) -> tuple[Array, dict[str, Array], AgentState]: ...
 
 
-def make_act(agent: AnyAgent, mode: Mode = Mode.SAMPLE) -> ActOnRows:
-    """The agent's `act`, jitted; compiled once a number of rows."""
+def make_act(agent: AnyAgent, mode: Mode = Mode.SAMPLE, platform: str = "cpu") -> ActOnRows:
+    """Returns the agent's `act`, jitted. It compiles once for each number of rows and each device.
+
+    Args:
+        agent: whose `act` to call.
+        mode: of acting.
+        platform: of the device that acts; calls for an accelerator pack their arrays (`packing`).
+    """
 
     def act_on_rows(
         params: Params,
         observation: Array,
         agent_state: AgentState,
         is_first: Array,
-        row_keys: Array,
+        keys: Array,
         steps: Array,
+        rows: Array | None = None,
     ) -> tuple[Array, dict[str, Array], AgentState]:
-        keys = jax.vmap(jax.random.fold_in)(row_keys, steps)
-        return agent.act(params, observation, agent_state, is_first, keys, mode)
+        mine = keys if rows is None else keys[rows]
+        return agent.act(params, observation, agent_state, is_first, jax.vmap(jax.random.fold_in)(mine, steps), mode)
 
-    return jax.jit(act_on_rows)
+    # The host's own memory needs no transfer: there, packing would only add copies.
+    return jax.jit(act_on_rows) if platform == "cpu" else PackedAct(act_on_rows)
 
 
 def act_in_slot(
-    act: ActOnRows, params: Params, rows: ActRows, agent_state: AgentState, keys: Array, steps: np.ndarray, version: int
+    act: ActOnRows,
+    params: Params,
+    rows: ActRows,
+    agent_state: AgentState,
+    keys: Array,
+    steps: np.ndarray,
+    version: int,
+    key_rows: np.ndarray | None = None,
 ) -> AgentState:
     """Acts for rows of a slot at one step, and writes what the slot keeps of it.
 
@@ -56,14 +73,15 @@ def act_in_slot(
         params: to act with.
         rows: of the slot, at that step.
         agent_state: before the step.
-        keys: [R] typed, of the rows; not consumed.
+        keys: [R] typed, of the rows, or [N] where `key_rows` selects from them; not consumed.
         steps: [R] uint32, of the run.
         version: of the parameters.
+        key_rows: [R] uint32, indices into `keys`; None for all of them.
 
     Returns:
         The state after the step.
     """
-    action, extras, after = act(params, rows.observation, agent_state, rows.is_first, keys, steps)
+    action, extras, after = act(params, rows.observation, agent_state, rows.is_first, keys, steps, key_rows)
     # Fetching the results also proves that the observations, which may be aliased, have been read.
     action, extras = fetched((action, extras))
     rows.write(action, extras, version)
@@ -91,8 +109,11 @@ def _is_elsewhere(leaf: Any) -> bool:
 
 
 def row_keys(run_key: Array, rows: range) -> Array:
-    """[R] typed keys: the run's key folded with each row's id. `run_key` may be used again for other rows only."""
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(run_key, jnp.arange(rows.start, rows.stop, dtype=jnp.uint32))
+    """Returns [R] typed keys: the run's key folded with each row's id. They are on the device that `run_key` is committed to."""
+    return _fold_rows(run_key, np.arange(rows.start, rows.stop, dtype=np.uint32))
+
+
+_fold_rows = jax.jit(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))
 
 
 def take_rows(agent_state: AgentState, rows: slice) -> AgentState:

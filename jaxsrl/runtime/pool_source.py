@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -15,12 +16,12 @@ from envpool_bridge.tree import Tree, take
 from jaxsrl.agent_layout import agent_state_spec
 from jaxsrl.dataflow.fragment import Processes
 from jaxsrl.dataflow.plan import Plan
-from jaxsrl.inference.act import take_rows
+from jaxsrl.inference.act import make_act, row_keys, take_rows
 from jaxsrl.inference.server import InferenceServer
-from jaxsrl.learner.mesh import Device
+from jaxsrl.learner.mesh import Device, on_device
 from jaxsrl.params.store import ParamsStore
 from jaxsrl.runtime.lifecycle import Lifecycle
-from jaxsrl.runtime.source import SourceConfig, split_reset, supervision_metrics
+from jaxsrl.runtime.source import SourceConfig, describe_lanes, split_reset, supervision_metrics
 
 _WAIT_SECONDS = 0.2
 
@@ -55,6 +56,8 @@ class PoolSource:
         self._stores = {devices[replica]: ParamsStore(plan.max_policy_lag) for replica in self._replicas}
         self._leased = [first_sequence] * len(self._replicas)  # next sequence of each pool
         self._newest: Params | None = None
+        # Servers share it, so that it is traced once for all replicas.
+        self._act = make_act(config.agent, platform=devices[0].platform)
         try:
             for replica in self._replicas:
                 self._add_replica(config, replica, devices[replica])
@@ -88,11 +91,11 @@ class PoolSource:
                 pool,
                 agent,
                 self._stores[device],
-                config.act_key,
+                row_keys(jax.device_put(config.act_key, device), range(first_row, first_row + shape.num_rows)),
                 device,
                 self._plan.merge_lanes,
-                first_row,
                 None if saved is None else take_rows(saved, slice(first_row, first_row + shape.num_rows)),
+                self._act,
             )
         )
 
@@ -100,17 +103,19 @@ class PoolSource:
         """Hands parameters to every device that acts, and wakes the servers."""
         self._newest = params
         for device, store in self._stores.items():
-            store.publish(version, jax.device_put(params, device))
+            store.publish(version, on_device(params, device))
         for pool in self._pools:
             pool.wake()
 
     def start(self, reset: EpisodeReset) -> None:
-        """Starts workers and inference threads."""
+        """Starts workers and inference threads, once all servers have compiled, which they do side by side."""
         shape = self._plan.shape
         for replica, pool in zip(self._replicas, self._pools, strict=True):
             pool.start(split_reset(reset, shape, replica * shape.num_rows))
+        params = [on_device(self._newest, self._devices[replica]) for replica in self._replicas]
+        with ThreadPoolExecutor(len(self._servers), "warm up") as threads:
+            list(threads.map(InferenceServer.warm_up, self._servers, params))  # raises what any of them raised
         for replica, server in zip(self._replicas, self._servers, strict=True):
-            server.warm_up(jax.device_put(self._newest, self._devices[replica]))
             self._lifecycle.start_thread(f"inference {replica}", self._body(server))
 
     def acquire(self, timeout_seconds: float) -> int | None:
@@ -185,6 +190,13 @@ class PoolSource:
             "inference/rows": float(sum(stat.rows for stat in stats)),
             **supervision_metrics([pool.supervision for pool in self._pools]),
         }
+
+    def waits(self) -> list[str]:
+        """See `TrajectorySource`."""
+        return [
+            describe_lanes(pool, self._stores[self._devices[replica]].missing, f"inference server {replica}")
+            for replica, pool in zip(self._replicas, self._pools, strict=True)
+        ]
 
     def close(self) -> None:
         """Stops workers; the inference threads must have stopped."""

@@ -12,7 +12,7 @@ from envpool_bridge.slot_views import SlotAccess, SlotViews, allocate_slots
 from envpool_bridge.tree import Tree, map_leaves, take
 from jaxsrl.agent_layout import agent_layout
 from jaxsrl.inference.act import act_in_slot, make_act, row_keys
-from jaxsrl.learner.mesh import Device
+from jaxsrl.learner.mesh import Device, on_device
 from jaxsrl.params.store import ParamsStore
 from jaxsrl.runtime.source import SourceConfig
 
@@ -30,20 +30,19 @@ class SerialSource:
         self._shape, self._agent = shape, agent
         self._next = config.first_sequence
         self._first = True
-        self._act = make_act(agent)
-        saved = config.agent_state
-        self._agent_state = (
-            agent.initial_agent_state(shape.num_rows) if saved is None else jax.device_put(saved, device)
-        )
+        self._act = make_act(agent, platform=device.platform)
+        with jax.default_device(device):
+            saved = agent.initial_agent_state(shape.num_rows) if config.agent_state is None else config.agent_state
+        self._agent_state = jax.device_put(saved, device)
         self._store = ParamsStore(config.plan.max_policy_lag)
         self._device = device
-        self._keys = jax.device_put(row_keys(config.act_key, range(shape.num_rows)), device)
+        self._keys = row_keys(jax.device_put(config.act_key, device), range(shape.num_rows))
         self._steps = 0
         self._acting_seconds = self._stepping_seconds = 0.0
 
     def publish(self, version: int, params: Params) -> None:
         """Parameters for the slots to come."""
-        self._store.publish(version, jax.device_put(params, self._device))
+        self._store.publish(version, on_device(params, self._device))
 
     def start(self, reset: EpisodeReset) -> None:
         """Resets the environments."""
@@ -92,6 +91,11 @@ class SerialSource:
             "inference/calls": self._steps,
             "inference/rows": self._steps * self._shape.num_rows,
         }
+
+    def waits(self) -> list[str]:
+        """See `TrajectorySource`; only parameters can be waited for in one thread."""
+        missing = self._store.missing(self._next)
+        return [f"the environments wait for {missing}"] if missing else []
 
     def close(self) -> None:
         """Closes the environments."""

@@ -13,12 +13,13 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.layout import PoolShape, make_layout
 from envpool_bridge.slot_views import SlotAccess, view_slots
 from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.inference.act import fetched
+from jaxsrl.inference.act import fetched, row_keys
 from jaxsrl.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.inference.server import InferenceServer
 from jaxsrl.params.store import ParamsStore
 
 SHAPE = PoolShape(num_workers=1, lanes_per_worker=4, workers_per_lane=1, rows_per_part=3, rollout_length=5, num_slots=3)
+KEYS = row_keys(jax.random.key(0), range(SHAPE.num_rows))
 
 
 def test_of_each_lag_only_as_many_versions_are_kept_as_can_act():
@@ -122,7 +123,7 @@ def served(positions, lanes, lag, versions, merge):
     pool, store = FakePool(positions), ParamsStore(lag)
     for version in versions:
         store.publish(version, jnp.int32(version))
-    server = InferenceServer(pool, adding_agent(), store, jax.random.key(0), jax.devices()[0], merge)
+    server = InferenceServer(pool, adding_agent(), store, KEYS, jax.devices()[0], merge)
     server._serve(lanes)
     return pool, server.stats
 
@@ -176,7 +177,7 @@ def test_lanes_in_different_slots_act_with_the_version_of_their_own(merge):
 def test_merging_lanes_of_an_agent_with_memory_is_refused():
     agent = adding_agent()._replace(initial_agent_state=lambda num_rows: jnp.zeros((num_rows, 2)))
     with pytest.raises(UserError, match="agent adding carries state between steps: use --run.inference-batching lane"):
-        InferenceServer(FakePool([]), agent, ParamsStore(0), jax.random.key(0), jax.devices()[0], merge=True)
+        InferenceServer(FakePool([]), agent, ParamsStore(0), KEYS, jax.devices()[0], merge=True)
 
 
 def test_each_lane_keeps_its_own_memory():
@@ -186,7 +187,7 @@ def test_each_lane_keeps_its_own_memory():
     agent = adding_agent()._replace(act=act, initial_agent_state=lambda num_rows: jnp.zeros(num_rows))
     pool, store = FakePool([(0, 0)] * 4), ParamsStore(0)
     store.publish(0, jnp.int32(0))
-    server = InferenceServer(pool, agent, store, jax.random.key(0), jax.devices()[0], merge=False)
+    server = InferenceServer(pool, agent, store, KEYS, jax.devices()[0], merge=False)
     for t, lanes in enumerate(([0, 1], [1], [0, 1])):
         pool.positions = [(0, t)] * 4
         server._serve(lanes)
@@ -205,7 +206,7 @@ def test_it_serves_until_it_is_told_to_stop_and_not_what_has_no_parameters_yet()
         return ready if len(waits) == 1 else []
 
     pool.wait_ready = wait_ready
-    server = InferenceServer(pool, adding_agent(), store, jax.random.key(0), jax.devices()[0], merge=True)
+    server = InferenceServer(pool, adding_agent(), store, KEYS, jax.devices()[0], merge=True)
     server.run(lambda: len(waits) == 3)
     assert sorted(pool.posted) == [0, 2, 3]
     assert (server.stats.calls, server.stats.rows) == (1, 9)
@@ -215,25 +216,12 @@ def test_it_serves_until_it_is_told_to_stop_and_not_what_has_no_parameters_yet()
 def test_after_warming_up_nothing_compiles_while_environments_wait():
     pool, store = FakePool([(0, 1)] * 4), ParamsStore(0)
     store.publish(0, jnp.int32(0))
-    server = InferenceServer(pool, adding_agent(), store, jax.random.key(0), jax.devices()[0], merge=True)
+    server = InferenceServer(pool, adding_agent(), store, KEYS, jax.devices()[0], merge=True)
     server.warm_up(jnp.int32(0))
     compiled = server._act._cache_size()
     for lanes in ([0], [2, 3], [0, 2], [0, 1, 2], [0, 1, 2, 3]):
         server._serve(lanes)
     assert server._act._cache_size() == compiled == 3
-
-
-@pytest.mark.parametrize("merge", [False, True])
-def test_keys_are_gathered_once_for_lanes_that_share_a_call_again_and_again(merge):
-    pool, store = FakePool([(0, 1)] * 4), ParamsStore(0)
-    store.publish(0, jnp.int32(0))
-    server = InferenceServer(pool, adding_agent(), store, jax.random.key(0), jax.devices()[0], merge)
-    server.warm_up(jnp.int32(0))
-    gathered = server._keys_of.cache_info().misses
-    for lanes in ([0], [3], [0, 2], [0, 1, 2, 3]) * 3:
-        server._serve(lanes)
-    # Of those, lanes 0 and 2 alone share a call that warming up does not know.
-    assert server._keys_of.cache_info().misses == gathered + merge
 
 
 def test_fetched_arrays_are_those_of_the_device_in_the_same_structure():

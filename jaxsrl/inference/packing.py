@@ -1,0 +1,142 @@
+"""One transfer to the device and one back for a call that acts, instead of one for each array.
+
+A transfer takes longer to start than it takes to move the arrays of a call. The host writes them one after the other into a
+buffer of bytes, and the program on the device takes them apart again. Bits are not changed.
+"""
+
+import dataclasses
+import math
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import AgentState, Array, Params
+
+_ALIGNMENT = 16  # of an array in the buffer, in bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Shapes and dtypes of a tree of arrays, which say where each of them is in a buffer of bytes. It is hashable.
+
+    Attributes:
+        structure: of the tree, a PyTreeDef.
+        arrays: (shape, dtype as jax has it) of each leaf.
+    """
+
+    structure: Any
+    arrays: tuple[tuple[tuple[int, ...], np.dtype], ...]
+
+    @classmethod
+    def of(cls, tree: Any) -> "Form":
+        """Returns the form of a tree whose leaves have a shape and a dtype."""
+        leaves, structure = jax.tree.flatten(tree)
+        return cls(structure, tuple([(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)) for leaf in leaves]))
+
+    @cached_property
+    def places(self) -> list[slice]:
+        """Bytes of each array."""
+        found, begin = [], 0
+        for shape, dtype in self.arrays:
+            size = math.prod(shape) * dtype.itemsize
+            found.append(slice(begin, begin + size))
+            begin += size + _padding(size)
+        return found
+
+    def allocate(self) -> np.ndarray:
+        """Returns a buffer of zeros."""
+        last = self.places[-1].stop if self.places else 0
+        return np.zeros(last + _padding(last), np.uint8)
+
+    def views(self, buffer: np.ndarray) -> list[np.ndarray]:
+        """Returns the arrays in a buffer, without copies."""
+        return [
+            buffer[place].view(dtype).reshape(shape)
+            for place, (shape, dtype) in zip(self.places, self.arrays, strict=True)
+        ]
+
+    def split_on_device(self, buffer: Array) -> Any:
+        """Returns the tree of arrays of a buffer, within a program."""
+        leaves = []
+        for place, (shape, dtype) in zip(self.places, self.arrays, strict=False):
+            raw = buffer[place]
+            if np.issubdtype(dtype, np.bool_):
+                leaves.append(raw.reshape(shape) != 0)
+            elif dtype.itemsize == 1:
+                leaves.append(jax.lax.bitcast_convert_type(raw.reshape(shape), dtype))
+            else:
+                leaves.append(jax.lax.bitcast_convert_type(raw.reshape(*shape, dtype.itemsize), dtype))
+        return self.structure.unflatten(leaves)
+
+
+def join_on_device(tree: Any) -> Array:
+    """Returns the buffer of a tree of arrays, of the form that they have, within a program."""
+    parts = [jnp.zeros(0, jnp.uint8)]
+    for leaf in jax.tree.leaves(tree):
+        raw = (
+            leaf.astype(jnp.uint8)
+            if jnp.issubdtype(leaf.dtype, jnp.bool_)
+            else jax.lax.bitcast_convert_type(leaf, jnp.uint8)
+        )
+        parts.append(jnp.pad(raw.reshape(-1), (0, _padding(raw.size))))
+    return jnp.concatenate(parts)
+
+
+def _padding(size: int) -> int:
+    return -size % _ALIGNMENT
+
+
+class PackedAct:
+    """An `ActOnRows` whose calls pack their arrays, and whose actions and extras are numpy arrays.
+
+    Thread-safety: any thread; each has a buffer of its own for each form.
+    """
+
+    def __init__(self, act: Callable[..., tuple[Any, dict[str, Any], AgentState]]) -> None:
+        self._act = jax.jit(act)  # traced once, for its results' form and in the program
+        self._own = threading.local()
+        self._results: dict[Form, Form] = {}
+        self._on_device = jax.jit(self._traced, static_argnums=0)
+
+    def __call__(
+        self,
+        params: Params,
+        observation: Any,
+        agent_state: AgentState,
+        is_first: np.ndarray,
+        keys: Array,
+        steps: np.ndarray,
+        rows: np.ndarray | None = None,
+    ) -> tuple[Any, dict[str, Any], AgentState]:
+        """Acts. The results are on the host, so that the buffer may be written again; the state stays on the device."""
+        arrays = (observation, is_first, steps, rows)
+        form = Form.of(arrays)
+        results = self._results.get(form)
+        if results is None:
+            action, extras, _ = jax.eval_shape(self._act, params, observation, agent_state, is_first, keys, steps, rows)
+            results = self._results[form] = Form.of((action, extras))
+        buffer, views = self._buffer(form)
+        for view, leaf in zip(views, jax.tree.leaves(arrays), strict=True):
+            view[...] = leaf
+        packed, after = self._on_device(form, buffer, params, agent_state, keys)
+        action, extras = results.structure.unflatten(results.views(np.asarray(packed)))
+        return action, extras, after
+
+    def _traced(
+        self, form: Form, buffer: Array, params: Params, agent_state: AgentState, keys: Array
+    ) -> tuple[Array, AgentState]:
+        observation, is_first, steps, rows = form.split_on_device(buffer)
+        action, extras, after = self._act(params, observation, agent_state, is_first, keys, steps, rows)
+        return join_on_device((action, extras)), after
+
+    def _buffer(self, form: Form) -> tuple[np.ndarray, list[np.ndarray]]:
+        buffers = self._own.__dict__.setdefault("buffers", {})
+        if form not in buffers:
+            buffer = form.allocate()
+            buffers[form] = (buffer, form.views(buffer))
+        return buffers[form]
