@@ -50,7 +50,9 @@ class OneStepConfig:
         normalise_advantage: standardise advantages over the steps that count.
         optimizer: "rmsprop" (no momentum) or "adam".
         optimizer_epsilon: under the root for "rmsprop", as in TensorFlow; beside it for "adam".
-        rmsprop_decay: of the running mean of squared gradients, which starts at 1.
+        rmsprop_decay: of the running mean of squared gradients.
+        rmsprop_initial_scale: its initial value. 1 as in TensorFlow: steps are those of plain gradient descent until it has decayed
+            to squared gradients, after about 1,000 updates. 0: the first step is up to 10 times the learning rate per weight.
         normalisation: of observations and rewards by running statistics; off by default.
     """
 
@@ -65,13 +67,14 @@ class OneStepConfig:
     optimizer: OptimizerName = "rmsprop"
     optimizer_epsilon: float = 1e-5
     rmsprop_decay: float = 0.99
+    rmsprop_initial_scale: float = 1.0
     normalisation: NormalisationConfig = dataclasses.field(default_factory=NormalisationConfig)
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "max_grad_norm", "optimizer_epsilon"):
             if not getattr(self, name) > 0.0:
                 raise UserError(f"{name} must be positive: got {getattr(self, name)}")
-        for name in ("value_coef", "entropy_coef"):
+        for name in ("value_coef", "entropy_coef", "rmsprop_initial_scale"):
             if not getattr(self, name) >= 0.0:
                 raise UserError(f"{name} must not be negative: got {getattr(self, name)}")
         if not 0.0 <= self.discount <= 1.0:
@@ -185,5 +188,5 @@ def make_optimizer(config: OneStepConfig, schedule: optax.Schedule) -> optax.Gra
     if config.optimizer == "adam":
         return clipped_adam(schedule, config.max_grad_norm, config.optimizer_epsilon)
     clip = optax.clip_by_global_norm(config.max_grad_norm)
-    step = optax.scale_by_rms(config.rmsprop_decay, config.optimizer_epsilon, initial_scale=1.0)
+    step = optax.scale_by_rms(config.rmsprop_decay, config.optimizer_epsilon, config.rmsprop_initial_scale)
     return optax.chain(clip, step, schedules.scale_by_schedule(schedule))

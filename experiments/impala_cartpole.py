@@ -21,7 +21,11 @@ class Experiment:
     env: EnvConfig = EnvConfig("CartPole-v1")
     network: NetworkConfig = NetworkConfig(hidden_sizes=(64, 64))
     agent: IMPALAConfig = IMPALAConfig(
-        learning_rate=5e-3, learning_rate_schedule="linear", discount=0.98, entropy_coef=0.005
+        learning_rate=5e-3,
+        learning_rate_schedule="linear",
+        discount=0.98,
+        entropy_coef=0.005,
+        rmsprop_initial_scale=0.0,
     )
     run: RunConfig = RunConfig(num_envs=32, rollout_length=16, env_steps=500_000, max_policy_lag=1)
 

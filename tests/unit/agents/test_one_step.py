@@ -184,14 +184,17 @@ def test_a_network_that_remembers_learns_from_what_it_saw_when_it_acted():
     assert float(forgotten["policy/approx_kl"]) > 1e-4
 
 
-def test_rmsprop_divides_by_the_root_of_the_running_mean_square_of_the_clipped_gradient():
-    config = one_step.OneStepConfig(learning_rate=0.1, max_grad_norm=1.0, optimizer_epsilon=1e-2, rmsprop_decay=0.75)
+@pytest.mark.parametrize(("options", "initial"), [({}, 1.0), ({"rmsprop_initial_scale": 0.0}, 0.0)])
+def test_rmsprop_divides_by_the_root_of_the_running_mean_square_of_the_clipped_gradient(options, initial):
+    config = one_step.OneStepConfig(
+        learning_rate=0.1, max_grad_norm=1.0, optimizer_epsilon=1e-2, rmsprop_decay=0.75, **options
+    )
     optimizer = one_step.make_optimizer(config, optax.constant_schedule(config.learning_rate))
     params = jnp.zeros(2)
     grads, state = jnp.array([3.0, 4.0]), optimizer.init(params)
     updates, _ = optimizer.update(grads, state, params, num_updates=jnp.int32(0))
     clipped = np.array([0.6, 0.8])
-    np.testing.assert_allclose(updates, -0.1 * clipped / np.sqrt(0.75 * 1.0 + 0.25 * clipped**2 + 1e-2), rtol=1e-5)
+    np.testing.assert_allclose(updates, -0.1 * clipped / np.sqrt(0.75 * initial + 0.25 * clipped**2 + 1e-2), rtol=1e-5)
 
 
 def test_a_linear_schedule_ends_at_zero_and_the_update_compiles_once():
