@@ -10,7 +10,8 @@ import pytest
 
 from envpool_bridge.exit_status import resident_bytes
 from envpool_bridge.layout import PoolShape
-from tests.chaos.counting import act, begin, collect, kill, make_pool
+from tests.chaos.counting import act, begin, collect, kill, make_pool, pids
+from tests.chaos.sessions import members
 
 SHAPE = PoolShape(num_workers=2, lanes_per_worker=1, workers_per_lane=1, rows_per_part=2, rollout_length=4, num_slots=2)
 MOST_GROWTH_BYTES = 5 * 2**20
@@ -43,7 +44,13 @@ def zombies_of(parent):
     return found
 
 
-def assert_flat(before, after, what):
+def assert_flat(before, pid, what):
+    """Asserts that a process holds no more than before, once it is done with what it was asked; returns its growth in bytes."""
+    deadline = time.monotonic() + 30.0
+    while (after := held(pid)).descriptors > before.descriptors or after.zombies > before.zombies:
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.05)
     assert after.descriptors <= before.descriptors, what
     assert after.zombies <= before.zombies, what
     grown = after.memory_bytes - before.memory_bytes
@@ -61,7 +68,7 @@ def start_and_stop(times, warm_up):
             begin(pool)
             collect(pool, 1)
     assert set(os.listdir("/dev/shm")) <= names
-    return assert_flat(before, held(os.getpid()), "the main process")
+    return assert_flat(before, os.getpid(), "the main process")
 
 
 def respawn(times, warm_up):
@@ -71,6 +78,7 @@ def respawn(times, warm_up):
         with make_pool(SHAPE) as pool:
             begin(pool)
             collect(pool, 1)
+            kill_until_no_spare(pool)
             processes = {"the main process": os.getpid(), "the fork server": pool._workers._server._process.pid}
             before = {}
             for number in range(times):
@@ -78,7 +86,7 @@ def respawn(times, warm_up):
                     before = {what: held(pid) for what, pid in processes.items()}
                 kill_and_wait(pool, number % SHAPE.num_workers)
             collect(pool, 2)
-            return {what: assert_flat(before[what], held(pid), what) for what, pid in processes.items()}
+            return {what: assert_flat(before[what], pid, what) for what, pid in processes.items()}
     finally:
         logging.getLogger("envpool_bridge").setLevel(logging.NOTSET)
 
@@ -92,6 +100,42 @@ def kill_and_wait(pool, worker):
         act(pool, 0.02)
         if pool.acquire(0.0) is not None:
             pool.release(pool._next_lease - 1)
+
+
+def children_of_server(pool):
+    server = pool._workers._server._process.pid
+    return {pid for pid, parent in members(os.getsid(0)).items() if parent == server}
+
+
+def wait_for_children(pool, number):
+    deadline = time.monotonic() + 30.0
+    while len(found := children_of_server(pool)) != number:
+        assert time.monotonic() < deadline, f"expected {number} children of the fork server, got {found}"
+        act(pool, 0.02)
+    return found
+
+
+def kill_until(pool, is_so):
+    """Kills a worker again and again: a spare that is not ready yet is passed over."""
+    deadline = time.monotonic() + 60.0
+    while not is_so():
+        assert time.monotonic() < deadline
+        kill_and_wait(pool, 1)
+
+
+def kill_until_no_spare(pool):
+    """Kills workers until a spare has become one: the server then does the imports itself, and has no spare any more.
+
+    Otherwise the supervisor makes a spare whenever 0.2 s pass without a death, and the server has a descriptor for it.
+    """
+    kill_and_wait(pool, 0)
+    spares = wait_for_children(pool, SHAPE.num_workers + 1) - set(pids(pool))
+    kill_until(pool, lambda: spares <= set(pids(pool)))
+    deadline = time.monotonic() + 30.0
+    while pool._supervisor._spare_due is not None:  # the request for the imports
+        assert time.monotonic() < deadline
+        act(pool, 0.02)
+    kill_and_wait(pool, 0)  # the server answers requests in turn, so the imports are done
 
 
 def test_eight_pools_started_and_stopped_leave_nothing():

@@ -5,9 +5,8 @@ import os
 import threading
 import time
 
-from tests.chaos.counting import PATIENT, Counting, act, begin, check, collect, kill, make_pool
-from tests.chaos.sessions import members
-from tests.chaos.test_leaks import SHAPE, kill_and_wait
+from tests.chaos.counting import PATIENT, Counting, begin, check, collect, kill, make_pool
+from tests.chaos.test_leaks import SHAPE, children_of_server, kill_and_wait, kill_until, wait_for_children
 
 NUM_WORKERS = SHAPE.num_workers
 
@@ -18,27 +17,6 @@ class Threaded(Counting):
     def __init__(self):
         super().__init__()
         threading.Thread(target=time.sleep, args=(60.0,), daemon=True).start()
-
-
-def children_of_server(pool):
-    server = pool._workers._server._process.pid
-    return {pid for pid, parent in members(os.getsid(0)).items() if parent == server}
-
-
-def wait_for_children(pool, number):
-    deadline = time.monotonic() + 60.0
-    while len(found := children_of_server(pool)) != number:
-        assert time.monotonic() < deadline, f"expected {number} children of the fork server, got {found}"
-        act(pool, 0.02)
-    return found
-
-
-def kill_until(pool, is_so):
-    """Kills a worker again and again: a spare that is not ready yet is passed over."""
-    deadline = time.monotonic() + 60.0
-    while not is_so():
-        assert time.monotonic() < deadline
-        kill_and_wait(pool, 1)
 
 
 def test_a_spare_waits_from_the_first_death_on_and_becomes_the_next_worker():
