@@ -29,8 +29,14 @@ def command(experiment, directory, *flags):
 
 
 def start(arguments, **environment):
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(arguments, cwd=ROOT, env={**os.environ, **environment}, start_new_session=True, **pipes)
+    own = {**os.environ, **environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": own, "cwd": ROOT}
+    # A shell ignores SIGINT in what it starts in the background, and so would everything started from there.
+    return subprocess.Popen(arguments, start_new_session=True, preexec_fn=_heeds_interrupts, **pipes)
+
+
+def _heeds_interrupts():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
