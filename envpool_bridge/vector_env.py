@@ -40,7 +40,7 @@ class PoolVectorEnv(VectorEnv):
         """Makes one environment here to see its spaces; the workers start at the first reset.
 
         Args:
-            make_env: makes one environment; defined at the top level of a module.
+            make_env: makes one environment; any callable that cloudpickle can send to workers.
             num_envs: environments in all.
             num_workers: processes; as many as there are cores if None, or fewer if they do not divide `num_envs`.
             lanes_per_worker: 2 or more make `send` and `recv` overlap; `step` waits for all lanes anyway.

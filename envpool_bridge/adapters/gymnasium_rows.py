@@ -39,7 +39,7 @@ class GymnasiumSource:
     """Rows of `make_env()`.
 
     Attributes:
-        make_env: makes one environment; defined at the top level of a module, so that workers can find it.
+        make_env: makes one environment; any callable that cloudpickle can send to workers.
         env_id: name for messages; "" takes the environment's own.
         action_repeat: emulator frames per env step.
         check_range: whether observations must lie within the declared bounds.

@@ -26,7 +26,7 @@ class ParallelSource:
     """Rows of `make_env()`, a PettingZoo parallel environment.
 
     Attributes:
-        make_env: makes one environment; defined at the top level of a module, so that workers can find it.
+        make_env: makes one environment; any callable that cloudpickle can send to workers.
         env_id: name for messages; "" takes the class's.
         team_reward: "own" gives every agent its reward; "sum" and "mean" give all of them that of the team.
         global_state: whether the environment's `state()` is recorded for centralised critics, as the leaf "state".
