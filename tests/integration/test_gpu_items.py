@@ -108,8 +108,8 @@ def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200, check=False)
 
 
-def test_items_about_single_calls_run_without_an_accelerator():
-    done = dry_run("-k", "test_calls")
+def test_some_items_run_without_an_accelerator():
+    done = dry_run("-k", "place_a_slot or checkpoint_of_replay or not_finite")
     assert done.returncode == 0, done.stdout[-4000:]
 
 
