@@ -1,0 +1,264 @@
+"""Every command and benchmark, and every command line of README.md and the documentation, in both output forms.
+
+What is tried comes from the command line itself and from the pages: a new command or benchmark without settings here fails.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import tyro
+
+import jaxsrl.bench.plans
+import jaxsrl.bench.scale
+import jaxsrl.bench.sleep
+import jaxsrl.cli
+from jaxsrl.bench.command import BENCHMARKS
+from jaxsrl.cli import COMMANDS, parse
+from jaxsrl.find_experiment import find_experiment
+from jaxsrl.import_file import import_file
+from tests.integration.test_cli import save_run
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RECORD = {"update": 1, "env_steps": 4096, "frames": 4096, "wall_seconds": 2.0, "episode/return_mean": 20.0}
+
+# Flags that make a benchmark short, and keys that its JSON documents.
+SHORT = {
+    "pool": "--workers 1 --envs-per-worker 2 --seconds 0.2 --rounds 2",
+    "train": "--workers 1 --num-envs 8 --env-steps 768",
+    "plans": "--env-steps 8192 --num-envs 8",
+    "sleep": "--milliseconds 20 --rows 4 --fewer-rows 2",
+    "scale": "--rows 8 --workers 2 --seconds 1",
+    "step-times": "--rows 2 --least 1 --most 5 --seconds 0.8",
+    "device": "--num-envs 4 --seconds 0.1",
+    "recurrent": "--cores gru --num-envs 8 --env-steps 768",
+    "replay": "--sizes vector --rounds 1 --seconds 0.02",
+    "cluster": "--hosts 1 --workers 1 --num-envs 8 --env-steps 2048 --rounds 1",
+    "guards": "--workers 1 --num-envs 8 --rounds 2",
+    "gpu": "",
+}
+KEYS = {
+    "pool": {"env_steps_per_second", "ratio_to_limit", "ratio_to_async_vector_env", "rounds"},
+    "train": {"env_steps_per_second", "wait_share_learner", "inference_latency_ms", "slots_bytes"},
+    "plans": {"plans"},
+    "sleep": {"runs", "by_rows", "bottleneck_rows"},
+    "scale": {"sizes", "departs_at", "limit", "stopped"},
+    "step-times": {"limit_env_steps_per_second", "asynchronous_ratio", "lockstep_ratio"},
+    "device": {"sizes", "baselines"},
+    "recurrent": {"cores"},
+    "replay": {"vector", "platform"},
+    "cluster": {"ray_over_local", "local_env_steps_per_second"},
+    "guards": {"cost", "cpu_cost", "guarded_env_steps_per_second"},
+}
+SLOW = {"train", "plans", "sleep", "scale", "recurrent", "cluster", "device", "replay", "guards"}
+TRAINED = {"env_steps_per_second": 5.0, "policy_lag_mean": 0.5, "policy_lag_max": 1.0, "learner_idle_share": 0.25}
+TRAINED |= {"peak_memory_bytes": 7, "slots_bytes": 3, "platform": "cpu", "records": 2, "inference_latency_ms": 0.5}
+HEAD = {"acting_busy": 0.5, "learning_busy": 0.5, "head_cores": 1.0, "cores": 2, "profile": {"MainThread": 0.5}}
+# Results of the benchmarks that start long runs, or compile for long, with which the fast suite looks at what is printed.
+STUBS = {
+    "plans": [(jaxsrl.bench.plans, "run_apart", lambda settings: {**TRAINED, "policy": "x", "workers": 2})],
+    "sleep": [
+        (jaxsrl.bench.sleep, "run_apart", lambda settings: TRAINED),
+        (jaxsrl.bench.sleep, "bare_rows", lambda *_: 1.0),
+    ],
+    "scale": [(jaxsrl.bench.scale, "_run_apart", lambda settings: {**HEAD, "env_steps_per_second": 9.0})],
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A directory with runs of the names that the pages use, as training leaves them."""
+    place = tmp_path_factory.mktemp("place")
+    (place / "runs").mkdir()
+    for name in ("ppo_CartPole-v1_seed0", "ppo_CartPole-v1_seed1"):
+        run = save_run(place / "runs" / name, (3, 7))
+        (run / "metrics.jsonl").write_text(json.dumps(RECORD) + "\n" + json.dumps({**RECORD, "update": 2}) + "\n")
+    return place / "runs"
+
+
+@pytest.fixture
+def here(runs, monkeypatch, tmp_path):
+    """Changes to a directory with those runs."""
+    (tmp_path / "runs").symlink_to(runs)
+    monkeypatch.chdir(tmp_path)
+
+
+def printed(capsys, *arguments):
+    jaxsrl.cli.main([str(argument) for argument in arguments])
+    return capsys.readouterr().out
+
+
+def assert_plain(text):
+    """Fails unless a text is for people: no Python or JSON syntax, no names of fields."""
+    assert text.strip()
+    assert not re.search(r"[{}]|'\w+':|\bNone\b|\bTrue\b|\bFalse\b|array\(|\b\w+_per_second\b", text), text
+
+
+def read_json(text):
+    """The one JSON object that a command prints; numbers must be JSON's."""
+    assert text.count("\n") == 1
+
+    def not_a_number(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    found = json.loads(text, parse_constant=not_a_number)
+    assert isinstance(found, dict)
+    return found
+
+
+def in_both_forms(capsys, monkeypatch, bench):
+    """Measures once, and prints twice."""
+    kind, results = BENCHMARKS[bench], []
+    measure = kind.measure
+    monkeypatch.setattr(
+        kind, "measure", lambda self: results[0] if results else results.append(measure(self)) or results[0]
+    )
+    arguments = ["bench", bench, *SHORT[bench].split()]
+    found = read_json(printed(capsys, *arguments, "--json"))
+    assert set(found) >= KEYS[bench]
+    text = printed(capsys, *arguments)
+    assert_plain(text)
+    assert re.search(r"steps per|\(ms\)", text), text
+    assert f"bench {bench}" in text
+
+
+def test_every_benchmark_is_among_those_that_are_tried():
+    assert set(SHORT) == set(BENCHMARKS)
+    assert set(KEYS) == set(BENCHMARKS) - {"gpu"}
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [
+        pytest.param(name, marks=[pytest.mark.slow, pytest.mark.timeout(1200)] if name in SLOW else [])
+        for name in BENCHMARKS
+        if name != "gpu"
+    ],
+)
+def test_every_benchmark_prints_in_both_forms(capsys, monkeypatch, bench):
+    if bench == "cluster":
+        pytest.importorskip("ray")
+    in_both_forms(capsys, monkeypatch, bench)
+
+
+@pytest.mark.parametrize("bench", STUBS)
+def test_what_long_benchmarks_find_is_printed_in_both_forms(capsys, monkeypatch, bench):
+    for module, name, stub in STUBS[bench]:
+        monkeypatch.setattr(module, name, stub)
+    monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("cpu", 1))
+    in_both_forms(capsys, monkeypatch, bench)
+
+
+def test_the_benchmark_of_the_device_prints_in_both_forms(capsys, monkeypatch):
+    from jaxsrl.bench import device_only
+
+    monkeypatch.setattr(device_only, "_contenders", lambda *_: {"jaxsrl": lambda updates: None, "flat_ppo": abs})
+    monkeypatch.setattr(device_only, "_updates_a_turn", lambda advance: 1)
+    in_both_forms(capsys, monkeypatch, "device")
+
+
+FORMS = {
+    "train": [["train", "--list"]],
+    "runs": [["runs"]],
+    "plot": [["plot", "runs", "--out", "plot.svg"]],
+    "evaluate": [
+        ["evaluate", "runs/ppo_CartPole-v1_seed0", "--episodes", "1"],
+        ["evaluate", "runs/ppo_CartPole-v1_seed0", "--episodes", "1", "--all", "--out", "curve.svg"],
+    ],
+    "inspect": [
+        ["inspect", "runs/ppo_CartPole-v1_seed0"],
+        ["inspect", "runs/ppo_CartPole-v1_seed0", "--everything"],
+    ],
+    "plan": [["plan", "ppo_cartpole"], ["plan", "ppo_cartpole", "--policy", "decoupled", "--gpus", "2"]],
+    "doctor": [["doctor", "--runs", "runs"]],
+}
+ELSEWHERE = {"view": "test_view.py", "completion": "test_commands_completion.py", "bench": "above"}
+
+
+def test_every_command_is_among_those_that_are_tried():
+    assert {*FORMS, *ELSEWHERE} == set(COMMANDS)
+    for name, kind in COMMANDS.items():
+        has_json = "json" in {field.name for field in dataclasses.fields(kind)}
+        assert has_json == (name in FORMS)
+
+
+@pytest.mark.parametrize("arguments", [line for lines in FORMS.values() for line in lines], ids=" ".join)
+def test_every_command_prints_in_both_forms(capsys, here, arguments):
+    # The doctor's exit status may be 1: this machine may have troubles.
+    with contextlib.suppress(SystemExit) if arguments[0] == "doctor" else contextlib.nullcontext():
+        jaxsrl.cli.main([*arguments, "--json"])
+    read_json(capsys.readouterr().out)
+    with contextlib.suppress(SystemExit) if arguments[0] == "doctor" else contextlib.nullcontext():
+        jaxsrl.cli.main(arguments)
+    text = capsys.readouterr().out
+    assert text.strip()
+    if arguments[0] != "inspect":  # which shows a configuration as it was written
+        assert_plain(text)
+
+
+def documented_lines():
+    """Command lines of the pages, without comments and prompts; lines that end in a backslash are joined."""
+    found = {}
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+        for line in [line for block in blocks for line in block.splitlines()] + inline:
+            match = re.match(rf"^(?:\$ )?(?:\.venv/bin/)?jaxsrl +((?:{'|'.join(COMMANDS)})\b.*)$", line.strip())
+            if match is not None:
+                arguments = shlex.split(match[1], comments=True)
+                found.setdefault(tuple(arguments), (page.name, arguments))
+    return list(found.values())
+
+
+LINES = documented_lines()
+
+
+def test_the_pages_show_commands():
+    assert {arguments[0] for _, arguments in LINES} == set(COMMANDS)
+    assert len(LINES) > 60
+
+
+@pytest.mark.parametrize(("page", "arguments"), LINES, ids=[f"{page}: {' '.join(line)}" for page, line in LINES])
+def test_every_documented_command_line_can_be_read(page, arguments):
+    text = " ".join(arguments)
+    is_pattern = re.search(r"[\[…]|\.\.\.", text) or text in {*COMMANDS, "plan EXPERIMENT", "evaluate --partial"}
+    if is_pattern or "--help" in arguments:
+        with pytest.raises(SystemExit) as ended:
+            parse([arguments[0], "--help"])
+        assert ended.value.code == 0
+        return
+    command = parse(arguments)
+    flags = list(getattr(command, "flags", ()))
+    if flags:
+        tyro.cli(import_file(find_experiment(command.experiment), "experiment").Experiment, args=flags)
+
+
+BENCH_LINES = [
+    (page, line) for page, line in LINES if line[0] == "bench" and len(line) > 1 and "..." not in " ".join(line)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("page", "arguments"), BENCH_LINES, ids=[" ".join(line) for _, line in BENCH_LINES])
+def test_every_documented_benchmark_runs_with_short_settings(capsys, page, arguments):
+    bench = arguments[1]
+    if bench == "gpu":
+        return  # test_cli.py
+    if bench == "cluster":
+        pytest.importorskip("ray")
+    if "atari" in " ".join(arguments):
+        pytest.importorskip("ale_py")
+    if "envpool" in arguments:
+        pytest.importorskip("envpool")
+    if "--awake" in arguments and not os.access("/dev/cpu_dma_latency", os.W_OK):
+        pytest.skip("cores of this machine may not be kept awake by this user")
+    found = read_json(printed(capsys, *arguments, *SHORT[bench].split(), "--json"))
+    assert set(found) >= KEYS[bench] - {"ratio_to_limit", "ratio_to_async_vector_env", "vector"}
