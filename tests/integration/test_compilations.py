@@ -1,0 +1,93 @@
+"""Of every plan: after the first update that learns, and once inference serves, nothing compiles any more."""
+
+import pytest
+
+from agents.api import AnyAgent
+from agents.dqn import DQNConfig, make_dqn
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from agents.replay_config import ReplayConfig
+from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.specs import EnvSpec
+from jaxsrl.config import RunConfig
+from jaxsrl.dataflow.policies import POLICIES
+from jaxsrl.dataflow.resources import Resources
+from jaxsrl.environments import source_of
+from jaxsrl.runtime.run import run
+from jaxsrl.runtime.training import Training
+from tests.unit.jaxsrl.compilations import compilations
+
+UPDATES = 7
+MIN_SIZE = 256  # of replay: two rollouts
+
+
+def ppo(spec: EnvSpec, network: NetworkConfig | None = None) -> AnyAgent:
+    return make_ppo(PPOConfig(num_epochs=2, num_minibatches=1), spec, network or NetworkConfig(hidden_sizes=(8,)))
+
+
+def gru(spec: EnvSpec) -> AnyAgent:
+    return ppo(spec, NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8))
+
+
+def dqn(spec: EnvSpec) -> AnyAgent:
+    replay = ReplayConfig(capacity=1024, min_size=MIN_SIZE, batch_size=32)
+    return make_dqn(DQNConfig(replay=replay, total_updates=UPDATES), spec, NetworkConfig(hidden_sizes=(8,)))
+
+
+SERVERS = {"num_inference_devices": 2, "num_inference_servers": 2}
+PLANS = [
+    ("serial", ppo, {}),
+    ("single_learner_coarse", ppo, {}),
+    ("single_learner_fine", ppo, {"inference_batching": "merged", "lanes_per_worker": 2, "max_policy_lag": 2}),
+    ("single_learner_fine", gru, {}),
+    ("decoupled", ppo, {**SERVERS, "inference_batching": "merged", "lanes_per_worker": 2}),
+    pytest.param("decoupled", gru, SERVERS, marks=pytest.mark.slow),
+    ("multiple_learners", ppo, {"num_devices": 2}),
+    ("central", ppo, {"num_devices": 2}),
+    ("central", ppo, {"num_devices": 2, "gradients": "asynchronous", "max_policy_lag": 2}),
+    ("device_only", ppo, {}),
+    ("dedicated_environments", ppo, {"num_env_workers": 1}),
+    ("distributed_replay", dqn, {"num_devices": 2}),
+    pytest.param("single_learner_fine", dqn, {"replay_on": "device"}, marks=pytest.mark.slow),
+    pytest.param("single_learner_fine", dqn, {"replay_on": "host"}, marks=pytest.mark.slow),
+]
+
+
+def test_every_policy_is_among_them():
+    assert {plan[0] for plan in PLANS if isinstance(plan, tuple)} == set(POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("policy", "make_agent", "changes"), PLANS, ids=lambda value: getattr(value, "__name__", str(value))
+)
+def test_nothing_compiles_after_the_first_update(tmp_path, monkeypatch, policy, make_agent, changes):
+    source = source_of(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
+    spec = source.spec()
+    settings = {"num_env_workers": 2, "checkpoint_every_updates": 2, "log_every_seconds": 0.0, **changes}
+    config = RunConfig(
+        name="run",
+        directory=str(tmp_path),
+        policy=policy,
+        num_envs=16,
+        rollout_length=8,
+        env_steps=UPDATES * 128,
+        **settings,
+    )
+    plan = POLICIES[policy](config, Resources.detect())
+    agent = make_agent(spec)
+    learning = MIN_SIZE // 128 + 1 if make_agent is dqn else 1  # number of the first update that takes a gradient step
+    compiled_by_update: dict[int, int] = {}
+    original = Training.after_update
+    with compilations() as programs:
+
+        def after_update(self, learner):
+            original(self, learner)
+            compiled_by_update[learner.num_updates] = len(programs)
+
+        monkeypatch.setattr(Training, "after_update", after_update)
+        report = run(plan, agent, source, config, spec=spec, quiet=True)
+    assert report.num_updates == UPDATES
+    first = min(update for update in compiled_by_update if update >= learning)
+    assert first < UPDATES
+    assert programs[compiled_by_update[first] :] == []
+    assert [each for each in programs if each[0].startswith("inference")] == []
