@@ -9,8 +9,8 @@ def function_name(function: Callable[..., Any]) -> str:
     """Returns a function's name as "module:qualname", the same in every process; of a partial, with its plain arguments.
 
     Examples:
-        >>> function_name(partial(gymnasium.make, "CartPole-v1"))
-        "gymnasium.envs.registration:make('CartPole-v1')"
+        >>> function_name(partial(int, "7", base=8))
+        "builtins:int('7', base=8)"
     """
     if isinstance(function, partial):
         named = [f"{name}={_plain(value)}" for name, value in function.keywords.items()]

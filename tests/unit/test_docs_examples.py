@@ -19,6 +19,7 @@ MODULES = [
     "agents.schedules",
     "agents.target_network",
     "agents.value_distribution",
+    "envpool_bridge.function_name",
     "envpool_bridge.tree",
     "jaxsrl.cluster.bundles",
     "jaxsrl.config",
