@@ -46,7 +46,7 @@ class CheckpointEvaluation:
 
 
 def evaluate_checkpoints(
-    run: Path, *, episodes: int, seed: int, mode: Mode, max_rows: int, partial: bool = False
+    run: Path, *, episodes: int, seed: int, mode: Mode, max_rows: int, partial: bool = False, trust_env: bool = False
 ) -> Iterator[CheckpointEvaluation | str]:
     """Evaluates the checkpoints of a run, oldest first, all with the same seeds.
 
@@ -57,6 +57,7 @@ def evaluate_checkpoints(
         mode: greedy or sampled actions.
         max_rows: environments side by side.
         partial: as `load_agent`.
+        trust_env: as `load_agent`.
 
     Yields:
         Each evaluation as it is done; or a line that says why a checkpoint is passed over.
@@ -73,7 +74,7 @@ def evaluate_checkpoints(
             if not (path / MANIFEST).is_file():
                 raise DamagedCheckpointError(f"{path}: {MANIFEST} is missing")
             metadata = read_manifest(path)["metadata"]
-            loaded = load_agent(path, partial)
+            loaded = load_agent(path, partial, trust_env=trust_env)
         except DamagedCheckpointError as error:
             yield f"damaged checkpoint skipped: {error}"
             continue

@@ -24,6 +24,7 @@ class Evaluate:
         video: also record episodes into this file, *.mp4.
         partial: where the checkpoint does not fit the agent (it was made by another version, say): take what fits, and say what
             does not.
+        trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
         video_episodes: how many; those that `--max-rows 1` plays first.
         all: every good checkpoint of the run instead of the newest: a row for each.
         out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
@@ -38,6 +39,7 @@ class Evaluate:
     video: Path | None = None
     video_episodes: int = 1
     partial: bool = False
+    trust_env: bool = False
     all: bool = False
     out: Path | None = None
 
@@ -55,7 +57,7 @@ class Evaluate:
         from jaxsrl.video import Video
 
         try:
-            loaded = load_agent(self.path, self.partial)
+            loaded = load_agent(self.path, self.partial, trust_env=self.trust_env)
         except DamagedCheckpointError as error:
             print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
             return 1
@@ -103,6 +105,7 @@ class Evaluate:
             mode=mode,
             max_rows=self.max_rows,
             partial=self.partial,
+            trust_env=self.trust_env,
         ):
             if isinstance(one, str):
                 print(f"warning: {one}", file=sys.stderr)  # noqa: T201
