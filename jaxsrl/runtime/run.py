@@ -4,6 +4,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from agents.api import Agent, AnyAgent
 from envpool_bridge.adapters.function_source import AnyEnv, as_source
 from envpool_bridge.errors import UserError
@@ -25,6 +27,7 @@ from jaxsrl.runtime.check_run import check_run, jax_env_of_source, runs_on_devic
 from jaxsrl.runtime.device_training import DeviceTraining
 from jaxsrl.runtime.host_training import HostTraining
 from jaxsrl.runtime.interpret import devices_of
+from jaxsrl.runtime.program_cache import keep_programs
 from jaxsrl.runtime.training import RunReport, TrainingSetup
 
 
@@ -67,6 +70,7 @@ def run(
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
     path = Path(config.directory) / run_name(config, agent, spec)
+    keep_programs(Path(config.directory), jax.default_backend())
     with contextlib.ExitStack() as held:
         if config.keep_cores_awake:
             held.enter_context(awake_cores())
