@@ -100,6 +100,7 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
 
     from agents.networks.config import NetworkConfig
     from agents.ppo import PPOConfig, make_ppo
+    from jaxsrl.bench.train import steady_records
     from jaxsrl.config import RunConfig
     from jaxsrl.dataflow.load_policy import load_policy
     from jaxsrl.dataflow.resources import Resources
@@ -129,8 +130,7 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
         report = run(plan, agent, source, config, spec=spec, quiet=True)
         cores_of = profile.stop()
         records = [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]
-    records = [record for record in records if record.get("speed/env_steps_per_second")]
-    records = records[1:-1] or records[-1:]
+    records = steady_records(records)
 
     def median(name: str) -> float:
         return statistics.median(record.get(name, 0.0) for record in records)

@@ -115,6 +115,16 @@ def _records(config: RunConfig, plan: Plan, agent: Agent, source: EnvSource, spe
         report = run(plan, agent, source, config, spec=spec, quiet=True)
         with open(report.directory / "metrics.jsonl") as file:
             written = [json.loads(line) for line in file]
+    return steady_records(written)
+
+
+def steady_records(written: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the records of a run in which it learned, without the first and the last where there are others.
+
+    A run that ends too early for such a record is one record, whose speed is that of the whole run.
+    """
     # The last record of a run may follow one that was due just before it, with no update in between.
     records = [record for record in written if record.get("speed/env_steps_per_second")]
-    return records[1:-1] or records[-1:]
+    last = written[-1]
+    whole = {**last, "speed/env_steps_per_second": last["env_steps"] / last["wall_seconds"]}
+    return records[1:-1] or records[-1:] or [whole]
