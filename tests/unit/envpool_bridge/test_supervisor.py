@@ -382,29 +382,3 @@ def test_a_worker_that_does_not_begin_is_replaced_too(tmp_path, caplog):
         assert pool.supervision.hangs >= 1
     assert_rows_equal(slots, run_undisturbed(SHAPE, 2), list(range(6)))
     assert "was killed: it was not done with its first observation after 2 s (start_timeout_seconds)" in caplog.text
-
-
-class SlowReplay(Counting):
-    """Takes long for its first steps, and never ends an episode."""
-
-    def reset(self, *, seed=None, options=None):
-        observation, info = super().reset(seed=seed, options=options)
-        self.length = 10**9
-        return observation, info
-
-    def act_up(self):
-        if self.steps <= 12:
-            time.sleep(0.25)
-
-
-def test_a_replay_longer_than_the_start_timeout_is_not_a_hang():
-    # A worker that is killed for it starts the replay over and over.
-    shape = PoolShape(1, 1, 1, rows_per_part=1, rollout_length=4, num_slots=2)
-    options = dataclasses.replace(PATIENT, start_timeout_seconds=2.0)
-    with make_pool(shape, SlowReplay, options) as pool:
-        pool.start([EpisodeReset((0,), (np.ones(12, np.int32),))])
-        deadline = time.monotonic() + 60.0
-        while not pool.wait_begun(0.2):
-            assert time.monotonic() < deadline
-        assert pool.supervision.replayed_steps >= 12
-        assert pool.views[0].observation[0, 0, 1] == 12
