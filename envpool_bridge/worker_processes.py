@@ -13,13 +13,13 @@ from typing import Any
 
 import cloudpickle
 
-from envpool_bridge.function_name import function_name
 from envpool_bridge.adapters.rows import EnvSource, ResetRequest
 from envpool_bridge.channel import Channel
 from envpool_bridge.doorbell import Doorbell
 from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerDiedError, WorkerError
 from envpool_bridge.exit_status import Circumstances, MemoryGroup, describe_exit, resident_bytes
 from envpool_bridge.forkserver import ForkServer
+from envpool_bridge.function_name import function_name
 from envpool_bridge.spare_worker import note_source
 from envpool_bridge.worker import STACK_SIGNAL, ErrorMessage, FailureMessage, InfosMessage, WorkerConfig
 

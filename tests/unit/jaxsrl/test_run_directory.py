@@ -189,7 +189,9 @@ def test_options_that_changed_are_logged_and_a_plan_is_written_only_with_the_con
         assert read_json(directory.path / "config.json") == saved()  # nothing has been restored yet
         directory.record(saved(policy="serial"), {"policy": "another"})
         assert read_json(directory.path / "plan.json") == {"policy": "another"}
-    assert "options that changed: run.policy: 'single_learner_fine' -> 'serial'" in (tmp_path / "run/log.txt").read_text()
+    assert (
+        "options that changed: run.policy: 'single_learner_fine' -> 'serial'" in (tmp_path / "run/log.txt").read_text()
+    )
 
 
 def test_every_difference_is_listed_at_once(tmp_path):
