@@ -22,6 +22,13 @@ PLATFORM = "cpu" if DRY else "cuda"
 ATARI = not DRY and bool(importlib.util.find_spec("ale_py") and importlib.util.find_spec("cv2"))
 EXACT = "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
 
+# A shell ignores SIGINT in what it starts in the background, and so would everything started from there.
+HEEDS_INTERRUPTS = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
 
 def command(experiment, directory, *flags):
     own = ("--run.name", "run", "--run.directory", str(directory), "--run.evaluation-episodes", "0")
@@ -31,12 +38,7 @@ def command(experiment, directory, *flags):
 def start(arguments, **environment):
     own = {**os.environ, **environment}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": own, "cwd": ROOT}
-    # A shell ignores SIGINT in what it starts in the background, and so would everything started from there.
-    return subprocess.Popen(arguments, start_new_session=True, preexec_fn=_heeds_interrupts, **pipes)
-
-
-def _heeds_interrupts():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen([sys.executable, "-c", HEEDS_INTERRUPTS, *arguments], start_new_session=True, **pipes)
 
 
 @contextlib.contextmanager
