@@ -48,7 +48,7 @@ class Train:
         sys.stderr.flush()
         # This process, not one of its children, becomes the experiment: signals, exit status, terminal and the main module
         # that environment processes look classes up in are those of `python FILE`.
-        os.execv(sys.executable, [sys.executable, str(path), *self.flags])
+        os.execv(sys.executable, [sys.executable, "-m", "jaxsrl.runtime.run_script", str(path), *self.flags])
 
 
 def _show_experiments(as_json: bool) -> None:

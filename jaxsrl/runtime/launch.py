@@ -1,6 +1,5 @@
 """What every experiment script shares: command-line flags in, one clear line out for what cannot be done."""
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -14,7 +13,7 @@ from jaxsrl.cluster.engine import ReplayLostError
 from jaxsrl.config import RunConfig
 from jaxsrl.distributed.config import DistributedConfig
 from jaxsrl.distributed.errors import LostLearnerError
-from jaxsrl.runtime.lifecycle import REQUEUE_STATUS, exit_status, stop_on_signals
+from jaxsrl.runtime.lifecycle import REQUEUE_STATUS, exit_now, stop_on_signals
 
 Experiment = TypeVar("Experiment")
 
@@ -71,16 +70,8 @@ def launch(
 
         split_host(num_host_devices)
     # Training saves before it stops; before and after it there is nothing to save.
-    with stop_on_signals(_stop_now):
+    with stop_on_signals(exit_now):
         main(parsed)
-
-
-def _stop_now(signal_name: str) -> NoReturn:
-    """Exits without the interpreter's own end, in which jax may crash where the signal interrupted a compilation."""
-    with contextlib.suppress(Exception):  # the signal may have interrupted a print, or the terminal is gone
-        sys.stdout.flush()
-        os.write(2, f"stopped by {signal_name}\n".encode())
-    os._exit(exit_status(signal_name))
 
 
 def _end(status: int) -> NoReturn:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import NoReturn
 
 from envpool_bridge.forkserver import STOP_SIGNALS
 
@@ -144,6 +145,14 @@ def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0
             timer.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def exit_now(signal_name: str) -> NoReturn:
+    """Exits without the interpreter's own end, in which jax may crash where the signal interrupted a compilation."""
+    with contextlib.suppress(Exception):  # the signal may have interrupted a print, or the terminal is gone
+        sys.stdout.flush()
+        os.write(2, f"stopped by {signal_name}\n".encode())
+    os._exit(exit_status(signal_name))
 
 
 def _leave_lost_terminal() -> None:

@@ -113,7 +113,8 @@ def test_a_name_may_be_written_with_hyphens(capsys, folder, monkeypatch):
     ran = []
     monkeypatch.setattr(os, "execv", lambda program, arguments: ran.append(arguments))
     jaxsrl.cli.main(["train", "ppo-cartpole", "--list"])
-    assert ran == [[sys.executable, "experiments/ppo_cartpole.py", "--list"]]
+    (arguments,) = ran
+    assert arguments[-2:] == ["experiments/ppo_cartpole.py", "--list"]
 
 
 def test_a_plan_is_shown_of_an_experiment_by_its_name(capsys, folder, monkeypatch):
@@ -177,3 +178,18 @@ def make():
         process.send_signal(signal.SIGTERM)
         assert any(line.startswith("stopped by SIGTERM") for line in lines)
         assert process.wait(150) == 143
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 75)])
+def test_signals_during_imports_have_the_status_of_a_run(folder, number, status):
+    # The handler of an exception that jax swallows must not decide whether the run ends.
+    (folder / "importing.py").write_text(
+        'import time\ntry:\n    print("importing", flush=True)\n    time.sleep(60)\nexcept BaseException:\n    time.sleep(60)\n'
+    )
+    with subprocess.Popen(
+        command("importing"), env=environment(), stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"importing\n"
+        os.killpg(process.pid, number)
+        assert process.wait(timeout=50) == status
