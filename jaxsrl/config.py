@@ -14,14 +14,9 @@ from jaxsrl.metrics.metrics_config import MetricsConfig
 
 _LONGEST_WAIT_SECONDS = 1e9  # locks and conditions take no longer timeouts
 
-# Options that may differ when a run directory is resumed: budget, saving, supervision, and where things run. `num_envs` and
-# `rollout_length` are not among them: they are the size of an update. A schedule over the whole run (a learning rate that falls
-# to 0, say) stretches with `env_steps`: what follows is then not the longer run from the start.
-MAY_CHANGE = frozenset(
+# Where fragments run, and how far behind the learner they may be. The results of a run depend on these options.
+_PLACEMENT = frozenset(
     {
-        "run.env_steps",
-        "run.directory",
-        "run.evaluation_episodes",
         "run.policy",
         "run.num_env_workers",
         "run.lanes_per_worker",
@@ -38,6 +33,16 @@ MAY_CHANGE = frozenset(
         "run.num_replicas",
         "run.gradients",
         "run.max_gradient_staleness",
+    }
+)
+
+# Budget, saving, supervision and reports. The steps of a run do not depend on these options. A schedule over the whole run (a
+# learning rate that falls to 0, say) stretches with `env_steps`: what follows is then not the longer run from the start.
+OPERATION = frozenset(
+    {
+        "run.env_steps",
+        "run.directory",
+        "run.evaluation_episodes",
         "run.host_devices",
         "run.checkpoint_every_updates",
         "run.keep_checkpoints",
@@ -64,6 +69,9 @@ MAY_CHANGE = frozenset(
         "run.keep_cores_awake",
     }
 )
+
+# Options that may differ when a run directory is resumed. `num_envs` and `rollout_length` are the size of an update, and may not.
+MAY_CHANGE = _PLACEMENT | OPERATION
 
 
 @dataclasses.dataclass(frozen=True)

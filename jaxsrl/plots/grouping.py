@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.config import MAY_CHANGE
+from jaxsrl.config import OPERATION
 from jaxsrl.plots.run_curve import RunCurve
 
 # What tells repetitions apart, and what changes nothing that is learned.
-IGNORED = (MAY_CHANGE - {"run.env_steps"}) | {"run.seed", "run.name", "run.evaluation_episodes", "run.host_devices"}
+IGNORED = (OPERATION - {"run.env_steps"}) | {"run.seed", "run.name"}
 AGENT, _ENV = "agent_name", "env."
 _SHORT = {"agent": AGENT, "policy": "run.policy", "seed": "run.seed"}
 _MOST_FIELDS = 3

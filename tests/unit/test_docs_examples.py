@@ -26,6 +26,7 @@ MODULES = [
     "jaxsrl.dataflow.load_policy",
     "jaxsrl.dataflow.make_plan",
     "jaxsrl.dataflow.words",
+    "jaxsrl.show_result",
 ]
 
 

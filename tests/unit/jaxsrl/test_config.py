@@ -10,7 +10,7 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.adapters.environment import EnvConfig
 from envpool_bridge.errors import UserError
 from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
-from jaxsrl.config import MAY_CHANGE, RunConfig, differences, from_json, to_json
+from jaxsrl.config import MAY_CHANGE, OPERATION, RunConfig, differences, from_json, to_json
 
 POSITIVE = [
     "env_steps",
@@ -107,7 +107,7 @@ def test_a_bare_value_differs_under_the_path_it_is_given():
     assert differences("ppo", "vtrace", "agent") == ["agent: 'ppo' -> 'vtrace'"]
 
 
-def test_settings_that_may_change_exist_and_none_of_them_changes_a_step():
+def test_options_that_may_change_exist_and_those_of_operation_change_no_step():
     names = {path.removeprefix("run.") for path in MAY_CHANGE}
     run = RunConfig()
     known = {field.name for field in dataclasses.fields(run)}
@@ -115,7 +115,8 @@ def test_settings_that_may_change_exist_and_none_of_them_changes_a_step():
     inner = {f"{name}.{field.name}" for name in nested for field in dataclasses.fields(getattr(run, name))}
     assert names <= known | inner
     computed = {"seed", "num_envs", "rollout_length", "max_policy_lag", "num_env_workers", "inference_batching"}
-    assert not names & computed
+    assert not {path.removeprefix("run.") for path in OPERATION} & computed
+    assert not names & {"seed", "num_envs", "rollout_length"}
 
 
 def test_every_algorithm_has_a_configuration():

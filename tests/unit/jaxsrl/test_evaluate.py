@@ -159,7 +159,7 @@ def test_environments_are_closed_after_an_error():
 
     with pytest.raises(RuntimeError, match="act"):
         evaluate(parity_agent()._replace(act=fails), {}, Countdown, episodes=2)
-    assert len(Countdown.made) == 3
+    assert len(Countdown.made) == 2 + 2  # for its kind and its spec, and those that play
     assert all(env.closed for env in Countdown.made)
 
 
