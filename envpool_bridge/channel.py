@@ -17,7 +17,8 @@ class Channel:
     `Connection.recv` blocks in the middle of a message whose sender was stopped. `receive` never blocks.
 
     Attributes:
-        descriptor: readable while something has arrived.
+        descriptor: readable while something has arrived, and for ever once the other end is closed.
+        has_ended: whether `receive` has found the other end closed.
     """
 
     def __init__(self, end: socket.socket, send_seconds: float) -> None:
@@ -26,6 +27,7 @@ class Channel:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(microseconds, 10**6)))
         self._socket, self.descriptor = end, end.fileno()
         self._received = bytearray()
+        self.has_ended = False
 
     def send(self, message: object) -> None:
         """Sends a message.
@@ -44,8 +46,11 @@ class Channel:
         try:
             while chunk := self._socket.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
                 self._received += chunk
-        except OSError:  # nothing more for now, or for ever: the pidfd reports a death
+            self.has_ended = True
+        except BlockingIOError:  # nothing more for now
             pass
+        except OSError:  # the other end was closed with unread messages
+            self.has_ended = True
         messages: list[object] = []
         while (span := self._first_span()) is not None:
             messages.append(pickle.loads(self._received[span]))

@@ -6,10 +6,10 @@ the same but imports the user's script, and with it jax, into every worker, and 
 main process is killed.
 
 Every process here asks the kernel for SIGKILL on its parent's death, so that SIGKILL of the main process ends all. The kernel
-means the thread that started a process, so a thread that lives as long as the server starts it.
+watches the thread that started the process, not the process, so a thread that lives as long as the server starts it.
 
-A stop signal often reaches every process of a run (`timeout`, systemd, Slurm, a terminal). Only the main process acts on it: the
-server and the workers ignore it, so that the main process can finish its update and save.
+A stop signal often reaches every process of a run (`timeout`, systemd, Slurm, a terminal). Only the main process acts on it: in
+the server and the workers a handler does nothing, so that the main process can finish its update and save.
 """
 
 import array
@@ -74,7 +74,7 @@ class ForkServer:
             The worker's process id.
 
         Raises:
-            BridgeError: the server is gone.
+            BridgeError: the server is gone, or does not answer.
         """
         pid = self._request({"do": "fork"}, descriptors)["pid"]
         if pid is None:
@@ -109,6 +109,13 @@ class ForkServer:
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
             reply = self._socket.recv(4096)
+        except TimeoutError as error:
+            seconds = self._socket.gettimeout()
+            self._socket.close()  # a late reply would answer the next request
+            raise BridgeError(
+                f"the process that starts environment workers (pid {self._process.pid}) did not answer within {seconds:g} s; "
+                "it may have been stopped (SIGSTOP), or the machine is overloaded: start the run again"
+            ) from error
         except OSError as error:
             reply = b""
             cause: OSError | None = error
@@ -127,7 +134,7 @@ def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[byt
     """Starts the server process and waits for its end."""
     descriptor = socket_of_server.fileno()
     command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), str(descriptor), str(os.getpid())]
-    # The server inherits the mask: no stop signal ends it before it ignores them.
+    # The server inherits the mask: no stop signal ends it before it has its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     with socket_of_server:
         try:
@@ -156,11 +163,40 @@ def die_before_others() -> None:
         file.write(_OOM_SCORE)
 
 
+def _do_nothing(*_: object) -> None:
+    """Handles a stop signal. Unlike SIG_IGN, it does not outlast an exec: programs that environments start can be ended."""
+
+
+def _outlive_stop_signals() -> None:
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # of nohup, and meant for every program
+            signal.signal(number, _do_nothing)
+            signal.siginterrupt(number, False)  # native code of environments may not expect EINTR
+
+
+def _restore_stop_signals_in_forks() -> None:
+    """Gives processes that an environment forks the default actions; a signal that arrives meanwhile waits for them."""
+    masks = threading.local()
+
+    def block() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def restore() -> None:
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is _do_nothing:
+                signal.signal(number, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
+
+
 def serve(descriptor: int, parent: int) -> None:
     """Body of the server process: forks and reaps on request until its socket closes."""
     die_with_parent(parent)
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    _outlive_stop_signals()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     server = _Server(socket.socket(fileno=descriptor))
     while server.answer():
@@ -228,6 +264,7 @@ class _Server:
             try:
                 die_with_parent(self._pid)
                 die_before_others()
+                _restore_stop_signals_in_forks()
                 body()
             except BaseException:  # noqa: BLE001  of a spare: the worker that is forked in its place will say what it is
                 os._exit(1)

@@ -225,6 +225,9 @@ class Supervisor:
         setting = "start_timeout_seconds" if starting else "step_timeout_seconds"
         limit = getattr(self._options, setting)
         if now - watched.since > limit and self._workers.pidfd(worker) >= 0:
+            if worker in self._workers.hear():  # it waited for its message to be read
+                watched.since = now
+                return
             self._hangs += 1
             self._workers.kill_hung(worker, f"it was not done with {what} after {limit:g} s ({setting})")
             watched.since = None
@@ -274,7 +277,8 @@ class Supervisor:
         watched.disabled = True
         rows = self._rows_disabled(worker)
         _LOG.error(
-            "%s\nIt was started %d times within %g s: its %d rows are given up, and are never valid again.",
+            "%s\nIt was started again %d times within %g s, or as often in a row without a step: its %d rows are given up, "
+            "and are never valid again.",
             self._last_words,
             self._options.max_restarts,
             self._options.window_seconds,
@@ -310,8 +314,8 @@ class Supervisor:
                 QuorumError(
                     f"{alive} of {total} rows are left, expected at least {self._options.min_alive_fraction:.0%} "
                     f"(min_alive_fraction) and one: the others failed more than {self._options.max_restarts} times within "
-                    f"{self._options.window_seconds:g} s; mend the environment, or raise max_restarts. The last failure: "
-                    f"{self._last_words or 'see the log'}"
+                    f"{self._options.window_seconds:g} s or in a row; mend the environment, or raise max_restarts. "
+                    f"The last failure: {self._last_words or 'see the log'}"
                 )
             )
 

@@ -107,7 +107,7 @@ class IsolatedRows:
         failed: Exception = error
         while True:
             self.on_failure(f"{failed}; its episode is dropped\n{''.join(traceback.format_exception(failed))}")
-            if env.budget.grant(monotonic(), got_on=True) is None:
+            if env.budget.grant(monotonic(), got_on=failed is error) is None:
                 return False
             env.episode += 1
             count = env.rows.stop - env.rows.start

@@ -17,9 +17,9 @@ class SupervisorOptions:
     replaced: there the first death stops the pool.
 
     Attributes:
-        max_restarts: of one worker within `window_seconds`; one more, and its environments are not stepped any more
-            (their rows are never valid again). 0 stops the pool with the first death.
-        window_seconds: that restarts are counted in.
+        max_restarts: of one worker within `window_seconds`, or in a row without a step between them. After one more failure its
+            environments are not stepped any more (their rows are never valid again). 0 stops the pool with the first death.
+        window_seconds: that restarts are counted in. Those in a row without a step count however long they take.
         max_backoff_seconds: longest wait before a worker is started again: 0, 50 ms, 100 ms, ... for restarts in a row after
             which it did not get on at all.
         step_timeout_seconds: longest that a step may take, resets that it does included, or an action of a worker's own policy.
@@ -60,7 +60,7 @@ _FIRST_BACKOFF_SECONDS = 0.05
 
 
 class RestartBudget:
-    """Restarts of one thing within a window of time, and how long to wait before each. One thread.
+    """Restarts of one thing within a window of time or in a row, and how long to wait before each. One thread.
 
     Attributes:
         total: restarts granted in all.
@@ -82,9 +82,9 @@ class RestartBudget:
         """
         while self._granted and self._granted[0] <= now - self._window:
             self._granted.popleft()
-        if len(self._granted) >= self._max:
-            return None
         self._in_vain = 0 if got_on else self._in_vain + 1
+        if len(self._granted) >= self._max or self._in_vain > self._max:  # each in vain may take longer than the window
+            return None
         self._granted.append(now)
         self.total += 1
         if self._in_vain < 2:

@@ -181,7 +181,7 @@ class PoolVectorEnv(VectorEnv):
     def _release_slots(self, lane: int) -> None:
         """Releases full slots when a lane has posted the first step of a slot.
 
-        Another lane's newest results may still be in them: its own next slot but one overwrites them.
+        Another lane's newest results may still be in them: they stay valid until that lane reaches the slot again.
         """
         if self._pool.position(lane)[1] != 1:
             return

@@ -54,7 +54,8 @@ class _Process:
 
     def __init__(self, pid: int, connection: Channel, oom_kills: int | None) -> None:
         self.pid, self.connection = pid, connection
-        self.pidfd = os.pidfd_open(pid)
+        self.pidfd = os.pidfd_open(pid)  # -1 once closed
+        self._lock = threading.Lock()  # a send in one thread may kill while another closes
         self.oom_kills_before = oom_kills
         self.rss_bytes: int | None = None
         self.error: ErrorMessage | None = None
@@ -65,14 +66,19 @@ class _Process:
         try:
             self.connection.send(message)
         except BlockingIOError:
-            self.kill(f"it did not read {what} within {_SEND_SECONDS:g} s: was it stopped?")
+            self.kill(f"it did not read {what} within {_SEND_SECONDS:g} s; it may have been stopped (SIGSTOP)")
         except OSError:
             pass  # it is dead, and its death will say why
 
     def kill(self, reason: str) -> None:
         self.hung = reason
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal; does nothing if the process has ended."""
+        with self._lock, contextlib.suppress(ProcessLookupError):
+            if self.pidfd >= 0:
+                signal.pidfd_send_signal(self.pidfd, number)
 
     def has_ended(self, timeout_seconds: float) -> bool:
         poll = select.poll()  # select.select takes no descriptor above 1,023
@@ -84,15 +90,21 @@ class _Process:
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         poll.register(self.connection.descriptor, select.POLLIN)
-        while ready := poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
-            if any(descriptor == self.pidfd for descriptor, _ in ready):
-                return True
-            self.connection.receive()
-        return False
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            ready = [descriptor for descriptor, _ in poll.poll(left * 1e3)]
+            if self.pidfd in ready or not left:
+                return self.pidfd in ready
+            if ready:
+                self.connection.receive()
+            if ready and self.connection.has_ended:
+                poll.unregister(self.connection.descriptor)  # it would end every wait at once
 
     def close(self) -> None:
         self.connection.close()
-        os.close(self.pidfd)
+        with self._lock:
+            os.close(self.pidfd)
+            self.pidfd = -1
 
 
 class WorkerProcesses:
@@ -110,7 +122,6 @@ class WorkerProcesses:
         self._env_id = env_id
         self._lock = threading.Lock()
         self._error: Exception | None = None
-        self._closed = False
         self.doorbells = [Doorbell() for _ in range(num_workers)]
         self._failed = Doorbell()
         self.failed_descriptor = self._failed.descriptor
@@ -197,15 +208,18 @@ class WorkerProcesses:
             QuorumError: too few rows are left.
         """
         with self._lock:
-            if not self._stopping:
-                self._hear_readable()
+            self._hear_readable()
             if self._error is not None:
                 raise self._error
 
-    def hear(self) -> None:
-        """Takes in what the workers have said, and raises nothing."""
+    def hear(self) -> list[int]:
+        """Takes in what the workers have said, and raises nothing.
+
+        Returns:
+            The workers that have said something, or a part of it.
+        """
         with self._lock:
-            self._hear_readable()
+            return self._hear_readable()
 
     def fail(self, error: Exception) -> None:
         """Makes `check` raise this error, unless there is one already."""
@@ -225,15 +239,14 @@ class WorkerProcesses:
         if process is None:
             return
         process.hung = reason
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(process.pidfd, STACK_SIGNAL)
-            deadline, size = time.monotonic() + _STACK_SECONDS, 0
-            while time.monotonic() < deadline:  # written piece by piece: it is whole when it stops growing
-                process.has_ended(_STACK_SECONDS / 6)
-                before, size = size, os.fstat(self._stacks[worker]).st_size
-                if size and size == before:
-                    break
-            signal.pidfd_send_signal(process.pidfd, signal.SIGKILL)
+        process.send_signal(STACK_SIGNAL)
+        deadline, size = time.monotonic() + _STACK_SECONDS, 0
+        while time.monotonic() < deadline:  # written piece by piece: it is whole when it stops growing
+            process.has_ended(_STACK_SECONDS / 6)
+            before, size = size, os.fstat(self._stacks[worker]).st_size
+            if size and size == before:
+                break
+        process.send_signal(signal.SIGKILL)
 
     def bury(self, worker: int, in_step: bool) -> tuple[str, Exception]:
         """Hears a dead worker's last words and lets go of what it had.
@@ -246,7 +259,7 @@ class WorkerProcesses:
             process, self._processes[worker] = self._processes[worker], None
             if process is None:
                 raise RuntimeError(f"worker {worker} was buried twice")
-            self._messages.unregister(process.connection.descriptor)
+            self._unregister(process)
         status = self._server.exit_status(process.pid)
         process.close()
         name = f"environment worker {worker} ({self._env_id}, pid {process.pid})"
@@ -262,9 +275,10 @@ class WorkerProcesses:
 
     def stop(self) -> None:
         """Ends all workers, whose stop flag is already set: asks, waits, kills. Idempotent."""
-        if self._closed:
-            return
-        self._closed = self._stopping = True
+        with self._lock:  # from here on `check` and `hear` leave the descriptors alone
+            if self._stopping:
+                return
+            self._stopping = True
         self.ring_all()
         deadline = time.monotonic() + _STOP_SECONDS
         for process in self._processes:
@@ -281,11 +295,21 @@ class WorkerProcesses:
         for stack in self._stacks:
             os.close(stack)
 
-    def _hear_readable(self) -> None:
+    def _hear_readable(self) -> list[int]:
+        if self._stopping:
+            return []
         readable = {descriptor for descriptor, _ in self._messages.poll(0)}
-        for worker, process in enumerate(self._processes) if readable else ():
-            if process is not None and process.connection.descriptor in readable:
-                self._hear(worker)
+        if not readable:
+            return []
+        processes = enumerate(self._processes)
+        workers = [worker for worker, process in processes if process and process.connection.descriptor in readable]
+        for worker in workers:
+            self._hear(worker)
+        return workers
+
+    def _unregister(self, process: _Process) -> None:
+        with contextlib.suppress(FileNotFoundError):  # it is not registered any more
+            self._messages.unregister(process.connection.descriptor)
 
     def _hear(self, worker: int) -> None:
         process = self._processes[worker]
@@ -298,6 +322,8 @@ class WorkerProcesses:
                 _LOG.warning("environment worker %d: %s", worker, message.text)
             elif isinstance(message, ErrorMessage):
                 process.error = message
+        if process.connection.has_ended:  # else it would end every wait at once for as long as the process lives
+            self._unregister(process)
 
     def _raised(self, worker: int, message: ErrorMessage) -> Exception:
         text = f"environment worker {worker} ({self._env_id}): {message.message}\n\nIn the worker:\n{message.traceback}"

@@ -22,6 +22,14 @@ def test_whoever_does_not_get_on_waits_twice_as_long_each_time():
     assert [budget.grant(9.0, got_on=False) for _ in range(2)] == [0.0, 0.05]
 
 
+def test_restarts_in_a_row_that_lead_nowhere_are_counted_however_long_they_take():
+    budget = RestartBudget(max_restarts=2, window_seconds=10.0)
+    assert [budget.grant(now, got_on=False) is None for now in (0.0, 600.0, 1200.0)] == [False, False, True]
+    budget = RestartBudget(max_restarts=2, window_seconds=10.0)
+    got_on = [False, False, True, False, False, False]
+    assert [budget.grant(600.0 * n, got_on=g) is None for n, g in enumerate(got_on)] == [False] * 5 + [True]
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
