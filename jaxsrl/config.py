@@ -138,7 +138,8 @@ class RunConfig:
         log_every_seconds: between lines of metrics.
         grace_seconds: after SIGINT, SIGTERM, SIGHUP or SIGUSR1, before a run that has not stopped exits all the same; 0 for never.
         stall_timeout_seconds: longest time in which nothing happens: no step, no action, no gradient step, no update. Then the run
-            ends with an error that says who waits for whom. It must exceed the longest compilation and the longest update.
+            ends with an error that says who waits for whom. It must exceed the longest compilation, update
+            and checkpoint.
         evaluation_episodes: greedy episodes after training; 0 for none.
     """
 

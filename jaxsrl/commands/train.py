@@ -5,11 +5,19 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import tyro
 
+import jaxsrl
 from envpool_bridge.errors import UserError
 from jaxsrl.find_experiment import find_experiment, first_line, list_experiments
+
+# The last entry is for a checkout that is not installed.
+_PROGRAM = (
+    f"import sys; sys.path.append({str(Path(jaxsrl.__file__).parents[1])!r}); "
+    "from jaxsrl.runtime.run_script import run_script; run_script(sys.argv[1], sys.argv[2:])"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +56,8 @@ class Train:
         sys.stderr.flush()
         # This process, not one of its children, becomes the experiment: signals, exit status, terminal and the main module
         # that environment processes look classes up in are those of `python FILE`.
-        os.execv(sys.executable, [sys.executable, "-m", "jaxsrl.runtime.run_script", str(path), *self.flags])
+        # -P: no file of the working directory, `logging.py` say, may take the place of a module that jaxsrl imports.
+        os.execv(sys.executable, [sys.executable, "-P", "-c", _PROGRAM, str(path), *self.flags])
 
 
 def _show_experiments(as_json: bool) -> None:

@@ -109,8 +109,8 @@ class DistributedTraining(HostTraining):
                 self._processes.meet()
 
     def stall_seconds(self) -> float:
-        """See `Training`; another process may be waited for as long as `--run.distributed.wait-seconds` says."""
-        return max(super().stall_seconds(), float(self.config.distributed.wait_seconds))
+        """See `Training`; waiting for other processes has a deadline of its own, which must end first."""
+        return super().stall_seconds() + self.config.distributed.wait_seconds
 
     def should_stop(self) -> bool:
         """Whether something failed here, or all have agreed to stop; then they have done the same updates."""

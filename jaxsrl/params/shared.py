@@ -131,7 +131,7 @@ class SharedParams:
         return newest if newest >= oldest else None
 
     def missing(self, sequence: int, max_policy_lag: int) -> str:
-        """Describes the parameters that this slot sequence waits for; "" if they are there."""
+        """Names the missing parameters for this slot sequence; "" if none are missing."""
         if self.acting_version(sequence, max_policy_lag) is not None:
             return ""
         return describe_missing(max(0, sequence - max_policy_lag), max_policy_lag, self.newest())

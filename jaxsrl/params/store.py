@@ -37,7 +37,7 @@ class ParamsStore:
             self._changed.notify_all()
 
     def missing(self, sequence: int) -> str:
-        """Describes the parameters that this slot sequence waits for; "" if they are there."""
+        """Names the missing parameters for this slot sequence; "" if none are missing."""
         with self._changed:
             if self._pick(sequence) is not None:
                 return ""

@@ -17,6 +17,8 @@ from jaxsrl.runtime.source import SourceConfig, TrajectorySource
 from jaxsrl.runtime.training import Training, TrainingSetup
 
 _NO_ROW = np.uint32(2**32 - 1)
+_PROGRESS = frozenset({"calls", "rows", "samples", "gradients", "env_steps", "slots", "replayed_steps"})
+"""Last parts of the names of totals that grow only while the run makes progress; failures and requests grow without any."""
 
 
 class HostTraining(Training):
@@ -130,8 +132,8 @@ class HostTraining(Training):
 
     def counts(self) -> dict[str, float]:
         """See `Training`."""
-        own = {name: total for name, total in self.own_totals().items() if not name.endswith("_seconds")}
-        return super().counts() | own
+        own = self.own_totals().items()
+        return super().counts() | {name: total for name, total in own if name.rpartition("/")[2] in _PROGRESS}
 
     def waits(self, is_waiting: bool) -> list[str]:
         """See `Training`."""

@@ -13,7 +13,7 @@ from jaxsrl.cluster.engine import ReplayLostError
 from jaxsrl.config import RunConfig
 from jaxsrl.distributed.config import DistributedConfig
 from jaxsrl.distributed.errors import LostLearnerError
-from jaxsrl.runtime.lifecycle import REQUEUE_STATUS, exit_now, stop_on_signals
+from jaxsrl.runtime.lifecycle import REQUEUE_STATUS, exit_now, has_stuck_threads, stop_on_signals
 
 Experiment = TypeVar("Experiment")
 
@@ -49,6 +49,10 @@ def launch(
 ) -> None:
     """Parses the command line into `experiment`, splits the host as its RunConfig says, and runs `main` with it.
 
+    Training saves before it stops. A stop signal before or after training ends the process at once: `finally` and `with` blocks
+    of `main` do not run, and neither do handlers of atexit. Raising SystemExit instead crashes the process (status 139) where
+    the signal interrupts a compilation of jax.
+
     Args:
         main: composes and trains.
         experiment: frozen dataclass tree; its RunConfig also takes `--policy NAME` for `--run.policy NAME`.
@@ -69,14 +73,13 @@ def launch(
         from jaxsrl.runtime.host_devices import split_host
 
         split_host(num_host_devices)
-    # Training saves before it stops; before and after it there is nothing to save.
     with stop_on_signals(exit_now):
         main(parsed)
 
 
 def _end(status: int) -> NoReturn:
     """Exits; at once from among learner processes, where jax's own farewell would wait for the others, or be aborted with them."""
-    if _has_joined_others():
+    if _has_joined_others() or has_stuck_threads():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -4,11 +4,12 @@ import atexit
 import contextlib
 import faulthandler
 import os
+import select
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
@@ -16,6 +17,8 @@ from envpool_bridge.forkserver import STOP_SIGNALS
 
 _JOIN_SECONDS = 30.0
 _SAME_SECONDS = 1.0  # within which the same signal twice is one request
+_LOST = select.POLLERR | select.POLLHUP | select.POLLNVAL
+_stuck: list[threading.Thread] = []  # of this process's runs
 
 
 class Lifecycle:
@@ -61,15 +64,19 @@ class Lifecycle:
         if self._error is not None:
             raise self._error
 
-    def join(self, timeout_seconds: float = _JOIN_SECONDS) -> None:
+    def join(self, timeout_seconds: float = _JOIN_SECONDS, *, failure: BaseException | None = None) -> None:
         """Stops and waits for the threads.
 
-        A thread that is stuck in native code cannot be ended: the process then exits without it, with status 1.
+        A thread that is stuck in native code cannot be ended: the process then exits without it. Its status is 1 unless
+        `launch` ends the process, which knows the status.
+
+        Args:
+            timeout_seconds: for all threads together.
+            failure: what ended the run; gets a note about a thread that did not return in time.
 
         Raises:
-            TimeoutError: a thread did not return in time, and no other error is being handled. Such an error gets a note.
+            TimeoutError: a thread did not return in time, and there is no `failure`.
         """
-        failure = sys.exc_info()[1]
         self._stop.set()
         deadline = time.monotonic() + timeout_seconds
         for thread in self._threads:
@@ -77,16 +84,22 @@ class Lifecycle:
         stuck = [thread for thread in self._threads if thread.is_alive()]
         if not stuck:
             return
-        atexit.register(_exit_without, stuck)
+        _stuck.extend(stuck)
+        atexit.register(_exit_without_stuck)
         problem = f"thread {', '.join(thread.name for thread in stuck)} did not stop within {timeout_seconds} s"
         if failure is None:
             raise TimeoutError(problem)
         failure.add_note(problem)
 
 
-def _exit_without(threads: Sequence[threading.Thread]) -> None:
-    """Ends the process before the interpreter takes away what these threads use."""
-    if any(thread.is_alive() for thread in threads):
+def has_stuck_threads() -> bool:
+    """Returns whether threads of a run that ended still run: Python's clean-up would take away what they use."""
+    return any(thread.is_alive() for thread in _stuck)
+
+
+def _exit_without_stuck() -> None:
+    """Ends the process before Python's clean-up; handlers of atexit cannot know the exit status."""
+    if has_stuck_threads():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
@@ -105,7 +118,8 @@ def exit_status(signal_name: str) -> int:
 def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0) -> Iterator[None]:
     """Inside, SIGINT, SIGTERM, SIGHUP and SIGUSR1 call `requested(name)` once; a second signal ends the process at once.
 
-    The same signal again within a second is no second one: `timeout` and shells send it to the process and to its group.
+    A repeat of the same signal within one second is ignored: `timeout` and shells send it to the process and to its group.
+    Output to a terminal or pipe that is gone is dropped after a signal.
     Only the main thread can receive signals: in another thread nothing changes. A SIGHUP that is ignored (`nohup`) stays so.
 
     Args:
@@ -127,8 +141,7 @@ def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0
                 return
             os._exit(exit_status(name))  # the kernel kills the children when their parent ends
         first = number, now
-        if number == signal.SIGHUP:
-            _leave_lost_terminal()
+        _drop_lost_output()
         if grace_seconds:
             timer = threading.Timer(grace_seconds, _leave, (name, grace_seconds))
             timer.daemon = True
@@ -143,31 +156,35 @@ def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0
     finally:
         for timer in timers:
             timer.cancel()
+        if first is not None:
+            _drop_lost_output()  # the same Ctrl-C may end `tee` later than it reaches this process
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def exit_now(signal_name: str) -> NoReturn:
-    """Exits without the interpreter's own end, in which jax may crash where the signal interrupted a compilation."""
+    """Exits at once, without Python's clean-up, in which jax may crash where the signal interrupted a compilation."""
     with contextlib.suppress(Exception):  # the signal may have interrupted a print, or the terminal is gone
         sys.stdout.flush()
         os.write(2, f"stopped by {signal_name}\n".encode())
     os._exit(exit_status(signal_name))
 
 
-def _leave_lost_terminal() -> None:
-    """Sends the output for a terminal that is gone to /dev/null: the next print would raise, and end the run."""
+def _drop_lost_output() -> None:
+    """Sends the output for a terminal or pipe that is gone to /dev/null: the next print would raise, and end the run."""
     for descriptor in (1, 2):
-        try:
-            os.write(descriptor, b"")
-        except OSError:
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if any(events & _LOST for _, events in poll.poll(0)):
             nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, descriptor)
-            os.close(nothing)
+            if nothing != descriptor:  # which was closed
+                os.dup2(nothing, descriptor)
+                os.close(nothing)
 
 
 def _leave(name: str, grace_seconds: float) -> None:
-    sys.stderr.write(f"the run did not stop within {grace_seconds:g} s of {name}; where its threads are:\n")
-    sys.stderr.flush()
-    faulthandler.dump_traceback()
+    with contextlib.suppress(Exception):  # stderr may be a pipe without a reader
+        sys.stderr.write(f"the run did not stop within {grace_seconds:g} s of {name}; where its threads are:\n")
+        sys.stderr.flush()
+        faulthandler.dump_traceback()
     os._exit(exit_status(name))

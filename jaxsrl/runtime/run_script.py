@@ -14,10 +14,6 @@ from jaxsrl.runtime.lifecycle import exit_now, stop_on_signals
 def run_script(path: str, arguments: list[str]) -> None:
     """Runs the file at `path` as the main module, with `arguments` on its command line."""
     sys.argv = [path, *arguments]
-    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     with stop_on_signals(exit_now):
         runpy.run_path(path, run_name="__main__")
-
-
-if __name__ == "__main__":
-    run_script(sys.argv[1], sys.argv[2:])

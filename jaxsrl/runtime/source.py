@@ -101,7 +101,7 @@ def describe_lanes(pool: EnvPool, missing: Callable[[int], str], actor: str) -> 
 
     Args:
         pool: of the environments.
-        missing: describes the parameters that a slot sequence waits for; "" if they are there.
+        missing: names the missing parameters for a slot sequence; "" if none are missing.
         actor: subject of the sentence.
     """
     ready = pool.ready_lanes()

@@ -185,16 +185,21 @@ class Training(abc.ABC):
         started = time.perf_counter()
         sinks = self.make_sinks(first)
         with stop_on_signals(self.on_signal, self.config.grace_seconds), self._watchdog.watching():
+            failure: BaseException | None = None
             try:
                 learner = self.learn(sinks)
                 self.lifecycle.raise_error()
                 if learner.num_updates > max(first, self._saved_update):
                     self.save(learner, must=True)
                 self.write_record()
+            except BaseException as error:
+                failure = error
+                raise
             finally:
                 try:
-                    self.lifecycle.join()
+                    self.lifecycle.join(failure=failure)
                 finally:
+                    del failure  # or its traceback, which holds this frame, would live on in a cycle
                     self.close()
                     sinks.close()
         return self.report(learner.state, learner.num_updates, time.perf_counter() - started)

@@ -19,6 +19,7 @@ OPTION = "--run.stall-timeout-seconds"
 _POLL_SECONDS = 1.0  # a main thread that asked for the deadline within this time waits, and does not compute
 _GRACE_SECONDS = 30.0
 _END_SECONDS, _LEAVE_SECONDS = 120.0, 10
+_PAUSE_SECONDS = 3.0  # a turn of the watching thread that is later than this was paused with the process (SIGSTOP)
 
 
 class StalledError(WaitTimeoutError):
@@ -28,8 +29,8 @@ class StalledError(WaitTimeoutError):
 class Watchdog:
     """Owner of a thread that compares the counts of a run. Thread-safety: `check` in the main thread of the run.
 
-    Where the main thread waits, `check` raises there. Where it does not come back from a computation, nothing can raise there:
-    the watchdog then ends the process, and its environments end with it.
+    `check` raises in a main thread that waits. A main thread that is inside a computation cannot raise: the watchdog then ends
+    the process, and its environments end with it. Time in which the whole process is paused does not count.
     """
 
     def __init__(
@@ -50,14 +51,14 @@ class Watchdog:
         self._limit, self._counts, self._waits, self._log = limit_seconds, counts, waits, log
         self._patience = limit_seconds + min(limit_seconds, _GRACE_SECONDS)  # `check` comes first
         self._seen: Mapping[str, float] = {}
-        self._since = self._polled = time.monotonic()
+        self._since = self._polled = self._turn = time.monotonic()
         self._raised = ""
         self._ended = threading.Event()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """The deadline counts inside, from now on. Its end covers all that is done inside to end the run."""
-        self._since = time.monotonic()
+        """The deadline counts inside, from now on. The deadline also covers closing the run."""
+        self._since = self._turn = time.monotonic()
         thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         thread.start()
         try:
@@ -73,7 +74,7 @@ class Watchdog:
             StalledError: nothing has happened for too long.
         """
         self._polled = now = time.monotonic()
-        if now - self._since <= self._limit or self._raised:
+        if now - self._since <= self._limit or self._raised or self._paused(now):
             return
         self._look()  # the thread may not have seen yet what ended just now
         if now - self._since > self._limit:
@@ -82,11 +83,27 @@ class Watchdog:
             raise StalledError(self._raised)
 
     def _watch(self) -> None:
-        while not self._ended.wait(min(1.0, self._limit / 8)):
+        while not self._ended.wait(self._poll_seconds()):
+            self._begin_turn()
             if not self._raised:
                 self._look()
-            if time.monotonic() - self._since > self._patience:
+            if self._turn - self._since > self._patience:  # not the time now: a pause since then must not count
                 self._leave()
+
+    def _begin_turn(self) -> None:
+        now = time.monotonic()
+        paused = self._paused(now)
+        if paused:
+            self._since = min(now, self._since + paused)
+        self._turn = now  # `check` reads it before `_since`, so that it sees both or raises nothing
+
+    def _poll_seconds(self) -> float:
+        return min(1.0, self._limit / 8)
+
+    def _paused(self, now: float) -> float:
+        """Returns how late the next turn of the watching thread is; 0.0 within what a busy machine explains."""
+        late = now - self._turn - self._poll_seconds()
+        return late if late > min(_PAUSE_SECONDS, self._limit / 4) else 0.0
 
     def _look(self) -> None:
         try:
@@ -100,11 +117,12 @@ class Watchdog:
         try:
             waits = list(self._waits(is_waiting))
         except Exception as error:  # noqa: BLE001  the stall matters more
-            waits = [f"who waits is not known ({error!r})"]
+            waits = [f"could not find out what the run waits for ({error!r})"]
         seconds = time.monotonic() - self._since
         return (
             f"the run is stalled: nothing happened for {seconds:.0f} s ({OPTION} {self._limit:g}): {'; '.join(waits)}. The same "
-            f"command resumes from the newest checkpoint. Use a larger {OPTION} if one step or one update may take as long"
+            f"command resumes from the newest checkpoint. If one step, update, compilation or checkpoint takes longer than that, "
+            f"use a larger {OPTION}"
         )
 
     def _leave(self) -> None:

@@ -73,6 +73,13 @@ def test_an_experiment_runs_as_python_runs_its_file(folder):
     assert by_name["argv"] == ["experiments/probe.py", "--a", "1", "--help", "x y"]
 
 
+def test_files_of_the_working_directory_do_not_shadow_the_standard_library(folder, tmp_path):
+    (tmp_path / "logging.py").write_text('raise ImportError("the working directory\'s")\n')
+    interpreter, *rest = command("probe")
+    _, status, errors = told_by(interpreter, "-P", *rest)  # -P: as the installed command starts
+    assert (status, errors) == (7, "")
+
+
 def test_signals_reach_the_experiment_itself(folder):
     with subprocess.Popen(
         command("experiments/probe.py", "--wait"), env=environment(), stdout=subprocess.PIPE

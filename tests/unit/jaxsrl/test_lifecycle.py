@@ -61,6 +61,93 @@ def test_a_thread_that_does_not_stop_is_named():
     lifecycle.join(60.0)
 
 
+def test_a_thread_that_does_not_stop_is_an_error_while_the_caller_handles_another_one():
+    lifecycle, release = Lifecycle(), threading.Event()
+    lifecycle.start_thread("stubborn", release.wait)
+    try:
+        raise KeyError("of the caller, which trains anew")
+    except KeyError:
+        with pytest.raises(TimeoutError, match="thread stubborn did not stop"):
+            lifecycle.join(0.01)
+    finally:
+        release.set()
+    lifecycle.join(60.0)
+
+
+def test_the_failure_of_a_run_gets_a_note_about_a_thread_that_does_not_stop():
+    lifecycle, release, failure = Lifecycle(), threading.Event(), ValueError("of the run")
+    lifecycle.start_thread("stubborn", release.wait)
+    lifecycle.join(0.01, failure=failure)
+    release.set()
+    lifecycle.join(60.0)
+    assert failure.__notes__ == ["thread stubborn did not stop within 0.01 s"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [("ReplayLostError('lost')", 75), ("UserError('no')", 2), ("KeyError", 1)]
+)
+def test_a_stuck_thread_does_not_change_the_exit_status(error, status):
+    code = (
+        "import time\n"
+        "from envpool_bridge.errors import UserError\n"
+        "from jaxsrl.cluster.engine import ReplayLostError\n"
+        "from jaxsrl.runtime.launch import exit_on_user_error\n"
+        "from jaxsrl.runtime.lifecycle import Lifecycle\n"
+        "lifecycle = Lifecycle()\n"
+        "@exit_on_user_error\n"
+        "def main():\n"
+        "    lifecycle.start_thread('stuck', lambda: time.sleep(600))\n"
+        "    try:\n"
+        f"        raise {error}\n"
+        "    except Exception as failure:\n"
+        "        lifecycle.join(0.01, failure=failure)\n"
+        "        raise\n"
+        "main()\n"
+    )
+    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
+    assert left.returncode == status, left.stderr
+
+
+@pytest.mark.parametrize("descriptor", [1, 2])
+@pytest.mark.parametrize("number", sorted(STOP_SIGNALS))
+def test_output_to_a_pipe_without_a_reader_does_not_change_the_exit_status(number, descriptor, hangup_is_heard):
+    code = (
+        "import os, sys\n"
+        "from jaxsrl.runtime.lifecycle import exit_status, stop_on_signals\n"
+        "asked = []\n"
+        "with stop_on_signals(asked.append):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    for stream in (sys.stdout, sys.stderr):\n"
+        "        print('saves', file=stream, flush=True)\n"
+        "print('stopped')\n"
+        "sys.exit(exit_status(asked[0]))\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(os.devnull, "w") as nothing:
+        streams = {"stdout": writer, "stderr": nothing} if descriptor == 1 else {"stdout": nothing, "stderr": writer}
+        left = subprocess.run([sys.executable, "-c", code], **streams, timeout=150)
+    os.close(writer)
+    assert left.returncode == exit_status(number.name)
+
+
+def test_a_reader_that_ends_after_the_signal_does_not_change_the_exit_status():
+    code = (
+        "import os, signal, sys\n"
+        "from jaxsrl.runtime.lifecycle import exit_status, stop_on_signals\n"
+        "reader, writer = os.pipe()\n"
+        "os.dup2(writer, 1)\n"
+        "os.close(writer)\n"
+        "with stop_on_signals(lambda name: None):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    os.close(reader)\n"
+        "print('stopped')\n"
+        "sys.exit(exit_status('SIGINT'))\n"
+    )
+    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
+    assert (left.returncode, left.stderr) == (130, "")
+
+
 def test_a_run_that_does_not_stop_in_time_is_left_with_the_stacks_of_its_threads():
     code = (
         "import os, signal, time\n"
