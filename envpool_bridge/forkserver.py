@@ -8,8 +8,9 @@ main process is killed.
 Every process here asks the kernel for SIGKILL on its parent's death, so that SIGKILL of the main process ends all. The kernel
 watches the thread that started the process, not the process, so a thread that lives as long as the server starts it.
 
-A stop signal often reaches every process of a run (`timeout`, systemd, Slurm, a terminal). Only the main process acts on it: in
-the server and the workers a handler does nothing, so that the main process can finish its update and save.
+A stop signal often reaches the process group (a terminal, `timeout`) or every process of a run (systemd, Slurm). Only the main
+process acts on it: the server and the workers are a process group of their own, and their handler does nothing, so that the main
+process can finish its update and save.
 """
 
 import array
@@ -138,8 +139,14 @@ def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[byt
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     with socket_of_server:
         try:
+            # Signals to the group of the main process, as a terminal and `timeout` send them, do not reach the process group of
+            # the server, its workers and the programs that environments start.
             process = subprocess.Popen(
-                command, pass_fds=[descriptor], env={**os.environ, **_WORKER_ENVIRONMENT}, stdin=subprocess.DEVNULL
+                command,
+                pass_fds=[descriptor],
+                env={**os.environ, **_WORKER_ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                process_group=0,
             )
         except BaseException as error:  # noqa: BLE001  raised again in the thread that wants the server
             started.set_exception(error)

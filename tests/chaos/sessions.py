@@ -40,6 +40,13 @@ def seconds_until_gone(session, limit_seconds):
     return time.monotonic() - began
 
 
+def signal_all(session, number):
+    """Sends a signal to every process of a session, as systemd and Slurm do."""
+    for pid in members(session):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def end_session(process):
     """Kills whatever is left of a session."""
     for pid in members(process.pid):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.chaos.sessions import ROOT, end_session, members, seconds_until_gone
+from tests.chaos.sessions import ROOT, end_session, members, seconds_until_gone, signal_all
 
 SIGNALS = {signal.SIGTERM: 143, signal.SIGUSR1: 75, signal.SIGHUP: 129, signal.SIGINT: 130}
 MARKS = {
@@ -89,7 +89,7 @@ def stop(directory, phase, numbers, policy="single_learner_fine", *flags):
                 break
         num_processes = len(members(process.pid))
         for number in numbers:
-            os.killpg(process.pid, number)
+            signal_all(process.pid, number)
             time.sleep(0.01 * (len(numbers) - 1))  # or the kernel would make one of two
         rest, _ = process.communicate(timeout=120)
         output = "".join(lines) + rest

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.counting import Counting
+from tests.chaos.sessions import signal_all
 
 ROOT = Path(__file__).parents[2]
 STEP_FOR_EVER = """
@@ -50,8 +51,8 @@ def test_who_was_stopped_together_with_the_supervisor_does_not_hang():
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.3)
-        os.killpg(process.pid, signal.SIGSTOP)
+        signal_all(process.pid, signal.SIGSTOP)
         time.sleep(3.0)
-        os.killpg(process.pid, signal.SIGCONT)
+        signal_all(process.pid, signal.SIGCONT)
         printed, _ = process.communicate(timeout=30)
     assert printed == "hangs: 0\n"

@@ -55,6 +55,14 @@ def test_what_an_environment_starts_is_ended_by_a_stop_signal():
         collect(pool, 1, seconds=SECONDS)  # raises what the environment raises
 
 
+def test_signals_to_the_group_of_the_main_process_do_not_reach_what_environments_start():
+    with make_pool(ONE, Counting) as pool:
+        begin(pool)
+        server = pool._workers._server._process.pid
+        (worker,) = pool._workers._pids
+        assert os.getpgid(worker) == server != os.getpgid(0)
+
+
 @pytest.fixture
 def program():
     with subprocess.Popen(["sleep", "100"]) as process:
