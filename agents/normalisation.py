@@ -57,7 +57,8 @@ class NormalisationConfig:
         clip_reward: largest absolute value after scaling, in deviations of the return.
         epsilon: added to variances, in squared units of what they are of.
         random_start: whether the steps of the initial parameters are random and only initialize the statistics. Updates from
-            such steps alone change no parameters. False: the first steps are learned from without normalisation.
+            such steps alone change no parameters: the steps of lag + 1 updates are discarded, at most. False: the first
+            steps are learned from without normalisation.
     """
 
     observations: bool = False

@@ -138,7 +138,7 @@ def clipped_adam(rate: optax.Schedule, max_grad_norm: float, epsilon: float) -> 
     Args:
         rate: learning rate, of `num_updates`.
         max_grad_norm: largest global norm.
-        epsilon: added to the root.
+        epsilon: added to the square root of the second moment.
     """
     clip = optax.clip_by_global_norm(max_grad_norm)
     return optax.chain(clip, optax.scale_by_adam(eps=epsilon), scale_by_schedule(rate))

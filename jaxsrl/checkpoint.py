@@ -40,9 +40,12 @@ from jaxsrl.manifest import (
 from jaxsrl.manifest import sha256_of as _sha256
 from jaxsrl.own_checkpointer import own_checkpointer
 
+_REPLACED = ".replaced.tmp"
 WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
 Arrays = dict[str, np.ndarray]
 RequireFn = Callable[[Mapping[str, Form]], None]
+Restored = tuple[int, Arrays, dict[str, Any], list[str]]
+"""Step, arrays, metadata and what is wrong with newer checkpoints."""
 
 
 class CheckpointNotSavedError(Exception):
@@ -103,7 +106,8 @@ class CheckpointStore:
                 f"the checkpoint of update {step} could not be written to {self.directory} ({type(error).__name__}: {error}); "
                 f"{newest}"
             ) from error
-        # What cannot be removed is tried again after the next save. Without its name, half a checkpoint is none.
+        # Old checkpoints are renamed before they are deleted, so that a partly deleted one is never restored.
+        # Failed deletions are repeated at the next save.
         for old in self.steps()[: -self._keep]:
             with contextlib.suppress(OSError):
                 (self.directory / str(old)).rename(self._unfinished(old))
@@ -134,7 +138,7 @@ class CheckpointStore:
             os.fsync(file.fileno())
         _sync_all(temporary)
         if final.exists():
-            final.rename(self.directory / f".{step}.replaced.tmp")
+            final.rename(self.directory / f".{step}{_REPLACED}")
         temporary.rename(final)
         _sync(self.directory)
         return final
@@ -142,13 +146,19 @@ class CheckpointStore:
     def _unfinished(self, step: int) -> Path:
         return self.directory / f".{step}.tmp"
 
+    def _put_back_replaced(self) -> None:
+        """Renames checkpoints back whose replacements did not get their names."""
+        for path in self.directory.glob(f".*{_REPLACED}"):
+            final = self.directory / path.name[1:].removesuffix(_REPLACED)
+            if not final.exists():
+                path.rename(final)
+
     def _remove_unfinished(self) -> None:
+        self._put_back_replaced()
         for path in self.directory.glob(".*.tmp"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def restore_newest(
-        self, set_aside: bool = True, require: RequireFn | None = None
-    ) -> tuple[int, Arrays, dict[str, Any], list[str]] | None:
+    def restore_newest(self, set_aside: bool = True, require: RequireFn | None = None) -> Restored | None:
         """(step, arrays, metadata, what was wrong with newer ones) of the newest checkpoint that verifies; None without any.
 
         Args:
@@ -159,6 +169,8 @@ class CheckpointStore:
             UserError: there are checkpoints, but none is whole; or one is of another format; or what `require` raises.
         """
         problems: list[str] = []
+        if set_aside:
+            self._put_back_replaced()
         for step in reversed(self.steps()):
             path = self.directory / str(step)
             try:

@@ -1,6 +1,8 @@
 """An agent, its parameters and its environment from what a run left."""
 
+import contextlib
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from jaxsrl.runtime.progress import LEARNER, restore_state, state_to_arrays
 from jaxsrl.saved_run import read_saved_run
 
 _PETTINGZOO = ("pettingzoo/", "mpe2/")  # packages of environments
+_FOREIGN = "GymV2"  # Gymnasium's ids for environments of older packages, whose ids are arguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +87,26 @@ def _validate_needs_no_module(metadata: dict[str, Any]) -> None:
     env = metadata.get("experiment", {}).get("env")
     env = env if isinstance(env, dict) else {}
     name, suite = str(env.get("id", "")), env.get("suite", "gymnasium")
-    if ":" in name or (suite == "pettingzoo" and not name.startswith(_PETTINGZOO)):
+    if (
+        any(":" in text for text in [name, *_strings(env.get("kwargs"))])
+        or name.startswith(_FOREIGN)
+        or (suite == "pettingzoo" and not name.startswith(_PETTINGZOO))
+    ):
         raise UserError(
             f"the environment of this checkpoint, {name!r}, is in a module whose code would be run: if you trust the checkpoint, "
             f"use trust_env=True (--trust-env), or pass the environment, jaxsrl.load_agent(path, env=...)"
         )
+
+
+def _strings(kwargs: Any) -> list[str]:
+    """Returns all strings in a JSON object, or in its text, without keys."""
+    if isinstance(kwargs, str):
+        with contextlib.suppress(ValueError):
+            decoded = json.loads(kwargs)
+            return [decoded] if isinstance(decoded, str) else _strings(decoded)
+        return [kwargs]
+    values = list(kwargs.values()) if isinstance(kwargs, dict) else kwargs if isinstance(kwargs, list) else []
+    return [text for value in values for text in ([value] if isinstance(value, str) else _strings(value))]
 
 
 def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> tuple[AnyAgent, EnvSource]:

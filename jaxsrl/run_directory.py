@@ -75,7 +75,9 @@ class RunDirectory:
         self.log(problem)
 
     def record(self, config: dict[str, Any], plan: Any) -> None:
-        """Writes the configuration and the plan: of a run that has started, or whose checkpoint has been restored.
+        """Writes the configuration and the plan.
+
+        Call it after the checkpoint has been restored, or at the start of a new run.
 
         Args:
             config: that `validate` has accepted.

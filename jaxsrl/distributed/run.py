@@ -22,6 +22,7 @@ from jaxsrl.frame_stacking import with_stacked_frames
 from jaxsrl.learning_agent import learning_agent
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runtime.check_run import check_run
+from jaxsrl.runtime.program_cache import keep_programs
 from jaxsrl.runtime.training import RunReport, TrainingSetup
 
 _IDENTITY = "jaxsrl/identity"
@@ -99,6 +100,7 @@ def run_together(processes: Processes, whole: WholeRun) -> RunReport:
     """
     agent, source, spec = whole.agent, whole.source, whole.spec
     with processes.together(), contextlib.ExitStack() as held:
+        keep_programs(Path(whole.config.directory), jax.default_backend())
         place = held.enter_context(place_together(processes, whole.config, whole.plan, Resources.detect()))
         plan = place.plan
         check_run(plan, agent, source, spec, place.resources)

@@ -5,20 +5,21 @@ import dataclasses
 import json
 import sys
 import time
-from typing import Any
 
 import jax
 import numpy as np
 
 from agents.api import LearnerState
+from envpool_bridge.errors import UserError
 from envpool_bridge.tree import Tree, map_leaves
 from envpool_bridge.worker_processes import pickle_source
-from jaxsrl.checkpoint import Arrays
+from jaxsrl.checkpoint import Arrays, RequireFn, Restored
 from jaxsrl.cluster.place import OpenEngine
 from jaxsrl.cluster.source import ClusterSource
 from jaxsrl.cluster.training import plan_where_reserved, store_bytes
 from jaxsrl.dataflow.plan import plan_to_json
 from jaxsrl.distributed.agreement import Agreement
+from jaxsrl.distributed.errors import LostLearnerError
 from jaxsrl.distributed.plan import replicas_of
 from jaxsrl.distributed.processes import Processes
 from jaxsrl.distributed.row_shares import merged, of_rows, share_of
@@ -139,21 +140,46 @@ class DistributedTraining(HostTraining):
             self.arrays(learner)
             self._saved_update = learner.num_updates
 
-    def newest_checkpoint(self) -> tuple[int, Arrays, dict[str, Any], list[str]] | None:
-        """Process 0's, at every process; all call it together."""
+    def newest_checkpoint(self, require: RequireFn | None = None) -> Restored | None:
+        """Restores process 0's newest checkpoint at every process; all call it together.
+
+        Raises:
+            UserError: process 0 rejects its checkpoints.
+        """
         self._restores += 1
         key = f"{_CHECKPOINT}/{self._restores}"
-        found, data = None, None
         if self._processes.is_main:
-            found = super().newest_checkpoint()
-            data = pack(found[1]) if found is not None else b""
-            step = found[0] if found is not None else -1
-            self._processes.tell(key, json.dumps([step, len(data)]))
-        step, length = json.loads(self._processes.wait_for(key))
-        if step < 0:
+            return self._restore_and_send(key, require)
+        said = json.loads(self._processes.wait_for(key))
+        if said is None:
             return None
-        arrays = unpack(broadcast(data, length))
-        return found if found is not None else (step, arrays, {}, [])
+        if isinstance(said, str):
+            self._meet_before_the_end()
+            raise UserError(said)
+        step, length, metadata = said
+        return step, unpack(broadcast(None, length)), metadata, []
+
+    def _restore_and_send(self, key: str, require: RequireFn | None) -> Restored | None:
+        """Restores the newest checkpoint and sends it to the other processes, or the reason why it is rejected."""
+        try:
+            found = super().newest_checkpoint(require)
+        except UserError as error:
+            self._processes.tell(key, json.dumps(str(error)))
+            self._meet_before_the_end()
+            raise
+        if found is None:
+            self._processes.tell(key, json.dumps(None))
+            return None
+        step, arrays, metadata, _ = found
+        data = pack(arrays)
+        self._processes.tell(key, json.dumps([step, len(data), metadata]))
+        broadcast(data, len(data))
+        return found
+
+    def _meet_before_the_end(self) -> None:
+        """Waits until every process has read why the run ends: jax aborts those that process 0 leaves behind."""
+        with contextlib.suppress(LostLearnerError):
+            self._processes.meet()
 
     def after_update(self, learner: AnyLearner) -> None:
         """See `Training`; tells process 0 now and then how it goes here."""

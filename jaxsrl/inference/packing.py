@@ -1,7 +1,8 @@
 """One transfer to the device and one back for a call that acts, instead of one for each array.
 
 A transfer takes longer to start than it takes to move the arrays of a call. The host writes them one after the other into a
-buffer of bytes, and the program on the device takes them apart again. Bits are not changed.
+buffer of bytes, and the program on the device takes them apart again. The transfer changes no bits. Results may
+differ from those of separate arrays by rounding (3e-8 was measured): the compiler fuses this program differently.
 """
 
 import dataclasses

@@ -75,8 +75,9 @@ class InferenceServer:
         self._rows_per_lane = pool.shape.rows_per_lane
         with jax.default_device(device):
             state = agent.initial_agent_state(pool.num_rows) if agent_state is None else agent_state
+        state = jax.device_put(state, device)  # an eager slice of an uncommitted array would move to the default device
         lanes = [pool.shape.lane_rows(lane) for lane in range(pool.num_lanes)]
-        self._agent_states = [jax.device_put(take_rows(state, rows), device) for rows in lanes]
+        self._agent_states = [take_rows(state, rows) for rows in lanes]
         self._keys = jax.device_put(keys, device)
         if merge and jax.tree.leaves(self._agent_states):
             raise UserError(f"agent {agent.name} carries state between steps: use --run.inference-batching lane")

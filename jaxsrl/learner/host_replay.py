@@ -56,7 +56,7 @@ class HostReplay:
         self._begin = jax.jit(_one_more)
         self._refresh = jax.jit(agent.data.refresh or (lambda state: state))
         self._mean = jax.jit(lambda sums, steps: jax.tree.map(lambda value: value / steps, sums))
-        # Keys of draws are made by the host from the host's count: an accelerator would make them behind all queued updates.
+        # Keys of draws are made by the host from the host's count: an accelerator would compute them only after all queued updates.
         self._fold_in, self._host_key = jax.jit(jax.random.fold_in), jax.device_put(run_key, host_device())
         self._keys = jax.jit(partial(step_keys, agent))
         self._num_updates: int | None = None

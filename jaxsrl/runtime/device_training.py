@@ -40,7 +40,6 @@ class DeviceTraining(Training):
             state = jax.jit(agent.init)(self.init_key)
         else:
             state = restore_state(agent, self.init_key, arrays)
-            self.say_replay(arrays)
             if any(name.startswith(EPISODES) for name in arrays):
                 self._episodes.restore(named(arrays, EPISODES))
                 self._saved = arrays

@@ -80,7 +80,7 @@ class EpisodeLog:
             self._blocks.popleft()
 
     def fits(self, arrays: dict[str, np.ndarray]) -> bool:
-        """Returns whether `arrays` are what `to_arrays` gives for as many rows of such environments."""
+        """Returns whether `arrays` have the names, shapes and dtypes that `restore` needs."""
         rows = len(self.episodes)
         if "lengths" not in arrays:
             return False

@@ -50,7 +50,6 @@ class HostTraining(Training):
                 agent, self.init_key, arrays, config.num_envs, config.rollout_length, self.setup.spec
             )
             self._saved = arrays
-            self.say_replay(arrays)
         return int(self._progress.state.num_updates)
 
     def rows_fit(self, arrays: Arrays) -> bool:
@@ -115,7 +114,8 @@ class HostTraining(Training):
     def _key_of_actions(self, first: int) -> jax.Array:
         """Returns the key of this process's actions, whose steps are counted from `first` updates.
 
-        After dropped trajectories these counts have been used before: the key is then another one, of no row.
+        After dropped trajectories these counts have been used before.
+        A different key is then used, so that no (key, step) pair repeats.
         """
         steps = self.progress.log.end_step
         if steps == first * self.config.rollout_length:

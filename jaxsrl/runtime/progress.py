@@ -85,7 +85,9 @@ def from_arrays(
     first_step = int(arrays.get(_STEPS, int(state.num_updates) * rollout_length))
     log = EpisodeLog(num_rows, first_step, spec, agent_state=agent_state_spec(agent))
     if not any(name.startswith(LOG) for name in arrays):
-        return Progress(state, behind, episodes, log, EpisodeReset((0,) * num_rows, (None,) * num_rows))
+        # An episode takes at least one step, so no earlier one has this number, from which its seed follows.
+        log.episodes[:] = first_step
+        return Progress(state, behind, episodes, log, EpisodeReset((first_step,) * num_rows, (None,) * num_rows))
     episodes.restore(named(arrays, EPISODES))
     reset = log.restore(named(arrays, LOG))
     return Progress(state, behind, episodes, log, reset)

@@ -70,12 +70,12 @@ def run(
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
     path = Path(config.directory) / run_name(config, agent, spec)
-    keep_programs(Path(config.directory), jax.default_backend())
     with contextlib.ExitStack() as held:
         if config.keep_cores_awake:
             held.enter_context(awake_cores())
         if (processes := several(config)) is not None:
             return run_together(processes, WholeRun(plan, agent, source, spec, config, path, identity, quiet))
+        keep_programs(Path(config.directory), jax.default_backend())
         place = held.enter_context(place_of(config, plan, Resources.detect(), kept_bytes(config, agent, spec)))
         plan = place.plan
         check_run(plan, agent, source, spec, place.resources)

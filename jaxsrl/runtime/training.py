@@ -15,7 +15,7 @@ from envpool_bridge.adapters.rows import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.specs import EnvSpec
 from jaxsrl.agent_layout import trajectory_shapes
-from jaxsrl.checkpoint import Arrays, CheckpointNotSavedError, CheckpointStore
+from jaxsrl.checkpoint import Arrays, CheckpointNotSavedError, CheckpointStore, RequireFn, Restored
 from jaxsrl.checkpoint_form import Form, require_fit
 from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.plan import Plan, plan_to_json
@@ -47,7 +47,7 @@ class RunReport:
     """Result of a run.
 
     Attributes:
-        directory: of its files.
+        directory: run directory.
         state: final learner state.
         num_updates: updates done in all.
         env_steps: environment steps done in all.
@@ -251,11 +251,6 @@ class Training(abc.ABC):
             self._reporter.checkpoint_update = update
         self.setup.directory.log(f"checkpoint at update {update}")
 
-    def say_replay(self, arrays: Arrays) -> None:
-        """Says so where a resumed run has to collect its experience anew."""
-        if self.setup.plan.replay is not None and not holds_replay(arrays):
-            self.say("the checkpoint holds no experience (--run.no-checkpoint-replay): replay begins empty")
-
     def say(self, line: str) -> None:
         """Tells the log, and the terminal unless it is to be quiet."""
         self.setup.directory.log(line)
@@ -267,9 +262,9 @@ class Training(abc.ABC):
         """What looks after updates that are not finite; a batch of too many in a row is written into the run's directory."""
         return FiniteWatch(self.config.max_skipped_updates, self.setup.directory.path / NOT_FINITE_BATCH)
 
-    def newest_checkpoint(self) -> tuple[int, Arrays, dict[str, Any], list[str]] | None:
-        """See `CheckpointStore.restore_newest`."""
-        return self._checkpoints.restore_newest()
+    def newest_checkpoint(self, require: RequireFn | None = None) -> Restored | None:
+        """Restores the run's newest checkpoint; see `CheckpointStore.restore_newest`."""
+        return self._checkpoints.restore_newest(require=require)
 
     def _on_not_finite(self, learner: AnyLearner) -> None:
         """Rolls back or gives up."""
@@ -288,7 +283,7 @@ class Training(abc.ABC):
         learner.continue_from(restore_state(self.setup.agent, self.init_key, arrays))
 
     def _restore(self) -> Arrays | None:
-        found = self._checkpoints.restore_newest(require=None if self.config.partial else self._validate_fit)
+        found = self.newest_checkpoint(None if self.config.partial else self._validate_fit)
         if found is None:
             self.setup.directory.log(f"begins: {self.config.num_updates} updates")
             return None
@@ -297,20 +292,29 @@ class Training(abc.ABC):
             self.say(f"damaged checkpoint skipped: {problem}")
         self.say(f"resumes {self.setup.directory.path} at update {step} of {self.config.num_updates}")
         self._saved_update = step
-        if self.config.partial:
-            arrays = self._what_fits(arrays)
-        if not (self._has_same_environments(metadata) and self.rows_fit(arrays)):
-            self.say(
-                "environments restart with new episodes: the checkpoint holds no episodes in progress of such environments, "
-                "of as many rows and for this kind of plan"
-            )
-            arrays = without_rows(arrays)
         if metadata.get("env_steps", 0) != step * self.config.env_steps_per_update:
             self.say(
-                f"{step} updates count as {step * self.config.env_steps_per_update} env steps of this size (run.num_envs x "
-                f"run.rollout_length); the checkpoint counted {metadata.get('env_steps')}"
+                f"env steps are now counted with the new run.num_envs x run.rollout_length: "
+                f"{step * self.config.env_steps_per_update} so far; the checkpoint says {metadata.get('env_steps')}"
             )
-        return arrays
+        return self._what_continues(arrays, metadata)
+
+    def _what_continues(self, arrays: Arrays, metadata: Mapping[str, Any]) -> Arrays:
+        if self.setup.plan.replay is not None and not holds_replay(arrays):
+            self.say("the checkpoint holds no experience (--run.no-checkpoint-replay): replay starts empty")
+        if self.config.partial:
+            arrays = self._what_fits(arrays)
+        has_same_env, has_same_seed = self._has_same_environments(metadata)
+        if not has_same_env and holds_replay(arrays):
+            self.say("the checkpoint's experience is of another environment: replay starts empty")
+            arrays = without_replay(arrays)
+        if has_same_env and has_same_seed and self.rows_fit(arrays):
+            return arrays
+        self.say(
+            "environments start new episodes: the checkpoint has no episodes that this plan can continue (another "
+            "environment, number of rows or kind of plan)"
+        )
+        return without_rows(arrays)
 
     def _validate_fit(self, found: Mapping[str, Form]) -> None:
         try:
@@ -338,10 +342,11 @@ class Training(abc.ABC):
                 return without_replay(arrays)
         return fitting
 
-    def _has_same_environments(self, metadata: Mapping[str, Any]) -> bool:
+    def _has_same_environments(self, metadata: Mapping[str, Any]) -> tuple[bool, bool]:
+        """Returns whether the environment is the checkpoint's, and whether the seed is."""
         saved, own = metadata.get("experiment", {}), self.setup.identity["experiment"]
         seeds = [experiment.get("run", {}).get("seed") for experiment in (saved, own)]
-        return saved.get("env") == own.get("env") and seeds[0] == seeds[1]
+        return saved.get("env") == own.get("env"), seeds[0] == seeds[1]
 
     def make_sinks(self, first: int) -> Sinks:
         """Where records of a run that goes on after `first` updates are written."""

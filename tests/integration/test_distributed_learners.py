@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -180,9 +181,35 @@ def test_two_processes_restore_in_part_and_take_over_the_checkpoint_of_one(tmp_p
     flags = ("--run.policy", "multiple_learners")
     ended = ends(start_two(tmp_path, *flags, updates=10))
     assert [status for status, _, _ in ended] == [0, 0], ended
-    assert "environments restart" not in (tmp_path / "run/log.txt").read_text()
+    assert "environments start new episodes" not in (tmp_path / "run/log.txt").read_text()
     ended = ends(start_two(tmp_path, *flags, "--network.hidden-sizes", "8", "--run.partial", updates=15))
     assert [status for status, _, _ in ended] == [0, 0], ended
     log = (tmp_path / "run/log.txt").read_text()
     assert "partial restore: " in log
-    assert "environments restart with new episodes" in log
+    assert "environments start new episodes" in log
+
+
+def test_process_0_sends_its_checkpoint_to_a_process_with_another_directory(tmp_path):
+    flags = ("--run.policy", "multiple_learners")
+    own = {1: ("--run.directory", str(tmp_path / "other"))}
+    arrays: list[dict[str, np.ndarray]] = []
+    for _ in range(2):
+        ended = ends(start_two(tmp_path / "two", *flags, own=own, updates=10))
+        assert [status for status, _, _ in ended] == [0, 0], ended
+        arrays.append(final(tmp_path / "two", 10))
+        shutil.rmtree(tmp_path / "two/run/checkpoints/10")  # the next run resumes at update 5
+    assert not (tmp_path / "other").exists()
+    assert "at update 5 of 10" in (tmp_path / "two/run/log.txt").read_text()
+    assert_same_bits(*arrays)
+
+
+def test_a_checkpoint_that_process_0_rejects_ends_both_with_the_reason(tmp_path):
+    flags = ("--run.policy", "multiple_learners")
+    own = {1: ("--run.directory", str(tmp_path / "other"))}
+    ended = ends(start_two(tmp_path / "two", *flags, own=own, updates=5))
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    for manifest in (tmp_path / "two/run/checkpoints").glob("*/MANIFEST.json"):
+        manifest.write_text("damaged")
+    ended = ends(start_two(tmp_path / "two", *flags, own=own, updates=10))
+    assert [status for status, _, _ in ended] == [2, 2], ended
+    assert all("no checkpoint of this run is whole" in said for _, _, said in ended)

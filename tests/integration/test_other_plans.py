@@ -24,7 +24,7 @@ from jaxsrl.learner.loop import Learner
 from jaxsrl.runtime import host_training
 from jaxsrl.runtime.run import RunReport, run
 
-RESTART = "environments restart with new episodes"
+RESTART = "environments start new episodes"
 LEARNS = ReplayConfig(capacity=512, batch_size=8, min_size=32, samples_per_insert=0.25, priority_exponent=0.6)
 OPTIONS = {"multiple_learners": {"num_devices": 2}, "central": {"num_devices": 2}}
 
@@ -36,7 +36,19 @@ class Experiment:
     network: NetworkConfig
 
 
-def train(directory, policy, lag, updates, *, suite="gymnasium", hidden=(8,), agent="ppo", env_seed=0, **changes):
+def train(
+    directory,
+    policy,
+    lag,
+    updates,
+    *,
+    suite="gymnasium",
+    hidden=(8,),
+    agent="ppo",
+    env_seed=0,
+    env_kwargs="{}",
+    **changes,
+):
     settings = {"num_envs": 8, "rollout_length": 4, "num_env_workers": 2, "lanes_per_worker": 1, "seed": env_seed}
     settings |= OPTIONS.get(policy, {}) | changes
     per_update = settings["num_envs"] * settings["rollout_length"]
@@ -49,7 +61,7 @@ def train(directory, policy, lag, updates, *, suite="gymnasium", hidden=(8,), ag
         checkpoint_every_updates=0,
         **settings,
     )
-    env, network = EnvConfig("CartPole-v1", suite=suite), NetworkConfig(hidden_sizes=hidden)
+    env, network = EnvConfig("CartPole-v1", suite=suite, kwargs=env_kwargs), NetworkConfig(hidden_sizes=hidden)
     source = source_of(env)
     spec = source.spec()
     if agent == "dqn":
@@ -166,7 +178,7 @@ def test_another_size_of_update_is_refused_and_a_partial_restore_restarts_the_en
     report = train(tmp_path, "serial", 1, 4, num_envs=4, partial=True)
     assert report.num_updates == 4
     assert RESTART in log_of(report)
-    assert "2 updates count as 32 env steps of this size" in log_of(report)
+    assert "run.num_envs x run.rollout_length: 32 so far" in log_of(report)
 
 
 @pytest.mark.timeout(600)
@@ -177,6 +189,17 @@ def test_a_partial_restore_of_other_environments_does_not_replay_their_episodes(
     assert report.num_updates == 3
     assert RESTART in log_of(report)
     assert "could not be restored" not in log_of(report)
+
+
+@pytest.mark.timeout(600)
+def test_a_partial_restore_of_another_environment_drops_its_experience(tmp_path):
+    train(tmp_path, "serial", 0, 2, agent="dqn")
+    kwargs = '{"sutton_barto_reward": true}'
+    report = train(tmp_path, "serial", 0, 3, agent="dqn", env_kwargs=kwargs, partial=True)
+    assert "experience is of another environment: replay starts empty" in log_of(report)
+    arrays = load_checkpoint(tmp_path / "run/checkpoints/3")[0]
+    rewards = next(value for name, value in arrays.items() if name.startswith("replay") and "reward" in name)
+    assert not (rewards == 1.0).any()  # a step's reward in the first environment; in the second it is 0 or -1
 
 
 @pytest.mark.timeout(600)

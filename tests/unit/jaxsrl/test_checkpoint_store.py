@@ -248,6 +248,35 @@ def test_a_step_that_is_saved_again_is_never_removed_under_its_name(tmp_path, mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1"]
 
 
+def test_a_replacement_that_fails_leaves_the_checkpoint_that_it_was_to_replace(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path)
+    store.save(1, small(1), {})
+    rename = Path.rename
+
+    def fails(path, target):
+        if path.name == ".1.tmp":
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(CheckpointNotSavedError, match="the newest is that of update 1"):
+        store.save(1, small(2), {})
+    monkeypatch.undo()
+    np.testing.assert_array_equal(store.restore_newest()[1]["w"], small(1)["w"])
+
+
+@pytest.mark.parametrize("then", ["restore", "save"])
+def test_a_crash_between_the_renames_of_a_replacement_loses_no_checkpoint(tmp_path, then):
+    store = CheckpointStore(tmp_path)
+    store.save(1, small(1), {})
+    (tmp_path / "1").rename(tmp_path / ".1.replaced.tmp")
+    if then == "save":
+        store.save(2, small(2), {})
+        assert store.steps() == [1, 2]
+    else:
+        assert CheckpointStore(tmp_path).restore_newest()[0] == 1
+
+
 def test_an_old_checkpoint_that_cannot_be_removed_does_not_make_the_new_one_unsaved(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path, keep=1)
     store.save(1, small(1), {})

@@ -14,7 +14,7 @@ from jaxsrl.config import RunConfig
 from jaxsrl.dataflow.policies import POLICIES
 from jaxsrl.dataflow.resources import Resources
 from jaxsrl.environments import source_of
-from jaxsrl.inference.act import make_act
+from jaxsrl.inference.act import make_act, take_rows
 from jaxsrl.inference.server import InferenceServer
 from jaxsrl.params.store import ParamsStore
 from jaxsrl.runtime.serial_source import SerialSource
@@ -106,6 +106,20 @@ def test_what_a_policy_remembers_stays_on_the_device_that_acts(default, acting):
     assert [float(state[0]) for state in server._agent_states] == [
         sum(lane in call for call in CALLS) for lane in range(4)
     ]
+
+
+@pytest.mark.parametrize(("default", "acting"), PLACES)
+def test_what_a_policy_remembers_is_divided_on_the_device_that_acts(default, acting, monkeypatch):
+    divided: list[set[jax.Device]] = []
+
+    def noted(state, rows):
+        divided.append(take_rows(state, rows).devices())
+        return take_rows(state, rows)
+
+    monkeypatch.setattr("jaxsrl.inference.server.take_rows", noted)
+    served([], default, acting, False, remembering_agent())
+    assert divided
+    assert all(devices == {jax.devices()[acting]} for devices in divided)
 
 
 @pytest.mark.parametrize("merge", [False, True])

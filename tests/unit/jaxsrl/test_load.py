@@ -59,6 +59,23 @@ def test_a_checkpoint_that_names_a_module_imports_nothing(tmp_path, planted, sui
     assert not mark.exists()
 
 
+@pytest.mark.parametrize(
+    "kwargs", ['{{"env_id": "{}:E-v0"}}', '{{"a": [{{"b": "{}\\u003aE-v0"}}]}}', '{{"env_id": "{}"}}']
+)
+def test_an_environment_that_makes_another_by_its_arguments_is_not_made(tmp_path, planted, kwargs):
+    name, mark = planted
+    path = saved_with(tmp_path / "saved", EnvConfig("GymV26Environment-v0", kwargs=kwargs.format(name)))
+    with pytest.raises(UserError, match=r"is in a module whose code would be run"):
+        load_agent(path)
+    assert not mark.exists()
+
+
+def test_a_module_in_the_arguments_of_any_environment_is_not_imported(tmp_path):
+    path = saved_with(tmp_path / "saved", EnvConfig("CartPole-v1", kwargs='{"wraps": ["evil:E-v0"]}'))
+    with pytest.raises(UserError, match=r"is in a module whose code would be run"):
+        load_agent(path)
+
+
 def test_a_caller_who_trusts_the_checkpoint_or_passes_the_environment_gets_its_agent(tmp_path, planted):
     name, mark = planted
     path = saved_with(tmp_path / "saved", EnvConfig(f"{name}:Planted-v0"))

@@ -46,3 +46,15 @@ def test_nothing_is_kept_there_on_a_host_alone_or_where_the_user_decided(tmp_pat
     directory, _, programs = kept(tmp_path, backend, **environment)
     assert directory == environment.get("JAX_COMPILATION_CACHE_DIR")
     assert programs == []
+
+
+def test_the_next_run_of_a_process_keeps_its_programs_beside_its_own_runs(tmp_path):
+    twice = SCRIPT + SCRIPT.replace("sys.argv[1]", "sys.argv[3]").replace("x * 2", "x * 3")
+    settings = {name: value for name, value in os.environ.items() if "CACHE" not in name}
+    settings |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    command = [sys.executable, "-c", twice, str(tmp_path / "one"), "gpu", str(tmp_path / "two")]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True, timeout=120)
+    directories = [json.loads(line)[0] for line in done.stdout.splitlines()]
+    for directory, name in zip(directories, ("one", "two"), strict=True):
+        assert directory.startswith(str(tmp_path / name))
+        assert list((tmp_path / name).glob(".programs/*/*-cache"))

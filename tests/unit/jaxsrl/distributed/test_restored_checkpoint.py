@@ -31,7 +31,10 @@ def process(number, words, directory):
     training = DistributedTraining.__new__(DistributedTraining)
     training._restores = 0
     training._processes = SimpleNamespace(
-        is_main=number == 0, tell=words.texts.__setitem__, wait_for=words.texts.__getitem__
+        is_main=number == 0,
+        tell=words.texts.__setitem__,
+        wait_for=words.texts.__getitem__,
+        meet=lambda: None,
     )
     training._checkpoints = CheckpointStore(directory)
     training.config = SimpleNamespace(partial=False, num_updates=9, env_steps_per_update=4)
