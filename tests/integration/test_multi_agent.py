@@ -60,6 +60,7 @@ def test_two_policies_learn_the_same_under_environment_processes_as_serially(tmp
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_of_two_policies_equals_the_uninterrupted_one_to_the_bit(tmp_path):
     whole = train(tmp_path / "whole")
     for updates in (3, 6):

@@ -53,7 +53,7 @@ def reference(tmp_path_factory):
 @pytest.mark.parametrize(
     ("policy", "changes"),
     [
-        ("single_learner_fine", {}),
+        pytest.param("single_learner_fine", {}, marks=pytest.mark.slow),
         ("single_learner_coarse", {"lanes_per_worker": 1}),
         pytest.param("multiple_learners", {"num_devices": 2}, marks=pytest.mark.slow),
         pytest.param("central", {"num_replicas": 2}, marks=pytest.mark.slow),

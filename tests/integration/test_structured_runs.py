@@ -129,11 +129,12 @@ def test_every_placement_learns_the_same_from_structured_environments(tmp_path, 
 
 RESUMES = [
     ("hybrid", "single_learner_fine", 1),
-    pytest.param("hybrid", "serial", 0, marks=pytest.mark.slow),
-    pytest.param("masked", "single_learner_fine", 1, marks=pytest.mark.slow),
+    ("hybrid", "serial", 0),
+    ("masked", "single_learner_fine", 1),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "policy", "lag"), RESUMES)
 def test_a_structured_run_resumes_to_the_bit(tmp_path, kind, policy, lag):
     _, whole = train(tmp_path / "whole", kind, policy, max_policy_lag=lag)

@@ -30,7 +30,8 @@ def learnt(directory, network, updates):
     return evaluate(agent, params, source, episodes=100, seed=1).mean_return, make_actor_critic(network, spec), params
 
 
-@pytest.mark.parametrize("core", ["gru", *(pytest.param(core, marks=pytest.mark.slow) for core in ("lstm", "gtrxl"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("core", ["gru", "lstm", "gtrxl"])
 def test_a_network_with_memory_names_the_cue_and_knows_what_that_is_worth(tmp_path, core):
     network = NetworkConfig(hidden_sizes=(16,), core=core, core_size=16, core_heads=2, core_memory=4)
     mean_return, net, params = learnt(tmp_path, network, 150)

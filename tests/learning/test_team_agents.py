@@ -89,9 +89,8 @@ def ppo(spec):
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("TeamMatrix", marks=SLOW), "SecretSigns", pytest.param("TwoStepTeam", marks=SLOW)]
-)
+@SLOW
+@pytest.mark.parametrize("name", ["TeamMatrix", "SecretSigns", "TwoStepTeam"])
 def test_mappo_with_one_policy_for_all_learns_values_and_actions(tmp_path, name):
     spec, agent, params = trained(tmp_path, name, ppo, with_state=True)
     seen = observations(name, True)
@@ -139,7 +138,7 @@ def test_ippo_acts_best_on_secret_signs_though_its_values_stay_one_away(tmp_path
         pytest.param("TeamMatrix", False, marks=SLOW),
         pytest.param("SecretSigns", True, marks=SLOW),
         pytest.param("SecretSigns", False, marks=SLOW),
-        ("TwoStepTeam", True),
+        pytest.param("TwoStepTeam", True, marks=SLOW),
     ],
 )
 def test_coma_learns_values_and_actions(tmp_path, name, with_state):
