@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Whoever has nothing left to do takes tests from the end of another's list; until then tests of one file share what they compile.
-SIDE_BY_SIDE := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
-# The tests' time is spent in compiling: tests/conftest.py compiles without optimisation for all but these, which see the programs
-# that users run, as everything does in test-all.
-OPTIMISED := $(patsubst %,tests/integration/test_%.py,cli own_policy)
+# Four processes, on two cores too: tests often wait. An idle process takes tests from the end of another's list; until then tests of
+# one file share what they compile.
+SIDE_BY_SIDE := $(BIN)/python -m pytest -n 4 --dist worksteal
+# The tests' time is spent in compiling: tests/conftest.py compiles without optimization for all but these, which see the programs
+# that users run, as everything does in test-all. `compilations` clears jax's caches, from which the others profit.
+OPTIMISED := $(patsubst %,tests/integration/test_%.py,cli own_policy compilations)
 
 .PHONY: train test test-all check chaos mutants docs bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
