@@ -63,7 +63,7 @@ class HostReplay:
         self._no_sums: Metrics | None = None
 
     def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
-        """As `mesh.KeyedUpdate`; the batch is copied before this returns, and the state is donated.
+        """Updates as `mesh.KeyedUpdate` does; the batch is copied before this returns, and the state is donated.
 
         Calls must follow each other: only the first state's number of updates is read, later numbers are counted.
         """

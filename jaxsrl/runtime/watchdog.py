@@ -23,7 +23,10 @@ _PAUSE_SECONDS = 3.0  # a turn of the watching thread that is later than this wa
 
 
 class StalledError(WaitTimeoutError):
-    """Nothing happened in a run for too long. The message says who waits for whom; the newest checkpoint resumes the run."""
+    """Error of a run without progress until its deadline.
+
+    The message names each waiter and what it waits for. The newest checkpoint resumes the run.
+    """
 
 
 class Watchdog:
@@ -40,7 +43,7 @@ class Watchdog:
         waits: Callable[[bool], Sequence[str]],
         log: Callable[[str], None],
     ) -> None:
-        """Nothing starts before `watching`.
+        """Stores the deadline; `watching` starts the thread.
 
         Args:
             limit_seconds: longest time without any change of the counts.
