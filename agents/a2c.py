@@ -6,13 +6,13 @@ Source: Mnih et al. 2016 (arXiv:1602.01783), section 4 and algorithm S3. `docs/a
 import dataclasses
 from functools import partial
 
-from agents import returns
 from agents.api import Agent, Array, Trajectory
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.one_step import OneStepConfig, Targets, make_one_step_agent
+from agents.ops import returns
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)

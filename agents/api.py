@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax
 
 from agents.replay_config import ReplayConfig
-from envpool_bridge.specs import ArraySpec
+from envpool_bridge.spec.specs import ArraySpec
 
 Array = jax.Array
 Observation = Any
@@ -264,7 +264,7 @@ class FinishFn(Protocol):
 class GradientSteps(NamedTuple):
     """An update cut at its gradients, so that they can be computed in one place and applied in another.
 
-    Composed by `agents.gradient_steps.make_update` it is the update.
+    Composed by `agents.ops.gradient_steps.make_update` it is the update.
     """
 
     num_steps: int
@@ -278,7 +278,7 @@ class Agent(NamedTuple):
     """An algorithm bound to its configuration and to an environment's spec: pure functions and declarations.
 
     `gradient_steps` is the same update as `update`, cut at its gradients; None where it cannot be cut. `groups` is the same
-    update cut into those of several policies that do not touch each other (`agents.grouped.LearningGroup`); () where it is one.
+    update cut into those of several policies that do not touch each other (`agents.transforms.multi_policy.LearningGroup`); () where it is one.
     """
 
     name: str

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import returns, schedules
 from agents.api import (
     Action,
     Agent,
@@ -29,15 +28,16 @@ from agents.api import (
     Summary,
     Trajectory,
 )
-from agents.coma_networks import ComaNetworks, make_coma_networks
-from agents.coma_team import team_view
-from agents.coma_values import counterfactual_advantage, lambda_targets, taken
-from agents.gradient_steps import make_apply
+from agents.networks.coma import ComaNetworks, make_coma_networks
 from agents.networks.config import NetworkConfig
-from agents.normalisation import NormalisationConfig
-from agents.on_policy import approximate_kl, clipped_adam, log_ratio_of, make_on_policy_agent
+from agents.networks.team_view import team_view
+from agents.ops import returns, schedules
+from agents.ops.counterfactual import counterfactual_advantage, lambda_targets, taken
+from agents.ops.gradient_steps import make_apply
+from agents.transforms.normalization import NormalisationConfig
+from agents.transforms.on_policy_agent import approximate_kl, clipped_adam, log_ratio_of, make_on_policy_agent
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 _ACTOR_STEP = "update/actor_step"  # 1 where a gradient is the policy's, 0 where it is the critic's
 

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import returns
 from agents.api import (
     Action,
     AgentState,
@@ -26,11 +25,12 @@ from agents.api import (
     ReplayAgent,
     Sample,
 )
-from agents.continuous_actions import ContinuousActions
-from agents.continuous_batch import Batch, MakeBatch, batch_maker
-from agents.continuous_config import ContinuousConfig
-from agents.networks.critic import CriticEnsemble
-from agents.target_network import polyak
+from agents.networks.critics import CriticEnsemble
+from agents.ops import returns
+from agents.ops.action_scaling import ContinuousActions
+from agents.ops.continuous_config import ContinuousConfig
+from agents.ops.target_update import polyak
+from agents.ops.transitions import Batch, MakeBatch, batch_maker
 
 _ACTOR, _CRITIC = "actor", "critic"
 UNIFORM = "acts_uniformly"

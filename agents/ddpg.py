@@ -7,11 +7,11 @@ DDPG is TD3 without its three additions: one critic, an actor that learns at eve
 import dataclasses
 
 from agents.api import ReplayAgent
-from agents.continuous_config import ContinuousConfig
 from agents.continuous_control import Bound, make_continuous_agent
 from agents.networks.config import NetworkConfig
+from agents.ops.continuous_config import ContinuousConfig
 from agents.td3 import TD3Config, bind_td3
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)

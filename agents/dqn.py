@@ -34,10 +34,10 @@ from agents.dqn_learning import (
     returns_of,
     sample_weights,
 )
-from agents.n_step import at_positions
 from agents.networks.config import NetworkConfig
+from agents.ops.n_step import at_positions
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 __all__ = ["DQNConfig", "make_dqn", "rainbow_config"]
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import schedules
 from agents.api import (
     Action,
     AgentState,
@@ -23,14 +22,15 @@ from agents.api import (
     Trajectory,
 )
 from agents.dqn_config import DQNConfig
-from agents.exploration import Schedule, epsilon_greedy, epsilon_schedule, greedy, ladder_exponents
-from agents.importance import importance_exponent, importance_weights
-from agents.n_step import NStep, at_positions, n_step
 from agents.networks.config import NetworkConfig
 from agents.networks.q_network import QNetwork, QOptions, make_q_network
-from agents.target_network import periodic
-from agents.value_distribution import ValueDistribution
-from envpool_bridge.specs import ArraySpec, EnvSpec
+from agents.ops import schedules
+from agents.ops.epsilon_greedy import Schedule, epsilon_greedy, epsilon_schedule, greedy, ladder_exponents
+from agents.ops.importance_weights import importance_exponent, importance_weights
+from agents.ops.n_step import NStep, at_positions, n_step
+from agents.ops.target_update import periodic
+from agents.ops.value_distributions import ValueDistribution
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
 RECORDED = {"value": ArraySpec((), "float32"), "max_value": ArraySpec((), "float32")}
 """What `act` records for first priorities: the value of the action it took, and the highest of a legal one."""

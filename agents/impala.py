@@ -8,13 +8,13 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from agents import returns
 from agents.api import Agent, Array, Trajectory
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.one_step import OneStepConfig, Targets, make_one_step_agent
-from agents.vtrace import VTraceConfig, vtrace
-from envpool_bridge.specs import EnvSpec
+from agents.ops import returns
+from agents.ops.vtrace import VTraceConfig, vtrace
+from envpool_bridge.spec.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)

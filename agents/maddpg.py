@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import returns
 from agents.api import (
     Action,
     AgentState,
@@ -27,17 +26,18 @@ from agents.api import (
     Sample,
     Trajectory,
 )
-from agents.continuous_config import ContinuousConfig, require_plain_network
 from agents.continuous_control import UNIFORM, refresh
-from agents.maddpg_actions import TeamActions, make_team_actions
-from agents.maddpg_networks import MaddpgNetworks, joint_actions, make_maddpg_networks, with_own
 from agents.networks.config import NetworkConfig
+from agents.networks.maddpg import MaddpgNetworks, joint_actions, make_maddpg_networks, with_own
+from agents.networks.team_actions import TeamActions, make_team_actions
 from agents.networks.team_branch import by_agent
+from agents.ops import returns
+from agents.ops.continuous_config import ContinuousConfig, require_plain_network
+from agents.ops.target_update import polyak
 from agents.replay_config import ReplayConfig
-from agents.target_network import polyak
 from agents.team_q import WeighFn, make_weigh
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 _ACTOR, _CRITIC = "actor", "critic"
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import returns, schedules
 from agents.api import (
     Agent,
     Array,
@@ -23,14 +22,15 @@ from agents.api import (
     Summary,
     Trajectory,
 )
-from agents.gradient_steps import make_apply
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
-from agents.networks.own_network import bound_network
-from agents.normalisation import NormalisationConfig
-from agents.on_policy import approximate_kl, clipped_adam, log_ratio_of, make_on_policy_agent
+from agents.networks.custom import bound_network
+from agents.ops import returns, schedules
+from agents.ops.gradient_steps import make_apply
+from agents.transforms.normalization import NormalisationConfig
+from agents.transforms.on_policy_agent import approximate_kl, clipped_adam, log_ratio_of, make_on_policy_agent
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 OptimizerName = Literal["rmsprop", "adam"]
 

@@ -14,16 +14,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import returns, schedules
 from agents.api import Agent, Array, LearnerState, Metrics, Observation, Params, Progress, Trajectory
-from agents.gradient_steps import first_progress
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, make_phasic
-from agents.on_policy import clipped_adam, clipped_policy_loss, make_on_policy_agent
+from agents.ops import returns, schedules
+from agents.ops.gradient_steps import first_progress
 from agents.ppg_auxiliary import auxiliary_phase, descend, empty_memory, remember, time_order
 from agents.ppg_config import PPGConfig
+from agents.transforms.on_policy_agent import clipped_adam, clipped_policy_loss, make_on_policy_agent
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 __all__ = ["PPGConfig", "PolicyBatch", "init", "make_batch", "make_ppg", "policy_loss", "update"]
 

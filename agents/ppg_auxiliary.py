@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import returns
 from agents.api import Array, Metrics, Observation, Params, Progress
-from agents.gradient_steps import make_apply
 from agents.networks.phasic import Phasic
+from agents.ops import returns
+from agents.ops.gradient_steps import make_apply
 from agents.ppg_config import PPGConfig
-from envpool_bridge.specs import EnvSpec
-from envpool_bridge.tree import map_leaves
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import map_leaves
 
 _METRICS = ("auxiliary/distillation", "auxiliary/clone_kl", "auxiliary/value", "auxiliary/gradient/norm")
 

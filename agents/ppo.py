@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import popart, returns, schedules, sequences
 from agents.api import (
     Action,
     Agent,
@@ -27,15 +26,17 @@ from agents.api import (
     Summary,
     Trajectory,
 )
-from agents.gradient_steps import make_apply
+from agents.networks import chunked_unroll
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
-from agents.networks.own_network import bound_network
-from agents.on_policy import clipped_adam, clipped_policy_loss, make_on_policy_agent
+from agents.networks.custom import bound_network
+from agents.ops import popart, returns, schedules
+from agents.ops.gradient_steps import make_apply
+from agents.ops.value_targets import ValueTargets, make_targets
 from agents.ppo_config import PPOConfig
-from agents.value_targets import ValueTargets, make_targets
+from agents.transforms.on_policy_agent import clipped_adam, clipped_policy_loss, make_on_policy_agent
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 __all__ = ["PPOConfig", "make_ppo"]
 
@@ -57,7 +58,7 @@ class Batch:
         weight: 0 where the step only reset, or is too stale.
         is_first: whether the observation begins an episode.
         agent_state: what a network with memory begins with: [C, B, ...] each for C chunks of a trajectory (see
-            `agents.sequences`), [B, ...] each in the loss.
+            `agents.networks.chunked_unroll`), [B, ...] each in the loss.
     """
 
     observation: Observation
@@ -150,11 +151,11 @@ def _unrolled(
         parameters, value, _ = net.unroll(params, observation, (), is_first)
         return parameters[:-1], value, ()
     sizes = _chunk_sizes(config, is_first.shape[0] - 1)
-    return sequences.unroll_in_chunks(net, params, observation, is_first, trajectory.agent_state, sizes)
+    return chunked_unroll.unroll_in_chunks(net, params, observation, is_first, trajectory.agent_state, sizes)
 
 
-def _chunk_sizes(config: PPOConfig, num_steps: int) -> sequences.ChunkSizes:
-    return sequences.ChunkSizes(config.chunk_length or num_steps, config.burn_in)
+def _chunk_sizes(config: PPOConfig, num_steps: int) -> chunked_unroll.ChunkSizes:
+    return chunked_unroll.ChunkSizes(config.chunk_length or num_steps, config.burn_in)
 
 
 def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> tuple[Array, Metrics]:
@@ -227,8 +228,10 @@ def take_minibatch(config: PPOConfig, net: ActorCritic, params: Params, prepared
     if not net.remembers:
         return jax.tree.map(lambda x: x[chosen], batch)
     sizes = _chunk_sizes(config, batch.weight.shape[0])
-    state = sequences.chunk_states(net, params, batch.observation, batch.is_first, batch.agent_state, chosen, sizes)
-    steps = sequences.take_chunks(dataclasses.replace(batch, agent_state=()), chosen, sizes.length)
+    state = chunked_unroll.chunk_states(
+        net, params, batch.observation, batch.is_first, batch.agent_state, chosen, sizes
+    )
+    steps = chunked_unroll.take_chunks(dataclasses.replace(batch, agent_state=()), chosen, sizes.length)
     return dataclasses.replace(steps, agent_state=state)
 
 

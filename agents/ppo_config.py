@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Literal
 
-from agents import schedules
-from agents.normalisation import NormalisationConfig
+from agents.ops import schedules
+from agents.transforms.normalization import NormalisationConfig
 from envpool_bridge.errors import UserError
 
 

@@ -28,12 +28,12 @@ from agents.dqn_learning import (
     returns_of,
     sample_weights,
 )
-from agents.exploration import Exploration
-from agents.n_step import at_positions
 from agents.networks.config import NetworkConfig
+from agents.ops.epsilon_greedy import Exploration
+from agents.ops.n_step import at_positions
 from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)

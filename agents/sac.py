@@ -11,17 +11,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import returns
 from agents.api import Array, Metrics, Observation, Params, ReplayAgent
-from agents.continuous_actions import continuous_actions
-from agents.continuous_batch import Batch
-from agents.continuous_config import ContinuousConfig, require_plain_network
 from agents.continuous_control import ActorPart, Bound, make_continuous_agent
 from agents.networks.config import NetworkConfig
-from agents.networks.critic import CriticEnsemble, make_critics
+from agents.networks.critics import CriticEnsemble, make_critics
 from agents.networks.squashed_actor import SquashedActor, make_squashed_actor, squash
+from agents.ops import returns
+from agents.ops.action_scaling import continuous_actions
+from agents.ops.continuous_config import ContinuousConfig, require_plain_network
+from agents.ops.transitions import Batch
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 _ENTROPY = "policy/entropy"
 

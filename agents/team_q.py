@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import returns
 from agents.api import (
     Action,
     AgentState,
@@ -26,16 +25,17 @@ from agents.api import (
     Sample,
     Trajectory,
 )
-from agents.exploration import Schedule, epsilon_greedy, epsilon_schedule, greedy
-from agents.importance import importance_exponent, importance_weights
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import Mixer
+from agents.networks.team_values import TeamValues, make_team_values
+from agents.ops import returns
+from agents.ops.epsilon_greedy import Schedule, epsilon_greedy, epsilon_schedule, greedy
+from agents.ops.importance_weights import importance_exponent, importance_weights
+from agents.ops.target_update import periodic, polyak
+from agents.ops.team_targets import team_steps, team_targets
 from agents.replay_config import ReplayConfig
-from agents.target_network import periodic, polyak
 from agents.team_q_config import TeamQConfig
-from agents.team_q_networks import TeamValues, make_team_values
-from agents.team_q_targets import team_steps, team_targets
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 
 class WeighFn(Protocol):

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Literal
 
-from agents.exploration import Exploration
+from agents.ops.epsilon_greedy import Exploration
+from agents.ops.target_update import require_step_size
 from agents.replay_config import ReplayConfig
-from agents.target_network import require_step_size
 from envpool_bridge.errors import UserError
 
 

@@ -11,7 +11,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_sum_mixer
 from agents.team_q import make_team_q
 from agents.team_q_config import TeamQConfig
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,11 +14,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-from jaxsrl.dataflow.plan import plan_from_json
+from jaxsrl.metrics.live_state import RunFacts, begun, observed
 from jaxsrl.metrics.read_records import read_records
-from jaxsrl.metrics.run_state import RunFacts, begun, observed
 from jaxsrl.metrics.terminal_view import panel_of
-from jaxsrl.run_summary import summarise
+from jaxsrl.plan.plan import plan_from_json
+from jaxsrl.runs.summary import summarise
 from tests.integration.headless_chromium import Page, chromium, find_chromium
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -69,7 +69,7 @@ def train(runs: Path, name: str, flags: list[str]) -> None:
 
 def jaxsrl(*arguments: str) -> None:
     """One command, as a user types it."""
-    subprocess.run([sys.executable, "-m", "jaxsrl.cli", *arguments], check=True, timeout=600)
+    subprocess.run([sys.executable, "-m", "jaxsrl.cli.main", *arguments], check=True, timeout=600)
 
 
 def draw_terminal(run: Path, out: Path) -> None:
@@ -92,7 +92,7 @@ def take_screenshots(runs: Path) -> None:
     program = find_chromium()
     if program is None:
         sys.exit("there is no chromium on this machine, which takes pictures of the web page: apt-get install chromium")
-    command = [sys.executable, "-m", "jaxsrl.cli", "view", str(runs), "--no-browser"]
+    command = [sys.executable, "-m", "jaxsrl.cli.main", "view", str(runs), "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, chromium(program) as browser:
         assert server.stdout is not None
         try:

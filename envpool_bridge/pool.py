@@ -12,24 +12,24 @@ from typing import Self
 
 import numpy as np
 
-from envpool_bridge import failpoint
-from envpool_bridge import segment as shared_segment
-from envpool_bridge.adapters.function_source import AnyEnv, as_source
-from envpool_bridge.adapters.rows import GymnasiumReset, ResetRequest
-from envpool_bridge.doorbell import Doorbell, Waiter
+from envpool_bridge.envs.function_source import AnyEnv, as_source
+from envpool_bridge.envs.protocol import GymnasiumReset, ResetRequest
 from envpool_bridge.errors import PoolClosedError
-from envpool_bridge.heartbeat import Progress, WorkerBoard
-from envpool_bridge.journal import LearnerJournal
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.local_policy import LocalPolicySpec, check_shape
-from envpool_bridge.ring import Command
-from envpool_bridge.slot_views import SlotAccess, SlotViews, view_slots
-from envpool_bridge.specs import ArraySpec, EnvSpec, SpecTree
-from envpool_bridge.supervisor import SupervisionTotals, Supervisor
-from envpool_bridge.supervisor_options import SupervisorOptions
-from envpool_bridge.tree import Tree, take
-from envpool_bridge.worker import WorkerConfig
-from envpool_bridge.worker_processes import WorkerProcesses, pickle_source
+from envpool_bridge.faults import failpoint
+from envpool_bridge.faults.journal import LearnerJournal
+from envpool_bridge.options import SupervisorOptions
+from envpool_bridge.shm import segment as shared_segment
+from envpool_bridge.shm.doorbell import Doorbell, Waiter
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.ring import Command
+from envpool_bridge.shm.slots import SlotAccess, SlotViews, view_slots
+from envpool_bridge.shm.worker_board import Progress, WorkerBoard
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, SpecTree
+from envpool_bridge.spec.tree import Tree, take
+from envpool_bridge.supervisor.processes import WorkerProcesses, pickle_source
+from envpool_bridge.supervisor.supervisor import SupervisionTotals, Supervisor
+from envpool_bridge.worker.policy import LocalPolicySpec, check_shape
+from envpool_bridge.worker.worker import WorkerConfig
 
 # The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/ring_protocol.md).
 _SPIN_SECONDS = 500e-6

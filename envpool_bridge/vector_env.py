@@ -9,14 +9,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import GymnasiumReset
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.protocol import GymnasiumReset
 from envpool_bridge.errors import UserError, WaitTimeoutError
-from envpool_bridge.layout import PoolShape
+from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool, PoolOptions
-from envpool_bridge.stored_form import concatenated, restored, store
-from envpool_bridge.supervisor_options import SupervisorOptions
-from envpool_bridge.tree import Tree, map_leaves, take
+from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.spec.encoding import concatenated, restored, store
+from envpool_bridge.spec.tree import Tree, map_leaves, take
 
 _WINDOW = 16  # steps a slot: only how often an observation is copied from one slot to the next
 _TIMEOUT_SECONDS = 60.0

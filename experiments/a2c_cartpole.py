@@ -7,11 +7,11 @@ import dataclasses
 
 from agents.a2c import A2CConfig, make_a2c
 from agents.networks.config import NetworkConfig
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.environments import source_of
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
 from jaxsrl.experiment import train_and_evaluate
-from jaxsrl.runtime.launch import launch
+from jaxsrl.launch import launch
 
 
 @dataclasses.dataclass(frozen=True)

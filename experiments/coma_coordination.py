@@ -4,12 +4,12 @@ import dataclasses
 
 from agents.coma import COMAConfig, make_coma
 from agents.networks.config import NetworkConfig
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.environments import source_of
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
 from jaxsrl.experiment import train_and_evaluate
-from jaxsrl.policies_config import PoliciesConfig, make_mapped_agent
-from jaxsrl.runtime.launch import launch
+from jaxsrl.launch import launch
+from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
 
 
 @dataclasses.dataclass(frozen=True)

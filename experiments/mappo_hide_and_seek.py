@@ -8,14 +8,14 @@ import dataclasses
 import sys
 
 from agents.networks.config import NetworkConfig
-from agents.normalisation import NormalisationConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.environments import source_of
+from agents.transforms.normalization import NormalisationConfig
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
 from jaxsrl.experiment import train_and_evaluate
-from jaxsrl.policies_config import PoliciesConfig, make_mapped_agent
-from jaxsrl.runtime.launch import launch
+from jaxsrl.launch import launch
+from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
 
 # Which phase a run is in: seekers chase (seen_fraction rises), hiders build (boxes move and are locked in the preparation phase,
 # seen_fraction falls), seekers use ramps (ramps move after it), hiders take the ramps first (they move or are locked in it).

@@ -3,13 +3,13 @@
 import dataclasses
 
 from agents.networks.config import NetworkConfig
-from agents.normalisation import NormalisationConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.environments import source_of
+from agents.transforms.normalization import NormalisationConfig
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
 from jaxsrl.experiment import train_and_evaluate
-from jaxsrl.runtime.launch import launch
+from jaxsrl.launch import launch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 import dataclasses
 
-from agents.exploration import Exploration
 from agents.networks.config import NetworkConfig
+from agents.ops.epsilon_greedy import Exploration
 from agents.r2d2 import R2D2Config, make_r2d2
 from agents.replay_config import ReplayConfig
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.environments import source_of
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
 from jaxsrl.experiment import train_and_evaluate
-from jaxsrl.runtime.launch import launch
+from jaxsrl.launch import launch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agents.networks.config import NetworkConfig
-    from envpool_bridge.adapters.environment import EnvConfig
+    from envpool_bridge.envs.config import EnvConfig
     from envpool_bridge.errors import BridgeError, UserError
-    from jaxsrl.config import RunConfig
-    from jaxsrl.dataflow.make_plan import make_plan
-    from jaxsrl.dataflow.plan import Plan
-    from jaxsrl.dataflow.policies import POLICIES
-    from jaxsrl.dataflow.resources import Resources
-    from jaxsrl.environments import source_of
-    from jaxsrl.evaluate import EvaluationReport
-    from jaxsrl.evaluate import evaluate as evaluate_agent
-    from jaxsrl.load import Loaded, load_agent
-    from jaxsrl.runtime.run import run
-    from jaxsrl.runtime.training import RunReport
-    from jaxsrl.video import Video
+    from jaxsrl.config.run_config import RunConfig
+    from jaxsrl.envs.registry import source_of
+    from jaxsrl.evaluation.evaluate import EvaluationReport
+    from jaxsrl.evaluation.evaluate import evaluate as evaluate_agent
+    from jaxsrl.evaluation.load_agent import Loaded, load_agent
+    from jaxsrl.evaluation.video import Video
+    from jaxsrl.machine.resources import Resources
+    from jaxsrl.plan.make_plan import make_plan
+    from jaxsrl.plan.plan import Plan
+    from jaxsrl.plan.policies import POLICIES
+    from jaxsrl.run_plan import run
+    from jaxsrl.training.base import RunReport
 
 __all__ = [
     "POLICIES",
@@ -47,24 +47,24 @@ __all__ = [
 
 _HOMES = {
     "BridgeError": "envpool_bridge.errors",
-    "EnvConfig": "envpool_bridge.adapters.environment",
-    "EvaluationReport": "jaxsrl.evaluate",
-    "Loaded": "jaxsrl.load",
+    "EnvConfig": "envpool_bridge.envs.config",
+    "EvaluationReport": "jaxsrl.evaluation.evaluate",
+    "Loaded": "jaxsrl.evaluation.load_agent",
     "NetworkConfig": "agents.networks.config",
-    "POLICIES": "jaxsrl.dataflow.policies",
-    "Plan": "jaxsrl.dataflow.plan",
-    "Resources": "jaxsrl.dataflow.resources",
-    "RunConfig": "jaxsrl.config",
-    "RunReport": "jaxsrl.runtime.training",
+    "POLICIES": "jaxsrl.plan.policies",
+    "Plan": "jaxsrl.plan.plan",
+    "Resources": "jaxsrl.machine.resources",
+    "RunConfig": "jaxsrl.config.run_config",
+    "RunReport": "jaxsrl.training.base",
     "UserError": "envpool_bridge.errors",
-    "Video": "jaxsrl.video",
-    "evaluate_agent": "jaxsrl.evaluate",
-    "load_agent": "jaxsrl.load",
-    "make_plan": "jaxsrl.dataflow.make_plan",
-    "run": "jaxsrl.runtime.run",
-    "source_of": "jaxsrl.environments",
+    "Video": "jaxsrl.evaluation.video",
+    "evaluate_agent": "jaxsrl.evaluation.evaluate",
+    "load_agent": "jaxsrl.evaluation.load_agent",
+    "make_plan": "jaxsrl.plan.make_plan",
+    "run": "jaxsrl.run_plan",
+    "source_of": "jaxsrl.envs.registry",
 }
-# `jaxsrl.evaluate` is the module: an attribute cannot be both.
+# `jaxsrl.evaluation.evaluate` is the module: an attribute cannot be both.
 _NAMES_THERE = {"evaluate_agent": "evaluate"}
 
 

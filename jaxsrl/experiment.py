@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from agents.api import AnyAgent, Mode
-from envpool_bridge.adapters.rows import EnvSource
-from envpool_bridge.specs import EnvSpec
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.load_policy import load_policy
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.evaluate import EvaluationReport, evaluate
+from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
+from jaxsrl.machine.lifecycle import exit_status
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.load_policy import load_policy
 from jaxsrl.run_directory import write_json
-from jaxsrl.runtime.lifecycle import exit_status
-from jaxsrl.runtime.run import RunReport, run
+from jaxsrl.run_plan import RunReport, run
 
 _skip_training = contextvars.ContextVar("skip_training", default=False)
 

@@ -9,8 +9,8 @@ from agents.distributions.distribution import Distribution
 from agents.distributions.joint import joint
 from agents.distributions.normal import diagonal_normal, tanh_normal
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, is_one_leaf
-from envpool_bridge.tree import Path, items, shown_path
+from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, is_one_leaf
+from envpool_bridge.spec.tree import Path, items, shown_path
 
 
 def distribution_for(spec: EnvSpec, squash: bool = False) -> Distribution:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from agents.api import Action, Array
 from agents.distributions.distribution import Distribution
-from envpool_bridge.specs import SpecTree
-from envpool_bridge.tree import leaves, unflatten
+from envpool_bridge.spec.specs import SpecTree
+from envpool_bridge.spec.tree import leaves, unflatten
 
 
 def joint(spec: SpecTree, parts: Sequence[Distribution]) -> Distribution:

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 
 from agents.api import Array
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
-from envpool_bridge.tree import items, shown_path
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
+from envpool_bridge.spec.tree import items, shown_path
 
 ILLEGAL = -1e9
 """Logit of an illegal value: its probability is exactly 0 in float32. Finite, so that no gradient is 0 times infinity."""

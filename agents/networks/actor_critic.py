@@ -11,8 +11,8 @@ from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import ObservationInputs, inputs_of, require_fit
 from agents.networks.policy_head import make_policy_head
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import EnvSpec
-from envpool_bridge.tree import shown_path
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import shown_path
 
 
 class ApplyFn(Protocol):

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.networks.config import NetworkConfig
-from agents.networks.cores import Core, make_core
+from agents.networks.cores.recurrent import Core, make_core
 from agents.networks.observation_inputs import ObservationInputs
-from agents.networks.torso import apply_torso
+from agents.networks.torsos.torso import apply_torso
 
 
 class HeadSize(NamedTuple):

@@ -12,7 +12,7 @@ from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import inputs_of, require_fit
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 
 class DeterministicActor(NamedTuple):

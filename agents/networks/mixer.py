@@ -11,7 +11,7 @@ from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import inputs_of, require_fit
 from agents.networks.team_state import make_team_state, memoryless_config
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 
 class MixFn(Protocol):

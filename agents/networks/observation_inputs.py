@@ -10,10 +10,10 @@ import numpy as np
 
 from agents.api import Array, Observation
 from agents.networks.config import IMAGE_TORSOS
-from agents.networks.entity_sets import is_entity_set, require_sets, with_masks
+from agents.networks.torsos.entity_sets import is_entity_set, require_sets, with_masks
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, is_one_leaf
-from envpool_bridge.tree import Path, items, lookup, path_name, shown_path
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, is_one_leaf
+from envpool_bridge.spec.tree import Path, items, lookup, path_name, shown_path
 
 LARGEST_SMALL_IMAGE = 35  # pixels a side; nature_cnn needs more
 

@@ -15,8 +15,8 @@ from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import inputs_of, require_fit
 from agents.networks.policy_head import PolicyHead, make_policy_head
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec
-from envpool_bridge.tree import items
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec
+from envpool_bridge.spec.tree import items
 
 
 class PhasicOutputs(NamedTuple):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from agents.api import Array, Observation, Params
 from agents.distributions import Distribution, distribution_for, find_mask, leaf_distributions, mask_logits
 from agents.networks.config import NetworkConfig
-from envpool_bridge.specs import ArraySpec, EnvSpec, is_one_leaf
-from envpool_bridge.tree import items, lookup, path_name
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, is_one_leaf
+from envpool_bridge.spec.tree import items, lookup, path_name
 
 
 class PolicyHead(NamedTuple):

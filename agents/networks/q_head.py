@@ -4,8 +4,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from agents.api import Array
-from agents.networks.mlp import ACTIVATIONS
-from agents.networks.noisy_dense import NoisyDense, fold
+from agents.networks.torsos.mlp import ACTIVATIONS
+from agents.networks.torsos.noisy_dense import NoisyDense, fold
 
 
 class QHead(nn.Module):

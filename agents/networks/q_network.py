@@ -10,16 +10,16 @@ import jax.numpy as jnp
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.distributions import find_mask
 from agents.networks.config import NetworkConfig
-from agents.networks.cores import Core, make_core
-from agents.networks.impala_resnet import ImpalaResNet
-from agents.networks.mlp import MLP
-from agents.networks.nature_cnn import NatureCNN
+from agents.networks.cores.recurrent import Core, make_core
 from agents.networks.observation_inputs import ObservationInputs, inputs_of, require_fit
 from agents.networks.q_head import QHead
-from agents.networks.torso import apply_torso
+from agents.networks.torsos.impala_resnet import ImpalaResNet
+from agents.networks.torsos.mlp import MLP
+from agents.networks.torsos.nature_cnn import NatureCNN
+from agents.networks.torsos.torso import apply_torso
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import DiscreteSpec, EnvSpec
-from envpool_bridge.tree import items, lookup, shown_path
+from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
+from envpool_bridge.spec.tree import items, lookup, shown_path
 
 
 class QOptions(NamedTuple):

@@ -13,7 +13,7 @@ from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import inputs_of, require_fit
-from envpool_bridge.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 
 LOG_STD_RANGE = (-20.0, 2.0)
 """The authors' code clips log standard deviations to it: below, densities overflow; above, every action is a bound."""

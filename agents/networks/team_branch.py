@@ -14,8 +14,8 @@ from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Para
 from agents.networks.branch import Branch, HeadSize, Outputs, make_branch
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import inputs_of, require_fit
-from envpool_bridge.specs import DiscreteSpec, EnvSpec
-from envpool_bridge.tree import Path
+from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
+from envpool_bridge.spec.tree import Path
 
 
 class TeamBranch(NamedTuple):

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxsrl.bench.cluster_inference import measure_inference
-from jaxsrl.bench.cluster_replay import measure_replay
+from jaxsrl.bench.studies.cluster_inference import measure_inference
+from jaxsrl.bench.studies.cluster_replay import measure_replay
 from jaxsrl.bench.train import bench_train
-from jaxsrl.cluster.ray_engine import RayEngine, import_ray
-from jaxsrl.cluster.ray_local import LocalCluster
+from jaxsrl.cluster.ray.engine import RayEngine, import_ray
+from jaxsrl.cluster.ray.local_cluster import LocalCluster
 
 _SLOT_BYTES = {"cartpole": 76_000, "atari": 32 * 64 * 84 * 84}  # 32 steps of 64 rows; frames of Atari are 7,056 bytes
 _CALLS = 30

@@ -8,7 +8,7 @@ import tyro
 
 from agents.networks.config import CoreName
 from envpool_bridge.errors import UserError
-from jaxsrl.show_result import show
+from jaxsrl.terminal.tables import show
 
 _MAY_BE_ZERO = frozenset({"workers_per_lane", "busy", "max_policy_lag", "priority_exponent"})
 
@@ -56,7 +56,7 @@ class BenchPool:
 
     def measure(self) -> dict[str, Any]:
         """Returns what `bench_pool` measures."""
-        from envpool_bridge.adapters.environment import EnvConfig
+        from envpool_bridge.envs.config import EnvConfig
         from jaxsrl.bench.pool import bench_pool
 
         env = EnvConfig(self.env, suite=self.suite)  # pyright: ignore[reportArgumentType]

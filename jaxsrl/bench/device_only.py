@@ -10,11 +10,11 @@ import numpy as np
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from jaxsrl.bench.flat_ppo import Sizes, make_flat_ppo
-from jaxsrl.bench.rejax_ppo import has_rejax, make_rejax_ppo
+from jaxsrl.bench.rivals.purejaxrl_ppo import Sizes, make_flat_ppo
+from jaxsrl.bench.rivals.rejax_ppo import has_rejax, make_rejax_ppo
 from jaxsrl.device_loop.loop import DeviceLearner
 from jaxsrl.device_loop.program import make_run_keys
-from jaxsrl.jax_envs.cartpole import CartPole
+from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.learner.mesh import LearnerMesh
 
 Advance = Callable[[int], None]  # does so many updates and waits for them
@@ -23,7 +23,7 @@ _HIDDEN = (64, 64)
 _AGENT = PPOConfig(num_epochs=4, num_minibatches=4)
 _TURN_SECONDS = 0.25
 _BASELINES = {
-    "flat_ppo": "PureJaxRL's published PPO, written anew (jaxsrl.bench.flat_ppo): no registry has the package",
+    "flat_ppo": "PureJaxRL's published PPO, written anew (jaxsrl.bench.rivals.purejaxrl_ppo): no registry has the package",
     "rejax": "the PPO of the package rejax",
 }
 

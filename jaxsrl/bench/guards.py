@@ -20,15 +20,15 @@ import numpy as np
 from agents.api import Agent, LearnerState
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import EnvRows, EnvSource, EpisodeReset
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset
 from envpool_bridge.errors import UserError, WaitTimeoutError
-from envpool_bridge.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
-from envpool_bridge.specs import EnvSpec
-from jaxsrl.inference.act import act_in_slot, make_act, row_keys
-from jaxsrl.learner.finite import with_finite_updates
+from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
+from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.mesh import LearnerMesh
 
 _ROLLOUT_LENGTH, _NUM_SLOTS = 32, 3

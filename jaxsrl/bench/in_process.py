@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset, first_rows, step_rows
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import SlotAccess, allocate_slots
-from envpool_bridge.specs import EnvSpec
-from envpool_bridge.tree import take, write
-from jaxsrl.bench.contenders import Stepper
+from envpool_bridge.envs.protocol import EnvSource, GymnasiumReset, first_rows, step_rows
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import SlotAccess, allocate_slots
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import take, write
 from jaxsrl.bench.random_actions import random_actions
+from jaxsrl.bench.rivals.vector_envs import Stepper
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.bench.process_memory import memory_of_tree
 from jaxsrl.bench.processes import answer_settings, run_module
 
@@ -33,7 +33,7 @@ def _measure(host_devices: int = 0, **settings: Any) -> dict[str, Any]:
     from jaxsrl.bench.train import bench_train
 
     if host_devices:
-        from jaxsrl.runtime.host_devices import split_host
+        from jaxsrl.machine.split_cpu import split_host
 
         split_host(host_devices)
     if "env" in settings:

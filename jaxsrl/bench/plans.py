@@ -9,7 +9,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.one_run import run_apart
-from jaxsrl.dataflow.policies import POLICIES, REPLAY_POLICIES
+from jaxsrl.plan.policies import POLICIES, REPLAY_POLICIES
 
 # What a policy needs to be itself, beyond the common sizes: two devices where it places replicas or acting apart.
 _CHANGES: dict[str, dict[str, Any]] = {

@@ -20,16 +20,18 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import EnvSource, GymnasiumReset
-from envpool_bridge.adapters.vector_rows import VectorSource
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.protocol import EnvSource, GymnasiumReset
+from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
-from envpool_bridge.specs import EnvSpec
-from envpool_bridge.tree import take, write
-from jaxsrl.bench.contenders import (
+from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import take, write
+from jaxsrl.bench.in_process import in_this_process
+from jaxsrl.bench.random_actions import random_actions
+from jaxsrl.bench.rivals.vector_envs import (
     Stepper,
     bare_processes,
     busy_processes,
@@ -37,8 +39,6 @@ from jaxsrl.bench.contenders import (
     installed_rivals,
     native_alone,
 )
-from jaxsrl.bench.in_process import in_this_process
-from jaxsrl.bench.random_actions import random_actions
 
 _ROLLOUT_LENGTH, _NUM_SLOTS = 32, 3
 # Of a turn: caches hold the former contender's data, and hundreds of its processes may just be going to sleep.

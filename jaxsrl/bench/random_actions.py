@@ -4,8 +4,8 @@ from functools import partial
 
 import numpy as np
 
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec
-from envpool_bridge.tree import Tree, map_leaves
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec
+from envpool_bridge.spec.tree import Tree, map_leaves
 
 
 def random_actions(spec: EnvSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> Tree:

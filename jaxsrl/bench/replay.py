@@ -9,9 +9,9 @@ from typing import Any, Literal
 import jax
 
 from envpool_bridge.errors import UserError
-from jaxsrl.bench.replay_contenders import RATES, Contender, installed_contenders
-from jaxsrl.bench.replay_reverb import reverb_contender
 from jaxsrl.bench.replay_sizes import ATARI, VECTOR, BenchSizes
+from jaxsrl.bench.rivals.replay_buffers import RATES, Contender, installed_contenders
+from jaxsrl.bench.rivals.replay_reverb import reverb_contender
 
 SizeName = Literal["atari", "vector"]
 _SIZES: dict[SizeName, BenchSizes] = {"atari": ATARI, "vector": VECTOR}

@@ -101,10 +101,10 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
     from agents.networks.config import NetworkConfig
     from agents.ppo import PPOConfig, make_ppo
     from jaxsrl.bench.train import steady_records
-    from jaxsrl.config import RunConfig
-    from jaxsrl.dataflow.load_policy import load_policy
-    from jaxsrl.dataflow.resources import Resources
-    from jaxsrl.runtime.run import run
+    from jaxsrl.config.run_config import RunConfig
+    from jaxsrl.machine.resources import Resources
+    from jaxsrl.plan.load_policy import load_policy
+    from jaxsrl.run_plan import run
 
     rollout = 16
     updates = max(12, round(seconds / (rollout * milliseconds / 1000)))

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from envpool_bridge.errors import UserError
-from jaxsrl.bench.bare_sleep import bare_rows
 from jaxsrl.bench.one_run import run_apart
-from jaxsrl.runtime.awake_cores import awake_cores
+from jaxsrl.bench.studies.bare_sleep import bare_rows
+from jaxsrl.machine.cpu_latency import awake_cores
 
 Steps = Literal["begun", "threads"]
 _KEEPS_UP = 0.9

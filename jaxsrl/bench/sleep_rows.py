@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from envpool_bridge.adapters.vector_rows import VectorSource
+from envpool_bridge.envs.vector_env import VectorSource
 
 Size = Literal["cartpole", "atari"]
 _EPISODE_STEPS = 1000

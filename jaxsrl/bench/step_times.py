@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
-from jaxsrl.bench.contenders import bare_processes
+from envpool_bridge.shm.layout import PoolShape
+from jaxsrl.bench.rivals.vector_envs import bare_processes
 
 Stepper = Callable[[float], float]
 """Steps for so many seconds and returns env steps per second."""

@@ -10,17 +10,17 @@ from typing import Any
 from agents.api import Agent
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.rows import EnvSource
-from envpool_bridge.specs import EnvSpec
-from jaxsrl.agent_layout import agent_layout
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.bytes_per_item import bytes_of_plan
-from jaxsrl.dataflow.load_policy import load_policy
-from jaxsrl.dataflow.plan import Plan
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.runtime.run import run
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
+from jaxsrl.plan.load_policy import load_policy
+from jaxsrl.plan.plan import Plan
+from jaxsrl.run_plan import run
 
 # By fragment in a record, by kind in what a bench prints: our own policies name their fragments alike.
 _SHARES = {

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from envpool_bridge.journal import RECORD
-from envpool_bridge.journal_audit import Audit, compare_read, newest_records, records_by_part
+from envpool_bridge.faults.audit import Audit, compare_read, newest_records, records_by_part
+from envpool_bridge.faults.journal import RECORD
 
 _HOST = re.compile(r"host-(\d+)-(\d+)")
 _ENVIRONMENTS = re.compile(r"environments-(\d+)-(\d+)-(\d+)\.journal")

@@ -6,27 +6,27 @@ import dataclasses
 import jax
 
 from agents.api import ReplayAgent
-from envpool_bridge.worker_processes import pickle_source
-from jaxsrl.agent_layout import agent_layout, trajectory_shapes
-from jaxsrl.checkpoint import Arrays
-from jaxsrl.cluster.bundles import with_hosts_on
-from jaxsrl.cluster.engine import Engine
-from jaxsrl.cluster.parameters import layout_of
-from jaxsrl.cluster.place import OpenEngine
-from jaxsrl.cluster.remote_replay import RemoteExperience, RemoteReplayMesh
-from jaxsrl.cluster.replay_setup import PART_BYTES, sample_layout
-from jaxsrl.cluster.source import ClusterSource
-from jaxsrl.dataflow.plan import Plan, plan_to_json
-from jaxsrl.dataflow.replay_node import SAMPLES_AHEAD, with_replay_on
-from jaxsrl.dataflow.serving_nodes import with_servers_on
+from envpool_bridge.supervisor.processes import pickle_source
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.cluster.hosts.source import ClusterSource
+from jaxsrl.cluster.placement import OpenEngine
+from jaxsrl.cluster.protocol.bundles import with_hosts_on
+from jaxsrl.cluster.protocol.engine import Engine
+from jaxsrl.cluster.protocol.published_params import layout_of
+from jaxsrl.cluster.replay.client import RemoteExperience, RemoteReplayMesh
+from jaxsrl.cluster.replay.setup import PART_BYTES, sample_layout
+from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
+from jaxsrl.collect.source import SourceConfig, TrajectorySource
 from jaxsrl.learner.host_replay import HostReplay
+from jaxsrl.plan.passes.place_inference import with_servers_on
+from jaxsrl.plan.passes.place_replay import SAMPLES_AHEAD, with_replay_on
+from jaxsrl.plan.plan import Plan, plan_to_json
 from jaxsrl.replay.experience import buffer_shapes
 from jaxsrl.run_directory import PLAN, write_json
-from jaxsrl.runtime.host_training import HostTraining
-from jaxsrl.runtime.interpret import devices_of
-from jaxsrl.runtime.progress import holds_replay, restore_buffer
-from jaxsrl.runtime.source import SourceConfig, TrajectorySource
-from jaxsrl.runtime.training import TrainingSetup
+from jaxsrl.training.base import TrainingSetup
+from jaxsrl.training.build import devices_of
+from jaxsrl.training.host_training import HostTraining
+from jaxsrl.training.run_state import holds_replay, restore_buffer
 
 _VERSIONS = 4  # of the parameters, that may be in a store at once
 _PARTS = 4  # of experience that is saved or restored, likewise

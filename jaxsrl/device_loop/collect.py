@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Agent, AgentState, Array, Mode, Params, Trajectory
-from jaxsrl.device_loop.episode_sums import EpisodeSums, add_step, no_episodes
-from jaxsrl.inference.act import row_keys
-from jaxsrl.jax_envs.autoreset import RowsState, StepOutput, env_run_key, reset_keyed_rows, row_keys_of, step_keyed_rows
-from jaxsrl.jax_envs.protocol import JaxEnv
+from jaxsrl.collect.inference.act import row_keys
+from jaxsrl.device_loop.episode_totals import EpisodeSums, add_step, no_episodes
+from jaxsrl.envs.autoreset import RowsState, StepOutput, env_run_key, reset_keyed_rows, row_keys_of, step_keyed_rows
+from jaxsrl.envs.protocol import JaxEnv
 
 
 @jax.tree_util.register_dataclass

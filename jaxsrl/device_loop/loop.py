@@ -7,18 +7,18 @@ import jax
 import numpy as np
 
 from agents.api import Agent, LearnerState, Metrics
-from jaxsrl.checkpoint import Arrays
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.device_loop.checkpoint_rows import rows_from_arrays, rows_to_arrays
 from jaxsrl.device_loop.collect import DeviceRows, first_rows
-from jaxsrl.device_loop.episode_sums import EpisodeSums, cleared
-from jaxsrl.device_loop.pace import Pace
+from jaxsrl.device_loop.dispatch_size import Pace
+from jaxsrl.device_loop.episode_totals import EpisodeSums, cleared
 from jaxsrl.device_loop.program import RunKeys, compile_advance, place_keys
-from jaxsrl.device_loop.saved_rows import rows_from_arrays, rows_to_arrays
-from jaxsrl.jax_envs.protocol import JaxEnv
+from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
-from jaxsrl.replay.replayed import with_learnt
+from jaxsrl.replay.state import with_learnt
 
 
 class DeviceLearner:

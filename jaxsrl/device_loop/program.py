@@ -9,8 +9,8 @@ import numpy as np
 
 from agents.api import Agent, Array, LearnerState, Metrics
 from jaxsrl.device_loop.collect import DeviceRows, RowKeys, collect, make_row_keys
-from jaxsrl.jax_envs.protocol import JaxEnv
-from jaxsrl.learner.finite import with_finite_updates
+from jaxsrl.envs.protocol import JaxEnv
+from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.mesh import LearnerMesh
 
 

@@ -63,7 +63,7 @@ def check_packages() -> Check:
 
 def check_devices() -> Check:
     """What jax computes on."""
-    from jaxsrl.dataflow.resources import Resources
+    from jaxsrl.machine.resources import Resources
 
     resources = Resources.detect()
     found = f"{resources.num_devices} {resources.platform} ({resources.name})"
@@ -73,7 +73,7 @@ def check_devices() -> Check:
 def check_shared_memory(least_bytes: int = _LEAST_SHARED_BYTES) -> Check:
     """Whether trajectories have somewhere to go: reserves `least_bytes` and gives them back."""
     from envpool_bridge.errors import SegmentTooLargeError
-    from envpool_bridge.segment import reserve
+    from envpool_bridge.shm.segment import reserve
 
     statistics = os.statvfs(_SHARED_MEMORY)
     free, size = statistics.f_bavail * statistics.f_frsize, statistics.f_blocks * statistics.f_frsize
@@ -87,7 +87,7 @@ def check_shared_memory(least_bytes: int = _LEAST_SHARED_BYTES) -> Check:
 
 def check_memory() -> Check:
     """What processes here may still take, and the limit of a control group."""
-    from jaxsrl.dataflow.resources import free_host_bytes
+    from jaxsrl.machine.resources import free_host_bytes
 
     free = free_host_bytes()
     limit = _read(_CGROUP / "memory.max")

@@ -1,4 +1,4 @@
-"""Directories of local Ray clusters (`jaxsrl.cluster.ray_local`) whose run is dead: a run that ends removes its own."""
+"""Directories of local Ray clusters (`jaxsrl.cluster.ray.local_cluster`) whose run is dead: a run that ends removes its own."""
 
 import os
 import re

@@ -19,7 +19,7 @@ from jaxsrl.doctor.cluster_files import dead_clusters, places_of_clusters
 
 _NAME = re.compile(r"(?:sem\.)?jaxsrl-(\d+)-[0-9a-f]+")
 _UNFINISHED = re.compile(r"\.\d+(\.replaced)?\.tmp")
-_WORKER = b"envpool_bridge.forkserver"
+_WORKER = b"envpool_bridge.supervisor.forkserver"
 LOCK = ".lock"
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from agents.api import Metrics
-from jaxsrl.learner.finite import SKIPPED
+from jaxsrl.learner.finite_updates import SKIPPED
 
 
 class NotFiniteError(RuntimeError):

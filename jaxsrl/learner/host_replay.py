@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample, Trajectory
-from envpool_bridge.slot_views import SlotViews
-from jaxsrl.learner.finite import SKIPPED, finite_or_before
+from envpool_bridge.shm.slots import SlotViews
+from jaxsrl.learner.finite_updates import SKIPPED, finite_or_before
 from jaxsrl.learner.mesh import LearnerMesh, as_trajectory
+from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.metrics.fragment_shares import SAMPLE_WAIT_SECONDS
 from jaxsrl.replay.experience import Experience, UpdateKeys
 from jaxsrl.replay.on_device import prepare_sample, step_keys
-from jaxsrl.replay.replayed import Buffer
-from jaxsrl.runtime.host_devices import host_device
+from jaxsrl.replay.state import Buffer
 
 
 class HostReplayMesh(LearnerMesh):

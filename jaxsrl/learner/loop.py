@@ -9,14 +9,14 @@ import jax
 import numpy as np
 
 from agents.api import LearnerState, Metrics, Params
-from envpool_bridge.slot_views import SlotViews, join_slots
+from envpool_bridge.shm.slots import SlotViews, join_slots
+from jaxsrl.collect.episode_log import EpisodeLog
+from jaxsrl.collect.source import TrajectorySource
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
-from jaxsrl.learner.recent import RecentTrajectories
+from jaxsrl.learner.recent_trajectories import RecentTrajectories
 from jaxsrl.metrics.episodes import EpisodeTracker
-from jaxsrl.replay.replayed import with_learnt
-from jaxsrl.runtime.episode_log import EpisodeLog
-from jaxsrl.runtime.source import TrajectorySource
+from jaxsrl.replay.state import with_learnt
 
 _WAIT_SECONDS = 0.2
 

@@ -3,7 +3,7 @@
 Rows (B) are sharded over the axis `data`, everything else is replicated. This is what `jax.pmap` lowers to since jax 0.8;
 the agent's update contains no axis name, the compiler inserts the all-reduces.
 
-A mesh may have devices of several processes (`jaxsrl.distributed`). Each of them then places the slots of its own rows on its own
+A mesh may have devices of several processes (`jaxsrl.cluster.learners`). Each of them then places the slots of its own rows on its own
 devices, publishes copies on these, and otherwise calls the same programs in the same order as the others.
 """
 
@@ -16,11 +16,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agents.api import Agent, Array, LearnerState, Metrics, Params, ReplayAgent, Sample, Trajectory
-from envpool_bridge.slot_views import SlotViews
-from envpool_bridge.tree import map_leaves
-from jaxsrl.learner.finite import with_finite_updates
-from jaxsrl.replay.replayed import state_shardings
-from jaxsrl.replay.sample_memory import SampleMemory, is_large
+from envpool_bridge.shm.slots import SlotViews
+from envpool_bridge.spec.tree import map_leaves
+from jaxsrl.learner.finite_updates import with_finite_updates
+from jaxsrl.replay.host.sample_pool import SampleMemory, is_large
+from jaxsrl.replay.state import state_shardings
 
 Device = Any  # a jax.Device, which is no type to type checkers
 KeyedUpdate = Callable[[LearnerState, Trajectory], tuple[LearnerState, Metrics]]
@@ -67,7 +67,7 @@ class LearnerMesh:
     def place_batch(self, slots: Sequence[SlotViews]) -> Trajectory:
         """Slots, which share the rows in order, as a trajectory sharded over rows. It may alias them: see `aliases_host`.
 
-        Observations are the slots' single frames (see `jaxsrl.frame_stacking`).
+        Observations are the slots' single frames (see `agents.transforms.frame_stacking`).
         """
         parts = [as_trajectory(slot) for slot in slots]
         # Two steps as far as sharding goes, of which only the first is wanted.
@@ -154,7 +154,7 @@ class LearnerMesh:
     def jit_update(self, agent: Agent, run_key: Array) -> KeyedUpdate:
         """The agent's update over the mesh: donates the state, and folds the number of updates into `run_key`.
 
-        Updates that are not finite are left out (`jaxsrl.learner.finite`).
+        Updates that are not finite are left out (`jaxsrl.learner.finite_updates`).
         """
         guarded = with_finite_updates(agent.update)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.live import Live
 
+from jaxsrl.metrics.live_state import RunFacts, begun, observed
 from jaxsrl.metrics.plain_line import plain_line
-from jaxsrl.metrics.run_state import RunFacts, begun, observed
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.metrics.terminal_view import RunPanel
 

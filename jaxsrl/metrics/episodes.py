@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from envpool_bridge.slot_views import SlotViews
+from envpool_bridge.shm.slots import SlotViews
 
 WINDOW = 100  # episodes that a mean is taken over
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from jaxsrl.dataflow.fragment import Carries, Channel, FragmentKind, Processes, Transport, WhenFull
-from jaxsrl.dataflow.plan import Plan
+from jaxsrl.plan.fragment import Carries, Channel, FragmentKind, Processes, Transport, WhenFull
+from jaxsrl.plan.plan import Plan
 
 _TOTALS_OF = {
     FragmentKind.ENVIRONMENT: "environment",

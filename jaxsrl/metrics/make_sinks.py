@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from envpool_bridge.errors import UserError
+from jaxsrl.config.metrics_config import MetricsConfig
 from jaxsrl.metrics.console import ConsoleSink
-from jaxsrl.metrics.metrics_config import MetricsConfig
+from jaxsrl.metrics.live_state import RunFacts
 from jaxsrl.metrics.read_records import read_records
-from jaxsrl.metrics.run_state import RunFacts
 from jaxsrl.metrics.sinks import JsonlSink, MetricsSink, Sinks
 from jaxsrl.metrics.tensorboard_sink import TensorBoardSink
 

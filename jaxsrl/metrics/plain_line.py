@@ -1,8 +1,8 @@
 """A record as one plain line, where there is no terminal."""
 
-from jaxsrl.metrics.glyphs import duration, number
-from jaxsrl.metrics.run_state import RunState, seconds_left
+from jaxsrl.metrics.live_state import RunState, seconds_left
 from jaxsrl.metrics.terminal_view import failures
+from jaxsrl.terminal.sparkline import duration, number
 
 
 def plain_line(state: RunState) -> str:

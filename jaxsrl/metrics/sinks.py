@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from jaxsrl.metrics.whole_appends import WholeAppends
+from jaxsrl.metrics.atomic_append import WholeAppends
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ import struct
 import time
 from pathlib import Path
 
+from jaxsrl.metrics.atomic_append import WholeAppends
 from jaxsrl.metrics.sinks import Record
-from jaxsrl.metrics.whole_appends import WholeAppends
 
 _files = itertools.count()
 

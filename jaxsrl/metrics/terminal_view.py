@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from jaxsrl.dataflow.fragment import Fragment
 from jaxsrl.metrics.fragment_shares import waits_for
-from jaxsrl.metrics.glyphs import duration, lengths, number, sparkline
-from jaxsrl.metrics.run_state import RunState, seconds_left
+from jaxsrl.metrics.live_state import RunState, seconds_left
+from jaxsrl.plan.fragment import Fragment
+from jaxsrl.terminal.sparkline import duration, lengths, number, sparkline
 
 _MAX_WIDTH, _LABEL, _SHARE = 100, 15, 6
 # Colours of the terminal's own palette that can be read on black and on white; what is bad is also said in words.

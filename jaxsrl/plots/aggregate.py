@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy import stats
 
-from jaxsrl.plots.mean_interval import CONFIDENCE
+from jaxsrl.plots.bootstrap import CONFIDENCE
 
 Scores = Sequence[np.ndarray]
 """One float64 array [N_e] of normalised scores for each environment e; [R, N_e] for R resamples of them."""

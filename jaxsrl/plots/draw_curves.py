@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
 
+from jaxsrl.plots.axis_labels import metric_label, x_label
+from jaxsrl.plots.bootstrap import MeanCurve
 from jaxsrl.plots.grouping import Group
-from jaxsrl.plots.mean_interval import MeanCurve
 from jaxsrl.plots.run_curve import XAxis
 from jaxsrl.plots.style import clean_axes, colour, count_axis, line
-from jaxsrl.plots.words import metric_label, x_label
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

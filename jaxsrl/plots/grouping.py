@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.config import OPERATION
+from jaxsrl.config.run_config import OPERATION
 from jaxsrl.plots.run_curve import RunCurve
 
 # What tells repetitions apart, and what changes nothing that is learned.

@@ -9,8 +9,8 @@ import numpy as np
 
 from envpool_bridge.errors import UserError
 from jaxsrl.run_directory import CONFIG, read_json
-from jaxsrl.run_summary import RECORDS, find_runs
-from jaxsrl.view.records import ELAPSED, RecordFile
+from jaxsrl.runs.records import ELAPSED, RecordFile
+from jaxsrl.runs.summary import RECORDS, find_runs
 
 XAxis = Literal["steps", "time", "frames"]
 COLUMNS: dict[XAxis, str] = {"steps": "env_steps", "time": ELAPSED, "frames": "frames"}

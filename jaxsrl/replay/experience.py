@@ -8,15 +8,15 @@ import jax
 import numpy as np
 
 from agents.api import Array, Replay, Sample, Trajectory
-from jaxsrl.replay.host_buffer import HostBuffer
+from jaxsrl.replay.device.sampler import first_selection
+from jaxsrl.replay.device.storage import empty_storage
+from jaxsrl.replay.host.buffer import HostBuffer
 from jaxsrl.replay.on_device import StepKeys
-from jaxsrl.replay.pace import first_pace_state, make_pace
-from jaxsrl.replay.pending import no_pending
 from jaxsrl.replay.prefetch import PrefetchingSampler
-from jaxsrl.replay.replayed import Buffer
-from jaxsrl.replay.selector import first_selection
+from jaxsrl.replay.priority_delay import no_pending
+from jaxsrl.replay.schedule import first_pace_state, make_pace
 from jaxsrl.replay.sizes import make_sizes
-from jaxsrl.replay.storage import empty_storage
+from jaxsrl.replay.state import Buffer
 
 
 class UpdateKeys:
@@ -101,7 +101,7 @@ class LocalExperience:
 
         Args:
             replay: what the agent learns from.
-            shapes: of a slot (`jaxsrl.agent_layout.trajectory_shapes`).
+            shapes: of a slot (`jaxsrl.collect.slot_layout.trajectory_shapes`).
             timeout_seconds: of every wait, as of `PrefetchingSampler`.
             ahead_of_nothing: likewise.
 

@@ -8,11 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Agent, Array, LearnerState, Metrics, OnPolicy, ReplayAgent, Sample, Trajectory
-from jaxsrl.replay.pace import Pace, first_pace_state, make_pace, steps_due
-from jaxsrl.replay.pending import delay_priorities, no_pending
-from jaxsrl.replay.replayed import Buffer, Replayed, inner_state
-from jaxsrl.replay.ring import RingPosition, advance
-from jaxsrl.replay.selector import (
+from jaxsrl.replay.device.ring_index import RingPosition, advance
+from jaxsrl.replay.device.sampler import (
     Drawn,
     Selection,
     draw,
@@ -20,9 +17,12 @@ from jaxsrl.replay.selector import (
     insert_slot,
     num_windows,
 )
+from jaxsrl.replay.device.storage import empty_storage, insert
+from jaxsrl.replay.device.windows import gather_windows, newest_steps
+from jaxsrl.replay.priority_delay import delay_priorities, no_pending
+from jaxsrl.replay.schedule import Pace, first_pace_state, make_pace, steps_due
 from jaxsrl.replay.sizes import RingSizes, make_sizes
-from jaxsrl.replay.storage import empty_storage, insert
-from jaxsrl.replay.windows import gather_windows, newest_steps
+from jaxsrl.replay.state import Buffer, Replayed, inner_state
 
 
 class _Bound(NamedTuple):

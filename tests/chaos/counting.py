@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import EpisodeReset
-from envpool_bridge.layout import PoolShape
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.protocol import EpisodeReset
+from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool, PoolOptions
-from envpool_bridge.supervisor_options import SupervisorOptions
+from envpool_bridge.shm.layout import PoolShape
 
 PATIENT = SupervisorOptions(max_restarts=100_000, max_backoff_seconds=0.0)
 

@@ -8,14 +8,14 @@ from unittest import mock
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
 from jaxsrl.learner.mesh import LearnerMesh
-from jaxsrl.runtime.run import run
-from jaxsrl.runtime.watchdog import Watchdog
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
+from jaxsrl.training.watchdog import Watchdog
 
 LIMIT_SECONDS = 3.0  # of the deadline, from the moment on that a part is stuck: before it, programs compile
 STUCK_AFTER = 3  # updates
@@ -78,7 +78,7 @@ def stuck_in_update(shorten: Callable[[], None]):
 
 def stuck_in_act(shorten: Callable[[], None]):
     """The inference server does not come back from acting."""
-    from jaxsrl.inference import server
+    from jaxsrl.collect.inference import server
 
     serve, calls = server.InferenceServer._serve, []
 
@@ -94,7 +94,7 @@ def stuck_in_act(shorten: Callable[[], None]):
 
 def main(what: str, directory: str) -> None:
     """Trains with a part that is stuck in native code."""
-    from jaxsrl.runtime.lifecycle import Lifecycle
+    from jaxsrl.machine.lifecycle import Lifecycle
 
     Lifecycle.join.__defaults__ = (1.0,)  # in place of 30 s
     stuck = {"update": stuck_in_update, "act": stuck_in_act}[what]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxsrl.checkpoint import CheckpointStore
+from jaxsrl.checkpoints.store import CheckpointStore
 
 ROOT = Path(__file__).parents[2]
 # A server that has everything loaded and no jax started, whose children can therefore save soon. A child saves the steps that
@@ -19,7 +19,7 @@ SAVES = """
 import os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
-from jaxsrl.checkpoint import CheckpointStore
+from jaxsrl.checkpoints.store import CheckpointStore
 import orbax.checkpoint
 directory, draw = Path(sys.argv[1]), random.Random(0)
 def arrays(step):

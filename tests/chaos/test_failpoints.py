@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from envpool_bridge.failpoint import PLACES
-from envpool_bridge.journal_audit import audit
-from envpool_bridge.layout import PoolShape
-from envpool_bridge.supervisor_options import SupervisorOptions
+from envpool_bridge.faults.audit import audit
+from envpool_bridge.faults.failpoint import PLACES
+from envpool_bridge.options import SupervisorOptions
+from envpool_bridge.shm.layout import PoolShape
 from tests.chaos.counting import Counting, begin, check, collect, make_pool, pids, still_running
 
 TWO_LANES = PoolShape(2, 2, 1, 2, 6, 2)

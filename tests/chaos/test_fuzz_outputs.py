@@ -13,12 +13,12 @@ from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumRows, GymnasiumSource
-from envpool_bridge.adapters.rows import EpisodeReset, first_rows, step_rows
+from envpool_bridge.envs.gymnasium_env import GymnasiumRows, GymnasiumSource
+from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
 from envpool_bridge.errors import BadEnvOutputError
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import allocate_slots
-from envpool_bridge.tree import leaves, take
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import allocate_slots
+from envpool_bridge.spec.tree import leaves, take
 
 SPACES = {
     "bounded": spaces.Box(-2.0, 2.0, (3,), np.float32),

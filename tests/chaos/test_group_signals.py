@@ -22,7 +22,7 @@ MARKS = {
 STAYS_IN_START = """
 import time
 from experiments.ppo_cartpole import Experiment
-from jaxsrl.runtime.launch import launch
+from jaxsrl.launch import launch
 
 def main(experiment):
     print("in start", flush=True)
@@ -33,7 +33,7 @@ launch(main, Experiment)
 TAKES_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, "-m", "jaxsrl.cli", "train", "ppo_cartpole", *sys.argv[1:]])
+os.execv(sys.executable, [sys.executable, "-m", "jaxsrl.cli.main", "train", "ppo_cartpole", *sys.argv[1:]])
 """
 ENV_STEPS_PER_UPDATE = 64
 SMALL = (
@@ -60,7 +60,7 @@ def start(directory, phase, policy, *flags):
     updates, episodes = (4, 10**6) if phase == "evaluation" else (10**9, 0)
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "jaxsrl.cli", "train", experiment),
+            *(sys.executable, "-m", "jaxsrl.cli.main", "train", experiment),
             *arguments(directory, updates, episodes, policy),
             *flags,
         ],
@@ -109,7 +109,7 @@ def assert_resumes(directory, checkpoints):
     (done,) = (int("".join(filter(str.isdigit, path.name))) for path in checkpoints)
     resumed = subprocess.run(
         [
-            *(sys.executable, "-m", "jaxsrl.cli", "train", "ppo_cartpole"),
+            *(sys.executable, "-m", "jaxsrl.cli.main", "train", "ppo_cartpole"),
             *arguments(directory, done + 2, 0, "single_learner_fine"),
         ],
         cwd=ROOT,

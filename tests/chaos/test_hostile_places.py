@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import jaxsrl.checkpoint as checkpoint
-import jaxsrl.checkpoint_form as checkpoint_form
+import jaxsrl.checkpoints.schema as checkpoint_form
+import jaxsrl.checkpoints.store as checkpoint
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoint import MANIFEST, CheckpointStore, DamagedCheckpointError, load_checkpoint, sealed
+from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, DamagedCheckpointError, load_checkpoint, sealed
 from jaxsrl.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ IN_A_NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
 # A pool whose ring needs some 20 MiB, and one that needs little.
 POOL = """
 import sys
-from envpool_bridge.layout import PoolShape
+from envpool_bridge.shm.layout import PoolShape
 from tests.chaos.counting import begin, check, collect, make_pool
 shape = PoolShape(1, 1, 1, int(sys.argv[1]), 64, 2)
 with make_pool(shape) as pool:
@@ -35,7 +35,7 @@ SAVE = """
 import sys
 from pathlib import Path
 import numpy as np
-from jaxsrl.checkpoint import CheckpointNotSavedError, CheckpointStore
+from jaxsrl.checkpoints.store import CheckpointNotSavedError, CheckpointStore
 store = CheckpointStore(Path(sys.argv[1]))
 arrays = {"w": np.random.default_rng(0).normal(size=200_000)}
 step = 0
@@ -115,7 +115,7 @@ def test_a_read_only_directory_is_refused_with_what_to_do(tmp_path):
 def test_checkpoints_that_became_read_only_are_read_and_a_new_one_is_refused(tmp_path):
     CheckpointStore(tmp_path).save(1, ARRAYS, {})
     code = (
-        "import sys, numpy as np; from pathlib import Path; from jaxsrl.checkpoint import *\n"
+        "import sys, numpy as np; from pathlib import Path; from jaxsrl.checkpoints.store import *\n"
         "store = CheckpointStore(Path(sys.argv[1]))\n"
         "assert store.restore_newest()[0] == 1\n"
         "try: store.save(2, {'n': np.arange(3)}, {})\n"

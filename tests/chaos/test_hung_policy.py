@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from envpool_bridge.adapters.rows import EpisodeReset
-from envpool_bridge.layout import PoolShape
-from envpool_bridge.local_policy import LocalPolicySpec
+from envpool_bridge.envs.protocol import EpisodeReset
+from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.worker.policy import LocalPolicySpec
 from tests.chaos.counting import PATIENT, check, copy, make_pool
-from tests.unit.envpool_bridge.test_supervisor_acting import ByRowAndStep
+from tests.unit.envpool_bridge.worker.test_acting_worker import ByRowAndStep
 
 SHAPE = PoolShape(num_workers=2, lanes_per_worker=1, workers_per_lane=1, rows_per_part=2, rollout_length=6, num_slots=2)
 
@@ -97,7 +97,7 @@ def test_a_policy_that_waits_for_its_parameters_does_not_hang(tmp_path):
 
 
 def test_an_error_of_an_inference_thread_stops_the_run_and_is_raised_in_the_main_thread():
-    from jaxsrl.runtime.lifecycle import Lifecycle
+    from jaxsrl.machine.lifecycle import Lifecycle
 
     lifecycle = Lifecycle()
     began = time.monotonic()
@@ -125,13 +125,13 @@ def test_an_error_of_an_inference_thread_stops_the_run_and_is_raised_in_the_main
 def test_a_run_whose_inference_thread_fails_ends_with_that_error_and_leaves_nothing(tmp_path, monkeypatch):
     from agents.networks.config import NetworkConfig
     from agents.ppo import PPOConfig, make_ppo
-    from envpool_bridge.adapters.environment import EnvConfig
-    from jaxsrl.config import RunConfig
-    from jaxsrl.dataflow.policies import POLICIES
-    from jaxsrl.dataflow.resources import Resources
-    from jaxsrl.environments import source_of
-    from jaxsrl.inference import server
-    from jaxsrl.runtime.run import run
+    from envpool_bridge.envs.config import EnvConfig
+    from jaxsrl.collect.inference import server
+    from jaxsrl.config.run_config import RunConfig
+    from jaxsrl.envs.registry import source_of
+    from jaxsrl.machine.resources import Resources
+    from jaxsrl.plan.policies import POLICIES
+    from jaxsrl.run_plan import run
 
     acts, calls = server.act_in_slot, []
 

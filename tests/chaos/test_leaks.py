@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envpool_bridge.exit_status import resident_bytes
-from envpool_bridge.layout import PoolShape
+from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.supervisor.exit_status import resident_bytes
 from tests.chaos.counting import act, begin, collect, kill, make_pool, pids
 from tests.chaos.sessions import members
 

@@ -8,15 +8,15 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoint import CheckpointStore
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.partial_restore import in_words, what_fits
-from jaxsrl.runtime.run import run
+from jaxsrl.checkpoints.partial_restore import in_words, what_fits
+from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
 
 SOURCE = source_of(EnvConfig("CartPole-v1"))
 SPEC = SOURCE.spec()

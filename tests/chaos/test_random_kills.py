@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from envpool_bridge.journal_audit import audit
-from envpool_bridge.layout import PoolShape
-from envpool_bridge.supervisor_options import SupervisorOptions
+from envpool_bridge.faults.audit import audit
+from envpool_bridge.options import SupervisorOptions
+from envpool_bridge.shm.layout import PoolShape
 from tests.chaos.counting import SHAPE, begin, check, collect, joined, kill, make_pool, pids, still_running
 
 SHARED = PoolShape(

@@ -10,12 +10,12 @@ from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from agents.replay_config import ReplayConfig
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.runtime.run import run
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
 
 UPDATES = 24
 SOURCE = source_of(EnvConfig("CartPole-v1"))

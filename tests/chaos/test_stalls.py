@@ -8,15 +8,15 @@ from unittest import mock
 import pytest
 
 from envpool_bridge.errors import UserError, WaitTimeoutError
-from jaxsrl.config import RunConfig
-from jaxsrl.learner.asynchronous_replica import AsynchronousReplica
-from jaxsrl.params.shared import SharedParams
-from jaxsrl.params.store import ParamsStore
+from jaxsrl.collect.params.shared_memory import SharedParams
+from jaxsrl.collect.params.store import ParamsStore
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.learner.parameter_server.async_replica import AsynchronousReplica
+from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.replay import prefetch
 from jaxsrl.replay.prefetch import PrefetchingSampler
-from jaxsrl.replay.rate_limiter import RateLimiter, queue
-from jaxsrl.runtime.lifecycle import Lifecycle
-from jaxsrl.runtime.watchdog import StalledError, Watchdog
+from jaxsrl.replay.queue.rate_limiter import RateLimiter, queue
+from jaxsrl.training.watchdog import StalledError, Watchdog
 from tests.chaos.sessions import begin_session, end_session, members, seconds_until_gone
 from tests.chaos.stuck_run import STUCK_AFTER, deadline_from_now, train
 from tests.integration.test_replay import train as train_from_replay

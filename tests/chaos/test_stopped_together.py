@@ -15,7 +15,7 @@ from tests.chaos.sessions import signal_all
 ROOT = Path(__file__).parents[2]
 STEP_FOR_EVER = """
 import sys, time
-from envpool_bridge.supervisor_options import SupervisorOptions
+from envpool_bridge.options import SupervisorOptions
 from tests.chaos.counting import SHAPE, act, begin, make_pool
 from tests.chaos.test_stopped_together import Slow
 

@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[2]
 TRAIN = """
 import logging, sys
 from functools import partial
-import jaxsrl.runtime.host_training as host_training
-from envpool_bridge.supervisor_options import SupervisorOptions
+import jaxsrl.training.host_training as host_training
+from envpool_bridge.options import SupervisorOptions
 from experiments.ppo_cartpole import Experiment, main
-from jaxsrl.config import RunConfig
+from jaxsrl.config.run_config import RunConfig
 directory, env_steps, policy = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 logging.basicConfig(format="%(message)s")
 logging.getLogger("envpool_bridge").setLevel(logging.INFO)  # it tells how soon a worker steps again
@@ -145,7 +145,7 @@ def train_under_fire(directory, policy, env_steps, mean_seconds):
     finally:
         end(process)
     assert names_left() <= names
-    command = [sys.executable, "-m", "envpool_bridge.journal_audit", str(directory / "journals")]
+    command = [sys.executable, "-m", "envpool_bridge.faults.audit", str(directory / "journals")]
     audited = subprocess.run(command, capture_output=True, text=True, check=False)
     found = json.loads(audited.stdout)
     assert found["clean"], found

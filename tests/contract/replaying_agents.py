@@ -9,7 +9,7 @@ from agents.api import ReplayAgent, Sample, Trajectory
 from agents.catalog import AGENT_CONFIGS, AGENTS
 from agents.networks.config import NetworkConfig
 from agents.replay_config import ReplayConfig
-from envpool_bridge.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 
 REPLAYING = sorted(
     name for name, config in AGENT_CONFIGS.items() if "replay" in {field.name for field in dataclasses.fields(config)}

@@ -12,10 +12,10 @@ import pytest
 
 from agents.api import Agent, LearnerState, Mode, Trajectory
 from agents.catalog import AGENT_CONFIGS, AGENTS
-from agents.gradient_steps import make_update
 from agents.networks.config import NetworkConfig
-from envpool_bridge.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config import from_json
+from agents.ops.gradient_steps import make_update
+from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.config.run_config import from_json
 from tests.contract.replaying_agents import REPLAYING
 
 STEPS, ROWS = 8, 4

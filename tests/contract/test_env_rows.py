@@ -8,15 +8,15 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.probe import PROBES, ConstantReward
-from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, GymnasiumReset, StepRows
-from envpool_bridge.adapters.seeding import EpisodeSeeds, episode_seed
-from envpool_bridge.adapters.vector_rows import VectorSource
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.probes.single_agent import PROBES, ConstantReward
+from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, StepRows
+from envpool_bridge.envs.seeding import EpisodeSeeds, episode_seed
+from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError, WorkerError
-from envpool_bridge.specs import DiscreteSpec, zeros_of
-from envpool_bridge.tree import items, leaves, map_leaves, shown_path, take
+from envpool_bridge.spec.specs import DiscreteSpec, zeros_of
+from envpool_bridge.spec.tree import items, leaves, map_leaves, shown_path, take
 
 
 class Noisy(gymnasium.Env):

@@ -7,9 +7,9 @@ import numpy as np
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import allocate_slots
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import allocate_slots
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 VECTOR = EnvSpec("vector", ArraySpec((8,), "float32"), DiscreteSpec(4))
 IMAGE = EnvSpec("image", ArraySpec((84, 84, 4), "uint8"), DiscreteSpec(6))

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from agents.networks.config import NetworkConfig
-from jaxsrl.checkpoint import CheckpointStore
+from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.collect.inference.act import fetched, make_act, row_keys
 from jaxsrl.device_loop.loop import DeviceLearner
 from jaxsrl.device_loop.program import make_run_keys
-from jaxsrl.inference.act import fetched, make_act, row_keys
-from jaxsrl.jax_envs.cartpole import CartPole
+from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.learner.mesh import LearnerMesh, on_device
-from jaxsrl.runtime.host_devices import host_device
+from jaxsrl.machine.split_cpu import host_device
 from tests.gpu.made_slots import IMAGE, VECTOR, median_ms, ppo, random_slots
 
 pytestmark = pytest.mark.gpu

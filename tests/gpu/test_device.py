@@ -7,16 +7,16 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import view_slots
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.evaluate import evaluate
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import view_slots
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.learner.mesh import LearnerMesh
-from jaxsrl.runtime.run import run
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
 
 pytestmark = pytest.mark.gpu
 SOURCE = EnvConfig("CartPole-v1").source()

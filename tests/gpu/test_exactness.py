@@ -6,19 +6,19 @@ import pytest
 
 from agents.api import Replay
 from agents.replay_config import ReplayConfig
-from jaxsrl.inference.act import fetched, make_act, row_keys
+from jaxsrl.collect.episode_log import EpisodeLog
+from jaxsrl.collect.inference.act import fetched, make_act, row_keys
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import Learner
 from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.replay.experience import LocalExperience
 from jaxsrl.replay.on_device import with_device_replay
-from jaxsrl.runtime.episode_log import EpisodeLog
-from jaxsrl.runtime.host_devices import host_device
 from tests.gpu.made_slots import VECTOR, fill, ppo, random_slots, same
-from tests.unit.jaxsrl.replay.counting_agent import make_counting
-from tests.unit.jaxsrl.replay.replay_model import Stream
+from tests.support.counting_agent import make_counting
+from tests.support.replay_model import Stream
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxsrl.load import load_agent
+from jaxsrl.evaluation.load_agent import load_agent
 from tests.gpu.conftest import DRY
 from tests.gpu.made_slots import same
 
@@ -32,7 +32,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 def command(experiment, directory, *flags):
     own = ("--run.name", "run", "--run.directory", str(directory), "--run.evaluation-episodes", "0")
-    return [sys.executable, "-m", "jaxsrl.cli", "train", experiment, *own, *flags]
+    return [sys.executable, "-m", "jaxsrl.cli.main", "train", experiment, *own, *flags]
 
 
 def start(arguments, **environment):
@@ -140,7 +140,7 @@ def test_a_run_is_one_process_on_the_device_and_evaluation_fits_beside_it(policy
     with running(start(arguments, XLA_PYTHON_CLIENT_PREALLOCATE="true")) as (process,):
         wait_for_checkpoint(tmp_path, process)
         during = compute_processes()
-        evaluation = [sys.executable, "-m", "jaxsrl.cli", "evaluate", str(tmp_path / "run"), "--episodes", "4"]
+        evaluation = [sys.executable, "-m", "jaxsrl.cli.main", "evaluate", str(tmp_path / "run"), "--episodes", "4"]
         own = {name: value for name, value in os.environ.items() if name != "XLA_PYTHON_CLIENT_PREALLOCATE"}
         done = subprocess.run(evaluation, cwd=ROOT, env=own, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-1000:]

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from agents.networks.config import NetworkConfig
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.bench.train import bench_train
 from tests.gpu.conftest import DRY
 from tests.gpu.test_processes import command, ends
@@ -33,7 +33,7 @@ def size_of(result):
 @pytest.mark.seconds(45)
 def test_the_pool(row):
     # In a process of its own: AsyncVectorEnv forks, which a process that has begun to use jax must not do.
-    arguments = [sys.executable, "-m", "jaxsrl.cli", "bench", "pool", "--workers", str(WORKERS), "--json"]
+    arguments = [sys.executable, "-m", "jaxsrl.cli.main", "bench", "pool", "--workers", str(WORKERS), "--json"]
     arguments += ["--seconds", "0.2", "--rounds", "1"] if DRY else []
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
     result = json.loads(done.stdout.splitlines()[-1])

@@ -4,8 +4,8 @@ import ctypes
 import itertools
 
 from experiments.ppo_cartpole import Experiment, main
-from jaxsrl.runtime.launch import launch
-from jaxsrl.runtime.pool_source import PoolSource
+from jaxsrl.collect.pool_source import PoolSource
+from jaxsrl.launch import launch
 
 if __name__ == "__main__":
     acquire, calls = PoolSource.acquire, itertools.count()

@@ -7,10 +7,10 @@ import numpy as np
 from agents.api import Mode
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.rows import EpisodeReset, first_rows, step_rows
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import allocate_slots
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import allocate_slots
 
 ROWS, STEPS = 4, 500
 

@@ -12,24 +12,24 @@ import pytest
 from agents.api import Agent
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.probe import ConstantReward
-from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.probes.single_agent import ConstantReward
+from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.errors import UserError, WorkerDiedError, WorkerError
-from envpool_bridge.layout import PoolShape
-from envpool_bridge.local_policy import LocalPolicySpec
+from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool
-from envpool_bridge.supervisor_options import SupervisorOptions
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
+from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.worker.policy import LocalPolicySpec
+from jaxsrl.collect.actor_source import ActorSource
+from jaxsrl.collect.serial_source import SerialSource
+from jaxsrl.collect.source import SourceConfig, TrajectorySource
+from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.loop import Learner
-from jaxsrl.runtime.actor_source import ActorSource
-from jaxsrl.runtime.lifecycle import Lifecycle
-from jaxsrl.runtime.run import run
-from jaxsrl.runtime.serial_source import SerialSource
-from jaxsrl.runtime.source import SourceConfig, TrajectorySource
+from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
 
 ROWS, STEPS, SLOTS = 6, 8, 6
 CARTPOLE = EnvConfig("CartPole-v1").source()

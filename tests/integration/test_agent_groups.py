@@ -10,19 +10,19 @@ import pytest
 from agents.api import Mode
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoint import Arrays
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.fragment import Devices
-from jaxsrl.dataflow.plan import plan_from_json
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.evaluate import evaluate
-from jaxsrl.plan_for_agent import plan_for_agent
-from jaxsrl.policies_config import PoliciesConfig, make_mapped_agent
-from jaxsrl.runtime.run import RunReport, run
-from jaxsrl.saved_run import read_saved_run
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.evaluation.evaluate import evaluate
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.fragment import Devices
+from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.plan import plan_from_json
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
+from jaxsrl.run_plan import RunReport, run
+from jaxsrl.runs.read_checkpoint import read_saved_run
 
 TWO = PoliciesConfig('{"adversary_*": "hunters", "*": "prey"}')
 THREE = PoliciesConfig('{"adversary_0": "leader", "adversary_*": "hunters", "*": "prey"}')

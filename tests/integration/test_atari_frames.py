@@ -5,13 +5,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import EpisodeReset, first_rows, step_rows
-from envpool_bridge.adapters.suites.atari import make_atari
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import allocate_slots
-from jaxsrl.frame_stacking import stack_frames
+from agents.transforms.frame_stacking import stack_frames
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
+from envpool_bridge.envs.suites.atari import make_atari
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import allocate_slots
 
 pytest.importorskip("ale_py")
 STEPS, ROWS = 30, 2

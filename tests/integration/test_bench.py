@@ -12,19 +12,19 @@ from types import SimpleNamespace
 
 import pytest
 
-import jaxsrl.bench.cold_call
 import jaxsrl.bench.plans
 import jaxsrl.bench.pool
 import jaxsrl.bench.sleep
-from envpool_bridge.adapters.environment import EnvConfig
+import jaxsrl.bench.studies.cold_call
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape
-from jaxsrl.bench.cold_call import microseconds_after
-from jaxsrl.bench.contenders import busy_processes
+from envpool_bridge.shm.layout import PoolShape
 from jaxsrl.bench.plans import bench_plans
 from jaxsrl.bench.pool import bench_pool
 from jaxsrl.bench.recurrent import bench_recurrent
+from jaxsrl.bench.rivals.vector_envs import busy_processes
 from jaxsrl.bench.sleep import SleepBench, bench_sleep
+from jaxsrl.bench.studies.cold_call import microseconds_after
 from jaxsrl.bench.train import bench_train, steady_records
 
 
@@ -49,7 +49,7 @@ def test_a_run_without_a_record_of_learning_counts_as_a_whole():
 
 
 def test_the_pool_is_measured_against_every_rival_in_one_json_object():
-    command = [sys.executable, "-m", "jaxsrl.cli", "bench", "pool", "--workers", "1", "--envs-per-worker", "2"]
+    command = [sys.executable, "-m", "jaxsrl.cli.main", "bench", "pool", "--workers", "1", "--envs-per-worker", "2"]
     done = subprocess.run(
         [*command, "--busy", "1", "--seconds", "0.4", "--rounds", "15", "--json"],
         capture_output=True,
@@ -143,7 +143,7 @@ def test_busy_processes_compute_until_their_time_is_over():
 
 
 def test_busy_processes_end_with_a_process_that_is_killed():
-    script = "from jaxsrl.bench.contenders import busy_processes\nwith busy_processes(1):\n    print(flush=True)\n    input()"
+    script = "from jaxsrl.bench.rivals.vector_envs import busy_processes\nwith busy_processes(1):\n    print(flush=True)\n    input()"
     parent = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     parent.stdout.readline()
     (child,) = _children_of(parent.pid)
@@ -316,5 +316,5 @@ def test_a_call_is_timed_without_the_pause_before_it(asleep, monkeypatch):
     def sleep(seconds):
         now[0] += seconds
 
-    monkeypatch.setattr(jaxsrl.bench.cold_call, "time", SimpleNamespace(perf_counter=tick, sleep=sleep))
+    monkeypatch.setattr(jaxsrl.bench.studies.cold_call, "time", SimpleNamespace(perf_counter=tick, sleep=sleep))
     assert microseconds_after((0.0, 50.0), asleep, rows=2, calls=3) == [1e6, 1e6]

@@ -10,9 +10,9 @@ import pytest
 import jaxsrl.bench.replay
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.replay import bench_replay
-from jaxsrl.bench.replay_numpy import careful_ring, plain_ring
-from jaxsrl.bench.replay_reverb import reverb_contender
 from jaxsrl.bench.replay_sizes import BenchSizes
+from jaxsrl.bench.rivals.replay_numpy import careful_ring, plain_ring
+from jaxsrl.bench.rivals.replay_reverb import reverb_contender
 
 SMALL = BenchSizes((6, 6), "uint8", frames=4, batch_size=8, capacity=1024)
 

@@ -10,16 +10,16 @@ import jax
 import numpy as np
 import pytest
 
-import jaxsrl.cli
+import jaxsrl.cli.main
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from experiments.ppo_cartpole import Experiment
-from jaxsrl.checkpoint import MANIFEST, CheckpointStore, sealed
-from jaxsrl.config import RunConfig, to_json
+from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, sealed
+from jaxsrl.collect.episode_log import EpisodeLog
+from jaxsrl.config.run_config import RunConfig, to_json
 from jaxsrl.run_directory import write_json
-from jaxsrl.runtime.episode_log import EpisodeLog
-from jaxsrl.runtime.progress import begin, to_arrays
+from jaxsrl.training.run_state import begin, to_arrays
 
 NETWORK = NetworkConfig(hidden_sizes=(4,))
 ROWS = 4
@@ -54,7 +54,7 @@ def run(saved_run, tmp_path):
 
 
 def evaluated(capsys, path, *flags):
-    jaxsrl.cli.main(["evaluate", str(path), "--episodes", "4", "--json", *flags])
+    jaxsrl.cli.main.main(["evaluate", str(path), "--episodes", "4", "--json", *flags])
     printed = capsys.readouterr()
     assert printed.out.count("\n") == 1
     return json.loads(printed.out), printed.err
@@ -62,7 +62,7 @@ def evaluated(capsys, path, *flags):
 
 def stopped(capsys, *arguments):
     with pytest.raises(SystemExit) as stop:
-        jaxsrl.cli.main([str(argument) for argument in arguments])
+        jaxsrl.cli.main.main([str(argument) for argument in arguments])
     return stop.value.code, capsys.readouterr().err
 
 
@@ -156,7 +156,7 @@ def test_a_video_that_cannot_be_is_refused_before_anything_is_played(capsys, run
 
 
 def test_without_json_a_table_is_printed(capsys, run):
-    jaxsrl.cli.main(["evaluate", str(run), "--episodes", "1"])
+    jaxsrl.cli.main.main(["evaluate", str(run), "--episodes", "1"])
     printed = capsys.readouterr().out
     assert "mean return" in printed
     assert "evaluation of" in printed
@@ -204,7 +204,7 @@ def test_an_agent_composed_in_code_is_refused_with_what_to_call_instead(capsys, 
     path = CheckpointStore(tmp_path).save(1, {"learner.num_updates": np.array(1, np.int32)}, metadata)
     code, printed = stopped(capsys, "evaluate", path)
     assert code == 2
-    assert "was composed in code: call jaxsrl.evaluate.evaluate" in printed
+    assert "was composed in code: call jaxsrl.evaluation.evaluate.evaluate" in printed
 
 
 def test_parameters_of_another_network_are_refused_by_leaf(capsys, run):
@@ -244,7 +244,7 @@ def test_numbers_that_mean_nothing_are_refused(capsys, run, arguments, message):
         (["pool", "--envs-per-worker", "0"], "--envs-per-worker must be positive: got 0"),
         (["pool", "--lanes-per-worker", "0"], "--lanes-per-worker must be positive: got 0"),
         (["pool", "--seconds", "0"], "seconds must be positive: got 0.0"),
-        (["pool", "--suite", "jax"], "environments of suite 'jax' are made by jaxsrl.environments"),
+        (["pool", "--suite", "jax"], "environments of suite 'jax' are made by jaxsrl.envs.registry"),
         (["pool", "--seconds", "inf"], "--seconds must be positive: got inf"),
         (["pool", "--busy", "-1"], "--busy must be 0 or more: got -1"),
         (["device", "--num-envs", "64", "0"], "--num-envs must be positive: got 0"),
@@ -276,17 +276,17 @@ def test_a_command_line_that_cannot_be_read_ends_with_status_2(capsys, arguments
 
 
 def test_without_an_accelerator_the_gpu_benchmark_says_so_and_is_content(capsys):
-    jaxsrl.cli.main(["bench", "gpu"])
+    jaxsrl.cli.main.main(["bench", "gpu"])
     assert "no accelerator here" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", jaxsrl.cli.COMMANDS)
+@pytest.mark.parametrize("name", jaxsrl.cli.main.COMMANDS)
 def test_every_command_says_what_it_does_and_what_its_flags_mean(capsys, name):
     with pytest.raises(SystemExit) as ended:
-        jaxsrl.cli.main([name, "--help"])
+        jaxsrl.cli.main.main([name, "--help"])
     assert ended.value.code == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    command = jaxsrl.cli.COMMANDS[name]
+    command = jaxsrl.cli.main.COMMANDS[name]
     assert (command.__doc__ or "").splitlines()[0].split(". ")[0] in shown
     fields = [field.name for field in dataclasses.fields(command)]
     documented = [
@@ -299,19 +299,19 @@ def test_ctrl_c_and_a_reader_that_has_seen_enough_end_a_command_quietly(tmp_path
     for number in range(300):
         (tmp_path / f"run{number}").mkdir()
         (tmp_path / f"run{number}" / "config.json").write_text("{}")
-    read_one_line = f"{sys.executable} -m jaxsrl.cli runs {tmp_path} --json | head -c 1; echo ${{PIPESTATUS[0]}}"
+    read_one_line = f"{sys.executable} -m jaxsrl.cli.main runs {tmp_path} --json | head -c 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", read_one_line], capture_output=True, text=True, check=True, timeout=150)
     assert (done.stdout, done.stderr) == ("{141\n", "")
     interrupt = (
-        "import jaxsrl.cli, jaxsrl.run_summary as m\ndef stop(path): raise KeyboardInterrupt\n"
-        "m.find_runs = stop\njaxsrl.cli.main(['runs'])"
+        "import jaxsrl.cli.main, jaxsrl.runs.summary as m\ndef stop(path): raise KeyboardInterrupt\n"
+        "m.find_runs = stop\njaxsrl.cli.main.main(['runs'])"
     )
     done = subprocess.run([sys.executable, "-c", interrupt], capture_output=True, text=True, check=False, timeout=150)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_help_does_not_wait_for_jax():
-    code = "import sys, jaxsrl.cli\ntry: jaxsrl.cli.main(['--help'])\nexcept SystemExit: pass\nsys.exit('jax' in sys.modules)"
+    code = "import sys, jaxsrl.cli.main\ntry: jaxsrl.cli.main.main(['--help'])\nexcept SystemExit: pass\nsys.exit('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "evaluate" in done.stdout

@@ -17,14 +17,14 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.cluster.audit import audit_cluster
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.runtime import host_training
-from jaxsrl.runtime.run import run
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
+from jaxsrl.training import host_training
 from tests.integration.ray_marks import RAY_MARKS
 
 ray = pytest.importorskip("ray")
@@ -35,7 +35,7 @@ HOSTS = 3
 
 @pytest.fixture(scope="module")
 def cluster():
-    from jaxsrl.cluster.ray_local import LocalCluster
+    from jaxsrl.cluster.ray.local_cluster import LocalCluster
 
     started = LocalCluster(HOSTS, cores_per_node=4)
     directory = started.directory

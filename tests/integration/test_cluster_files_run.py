@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import jaxsrl.cli
+import jaxsrl.cli.main
 
 pytest.importorskip("ray")
 
@@ -42,7 +42,7 @@ def slurm(tmp_path):
         done = subprocess.run(
             [
                 "/bin/bash",
-                str(ROOT / "cluster" / "slurm" / script),
+                str(ROOT / "docs" / "deploy" / "slurm" / script),
                 "experiments/ppo_cartpole.py",
                 "--run.name",
                 "mine",
@@ -82,7 +82,7 @@ def planned(capsys, words, processes):
     several = ["--run.distributed.coordinator", "h:1", "--run.distributed.num-processes", str(processes)]
     several += ["--run.distributed.process-id", "0"]
     arguments = ["plan", "experiments/ppo_cartpole.py", "--json", "--gpus", "1", "--cores", str(CORES)]
-    jaxsrl.cli.main([*arguments, *flags, *(several if processes > 1 else [])])
+    jaxsrl.cli.main.main([*arguments, *flags, *(several if processes > 1 else [])])
     return json.loads(capsys.readouterr().out)
 
 
@@ -118,7 +118,9 @@ def test_a_run_that_asks_to_be_tried_again_is_queued_again(slurm, tmp_path, scri
 @pytest.mark.parametrize(("name", "hosts"), [("learners.yaml", 0), ("learners_and_hosts.yaml", 4)])
 def test_a_kubernetes_job_starts_a_run_that_has_a_plan_and_fits_its_pods(capsys, name, hosts):
     yaml = pytest.importorskip("yaml")
-    documents = {one["kind"]: one for one in yaml.safe_load_all((ROOT / "cluster" / "kubernetes" / name).read_text())}
+    documents = {
+        one["kind"]: one for one in yaml.safe_load_all((ROOT / "docs" / "deploy" / "kubernetes" / name).read_text())
+    }
     command = documents["Job"]["spec"]["template"]["spec"]["containers"][0]["args"][0]
     words = shlex.split(command[command.index("exec python") :])[2:]
     found = planned(capsys, words, documents["Job"]["spec"]["parallelism"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxsrl.cluster.ray_token import token_of
+from jaxsrl.cluster.ray.token import token_of
 from jaxsrl.doctor.leftovers import find_leftovers
 from tests.integration.ray_marks import RAY_MARKS
 from tests.integration.test_cluster import ray_processes, wait_for_record
@@ -78,7 +78,7 @@ def ends_in_time(directory, seconds=60.0):
 @pytest.fixture(scope="module")
 def cluster():
     """A cluster that is there, which learner processes find as `auto`."""
-    from jaxsrl.cluster.ray_local import LocalCluster
+    from jaxsrl.cluster.ray.local_cluster import LocalCluster
 
     started = LocalCluster(2, cores_per_node=8)
     with pytest.MonkeyPatch.context() as patch:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.bundles import SERVERS, Bundle, Reserving
-from jaxsrl.cluster.ray_token import token_of
+from jaxsrl.cluster.protocol.bundles import SERVERS, Bundle, Reserving
+from jaxsrl.cluster.ray.token import token_of
 from jaxsrl.doctor.leftovers import find_leftovers
 from tests.integration.ray_marks import RAY_MARKS
 from tests.integration.test_cluster import ray_processes, train, wait_for_record
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def cluster():
-    from jaxsrl.cluster.ray_local import LocalCluster
+    from jaxsrl.cluster.ray.local_cluster import LocalCluster
 
     with contextlib.closing(LocalCluster(2, cores_per_node=4)) as started:
         yield started
@@ -45,7 +45,7 @@ def groups_held():
 
 
 def test_a_run_gets_all_its_hosts_or_is_refused_with_numbers_and_holds_nothing(cluster, tmp_path):
-    from jaxsrl.cluster.ray_engine import engine_with_room
+    from jaxsrl.cluster.ray.engine import engine_with_room
 
     with engine_with_room([Bundle(3, 0, "node2"), Bundle(3, 0, "node1")], Reserving()) as engine:
         assert [engine.reserved_node(host) for host in (0, 1)] == ["node2", "node1"]
@@ -61,7 +61,7 @@ def test_a_run_gets_all_its_hosts_or_is_refused_with_numbers_and_holds_nothing(c
 
 @pytest.mark.parametrize("spreading", ["spread", "strict_spread"])
 def test_who_waits_for_hosts_and_servers_holds_neither_from_those_who_can_begin(cluster, spreading):
-    from jaxsrl.cluster.ray_engine import engine_with_room
+    from jaxsrl.cluster.ray.engine import engine_with_room
 
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)  # those of the test before have come back
     said = []
@@ -87,7 +87,7 @@ def test_who_waits_for_hosts_and_servers_holds_neither_from_those_who_can_begin(
 
 @pytest.mark.parametrize("spreading", ["pack", "strict_pack"])
 def test_hosts_and_servers_that_fit_are_had_together(cluster, spreading):
-    from jaxsrl.cluster.ray_engine import engine_with_room
+    from jaxsrl.cluster.ray.engine import engine_with_room
 
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
     servers = [Bundle(1, 0, "node2", what=SERVERS), Bundle(1, 0, "node1", what=SERVERS)]
@@ -101,7 +101,7 @@ def test_hosts_and_servers_that_fit_are_had_together(cluster, spreading):
 
 @pytest.mark.parametrize(("spreading", "nodes"), [("pack", 1), ("strict_pack", 1), ("strict_spread", 2)])
 def test_hosts_are_where_the_placement_has_them(cluster, spreading, nodes):
-    from jaxsrl.cluster.ray_engine import engine_with_room
+    from jaxsrl.cluster.ray.engine import engine_with_room
 
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)  # those of the test before have come back
     with engine_with_room([Bundle(2), Bundle(2)], Reserving(spreading, wait_seconds=20.0)) as engine:
@@ -180,7 +180,7 @@ def is_host(pid):
 
 
 def test_the_room_of_a_dead_node_moves_to_another_one(cluster):
-    from jaxsrl.cluster.ray_engine import engine_with_room
+    from jaxsrl.cluster.ray.engine import engine_with_room
 
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
     cluster.add_node("node3")

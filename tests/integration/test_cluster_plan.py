@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-import jaxsrl.cli
-from envpool_bridge import forkserver
+import jaxsrl.cli.main
+from envpool_bridge.supervisor import forkserver
 
 TWO = (
     "experiments/ppo_cartpole.py",
@@ -33,7 +33,7 @@ def nothing_starts(monkeypatch):
 
 
 def shown(capsys, *arguments):
-    jaxsrl.cli.main(["plan", *arguments])
+    jaxsrl.cli.main.main(["plan", *arguments])
     return capsys.readouterr().out
 
 
@@ -66,7 +66,7 @@ def test_servers_of_each_learner_process_are_shown_with_their_nodes(capsys):
 
 
 def test_servers_that_do_not_divide_over_the_processes_are_refused_with_the_numbers(capsys, monkeypatch):
-    monkeypatch.setattr("jaxsrl.cluster.ray_engine.import_ray", lambda: importlib.import_module("json"))
+    monkeypatch.setattr("jaxsrl.cluster.ray.engine.import_ray", lambda: importlib.import_module("json"))
     with pytest.raises(SystemExit) as stopped:
         shown(capsys, *TWO, *PROCESSES, *HOSTS, "--run.cluster-inference-servers", "3")
     assert stopped.value.code == 2
@@ -90,7 +90,7 @@ def test_a_number_of_processes_that_only_the_scheduler_knows_is_asked_for(capsys
 
 
 def test_hosts_that_do_not_divide_over_the_processes_are_refused(capsys, monkeypatch):
-    monkeypatch.setattr("jaxsrl.cluster.ray_engine.import_ray", lambda: importlib.import_module("json"))
+    monkeypatch.setattr("jaxsrl.cluster.ray.engine.import_ray", lambda: importlib.import_module("json"))
     with pytest.raises(SystemExit) as stopped:
         shown(capsys, *TWO, *PROCESSES, "--cluster", "local", "--run.cluster-nodes", "3")
     assert stopped.value.code == 2

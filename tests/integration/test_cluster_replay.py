@@ -17,14 +17,14 @@ from agents.dqn import make_dqn
 from agents.dqn_config import DQNConfig
 from agents.networks.config import NetworkConfig
 from agents.replay_config import ReplayConfig
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.engine import ReplayLostError
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.runtime.run import run
+from jaxsrl.cluster.protocol.engine import ReplayLostError
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
 from tests.integration.ray_marks import RAY_MARKS
 
 ray = pytest.importorskip("ray")
@@ -39,7 +39,7 @@ DELAYED = dataclasses.replace(PRIORITISED, priority_delay=2)
 @pytest.fixture(scope="module")
 def cluster():
     """Two hosts have a node each, and replay the third."""
-    from jaxsrl.cluster.ray_local import LocalCluster
+    from jaxsrl.cluster.ray.local_cluster import LocalCluster
 
     with contextlib.closing(LocalCluster(3, cores_per_node=3)) as started:
         yield started

@@ -14,13 +14,13 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.runtime.run import run
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
 from tests.integration.ray_marks import RAY_MARKS
 
 ray = pytest.importorskip("ray")
@@ -30,7 +30,7 @@ pytestmark = RAY_MARKS
 
 @pytest.fixture(scope="module")
 def cluster():
-    from jaxsrl.cluster.ray_local import LocalCluster
+    from jaxsrl.cluster.ray.local_cluster import LocalCluster
 
     with contextlib.closing(LocalCluster(2, cores_per_node=6)) as started:
         yield started

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-import jaxsrl.cli
+import jaxsrl.cli.main
 from experiments.ppo_cartpole import Experiment
-from jaxsrl.checkpoint import CheckpointStore
-from jaxsrl.config import to_json
-from jaxsrl.manifest import MANIFEST, sealed
+from jaxsrl.checkpoints.manifest import MANIFEST, sealed
+from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.config.run_config import to_json
 
 RECORD = {"update": 1, "env_steps": 4096, "frames": 4096, "wall_seconds": 2.0, "episode/return_mean": 20.0}
 ARRAYS = {"learner.num_updates": np.array(1, np.int32), "learner.params['w']": np.ones((2, 2), np.float32)}
@@ -109,7 +109,7 @@ def test_what_cannot_be_done_is_one_line_and_status_2(capsys, places, tmp_path, 
     monkeypatch.chdir(tmp_path)
     name, *flags = command.split()
     with pytest.raises(SystemExit) as ended:
-        jaxsrl.cli.main([name, str(places[place]), *flags])
+        jaxsrl.cli.main.main([name, str(places[place]), *flags])
     printed = capsys.readouterr()
     assert ended.value.code == 2
     *warnings, last = [line for line in printed.err.splitlines() if not line.startswith("  ")]
@@ -122,7 +122,7 @@ def test_what_cannot_be_done_is_one_line_and_status_2(capsys, places, tmp_path, 
 @pytest.mark.parametrize("arguments", [["train", "ppo-cartpol"], ["plan", "ppo_cartpol"]])
 def test_a_name_that_is_almost_one_is_told_which(capsys, arguments):
     with pytest.raises(SystemExit) as ended:
-        jaxsrl.cli.main(arguments)
+        jaxsrl.cli.main.main(arguments)
     assert ended.value.code == 2
     assert "there is no experiment" in (printed := capsys.readouterr().err)
     assert "ppo_cartpole" in printed
@@ -133,13 +133,13 @@ def test_a_name_that_is_almost_one_is_told_which(capsys, arguments):
 )
 def test_a_command_without_what_it_is_about_says_what_is_missing(capsys, arguments, message):
     with pytest.raises(SystemExit) as ended:
-        jaxsrl.cli.main(arguments)
+        jaxsrl.cli.main.main(arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
 
 def answer(capsys, *arguments):
-    jaxsrl.cli.main([str(argument) for argument in arguments])
+    jaxsrl.cli.main.main([str(argument) for argument in arguments])
     return json.loads(capsys.readouterr().out)
 
 
@@ -172,7 +172,7 @@ def test_a_configuration_that_is_no_json_spoils_no_list(capsys, tmp_path):
     assert runs["good"] == ""
     assert runs["torn"].startswith("cannot read ")
     assert runs["list"].endswith("is no JSON object")
-    jaxsrl.cli.main(["runs", str(tmp_path)])
+    jaxsrl.cli.main.main(["runs", str(tmp_path)])
     assert "cannot read" in capsys.readouterr().out
     assert answer(capsys, "inspect", tmp_path / "torn", "--json")["health"]["problem"].startswith("cannot read ")
 
@@ -190,21 +190,21 @@ def test_a_file_that_the_system_keeps_from_us_is_one_line(capsys, monkeypatch, p
     def denied(*_):
         raise PermissionError(errno.EACCES, "Permission denied", "runs/x")
 
-    monkeypatch.setattr("jaxsrl.run_summary.find_runs", denied)
+    monkeypatch.setattr("jaxsrl.runs.summary.find_runs", denied)
     with pytest.raises(SystemExit) as ended:
-        jaxsrl.cli.main(["runs", str(places["empty"])])
+        jaxsrl.cli.main.main(["runs", str(places["empty"])])
     assert ended.value.code == 2
     assert capsys.readouterr().err == "error: cannot read or write runs/x: Permission denied\n"
 
 
 def test_the_doctor_looks_into_a_directory_of_odd_runs(capsys, places):
     with contextlib.suppress(SystemExit):  # this machine may have other troubles
-        jaxsrl.cli.main(["doctor", "--runs", str(places["no checkpoints"].parent), "--json"])
+        jaxsrl.cli.main.main(["doctor", "--runs", str(places["no checkpoints"].parent), "--json"])
     assert "checks" in json.loads(capsys.readouterr().out)
 
 
 def test_the_doctor_minds_no_directory_that_is_not_there(capsys, places):
     with contextlib.suppress(SystemExit):  # this machine may have other troubles
-        jaxsrl.cli.main(["doctor", "--runs", str(places["nowhere"]), "--json"])
+        jaxsrl.cli.main.main(["doctor", "--runs", str(places["nowhere"]), "--json"])
     left = json.loads(capsys.readouterr().out)["leftovers"]
     assert [one for one in left if one["kind"] == "unfinished checkpoint"] == []

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-import jaxsrl.cli
-from jaxsrl.commands.completion import completion_script
+import jaxsrl.cli.main
+from jaxsrl.cli.commands.completion import completion_script
 
 TRY = """
 eval "$SCRIPT"
@@ -57,7 +57,7 @@ def test_bash_completes_commands_flags_choices_experiments_and_files(tmp_path):
 
 @pytest.mark.parametrize(("shell", "begins"), [("zsh", "#compdef jaxsrl"), ("fish", "#"), ("bash", "#")])
 def test_every_shell_gets_a_script_that_knows_every_command(capsys, shell, begins):
-    jaxsrl.cli.main(["completion", shell])
+    jaxsrl.cli.main.main(["completion", shell])
     script = capsys.readouterr().out
     assert script.startswith(begins)
-    assert all(re.search(rf"\b{name}\b", script) for name in jaxsrl.cli.COMMANDS)
+    assert all(re.search(rf"\b{name}\b", script) for name in jaxsrl.cli.main.COMMANDS)

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-import jaxsrl.cli
-from jaxsrl.checkpoint import CheckpointStore
-from jaxsrl.inspect_run import short_path
+import jaxsrl.cli.main
+from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.runs.inspect import short_path
 
 ARRAYS = {
     "learner.num_updates": np.array(7, np.int32),
@@ -35,7 +35,7 @@ def run(tmp_path):
 
 
 def inspected(capsys, path):
-    jaxsrl.cli.main(["inspect", str(path), "--json"])
+    jaxsrl.cli.main.main(["inspect", str(path), "--json"])
     return json.loads(capsys.readouterr().out)
 
 
@@ -85,7 +85,7 @@ def test_a_runs_health_names_damage_and_what_is_still_good_and_touches_nothing(c
     assert (health["newest_good"], health["quarantine"], health["update"], health["num_updates"]) == (3, ["5-0"], 7, 10)
     assert sorted(run.rglob("*")) == before
     with pytest.raises(SystemExit) as ended:
-        jaxsrl.cli.main(["inspect", str(run / "checkpoints" / "7")])
+        jaxsrl.cli.main.main(["inspect", str(run / "checkpoints" / "7")])
     assert ended.value.code == 1
     assert capsys.readouterr().err.startswith("error: damaged checkpoint ")
 
@@ -98,7 +98,7 @@ def test_one_checkpoint_is_shown_with_the_health_of_its_run_and_alone_without(ca
 
 
 def test_tables_have_parameters_configuration_environment_versions_and_health(capsys, run):
-    jaxsrl.cli.main(["inspect", str(run)])
+    jaxsrl.cli.main.main(["inspect", str(run)])
     table = capsys.readouterr().out
     for word in (
         "params/torso/0/kernel",
@@ -110,7 +110,7 @@ def test_tables_have_parameters_configuration_environment_versions_and_health(ca
     ):
         assert word in table, word
     assert "opt_state/0/mu" not in table
-    jaxsrl.cli.main(["inspect", str(run), "--everything"])
+    jaxsrl.cli.main.main(["inspect", str(run), "--everything"])
     assert "opt_state/0/mu" in capsys.readouterr().out
 
 

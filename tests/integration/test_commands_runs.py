@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-import jaxsrl.cli
+import jaxsrl.cli.main
 from jaxsrl.run_directory import RunDirectory
-from jaxsrl.run_summary import summarise
+from jaxsrl.runs.summary import summarise
 
 
 def make_run(path, returns=(), log="", checkpoints=(), seed=0, env_steps=1000, agent="ppo"):
@@ -54,7 +54,7 @@ def runs(tmp_path):
 
 
 def listed(capsys, *arguments):
-    jaxsrl.cli.main(["runs", *map(str, arguments), "--json"])
+    jaxsrl.cli.main.main(["runs", *map(str, arguments), "--json"])
     return json.loads(capsys.readouterr().out)["runs"]
 
 
@@ -99,9 +99,9 @@ def test_one_run_and_a_directory_without_any_are_told_too(capsys, runs, tmp_path
     (one,) = listed(capsys, runs / "done")
     assert one["name"] == "done"
     (tmp_path / "none").mkdir()
-    jaxsrl.cli.main(["runs", str(tmp_path / "none")])
+    jaxsrl.cli.main.main(["runs", str(tmp_path / "none")])
     assert "no runs in" in capsys.readouterr().out
-    jaxsrl.cli.main(["runs", str(runs)])
+    jaxsrl.cli.main.main(["runs", str(runs)])
     table = capsys.readouterr().out
     assert all(word in table for word in ("sweep/died", "crashed", "40%", "CartPole-v1", "4.0"))
 
@@ -116,7 +116,7 @@ def test_the_age_is_since_the_newest_file_that_a_run_writes(runs):
 
 def test_a_plot_is_written_and_told_as_a_table_and_as_json(capsys, runs, tmp_path):
     out = tmp_path / "plot.svg"
-    jaxsrl.cli.main(["plot", str(runs), "--out", str(out), "--json"])
+    jaxsrl.cli.main.main(["plot", str(runs), "--out", str(out), "--json"])
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     (group,) = found["groups"]
@@ -125,7 +125,7 @@ def test_a_plot_is_written_and_told_as_a_table_and_as_json(capsys, runs, tmp_pat
     assert out.read_text().count("ppo (3 runs)") == 1
     assert printed.err.splitlines() == [f"warning: {warning}" for warning in found["warnings"]]
     assert "begun is left out: it has no records yet" in printed.err
-    jaxsrl.cli.main(
+    jaxsrl.cli.main.main(
         ["plot", str(runs / "done"), str(runs / "halted"), "--out", str(out), "--group-by", "run", "--x", "time"]
     )
     table = capsys.readouterr().out

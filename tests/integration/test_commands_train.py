@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import jaxsrl.cli
+import jaxsrl.cli.main
 from envpool_bridge.errors import UserError
-from jaxsrl.find_experiment import first_line
+from jaxsrl.cli.find_experiment import first_line
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROBE = '''"""A probe. Run: never."""
@@ -50,7 +50,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def command(*arguments):
-    code = "import sys; from jaxsrl.cli import main; main(sys.argv[1:])"
+    code = "import sys; from jaxsrl.cli.main import main; main(sys.argv[1:])"
     return [sys.executable, "-c", code, "train", *arguments]
 
 
@@ -92,7 +92,7 @@ def test_signals_reach_the_experiment_itself(folder):
 
 
 def listed(capsys):
-    jaxsrl.cli.main(["train", "--list", "--json"])
+    jaxsrl.cli.main.main(["train", "--list", "--json"])
     return json.loads(capsys.readouterr().out)
 
 
@@ -112,14 +112,14 @@ def test_in_the_checkout_every_experiment_is_listed_once_with_what_it_is(capsys,
     assert set(found) >= {path.stem for path in (CHECKOUT / "experiments").glob("[a-z]*.py")}
     assert all(about["about"] for about in found.values())
     assert found["ppo_cartpole"]["file"] == "experiments/ppo_cartpole.py"
-    jaxsrl.cli.main(["train", "--list"])
+    jaxsrl.cli.main.main(["train", "--list"])
     assert "PPO on CartPole-v1" in capsys.readouterr().out
 
 
 def test_a_name_may_be_written_with_hyphens(capsys, folder, monkeypatch):
     ran = []
     monkeypatch.setattr(os, "execv", lambda program, arguments: ran.append(arguments))
-    jaxsrl.cli.main(["train", "ppo-cartpole", "--list"])
+    jaxsrl.cli.main.main(["train", "ppo-cartpole", "--list"])
     (arguments,) = ran
     assert arguments[-2:] == ["experiments/ppo_cartpole.py", "--list"]
 
@@ -128,9 +128,9 @@ def test_a_plan_is_shown_of_an_experiment_by_its_name(capsys, folder, monkeypatc
     def refuse(path, flags, cores, gpus):
         raise UserError(f"asked for {path} with {flags}")
 
-    monkeypatch.setattr("jaxsrl.plan_of_experiment.plan_experiment", refuse)
+    monkeypatch.setattr("jaxsrl.planner.plan_experiment.plan_experiment", refuse)
     with pytest.raises(SystemExit):
-        jaxsrl.cli.main(["plan", "probe", "--run.seed", "1"])
+        jaxsrl.cli.main.main(["plan", "probe", "--run.seed", "1"])
     assert capsys.readouterr().err == "error: asked for experiments/probe.py with ('--run.seed', '1')\n"
 
 
@@ -140,7 +140,7 @@ def test_the_first_line_of_what_is_no_python_is_empty(tmp_path):
 
 def test_help_is_the_commands_before_the_name_and_the_experiments_after_it(capsys):
     with pytest.raises(SystemExit) as ended:
-        jaxsrl.cli.main(["train", "--help"])
+        jaxsrl.cli.main.main(["train", "--help"])
     assert ended.value.code == 0
     assert "--list" in capsys.readouterr().out
 
@@ -152,7 +152,7 @@ def test_an_environment_of_the_files_own_trains_resumes_and_ends_as_under_python
     own = """
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 
 class Own(gymnasium.Wrapper):
     pass

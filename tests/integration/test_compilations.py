@@ -7,15 +7,15 @@ from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from agents.replay_config import ReplayConfig
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.specs import EnvSpec
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.runtime.run import run
-from jaxsrl.runtime.training import Training
-from tests.unit.jaxsrl.compilations import compilations
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
+from jaxsrl.training.base import Training
+from tests.support.compilations import compilations
 
 UPDATES = 7
 MIN_SIZE = 256  # of replay: two rollouts

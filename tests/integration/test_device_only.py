@@ -10,17 +10,17 @@ import pytest
 from agents.api import Trajectory
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, step_rows
+from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, step_rows
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import view_slots
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import view_slots
 from jaxsrl.bench.device_only import bench_device_only
-from jaxsrl.bench.flat_ppo import Sizes, make_flat_ppo
+from jaxsrl.bench.rivals.purejaxrl_ppo import Sizes, make_flat_ppo
+from jaxsrl.collect.inference.act import make_act, row_keys
 from jaxsrl.device_loop.loop import DeviceLearner, run_device_learner
 from jaxsrl.device_loop.program import make_run_keys
-from jaxsrl.inference.act import make_act, row_keys
-from jaxsrl.jax_envs.cartpole import CartPole
-from jaxsrl.jax_envs.rows import JaxRows
+from jaxsrl.envs.cartpole import CartPole
+from jaxsrl.envs.cpu_rows import JaxRows
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxsrl.checkpoint import load_checkpoint
+from jaxsrl.checkpoints.store import load_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import gymnasium
 import pytest
 
-from envpool_bridge.adapters.begun_steps import halves_of
+from envpool_bridge.envs.async_step import halves_of
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -19,11 +19,11 @@ import tyro
 import jaxsrl.bench.plans
 import jaxsrl.bench.scale
 import jaxsrl.bench.sleep
-import jaxsrl.cli
+import jaxsrl.cli.main
 from jaxsrl.bench.command import BENCHMARKS
-from jaxsrl.cli import COMMANDS, parse
-from jaxsrl.find_experiment import find_experiment
-from jaxsrl.import_file import import_file
+from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.cli.main import COMMANDS, parse
+from jaxsrl.plan.import_file import import_file
 from tests.integration.test_cli import save_run
 
 ROOT = Path(__file__).parents[2]
@@ -93,13 +93,18 @@ def here(runs, monkeypatch, tmp_path):
 
 
 def printed(capsys, *arguments):
-    jaxsrl.cli.main([str(argument) for argument in arguments])
+    jaxsrl.cli.main.main([str(argument) for argument in arguments])
     return capsys.readouterr().out
 
 
 def printed_apart(*arguments):
     """What a command prints in a process of its own."""
-    command = [sys.executable, "-c", "import sys, jaxsrl.cli; jaxsrl.cli.main(sys.argv[1:])", *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys, jaxsrl.cli.main; jaxsrl.cli.main.main(sys.argv[1:])",
+        *map(str, arguments),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -208,10 +213,10 @@ def test_every_command_is_among_those_that_are_tried():
 def test_every_command_prints_in_both_forms(capsys, here, arguments):
     # The doctor's exit status may be 1: this machine may have troubles.
     with contextlib.suppress(SystemExit) if arguments[0] == "doctor" else contextlib.nullcontext():
-        jaxsrl.cli.main([*arguments, "--json"])
+        jaxsrl.cli.main.main([*arguments, "--json"])
     read_json(capsys.readouterr().out)
     with contextlib.suppress(SystemExit) if arguments[0] == "doctor" else contextlib.nullcontext():
-        jaxsrl.cli.main(arguments)
+        jaxsrl.cli.main.main(arguments)
     text = capsys.readouterr().out
     assert text.strip()
     if arguments[0] != "inspect":  # which shows a configuration as it was written

@@ -11,17 +11,17 @@ import gymnasium
 import pytest
 from gymnasium import spaces
 
-import jaxsrl.cli
-from envpool_bridge import forkserver
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.probe import ConstantReward
+import jaxsrl.cli.main
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.probes.single_agent import ConstantReward
 from envpool_bridge.errors import UnsupportedSpaceError
+from envpool_bridge.supervisor import forkserver
 from experiments import ppo_cartpole
+from jaxsrl import run_plan as run_module
+from jaxsrl.launch import exit_on_user_error
+from jaxsrl.machine.cpu_latency import awake_cores
 from jaxsrl.run_directory import RunDirectory
-from jaxsrl.runtime import run as run_module
-from jaxsrl.runtime.awake_cores import awake_cores
-from jaxsrl.runtime.launch import exit_on_user_error
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,7 +97,7 @@ def test_a_run_directory_in_use_is_refused_naming_its_holder(capsys, monkeypatch
 
 def test_another_configuration_in_the_same_directory_is_refused_with_the_difference(capsys, monkeypatch, tmp_path):
     with RunDirectory(tmp_path / "run") as directory:
-        from jaxsrl.config import to_json
+        from jaxsrl.config.run_config import to_json
 
         experiment = ppo_cartpole.Experiment()
         saved = dataclasses.replace(
@@ -112,7 +112,7 @@ def test_another_configuration_in_the_same_directory_is_refused_with_the_differe
 
 def test_a_path_that_is_no_checkpoint_is_refused(capsys, tmp_path):
     with pytest.raises(SystemExit) as stopped:
-        jaxsrl.cli.main(["evaluate", str(tmp_path)])
+        jaxsrl.cli.main.main(["evaluate", str(tmp_path)])
     assert stopped.value.code == 2
     assert "is no checkpoint" in capsys.readouterr().err
 
@@ -133,13 +133,13 @@ def test_evaluate_prints_one_json_object_for_a_run(capsys, tmp_path):
     )
     ppo_cartpole.main(dataclasses.replace(experiment, run=run))
     capsys.readouterr()
-    jaxsrl.cli.main(["evaluate", str(tmp_path / "run"), "--episodes", "5", "--json"])
+    jaxsrl.cli.main.main(["evaluate", str(tmp_path / "run"), "--episodes", "5", "--json"])
     first = json.loads(capsys.readouterr().out)
     assert first["episodes"] == 5
     assert first["env_steps"] == first["mean_length"] * 5
     assert {"mean_return", "std_return"} <= set(first)
     checkpoint = tmp_path / "run" / "checkpoints" / "2"
-    jaxsrl.cli.main(["evaluate", str(checkpoint), "--episodes", "5", "--json"])
+    jaxsrl.cli.main.main(["evaluate", str(checkpoint), "--episodes", "5", "--json"])
     assert json.loads(capsys.readouterr().out)["mean_return"] == first["mean_return"]
 
 

@@ -12,11 +12,11 @@ import sys
 import gymnasium
 import numpy as np
 
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape
+from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
 
 START = 3.0

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from jaxsrl.config import RunConfig
-from jaxsrl.runtime.launch import launch
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.launch import launch
 
 SCRIPT = """
 import dataclasses, sys
-from jaxsrl.config import RunConfig
-from jaxsrl.runtime.launch import launch
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.launch import launch
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:

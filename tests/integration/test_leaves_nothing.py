@@ -22,9 +22,9 @@ TRAIN = [
 # An environment that lives in a module of its own, where workers find it, and says when it is about to go wrong.
 ENVIRONMENTS = """
 import ctypes, os, signal, time
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.probe import ConstantReward
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.probes.single_agent import ConstantReward
 
 class Hangs(ConstantReward):
     def reset(self, *, seed=None, options=None):
@@ -60,14 +60,14 @@ TRAIN_IN = """
 import sys
 from environments_of_tests import Config
 from experiments.ppo_cartpole import Experiment, main
-from jaxsrl.config import RunConfig
+from jaxsrl.config.run_config import RunConfig
 main(Experiment(env=Config(sys.argv[1]), run=RunConfig(name="run", directory=sys.argv[2], num_envs=8, env_steps=10**8)))
 """
 POOL_OF = """
 import sys, time
 from environments_of_tests import GymnasiumSource, ConstantReward, Hangs
-from envpool_bridge.adapters.rows import GymnasiumReset
-from envpool_bridge.layout import PoolShape
+from envpool_bridge.envs.protocol import GymnasiumReset
+from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.pool import EnvPool
 pool = EnvPool(GymnasiumSource(globals()[sys.argv[1]]), PoolShape(2, 1, 1, 1, 4, 2))
 pool.start([GymnasiumReset((0,))] * 2)
@@ -197,7 +197,7 @@ def test_a_kill_of_the_main_process_takes_the_workers_with_it(start, tmp_path):
     run.assert_left_nothing()
 
 
-@pytest.mark.slow  # of a handler alone: tests/unit/jaxsrl/test_lifecycle.py
+@pytest.mark.slow  # of a handler alone: tests/unit/jaxsrl/machine/test_lifecycle.py
 def test_a_second_interrupt_leaves_at_once(start, tmp_path):
     run = start_training(start, tmp_path)
     run.process.send_signal(signal.SIGSTOP)  # both signals arrive before it can finish the update

@@ -15,19 +15,19 @@ from agents.dqn_config import DQNConfig
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from agents.replay_config import ReplayConfig
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.metrics.metrics_config import MetricsConfig
+from jaxsrl.config.metrics_config import MetricsConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER
-from jaxsrl.runtime.run import run
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENT = (REPOSITORY / "docs" / "metrics.md").read_text()
-SERVER = REPOSITORY / "jaxsrl" / "learner" / "asynchronous_server.py"
+SERVER = REPOSITORY / "jaxsrl" / "learner" / "parameter_server" / "async_server.py"
 UPDATES = 4
 
 

@@ -8,22 +8,22 @@ import jax
 import numpy as np
 import pytest
 
-import jaxsrl.cli
+import jaxsrl.cli.main
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.rows import EpisodeReset, first_rows, step_rows
-from envpool_bridge.adapters.seeding import EpisodeSeeds
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
+from envpool_bridge.envs.seeding import EpisodeSeeds
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import allocate_slots
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import allocate_slots
 from experiments import mappo_mpe
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.policies_config import PoliciesConfig, make_mapped_agent
-from jaxsrl.runtime.run import run
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
+from jaxsrl.run_plan import run
 
 TWO = PoliciesConfig('{"adversary_*": "hunters", "*": "prey"}')
 NETWORK = NetworkConfig(hidden_sizes=(16,))
@@ -86,7 +86,7 @@ def experiment(directory, name, policies, **changes):
 
 def test_a_frozen_policy_stays_as_it_was_and_the_run_is_evaluated_without_the_one_it_came_from(tmp_path, capsys):
     pytest.importorskip("mpe2")
-    from jaxsrl.load import load_agent
+    from jaxsrl.evaluation.load_agent import load_agent
 
     mappo_mpe.main(experiment(tmp_path, "first", TWO))
     frozen = PoliciesConfig(TWO.mapping, json.dumps({"prey": str(tmp_path / "first")}))
@@ -96,7 +96,7 @@ def test_a_frozen_policy_stays_as_it_was_and_the_run_is_evaluated_without_the_on
     assert not same(second["hunters"], first["hunters"])
     (tmp_path / "first").rename(tmp_path / "elsewhere")
     capsys.readouterr()
-    jaxsrl.cli.main(["evaluate", str(tmp_path / "second"), "--episodes", "3", "--json"])
+    jaxsrl.cli.main.main(["evaluate", str(tmp_path / "second"), "--episodes", "3", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert report["episodes"] == 3
     assert sorted(report["agent_returns"]) == ["adversary_0", "adversary_1", "adversary_2", "agent_0"]

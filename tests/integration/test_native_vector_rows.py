@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.rows import EpisodeReset, first_rows, step_rows
-from envpool_bridge.layout import PoolShape, make_layout
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
 from envpool_bridge.pool import EnvPool, PoolOptions
-from envpool_bridge.slot_views import allocate_slots
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import allocate_slots
 from jaxsrl.bench.pool import bench_pool
 
 ROWS, STEPS = 5, 24

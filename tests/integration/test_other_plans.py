@@ -12,17 +12,17 @@ from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from agents.replay_config import ReplayConfig
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.slot_views import join_slots
-from jaxsrl.checkpoint import load_checkpoint
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
+from envpool_bridge.shm.slots import join_slots
+from jaxsrl.checkpoints.store import load_checkpoint
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
 from jaxsrl.learner.loop import Learner
-from jaxsrl.runtime import host_training
-from jaxsrl.runtime.run import RunReport, run
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import RunReport, run
+from jaxsrl.training import host_training
 
 RESTART = "environments start new episodes"
 LEARNS = ReplayConfig(capacity=512, batch_size=8, min_size=32, samples_per_insert=0.25, priority_exponent=0.6)

@@ -9,12 +9,12 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.load_policy import load_policy
-from jaxsrl.dataflow.policies import POLICIES, REPLAY_POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.runtime.run import run
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.load_policy import load_policy
+from jaxsrl.plan.policies import POLICIES, REPLAY_POLICIES
+from jaxsrl.run_plan import run
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "distribution_policies.md"
 

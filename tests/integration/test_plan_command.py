@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-import jaxsrl.cli
-from envpool_bridge import forkserver
-from jaxsrl.dataflow.plan import plan_from_json
-from jaxsrl.dataflow.policies import POLICIES, REPLAY_POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.dataflow.validate import validate_plan
+import jaxsrl.cli.main
+from envpool_bridge.supervisor import forkserver
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.plan import plan_from_json
+from jaxsrl.plan.policies import POLICIES, REPLAY_POLICIES
+from jaxsrl.plan.validate import validate_plan
 
 CARTPOLE = "experiments/ppo_cartpole.py"
 REPLAYING = "experiments/dqn_cartpole.py"
@@ -25,13 +25,13 @@ def nothing_starts(monkeypatch):
 
 
 def shown(capsys, *arguments):
-    jaxsrl.cli.main(["plan", *arguments])
+    jaxsrl.cli.main.main(["plan", *arguments])
     return capsys.readouterr().out
 
 
 def refusal(capsys, *arguments):
     with pytest.raises(SystemExit) as stopped:
-        jaxsrl.cli.main(["plan", *arguments])
+        jaxsrl.cli.main.main(["plan", *arguments])
     assert stopped.value.code == 2
     printed = capsys.readouterr().err
     assert printed.startswith("error: ")
@@ -67,7 +67,7 @@ def test_flags_of_the_experiment_reach_the_plan(capsys):
 
 def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text("from jaxsrl.dataflow.policies.serial import serial as mine\n")
+    file.write_text("from jaxsrl.plan.policies.serial import serial as mine\n")
     assert "plan serial on" in shown(capsys, CARTPOLE, "--policy", f"{file}:mine")
 
 
@@ -85,7 +85,10 @@ def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
         ((CARTPOLE, "--policy", "device_only"), "must be written in JAX"),
         ((CARTPOLE, "--agent.num-minibatches", "5"), "minibatches"),
         (("nowhere.py",), "there is no file nowhere.py"),
-        (("jaxsrl/config.py",), "has no Experiment and no main: expected an experiment like those in experiments/"),
+        (
+            ("jaxsrl/config/run_config.py",),
+            "has no Experiment and no main: expected an experiment like those in experiments/",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused_in_one_line(capsys, arguments, message):

@@ -11,15 +11,15 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.probe import EndsByClock
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.probes.single_agent import EndsByClock
 from envpool_bridge.errors import WorkerError
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
+from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.loop import Learner
-from jaxsrl.runtime.run import RunReport, run
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import RunReport, run
 
 NETWORK = NetworkConfig(hidden_sizes=(16,))
 AGENT = PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2)

@@ -14,15 +14,15 @@ import pytest
 import agents.ppo
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.plan import plan_from_json
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.runtime.host_training import HostTraining
-from jaxsrl.runtime.run import RunReport, run
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.plan import plan_from_json
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import RunReport, run
+from jaxsrl.training.host_training import HostTraining
 
 # Sums over rows are taken in another order where rows are cut otherwise; ten updates of Adam carry that on.
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
@@ -206,7 +206,7 @@ def test_a_slow_learner_that_may_drop_takes_the_newest_and_counts_the_others(tmp
 
 
 def test_trajectories_that_are_kept_are_learned_from_again_while_no_new_one_is_there(tmp_path, monkeypatch):
-    from jaxsrl.runtime.pool_source import PoolSource
+    from jaxsrl.collect.pool_source import PoolSource
 
     acquire, looks = PoolSource.acquire, itertools.count()
 

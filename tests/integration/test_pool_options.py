@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.probe import MatchObservation
-from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.probes.single_agent import MatchObservation
+from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.errors import BadEnvOutputError
-from envpool_bridge.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
+from envpool_bridge.shm.layout import PoolShape
 
 SHAPE = PoolShape(2, 1, 1, 3, 4, 2)
 RESETS = [EpisodeReset((0,) * 3, (None,) * 3)] * 2

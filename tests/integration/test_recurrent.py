@@ -8,13 +8,13 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.runtime.run import RunReport, run
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import RunReport, run
 
 NETWORK = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8)
 AGENT = PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2, chunk_length=4, burn_in=2)

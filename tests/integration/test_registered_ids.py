@@ -11,10 +11,10 @@ import sys
 import gymnasium
 import numpy as np
 
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.rows import EpisodeReset
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape
+from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
 
 
@@ -84,7 +84,7 @@ gymnasium.register("Mine/Short-v0", CartPoleEnv, max_episode_steps=7)
 def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
     import gymnasium
 
-    from envpool_bridge.adapters.environment import EnvConfig
+    from envpool_bridge.envs.config import EnvConfig
     from envpool_bridge.errors import UserError
 
     (tmp_path / "my_registrations.py").write_text(MODULE)

@@ -11,14 +11,14 @@ from agents.dqn import make_dqn
 from agents.dqn_config import DQNConfig
 from agents.networks.config import NetworkConfig
 from agents.replay_config import ReplayConfig
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.load import load_agent
-from jaxsrl.runtime.run import RunReport, run
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import RunReport, run
 
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
 UPDATES = 12

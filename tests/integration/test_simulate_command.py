@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-import jaxsrl.cli
+import jaxsrl.cli.main
 from jaxsrl.bench.scale import ScaleBench, bench_scale
-from jaxsrl.simulate.calibration import Calibration, load_calibration
+from jaxsrl.planner.calibration import Calibration, load_calibration
 
 CARTPOLE = "experiments/ppo_cartpole.py"
 MEASURED = Calibration(
@@ -31,7 +31,7 @@ MEASURED = Calibration(
 
 
 def simulate(*flags: str) -> None:
-    jaxsrl.cli.main(["plan", CARTPOLE, "--simulate", *flags])
+    jaxsrl.cli.main.main(["plan", CARTPOLE, "--simulate", *flags])
 
 
 def test_a_prediction_is_printed_as_json_and_says_that_it_is_one(tmp_path, capsys):

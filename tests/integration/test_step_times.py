@@ -6,7 +6,7 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.step_times import bench_step_times
-from jaxsrl.cli import main
+from jaxsrl.cli.main import main
 
 
 def test_every_contender_steps_and_is_compared_with_the_limit(capsys):

@@ -8,12 +8,12 @@ from gymnasium import spaces
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.evaluate import evaluate
-from jaxsrl.runtime.run import run
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.evaluation.evaluate import evaluate
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
 
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
 

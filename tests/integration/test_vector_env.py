@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from envpool_bridge.adapters.probe import MatchObservation
+from envpool_bridge.envs.probes.single_agent import MatchObservation
 from envpool_bridge.errors import BadEnvOutputError, UserError, WaitTimeoutError, WorkerDiedError, WorkerError
 from envpool_bridge.vector_env import PoolVectorEnv
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from jaxsrl.cli import main
+from jaxsrl.cli.main import main
 from tests.integration.view_runs import make_run, record
 
 SECONDS = 60
@@ -22,7 +22,7 @@ VIDEO = bytes(range(256)) * 8
 @contextlib.contextmanager
 def viewing(path, *flags):
     """The command's process and the address that it prints."""
-    command = [sys.executable, "-m", "jaxsrl.cli", "view", str(path), "--no-browser", *flags]
+    command = [sys.executable, "-m", "jaxsrl.cli.main", "view", str(path), "--no-browser", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         said = process.stdout.readline()
@@ -77,7 +77,7 @@ def test_the_page_and_all_that_it_loads_comes_from_here(url):
     assert headers["content-type"].startswith("text/html")
     assert not re.search(rb"https?://", body)
     loaded = re.findall(r'(?:src|href)="(static/[^"]+)"', body.decode())
-    directory = Path("jaxsrl/view/static")
+    directory = Path("jaxsrl/web/static")
     assert {path.removeprefix("static/") for path in loaded} <= {path.name for path in directory.iterdir()}
     for path in [*loaded, *(f"static/{file.name}" for file in directory.glob("*.js"))]:
         status, _, content = ask(url, path)
@@ -86,7 +86,7 @@ def test_the_page_and_all_that_it_loads_comes_from_here(url):
 
 
 def test_modules_import_only_files_that_are_there():
-    directory = Path("jaxsrl/view/static")
+    directory = Path("jaxsrl/web/static")
     for file in directory.glob("*.js"):
         for name in re.findall(r'from "\./([^"]+)"', file.read_text()):
             assert (directory / name).is_file(), f"{file.name} imports {name}"
@@ -235,7 +235,7 @@ def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, url, capsys
 
 
 def test_the_page_needs_no_jax():
-    code = "import sys, jaxsrl.view.server; sys.exit('jax' in sys.modules or 'matplotlib' in sys.modules)"
+    code = "import sys, jaxsrl.web.server; sys.exit('jax' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=SECONDS).returncode == 0
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.draw_page import plan_as_svg
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.drawing.svg import plan_as_svg
+from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_directory import RunDirectory
 from tests.integration.headless_chromium import chromium, find_chromium
 from tests.integration.test_view import viewing
 from tests.integration.view_runs import make_run, record
-from tests.unit.jaxsrl.test_group_draw import plan_of
+from tests.unit.jaxsrl.plan.drawing.test_group_layout import plan_of
 
 pytest.importorskip("websockets", reason="drives Chromium: pip install websockets")
 PROGRAM = find_chromium()
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine: apt-get install chromium"),
 ]
-STATIC = Path("jaxsrl/view/static")
+STATIC = Path("jaxsrl/web/static")
 HOSTILE = '<img src=x onerror="document.title=1">'
 PAGES = (
     "/",

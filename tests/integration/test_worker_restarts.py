@@ -7,15 +7,15 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool
-from envpool_bridge.supervisor_options import SupervisorOptions
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.environments import source_of
-from jaxsrl.runtime.run import run
-from jaxsrl.runtime.training import Training
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
+from jaxsrl.training.base import Training
 from tests.chaos.counting import kill, pids
 
 UPDATES = 30

@@ -2,10 +2,10 @@
 
 import json
 
-from jaxsrl.config import RunConfig, to_json
-from jaxsrl.dataflow.plan import plan_to_json
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
+from jaxsrl.config.run_config import RunConfig, to_json
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.plan import plan_to_json
+from jaxsrl.plan.policies import POLICIES
 
 NUM_UPDATES = 20
 

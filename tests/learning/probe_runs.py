@@ -1,10 +1,10 @@
 """What is known of the probe environments, and the run in turn that learns it."""
 
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.runtime.run import run
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
 
 DISCOUNT = 0.9
 # observation -> optimal value, as each probe's docstring derives it

@@ -14,8 +14,8 @@ from agents.networks.config import NetworkConfig
 from agents.replay_config import ReplayConfig
 from agents.sac import SACConfig, bind_sac
 from agents.td3 import TD3Config, bind_td3
-from envpool_bridge.adapters.gymnasium_rows import GymnasiumSource
-from envpool_bridge.adapters.probe import (
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.probes.single_agent import (
     ConstantReward,
     DiscountedReward,
     EndsByClock,
@@ -25,10 +25,10 @@ from envpool_bridge.adapters.probe import (
     Step,
 )
 from experiments import ddpg_pendulum, sac_mujoco, sac_pendulum, td3_pendulum
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.runtime.run import run
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.run_plan import run
 
 DISCOUNT = 0.9
 LOW, HIGH = -1.0, 3.0  # not symmetric: actions must be scaled and shifted

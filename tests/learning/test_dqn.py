@@ -10,12 +10,12 @@ import pytest
 
 from agents.dqn import DQNConfig, make_dqn
 from agents.dqn_learning import make_parts
-from agents.exploration import Exploration
 from agents.networks.config import NetworkConfig
+from agents.ops.epsilon_greedy import Exploration
 from agents.r2d2 import make_r2d2
 from agents.replay_config import ReplayConfig
 from experiments import dqn_cartpole, r2d2_remember_cue, rainbow_cartpole
-from jaxsrl.evaluate import evaluate
+from jaxsrl.evaluation.evaluate import evaluate
 from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, source_of, trained
 
 PLAIN = DQNConfig(

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-import jaxsrl.cli
+import jaxsrl.cli.main
 from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
 
 
@@ -20,7 +20,7 @@ def trained(module, directory, **changes):
 
 def evaluated(capsys, run, episodes):
     capsys.readouterr()
-    jaxsrl.cli.main(["evaluate", str(run), "--episodes", str(episodes), "--json"])
+    jaxsrl.cli.main.main(["evaluate", str(run), "--episodes", str(episodes), "--json"])
     return json.loads(capsys.readouterr().out)
 
 

@@ -9,7 +9,7 @@ import pytest
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from jaxsrl.evaluate import evaluate
+from jaxsrl.evaluation.evaluate import evaluate
 from tests.learning.probe_runs import DISCOUNT, source_of, trained
 
 AGENT = PPOConfig(

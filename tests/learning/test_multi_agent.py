@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-import jaxsrl.cli
+import jaxsrl.cli.main
 from experiments import mappo_mpe
-from jaxsrl.load import load_agent
-from jaxsrl.policies_config import PoliciesConfig
+from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.population.policies import PoliciesConfig
 
 SUITES = {
     "spread": ("mpe2", "mpe", "simple_spread_v3", {"global_state": True, "team_reward": "mean"}, {}),
@@ -36,7 +36,7 @@ def trained(directory, suite, env_id, kwargs, policies, name="run", **changes):
 
 def evaluated(capsys, run):
     capsys.readouterr()
-    jaxsrl.cli.main(["evaluate", str(run), "--episodes", "4", "--json"])
+    jaxsrl.cli.main.main(["evaluate", str(run), "--episodes", "4", "--json"])
     return json.loads(capsys.readouterr().out)
 
 

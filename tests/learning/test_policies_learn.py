@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxsrl.dataflow.policies import POLICIES, REPLAY_POLICIES
+from jaxsrl.plan.policies import POLICIES, REPLAY_POLICIES
 
 ROOT = Path(__file__).parents[2]
 # What a policy needs beside its name on a machine of two cores without an accelerator.

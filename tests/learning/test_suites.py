@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-import jaxsrl.cli
-from envpool_bridge.adapters.environment import EnvConfig
+import jaxsrl.cli.main
+from envpool_bridge.envs.config import EnvConfig
 from experiments import ppo_atari, ppo_minigrid, ppo_mujoco, ppo_vizdoom
 
 LIVES = {"terminal_on_life_loss": True, "clip_rewards": True, "repeat_action_probability": 0.25, "screen_size": 42}
@@ -38,7 +38,7 @@ def trained(module, env, directory):
 
 def evaluated(capsys, run, *arguments):
     capsys.readouterr()
-    jaxsrl.cli.main(["evaluate", str(run), "--episodes", "2", "--json", *arguments])
+    jaxsrl.cli.main.main(["evaluate", str(run), "--episodes", "2", "--json", *arguments])
     return json.loads(capsys.readouterr().out)
 
 

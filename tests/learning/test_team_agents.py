@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxsrl.cli
+import jaxsrl.cli.main
 from agents.api import Mode
 from agents.coma import COMAConfig, make_coma
-from agents.coma_networks import make_coma_networks
-from agents.coma_team import team_view
-from agents.grouped import places_of_policies, spec_of_policy
 from agents.networks.actor_critic import make_actor_critic
+from agents.networks.coma import make_coma_networks
 from agents.networks.config import NetworkConfig
+from agents.networks.team_view import team_view
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.padding import cut
+from agents.transforms.multi_policy import places_of_policies, spec_of_policy
+from envpool_bridge.spec.padding import cut
 from experiments import coma_coordination
-from jaxsrl.policies_config import PoliciesConfig, make_mapped_agent
+from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
 from tests.learning import probe_runs
 from tests.learning.probe_runs import DISCOUNT
 
@@ -173,5 +173,5 @@ def test_the_coma_experiment_trains_is_saved_and_evaluated_at_the_value_of_the_g
     config = dataclasses.replace(experiment.run, directory=str(tmp_path), name="run", evaluation_episodes=0)
     coma_coordination.main(dataclasses.replace(experiment, run=config))
     capsys.readouterr()
-    jaxsrl.cli.main(["evaluate", str(tmp_path / "run"), "--episodes", "8", "--json"])
+    jaxsrl.cli.main.main(["evaluate", str(tmp_path / "run"), "--episodes", "8", "--json"])
     assert json.loads(capsys.readouterr().out)["agent_returns"] == {"agent_0": 1.0, "agent_1": 1.0}

@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from agents.api import Mode
-from agents.exploration import Exploration
 from agents.maddpg import MADDPGConfig, make_maddpg
-from agents.maddpg_actions import make_team_actions
-from agents.maddpg_networks import joint_actions, make_maddpg_networks
 from agents.networks.config import NetworkConfig
+from agents.networks.maddpg import joint_actions, make_maddpg_networks
 from agents.networks.mixer import make_monotone_mixer, make_sum_mixer
+from agents.networks.team_actions import make_team_actions
+from agents.networks.team_values import make_team_values
+from agents.ops.epsilon_greedy import Exploration
 from agents.qmix import QMIXConfig, make_qmix
 from agents.replay_config import ReplayConfig
-from agents.team_q_networks import make_team_values
 from agents.vdn import VDNConfig, make_vdn
-from envpool_bridge.adapters.environment import EnvConfig
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
-from jaxsrl.policies_config import PoliciesConfig, make_mapped_agent
-from jaxsrl.runtime.run import run
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
+from jaxsrl.run_plan import run
 
 pytestmark = pytest.mark.slow
 

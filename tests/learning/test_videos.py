@@ -11,10 +11,10 @@ import pytest
 from agents.api import Mode
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.environments import source_of
-from jaxsrl.video import Video
+from jaxsrl.envs.registry import source_of
+from jaxsrl.evaluation.video import Video
 
 pytestmark = pytest.mark.slow
 get_ffmpeg_exe = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from jaxsrl.config import RunConfig
-from jaxsrl.distributed.config import DistributedConfig
+from jaxsrl.config.learner_processes import DistributedConfig
+from jaxsrl.config.run_config import RunConfig
 
 ROOT = Path(__file__).parents[2]
-SLURM = sorted((ROOT / "cluster" / "slurm").glob("*.sbatch"))
-KUBERNETES = sorted((ROOT / "cluster" / "kubernetes").glob("*.yaml"))
+SLURM = sorted((ROOT / "docs" / "deploy" / "slurm").glob("*.sbatch"))
+KUBERNETES = sorted((ROOT / "docs" / "deploy" / "kubernetes").glob("*.yaml"))
 
 
 def test_there_are_files_for_both():

@@ -10,14 +10,14 @@ import pytest
 
 from agents import coma
 from agents.api import Mode, Trajectory
-from agents.coma_networks import ComaNetworks, make_coma_networks
-from agents.coma_team import team_spec, team_view
-from agents.coma_values import counterfactual_advantage, lambda_targets
 from agents.distributions import categorical
-from agents.gradient_steps import first_progress
+from agents.networks.coma import ComaNetworks, make_coma_networks
 from agents.networks.config import NetworkConfig
+from agents.networks.team_view import team_spec, team_view
+from agents.ops.counterfactual import counterfactual_advantage, lambda_targets
+from agents.ops.gradient_steps import first_progress
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.learner.mesh import LearnerMesh
 
 ENVS, TEAM, STEPS, ACTIONS = 4, 2, 6, 3

@@ -13,8 +13,8 @@ from agents.ddpg import DDPGConfig, bind_ddpg, make_ddpg
 from agents.networks.config import NetworkConfig
 from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config import from_json
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.config.run_config import from_json
 
 SPEC = EnvSpec("test", ArraySpec((1,), "float32"), ArraySpec((1,), "float32", -1.0, 1.0))
 NETWORK = NetworkConfig(hidden_sizes=(2,), activation="relu")

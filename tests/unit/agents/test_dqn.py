@@ -11,12 +11,12 @@ import pytest
 from agents.api import Mode, Sample, Trajectory
 from agents.dqn import DQNConfig, initial_priority, loss, make_dqn, rainbow_config, transitions
 from agents.dqn_learning import make_parts, sample_weights
-from agents.exploration import Exploration
 from agents.networks.config import NetworkConfig
 from agents.networks.q_network import QNetwork
+from agents.ops.epsilon_greedy import Exploration
 from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
 
 STATES, ACTIONS, DISCOUNT = 9, 4, 0.9
 STILL = Exploration(initial=0.1, final=0.1)

@@ -5,8 +5,8 @@ import pytest
 
 from agents import a2c, impala
 from agents.api import Trajectory
-from agents.vtrace import VTraceConfig
-from jaxsrl.config import from_json, to_json
+from agents.ops.vtrace import VTraceConfig
+from jaxsrl.config.run_config import from_json, to_json
 
 
 def batch(valid=(True, True, True, False)) -> Trajectory:

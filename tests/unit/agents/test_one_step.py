@@ -17,11 +17,11 @@ from agents.distributions import categorical
 from agents.impala import IMPALAConfig, make_impala
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
+from agents.ops.vtrace import VTraceConfig
 from agents.reinforce import REINFORCEConfig, make_reinforce
-from agents.vtrace import VTraceConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config import from_json, to_json
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.config.run_config import from_json, to_json
 from jaxsrl.learner.mesh import LearnerMesh
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))

@@ -16,7 +16,7 @@ from agents.distributions import categorical
 from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.learner.mesh import LearnerMesh
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents import popart, ppo
+from agents import ppo
 from agents.networks.actor_critic import make_actor_critic
-from agents.normalisation import NormalisationConfig
+from agents.ops import popart
+from agents.ops.value_targets import make_targets
 from agents.ppo_config import PPOConfig
-from agents.value_targets import make_targets
+from agents.transforms.normalization import NormalisationConfig
 from envpool_bridge.errors import UserError
 from tests.unit.agents.test_ppo import NETWORK, SPEC, one_step_loss, trajectory, updated
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from agents.api import Mode, Sample, Trajectory
-from agents.exploration import Exploration
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_monotone_mixer, make_sum_mixer
+from agents.networks.team_values import make_team_values
+from agents.ops.epsilon_greedy import Exploration
 from agents.qmix import QMIXConfig, make_qmix
-from agents.team_q_networks import make_team_values
 from agents.vdn import VDNConfig, make_vdn
-from envpool_bridge.adapters.environment import EnvConfig
-from envpool_bridge.adapters.team_probes import TwoStepUnequal
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.probes.team import TwoStepUnequal
 
 DISCOUNT = 0.9
 NETWORK = NetworkConfig(hidden_sizes=(16,))

@@ -10,12 +10,12 @@ import pytest
 
 from agents.api import Sample, Trajectory
 from agents.dqn_learning import make_parts
-from agents.exploration import Exploration
 from agents.networks.config import NetworkConfig
 from agents.networks.q_network import QNetwork
+from agents.ops.epsilon_greedy import Exploration
 from agents.r2d2 import R2D2Config, initial_priority, loss, make_r2d2, window_priority
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 STATES, ACTIONS = 7, 3
 SPEC = EnvSpec("test", ArraySpec((2,), "float32"), DiscreteSpec(ACTIONS))

@@ -9,7 +9,7 @@ import pytest
 from agents import reinforce
 from agents.api import Trajectory
 from agents.networks.config import NetworkConfig
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 DISCOUNT = 0.9
 

@@ -16,7 +16,7 @@ from agents.networks.config import NetworkConfig
 from agents.replay_config import ReplayConfig
 from agents.td3 import TD3Config, bind_td3
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import ArraySpec, EnvSpec
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", -2.0, 2.0))
 NETWORK = NetworkConfig(hidden_sizes=(4,), activation="relu")

@@ -12,18 +12,18 @@ import pytest
 
 from agents import team_q
 from agents.api import LearnerState, Mode, Sample, Trajectory
-from agents.exploration import Exploration
 from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_sum_mixer
 from agents.networks.team_branch import make_team_branch
+from agents.networks.team_values import TeamValues, make_team_values
+from agents.ops.epsilon_greedy import Exploration
+from agents.ops.team_targets import team_steps, team_targets
 from agents.qmix import QMIXConfig, make_qmix
 from agents.replay_config import ReplayConfig
-from agents.team_q_networks import TeamValues, make_team_values
-from agents.team_q_targets import team_steps, team_targets
 from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.errors import UserError
-from envpool_bridge.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 
 ENVS, TEAM, STEPS, ACTIONS = 5, 2, 6, 3
 ROWS = ENVS * TEAM

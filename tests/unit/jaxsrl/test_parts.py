@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from agents.api import Mode
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.environment import EnvConfig
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import view_slots
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config import RunConfig, differences, from_json, to_json
-from jaxsrl.evaluate import evaluate
-from jaxsrl.inference.batching import Request, compiled_sizes, group_requests
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import view_slots
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.collect.episode_log import EpisodeLog
+from jaxsrl.collect.inference.batching import Request, compiled_sizes, group_requests
+from jaxsrl.collect.params.store import ParamsStore
+from jaxsrl.config.run_config import RunConfig, differences, from_json, to_json
+from jaxsrl.evaluation.evaluate import evaluate
+from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.metrics.episodes import EpisodeTracker
-from jaxsrl.params.store import ParamsStore
 from jaxsrl.run_directory import RunDirectory
-from jaxsrl.runtime.episode_log import EpisodeLog
-from jaxsrl.runtime.lifecycle import Lifecycle
 
 
 def test_a_configuration_survives_json():

@@ -48,8 +48,8 @@ def test_every_public_name_is_there_and_documented(name):
 
 
 def test_modules_of_the_package_are_still_modules():
-    assert importlib.import_module("jaxsrl.evaluate").evaluate is jaxsrl.evaluate_agent
-    assert jaxsrl.evaluate.EvaluationReport is jaxsrl.EvaluationReport
+    assert importlib.import_module("jaxsrl.evaluation.evaluate").evaluate is jaxsrl.evaluate_agent
+    assert jaxsrl.evaluation.evaluate.EvaluationReport is jaxsrl.EvaluationReport
 
 
 def test_a_name_that_is_not_there_is_refused_with_those_that_are():
@@ -85,5 +85,5 @@ def test_the_wheel_has_the_marks_of_typed_packages(tmp_path):
     subprocess.run(command, check=True, timeout=150, capture_output=True)
     names = set(zipfile.ZipFile(next(wheels.glob("*.whl"))).namelist())
     assert {"agents/py.typed", "envpool_bridge/py.typed", "jaxsrl/py.typed"} <= names
-    assert "jaxsrl/runtime/run.py" in names
+    assert "jaxsrl/run_plan.py" in names
     assert not any(name.startswith(("tests/", "experiments/")) for name in names)

@@ -7,13 +7,13 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.adapters.rows import EpisodeReset, FirstRows, step_rows
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import view_slots
+from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, step_rows
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import view_slots
+from jaxsrl.collect.inference.act import make_act, row_keys
 from jaxsrl.device_loop.collect import collect, first_rows, make_row_keys
-from jaxsrl.inference.act import make_act, row_keys
-from jaxsrl.jax_envs.cartpole import CartPole
-from jaxsrl.jax_envs.rows import JaxRows
+from jaxsrl.envs.cartpole import CartPole
+from jaxsrl.envs.cpu_rows import JaxRows
 
 ROWS, STEPS, SEED = 4, 24, 3
 ENV = CartPole(max_steps=15)  # episodes end both ways within a trajectory

@@ -12,8 +12,8 @@ from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.replay.experience import LocalExperience
 from jaxsrl.replay.on_device import step_keys, with_device_replay
-from tests.unit.jaxsrl.replay.counting_agent import make_counting
-from tests.unit.jaxsrl.replay.replay_model import Stream
+from tests.support.counting_agent import make_counting
+from tests.support.replay_model import Stream
 
 CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=2.0)
 RUN_KEY = jax.random.key(4)

@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from envpool_bridge.layout import PoolShape, make_layout
-from envpool_bridge.slot_views import SlotViews, allocate_slots
-from envpool_bridge.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import SlotViews, allocate_slots
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.collect.params.store import ParamsStore
+from jaxsrl.collect.pool_source import PoolSource
 from jaxsrl.learner.mesh import LearnerMesh
-from jaxsrl.params.store import ParamsStore
-from jaxsrl.runtime.pool_source import PoolSource
 
 DEVICES = jax.local_devices()
 STEPS = 16

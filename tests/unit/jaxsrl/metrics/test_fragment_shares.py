@@ -2,10 +2,10 @@
 
 import pytest
 
-from jaxsrl.config import RunConfig
-from jaxsrl.dataflow.policies import POLICIES
-from jaxsrl.dataflow.resources import Resources
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.fragment_shares import fragment_shares, waits_for
+from jaxsrl.plan.policies import POLICIES
 
 RESOURCES = Resources(num_cores=8, num_devices=4, platform="cpu")
 

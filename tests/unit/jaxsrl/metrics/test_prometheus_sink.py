@@ -7,10 +7,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from envpool_bridge.errors import UserError
-from jaxsrl.metrics.metrics_config import MetricsConfig
+from jaxsrl.config.metrics_config import MetricsConfig
 from jaxsrl.metrics.prometheus_names import EXPORTED
 from jaxsrl.metrics.prometheus_sink import PrometheusSink
-from tests.unit.jaxsrl.metrics.records import record
+from tests.support.metric_records import record
 
 
 def free_port():

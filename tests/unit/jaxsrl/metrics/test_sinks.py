@@ -7,13 +7,13 @@ import os
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.config.metrics_config import MetricsConfig
+from jaxsrl.metrics.atomic_append import WholeAppends
 from jaxsrl.metrics.make_sinks import make_sinks
-from jaxsrl.metrics.metrics_config import MetricsConfig
 from jaxsrl.metrics.read_records import read_records
 from jaxsrl.metrics.sinks import JsonlSink, Sinks
 from jaxsrl.metrics.tensorboard_sink import TensorBoardSink
-from jaxsrl.metrics.whole_appends import WholeAppends
-from tests.unit.jaxsrl.metrics.records import facts, record
+from tests.support.metric_records import facts, record
 
 
 class Kept:

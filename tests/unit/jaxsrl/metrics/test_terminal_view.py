@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from jaxsrl.metrics.console import ConsoleSink
-from jaxsrl.metrics.glyphs import duration, lengths, number, sparkline
+from jaxsrl.metrics.live_state import begun, observed
 from jaxsrl.metrics.plain_line import plain_line
-from jaxsrl.metrics.run_state import begun, observed
 from jaxsrl.metrics.terminal_view import RunPanel, panel_of
-from tests.unit.jaxsrl.metrics.records import facts, record
+from jaxsrl.terminal.sparkline import duration, lengths, number, sparkline
+from tests.support.metric_records import facts, record
 
 WELL = {
     "episode/return_mean": 21.25,

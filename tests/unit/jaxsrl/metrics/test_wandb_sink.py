@@ -7,10 +7,10 @@ import types
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.config.metrics_config import MetricsConfig
 from jaxsrl.metrics.make_sinks import make_sinks
-from jaxsrl.metrics.metrics_config import MetricsConfig
 from jaxsrl.metrics.wandb_sink import WandbSink
-from tests.unit.jaxsrl.metrics.records import facts, record
+from tests.support.metric_records import facts, record
 
 
 class UsageError(Exception):

@@ -11,11 +11,11 @@ import pytest
 from agents.api import Replay
 from agents.replay_config import ReplayConfig
 from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.replay.device.sum_tree import level_offsets
 from jaxsrl.replay.on_device import step_keys, with_device_replay
-from jaxsrl.replay.replayed import Replayed, state_shardings
-from jaxsrl.replay.sum_tree import level_offsets
-from tests.unit.jaxsrl.replay.counting_agent import make_counting
-from tests.unit.jaxsrl.replay.replay_model import Stream
+from jaxsrl.replay.state import Replayed, state_shardings
+from tests.support.counting_agent import make_counting
+from tests.support.replay_model import Stream
 
 CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=1.0)
 PRIORITISED = dataclasses.replace(CONFIG, priority_exponent=0.6, priority_delay=2)

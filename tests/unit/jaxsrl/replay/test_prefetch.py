@@ -14,12 +14,12 @@ import pytest
 from agents.api import Replay
 from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import WaitTimeoutError
-from jaxsrl.replay.host_buffer import HostBuffer
+from jaxsrl.replay.host.buffer import HostBuffer
 from jaxsrl.replay.on_device import prepare_sample, step_keys, with_device_replay
 from jaxsrl.replay.prefetch import PrefetchingSampler
-from jaxsrl.replay.rate_limiter import ReplayClosedError
-from tests.unit.jaxsrl.replay.counting_agent import make_counting
-from tests.unit.jaxsrl.replay.replay_model import Stream
+from jaxsrl.replay.queue.rate_limiter import ReplayClosedError
+from tests.support.counting_agent import make_counting
+from tests.support.replay_model import Stream
 
 CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=2.0)
 PRIORITISED = dataclasses.replace(CONFIG, priority_exponent=0.6)

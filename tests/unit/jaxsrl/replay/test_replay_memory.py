@@ -8,8 +8,8 @@ from agents.api import Replay
 from agents.replay_config import ReplayConfig
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.replay.on_device import with_device_replay
-from tests.unit.jaxsrl.replay.counting_agent import make_counting
-from tests.unit.jaxsrl.replay.replay_model import Stream
+from tests.support.counting_agent import make_counting
+from tests.support.replay_model import Stream
 
 
 @pytest.mark.parametrize("devices", [1, 4])

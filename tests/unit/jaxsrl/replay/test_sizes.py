@@ -9,9 +9,9 @@ import pytest
 from agents.api import Replay, Trajectory
 from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.replay.selector import first_selection
+from jaxsrl.replay.device.sampler import first_selection
+from jaxsrl.replay.device.storage import empty_storage, storage_bytes
 from jaxsrl.replay.sizes import make_sizes
-from jaxsrl.replay.storage import empty_storage, storage_bytes
 
 CONFIG = ReplayConfig(capacity=1000, batch_size=8, min_size=100)
 

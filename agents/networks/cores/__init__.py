@@ -1,0 +1,1 @@
+"""Memory of networks: LSTM, GRU, GTrXL."""

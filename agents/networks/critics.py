@@ -1,0 +1,72 @@
+"""Critics that judge an observation and a continuous action together; several of one shape, stacked.
+
+Source of several, whose least value counts: Fujimoto et al. 2018 (arXiv:1802.09477), section 4.2.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from agents.api import Array, Observation, Params
+from agents.networks.branch import HeadSize, make_branch
+from agents.networks.config import NetworkConfig
+from agents.networks.observation_inputs import ObservationInputs, inputs_of, require_fit
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec
+from envpool_bridge.spec.tree import Path
+
+_OBSERVATION, _ACTION = "observation", "action"
+
+
+class CriticEnsemble(NamedTuple):
+    """E critics bound to an environment's spec.
+
+    Attributes:
+        init: parameters [E, ...] each leaf; the key is consumed.
+        values: (params, observation [B, ...], action [B, D] in [-1, 1]) to [E, B] float32, reward units. Without memory; [T, B]
+            in place of [B] does as well.
+    """
+
+    init: Callable[[Array], Params]
+    values: Callable[[Params, Observation, Array], Array]
+
+
+def make_critics(config: NetworkConfig, spec: EnvSpec, num_actions: int, num_critics: int) -> CriticEnsemble:
+    """Critics of independent weights that see every leaf of the observation, the `critic_only` ones too, and the action.
+
+    The action enters as one more leaf: beside the elements of vectors, and after the convolutions of images.
+
+    Args:
+        config: of each critic.
+        spec: of the environment.
+        num_actions: D.
+        num_critics: E.
+
+    Raises:
+        UserError: there is to be no critic, or the torso does not fit the observations.
+    """
+    if num_critics < 1:
+        raise UserError(f"num_critics must be at least 1: got {num_critics}")
+    inputs = inputs_of(spec, config.torso)
+    require_fit(spec, inputs)
+    branch = make_branch(config, _with_action(inputs, num_actions), {"head": HeadSize(1, 1.0)})
+    outputs = branch.outputs
+    if outputs is None:
+        raise TypeError("a critic of continuous actions judges one step alone: expected network.core 'none'")
+
+    def init(key: Array) -> Params:
+        return jax.vmap(branch.init)(jax.random.split(key, num_critics))
+
+    def values(params: Params, observation: Observation, action: Array) -> Array:
+        seen: Any = {_OBSERVATION: observation, _ACTION: action}
+        # One batched product for all, not E small ones after another.
+        return jax.vmap(lambda member: outputs(member, seen)["head"][..., 0])(params)
+
+    return CriticEnsemble(init, values)
+
+
+def _with_action(inputs: ObservationInputs, num_actions: int) -> ObservationInputs:
+    seen: tuple[tuple[Path, LeafSpec], ...] = tuple(((_OBSERVATION, *path), leaf) for path, leaf in inputs.leaves)
+    action = ((_ACTION,), ArraySpec((num_actions,), "float32"))
+    return ObservationInputs((*seen, action), inputs.torso, named=True)

@@ -1,0 +1,93 @@
+"""MADDPG's two networks: a policy of each row's own observation, and a critic of what the whole team observes and does."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array, Observation, Params
+from agents.distributions import find_mask
+from agents.networks.branch import HeadSize
+from agents.networks.config import NetworkConfig
+from agents.networks.team_branch import by_agent, by_row, make_team_branch
+from agents.networks.team_state import make_team_state, memoryless_config
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.tree import lookup
+
+
+class MaddpgNetworks(NamedTuple):
+    """Bound to a team's spec; n agents, D numbers of each one's action, B = N n rows. Steps stand alone, without memory.
+
+    Attributes:
+        init_policy: parameters of the policies; the key is consumed.
+        policy: (params, observation [B, ...]) to outputs [B, D].
+        legal: (observation) to [..., D], 0 where a discrete action is illegal; None if all always are legal.
+        init_critic: parameters of the critics; the key is consumed.
+        value: (params, observation [B, ...], present [B] bool, actions [B, n, D]: of all agents, as the row's critic is to see
+            them) to each row's value [B].
+    """
+
+    init_policy: Callable[[Array], Params]
+    policy: Callable[[Params, Observation], Array]
+    legal: Callable[[Observation], Array | None]
+    init_critic: Callable[[Array], Params]
+    value: Callable[[Params, Observation, Array, Array], Array]
+
+
+def make_maddpg_networks(config: NetworkConfig, spec: EnvSpec, size: int, *, shared: bool) -> MaddpgNetworks:
+    """Networks of one configuration.
+
+    Args:
+        config: of policy and critic.
+        spec: of the rows.
+        size: D.
+        shared: whether all agents have the same weights, and see which of them they are; otherwise each has its own.
+
+    Raises:
+        UserError: the torso does not fit the observations, or the mask not the actions.
+    """
+    count = spec.rows_per_env
+    policies = make_team_branch(config, spec, {"head": HeadSize(size, 0.01)}, shared=shared, without=spec.critic_only)
+    state = make_team_state(spec, config.torso, always_observations=True)
+    joint = {**state.spec.observation, "actions": ArraySpec((count * size,), "float32")}
+    seen = EnvSpec(spec.env_id, joint, spec.action, agents=spec.agents)
+    critics = make_team_branch(memoryless_config(config, seen), seen, {"value": HeadSize(1, 1.0)}, shared=shared)
+    mask = find_mask(spec) if isinstance(spec.action, DiscreteSpec) else None
+
+    def policy(params: Params, observation: Observation) -> Array:
+        one_step = jax.tree.map(lambda leaf: leaf[None], observation)
+        return policies.unroll(params, one_step, (), _no_firsts(observation))[0]["head"][0]
+
+    def legal(observation: Observation) -> Array | None:
+        return None if mask is None else lookup(observation, mask.mask)
+
+    def value(params: Params, observation: Observation, present: Array, actions: Array) -> Array:
+        one_step = jax.tree.map(lambda leaf: leaf[None], observation)
+        view = jax.tree.map(lambda leaf: _for_each(count, leaf), state.view(one_step, present[None]))
+        view |= {"actions": actions.reshape((1, actions.shape[0], -1))}
+        return critics.unroll(params, view, (), present[None])[0]["value"][0, :, 0]
+
+    return MaddpgNetworks(policies.init, policy, legal, critics.init, value)
+
+
+def joint_actions(count: int, own: Array, present: Array) -> Array:
+    """What all agents of each row's environment do, [B, n, D] of [B, D]; zeros of those that are not there."""
+    there = jnp.where(present[:, None], own, 0.0)
+    by_env = by_agent(count, 0, there)
+    return by_row(0, jnp.broadcast_to(by_env[:, None], (by_env.shape[0], count, *by_env.shape[1:])))
+
+
+def with_own(count: int, actions: Array, own: Array) -> Array:
+    """`actions` [B, n, D] with the row's own one of the n replaced by `own` [B, D]."""
+    is_own = jnp.arange(actions.shape[0])[:, None] % count == jnp.arange(count)
+    return jnp.where(is_own[..., None], own[:, None], actions)
+
+
+def _for_each(count: int, leaf: Array) -> Array:
+    """[1, N, ...] as [1, N n, ...]: every agent's critic sees the whole team."""
+    return by_row(1, jnp.broadcast_to(leaf[:, :, None], (*leaf.shape[:2], count, *leaf.shape[2:])))
+
+
+def _no_firsts(observation: Observation) -> Array:
+    return jnp.zeros((1, jax.tree.leaves(observation)[0].shape[0]), bool)

@@ -1,0 +1,88 @@
+"""A team's action values: each agent's of what it sees itself, and how they make the team's."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
+from agents.distributions import find_mask
+from agents.networks.branch import HeadSize
+from agents.networks.config import NetworkConfig
+from agents.networks.mixer import Mixer
+from agents.networks.team_branch import by_agent, make_team_branch
+from agents.ops.counterfactual import taken
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec, is_one_leaf
+from envpool_bridge.spec.tree import lookup
+
+
+class TeamValues(NamedTuple):
+    """Bound to a team's spec; n agents, A actions of each. Parameters are {"agents": ..., "mixer": ...}.
+
+    Attributes:
+        init: makes parameters; the key is consumed.
+        unroll: (params, observation [T, N n, ...], state, is_first [T, N n]) to agents' values [T, N n, A] and the state after.
+        legal: (observation) to [..., A], 0 where an action is illegal; None if all always are legal.
+        mixed: (params, values [T, N n, A], action [T, N n], observation [T, N n, ...], present [T, N n]) to the team's values
+            [T, N] of what its agents do; those that are not present have no part in it.
+        initial_state: what agents with memory begin with.
+    """
+
+    init: Callable[[Array], Params]
+    unroll: Callable[[Params, Observation, AgentState, Array], tuple[Array, AgentState]]
+    legal: Callable[[Observation], Array | None]
+    mixed: Callable[[Params, Array, Array, Observation, Array], Array]
+    initial_state: InitialAgentStateFn
+
+
+def make_team_values(config: NetworkConfig, spec: EnvSpec, mixer: Mixer, *, shared: bool) -> TeamValues:
+    """Networks of one configuration. Only the mixer sees the global state, and only agents remember.
+
+    Raises:
+        UserError: actions other than one Discrete value with as many choices for every agent, or a torso that does not fit.
+    """
+    count, num_actions = spec.rows_per_env, num_team_actions(spec)
+    heads = {"value": HeadSize(num_actions, 1.0)}
+    agents = make_team_branch(config, spec, heads, shared=shared, without=spec.critic_only)
+    mask = find_mask(spec)
+
+    def init(key: Array) -> Params:
+        agents_key, mixer_key = jax.random.split(key)
+        return {"agents": agents.init(agents_key), "mixer": mixer.init(mixer_key)}
+
+    def unroll(
+        params: Params, observation: Observation, state: AgentState, is_first: Array
+    ) -> tuple[Array, AgentState]:
+        outputs, state = agents.unroll(params["agents"], observation, state, is_first)
+        return outputs["value"], state
+
+    def legal(observation: Observation) -> Array | None:
+        return None if mask is None else lookup(observation, mask.mask)
+
+    def mixed(params: Params, values: Array, action: Array, observation: Observation, present: Array) -> Array:
+        chosen = jnp.where(present, taken(values, action), 0.0)
+        return mixer.mix(params["mixer"], by_agent(count, 1, chosen), observation, present)
+
+    return TeamValues(init, unroll, legal, mixed, agents.initial_state)
+
+
+def num_team_actions(spec: EnvSpec) -> int:
+    """A, how many actions every agent of the team chooses among.
+
+    Raises:
+        UserError: the action is not one Discrete value, or the agents' numbers of actions differ.
+    """
+    if not is_one_leaf(spec.action) or not isinstance(spec.action, DiscreteSpec):
+        raise UserError(
+            f"{spec.env_id}: every agent of a team maximises over its own actions: expected one Discrete action, got "
+            f"{spec.action}; use MADDPG for continuous ones, PPO for others"
+        )
+    if any(agent.action != spec.agents[0].action for agent in spec.agents):
+        sizes = {agent.name: getattr(agent.action, "num_values", agent.action) for agent in spec.agents}
+        raise UserError(
+            f"{spec.env_id}: expected as many actions of every agent of a team, got {sizes}; wrap the environment so that all have "
+            f"as many, with an action mask"
+        )
+    return spec.action.num_values

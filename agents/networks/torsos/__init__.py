@@ -1,0 +1,1 @@
+"""Encoders: MLP, Nature CNN, IMPALA ResNet, attention over entities, and their layers."""

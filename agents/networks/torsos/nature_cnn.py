@@ -1,0 +1,29 @@
+"""The convolutional torso of DQN. Source: Mnih et al. 2015, Methods, "Model architecture"."""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+
+from agents.api import Array
+from agents.networks.torsos.mlp import MLP
+from agents.networks.torsos.strided_conv import StridedConv, channels_last_unit, flatten_image
+
+
+class NatureCNN(nn.Module):
+    """Images [N, C, H, W] or [N, H, W, C] to [N, hidden_sizes[-1]]: convolutions 32@8/4, 64@4/2, 64@3/1, dense layers.
+
+    Attributes:
+        hidden_sizes: dense layers after the convolutions; (512,) in the paper.
+        activation: of the dense layers.
+    """
+
+    hidden_sizes: Sequence[int] = (512,)
+    activation: str = "relu"
+
+    @nn.compact
+    def __call__(self, image: Array) -> Array:
+        """Features of images."""
+        x = channels_last_unit(image)
+        for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            x = nn.relu(StridedConv(features, kernel, stride)(x))
+        return MLP(self.hidden_sizes, self.activation)(flatten_image(x))

@@ -1,0 +1,60 @@
+"""From encoded observations to features: one array through one torso, or several leaves by name."""
+
+from typing import Any
+
+import flax.linen as nn
+
+from agents.api import Array
+from agents.networks.config import NetworkConfig
+from agents.networks.torsos.attention_torso import EntityTorso
+from agents.networks.torsos.circular_conv import with_circles
+from agents.networks.torsos.entity_sets import EntitySet
+from agents.networks.torsos.impala_resnet import ImpalaResNet
+from agents.networks.torsos.mlp import ACTIVATIONS, MLP
+from agents.networks.torsos.named_dense import NamedDense
+from agents.networks.torsos.nature_cnn import NatureCNN
+
+_IMAGE_TORSOS: dict[str, Any] = {"nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet}
+
+
+def apply_torso(config: NetworkConfig, images: tuple[str, ...], x: Any) -> Array:
+    """Features [..., hidden_sizes[-1]]; to be called within a module, where it makes the submodule "torso".
+
+    Args:
+        config: of the network.
+        images: names of the leaves that are images.
+        x: as `ObservationInputs.encode` gives it.
+    """
+    if isinstance(x, EntitySet):
+        x = {"": x}
+    if config.circular:
+        x = with_circles(config.circular, x if isinstance(x, dict) else {"": x})
+    if isinstance(x, dict) and any(isinstance(leaf, EntitySet) for leaf in x.values()):
+        return EntityTorso(config.hidden_sizes, config.activation, config.entity_heads, name="torso")(x)
+    if isinstance(x, dict):
+        return NamedTorso(config, images, name="torso")(x)
+    modules = {"mlp": MLP, **_IMAGE_TORSOS}
+    return modules[config.torso](config.hidden_sizes, config.activation, name="torso")(x)
+
+
+class NamedTorso(nn.Module):
+    """Leaves by name to features [..., hidden_sizes[-1]]: images through convolutions of their own, then dense layers over all.
+
+    Attributes:
+        config: of the network.
+        images: names of the leaves that are images.
+    """
+
+    config: NetworkConfig
+    images: tuple[str, ...]
+
+    @nn.compact
+    def __call__(self, inputs: dict[str, Array]) -> Array:
+        """Features of the leaves."""
+        config, encoded = self.config, dict(inputs)
+        for name in self.images:
+            # Without dense layers of its own: those come after the leaves are joined.
+            convolutions = _IMAGE_TORSOS[config.torso]((), config.activation, name=f"image/{name}")
+            encoded[name] = convolutions(encoded[name])
+        x = ACTIVATIONS[config.activation](NamedDense(config.hidden_sizes[0], name="input")(encoded))
+        return MLP(config.hidden_sizes[1:], config.activation)(x)

@@ -1,0 +1,105 @@
+"""Moments of the running discounted return, by whose deviation rewards are scaled.
+
+R_t = g R_{t-1} + r_t within an episode, from 0 at its first step (Engstrom et al. 2020, arXiv:2005.12729; VecNormalize of
+Stable-Baselines). They keep R for each row from one batch to the next. Here a learner may see other rows in each batch (replicas
+that push at their own pace, trajectories that are dropped) and does not know how many there are. So it keeps the *mean and variance
+over rows* of R where a batch ends, and takes the unknown R of a row that is within an episode where the next batch begins as a draw
+from them, independent of the rewards that follow.
+
+Exact where episodes begin within the batch, and on average for rewards that are independent from step to step. Where some rows'
+rewards stay above others' for more than T steps, the variance between rows is underestimated: at worst, that of rows of constant
+rewards, by a factor of about (1 - g^T) / (1 + g^T), which nears 1 as T grows beyond the horizon 1 / (1 - g).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array, Trajectory
+from agents.ops.running_moments import Moments, RunningMoments, merge, no_moments
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ReturnBatch:
+    """What one batch says.
+
+    Attributes:
+        moments: of R at all valid steps, in environment reward units.
+        count: float32 scalar, rows that are within an episode where the batch ends.
+        mean: float32 scalar, of R there; 0 without any.
+        variance: float32 scalar, likewise.
+    """
+
+    moments: Moments
+    count: Array
+    mean: Array
+    variance: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ReturnMoments:
+    """What is kept from batch to batch.
+
+    Attributes:
+        running: of R at all valid steps so far, in environment reward units.
+        mean: float32 scalar, over rows, of R where the newest batch ended.
+        variance: float32 scalar, likewise.
+    """
+
+    running: RunningMoments
+    mean: Array
+    variance: Array
+
+
+def no_returns() -> ReturnMoments:
+    """Before the first batch, in which every row begins an episode."""
+    return ReturnMoments(no_moments(()), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
+
+
+def return_batch(kept: ReturnMoments, batch: Trajectory, discount: float) -> ReturnBatch:
+    """Moments of R over a batch; `discount` is g."""
+    inside, share = _returns_inside(batch, discount)
+    # R = inside + share * (R before the batch), so by the law of total variance:
+    expected, variance = inside + share * kept.mean, jnp.square(share) * kept.variance
+    going_on = batch.valid[-1] & ~(batch.terminated[-1] | batch.truncated[-1])
+    last = _mixture(expected[-1], variance[-1], going_on)
+    return ReturnBatch(_mixture(expected, variance, batch.valid), last.count, last.mean, last.variance)
+
+
+def merge_returns(kept: ReturnMoments, batch: ReturnBatch) -> ReturnMoments:
+    """What to keep after the batch; where no row went on beyond its end, nothing takes the place of the older mean."""
+    any_row = batch.count > 0
+    return ReturnMoments(
+        merge(kept.running, batch.moments),
+        jnp.where(any_row, batch.mean, kept.mean),
+        jnp.where(any_row, batch.variance, kept.variance),
+    )
+
+
+def _returns_inside(batch: Trajectory, discount: float) -> tuple[Array, Array]:
+    """([T, B] R of the rewards within the batch, [T, B] share that R before the batch has in it)."""
+
+    def step(
+        carry: tuple[Array, Array], inputs: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        reward, kept = inputs
+        carry = (reward + kept * carry[0], kept * carry[1])
+        return carry, carry
+
+    kept = discount * (~batch.is_first[:-1]).astype(jnp.float32)
+    start = (jnp.zeros_like(batch.reward[0]), jnp.ones_like(batch.reward[0]))
+    return jax.lax.scan(step, start, (batch.reward, kept), unroll=8)[1]
+
+
+def _mixture(mean: Array, variance: Array, valid: Array) -> Moments:
+    """Moments of an even mixture of distributions with these means and variances, of those that are valid."""
+    weight = valid.astype(jnp.float32)
+    count = jnp.sum(weight)
+    divisor = jnp.maximum(count, 1.0)
+    centre = jnp.sum(weight * mean) / divisor
+    return Moments(
+        count, jnp.zeros_like(centre), centre, jnp.sum(weight * (jnp.square(mean - centre) + variance)) / divisor
+    )

@@ -1,0 +1,105 @@
+"""V-trace: values and advantages of a target policy from what another policy did, under NEXT_STEP episode boundaries.
+
+As in `agents.ops.returns`, `value[t]` belongs to `observation[t]`, a truncated step bootstraps from `value[t + 1]`, and a step
+with `valid=False` only reset: its entries are 0 and nothing flows across it.
+
+Source: Espeholt et al. 2018 (arXiv:1802.01561), eq. 1, remark 2 and section 4.2.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array
+from envpool_bridge.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class VTraceConfig:
+    """How far probability ratios count; `float("inf")` does not truncate them.
+
+    Attributes:
+        rho_bar: of the ratio on each temporal difference. Where it truncates, values are of a policy between the two.
+        c_bar: of the ratios on the trace, which carry a difference back in time; at most `rho_bar`. Speed, not the fixed point.
+        policy_rho_bar: of the ratio on the policy gradient.
+        lambda_: further decay of the trace, in [0, 1]: 1 as in eq. 1, less as in remark 2.
+    """
+
+    rho_bar: float = 1.0
+    c_bar: float = 1.0
+    policy_rho_bar: float = 1.0
+    lambda_: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("rho_bar", "c_bar", "policy_rho_bar"):
+            if not getattr(self, name) > 0.0:
+                raise UserError(f"vtrace.{name} must be positive: got {getattr(self, name)}")
+        if self.c_bar > self.rho_bar:
+            raise UserError(
+                f"vtrace.c_bar must not exceed rho_bar: got {self.c_bar} and {self.rho_bar}; use c_bar={self.rho_bar}"
+            )
+        if not 0.0 <= self.lambda_ <= 1.0:
+            raise UserError(f"vtrace.lambda_ must lie in [0, 1]: got {self.lambda_}")
+
+
+class VTrace(NamedTuple):
+    """What V-trace says of each step.
+
+    Attributes:
+        target: [T, B] float32, v_t: what the value should be; the value itself where not valid.
+        advantage: [T, B] float32, of the action for the policy gradient, times its truncated ratio; 0 where not valid.
+    """
+
+    target: Array
+    advantage: Array
+
+
+def vtrace(
+    log_ratio: Array,
+    reward: Array,
+    value: Array,
+    terminated: Array,
+    truncated: Array,
+    valid: Array,
+    *,
+    discount: float,
+    config: VTraceConfig,
+) -> VTrace:
+    """Value targets and policy-gradient advantages.
+
+    With ratio_t = exp(log_ratio_t), rho_t = min(rho_bar, ratio_t) and c_t = lambda min(c_bar, ratio_t):
+
+    delta_t = r_t + g (1 - terminated_t) V_{t+1} - V_t
+    v_t - V_t = rho_t delta_t + g c_t (1 - ended_t) (v_{t+1} - V_{t+1})
+    advantage_t = min(policy_rho_bar, ratio_t) (delta_t + g lambda (1 - ended_t) (v_{t+1} - V_{t+1}))
+
+    where v_T = V_T. With lambda = 1 the last line is the paper's r_t + g v_{t+1} - V_t. Where both policies are the same and no
+    bound is below 1, it is `returns.gae`, and v_t the lambda-return. No gradient is stopped here.
+
+    Args:
+        log_ratio: [T, B] float32, log target(a|o) - log behaviour(a|o), nats; anything where not valid.
+        reward: [T, B] float32.
+        value: [T+1, B] float32, of every observation.
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        valid: [T, B] bool.
+        discount: g in [0, 1].
+        config: bounds and lambda.
+    """
+    ratio = jnp.exp(jnp.where(valid, log_ratio, 0.0))
+    delta = jnp.where(valid, reward + discount * (~terminated) * value[1:] - value[:-1], 0.0)
+    carried = discount * config.lambda_ * (valid & ~(terminated | truncated))
+    trace = carried * jnp.minimum(config.c_bar, ratio)
+
+    def step(later: Array, inputs: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        weighted_t, trace_t = inputs
+        correction = weighted_t + trace_t * later
+        return correction, (correction, later)
+
+    weighted = jnp.minimum(config.rho_bar, ratio) * delta
+    # `later` is the correction v - V of the step after each: the policy's advantage looks one step ahead of the target's.
+    _, (correction, later) = jax.lax.scan(step, jnp.zeros_like(delta[0]), (weighted, trace), reverse=True, unroll=8)
+    advantage = jnp.minimum(config.policy_rho_bar, ratio) * (delta + carried * later)
+    return VTrace(value[:-1] + correction, advantage)

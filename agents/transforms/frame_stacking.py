@@ -1,0 +1,122 @@
+"""Frames are stored once and stacked where they are computed with: an agent for single frames from one for stacks.
+
+Slots hold every frame once, with a short history before the first (`envpool_bridge.shm.slots`); an agent is written for stacks.
+What comes out is, to the byte, what gymnasium.wrappers.FrameStackObservation (padding "reset") gives.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import (
+    ActFn,
+    Agent,
+    AgentState,
+    AnyAgent,
+    Array,
+    LearnerState,
+    Metrics,
+    Mode,
+    Params,
+    ReplayAgent,
+    Sample,
+    Trajectory,
+)
+from envpool_bridge.shm.layout import num_frames
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec, SpecTree
+from envpool_bridge.spec.tree import Tree, map_leaves
+
+
+def stack_frames(frames: Array, is_first: Array, count: int) -> Array:
+    """The newest `count` frames at each of N steps, oldest first.
+
+    Where an episode began less than `count` steps ago, its first frame stands for those before it. Slices and selections
+    only: nothing is gathered over B, which may be sharded.
+
+    Args:
+        frames: [count-1 + N, B, ...], the first `count - 1` as stacked at the step before the first.
+        is_first: [W-1 + N, B] bool, W >= count; False before the first of the N steps.
+        count: frames of a stack.
+
+    Returns:
+        [N, B, count, ...].
+    """
+    steps = frames.shape[0] - count + 1
+    is_first = is_first[is_first.shape[0] - frames.shape[0] :]
+    layers = [frames[count - 1 :]]
+    began = jnp.zeros(is_first[:steps].shape, bool)  # whether the episode began after the frame of this age
+    for age in range(1, count):
+        before = count - 1 - age
+        began |= is_first[before + 1 : before + 1 + steps]
+        chosen = began.reshape(began.shape + (1,) * (frames.ndim - 2))
+        layers.append(jnp.where(chosen, layers[-1], frames[before : before + steps]))
+    return jnp.stack(layers[::-1], axis=2)
+
+
+@overload
+def with_stacked_frames(agent: Agent, spec: EnvSpec) -> Agent: ...
+@overload
+def with_stacked_frames(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent: ...
+def with_stacked_frames(agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
+    """The agent for windows of single frames; the agent itself where nothing is stacked.
+
+    Its `act` takes observations [F, R, ...] for a leaf of F > 1 frames and is_first [W, R] (see
+    `envpool_bridge.shm.slots.ActRows`); its `update` a Trajectory with `frames` and `is_first_frames` of a slot, or a
+    Sample of such.
+    """
+    if num_frames(spec) == 1:
+        return agent
+    if isinstance(agent, ReplayAgent):
+        return _with_stacked_samples(agent, spec)
+    stacked = partial(_stacked_trajectory, spec.observation)
+    steps = agent.gradient_steps
+
+    def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
+        return agent.update(state, stacked(batch), key)
+
+    def prepare(params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Metrics]:
+        if steps is None:
+            raise TypeError(f"agent {agent.name} has no gradient steps")
+        return steps.prepare(params, extra, stacked(batch), key)
+
+    cut = None if steps is None else steps._replace(prepare=prepare)
+    return agent._replace(act=_act_on_frames(agent, spec), update=update, gradient_steps=cut)
+
+
+def _with_stacked_samples(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent:
+    def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
+        trajectory = _stacked_trajectory(spec.observation, sample.trajectory)
+        return agent.update(state, dataclasses.replace(sample, trajectory=trajectory), key)
+
+    return agent._replace(act=_act_on_frames(agent, spec), update=update)
+
+
+def _act_on_frames(agent: AnyAgent, spec: EnvSpec) -> ActFn:
+    def act(
+        params: Params, observation: Tree, agent_state: AgentState, is_first: Array, keys: Array, mode: Mode
+    ) -> tuple[Any, dict[str, Array], AgentState]:
+        seen = map_leaves(partial(_newest_stack, is_first), spec.observation, observation)
+        return agent.act(params, seen, agent_state, is_first[-1], keys, mode)
+
+    return act
+
+
+def _newest_stack(is_first: Array, leaf: LeafSpec, frames: Array) -> Array:
+    if not isinstance(leaf, ArraySpec) or leaf.frames == 1:
+        return frames
+    return stack_frames(frames, is_first, leaf.frames)[0]
+
+
+def _stacked_trajectory(observation: SpecTree, batch: Trajectory) -> Trajectory:
+    steps = jax.tree.leaves(batch.action)[0].shape[0] + 1
+    stacked = map_leaves(partial(_stacks, batch.is_first), observation, batch.observation)
+    return dataclasses.replace(batch, observation=stacked, is_first=batch.is_first[-steps:])
+
+
+def _stacks(is_first: Array, leaf: LeafSpec, frames: Array) -> Array:
+    if not isinstance(leaf, ArraySpec) or leaf.frames == 1:
+        return frames
+    return stack_frames(frames, is_first, leaf.frames)

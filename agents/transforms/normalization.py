@@ -1,0 +1,257 @@
+"""Observation normalisation and reward scaling around any agent, as pure functions.
+
+The statistics are part of the parameters: they are versioned, published and saved with them, `act` sees the same ones in training
+and in evaluation, and only an update changes them. No gradient reaches them, and they are no part of the optimizer's state.
+
+Observations of an update are normalised with the statistics that its parameters came with, from before its batch: at policy lag
+0 exactly those that acted, so that the probability ratio starts at 1. Its own batch counts from the next version on. Rewards are
+no input of the policy: they are scaled with the statistics that include the batch.
+
+With `random_start`, observations are 0 until there are statistics, so that the first actions are independent of them: random
+steps of the initial policy, with their true log-probabilities. Those steps only initialize the statistics; none is learned from.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import (
+    Action,
+    Agent,
+    AgentState,
+    Array,
+    GradientSteps,
+    LearnerState,
+    Metrics,
+    Mode,
+    Observation,
+    Params,
+    Progress,
+    Summary,
+    Trajectory,
+    UpdateFn,
+)
+from agents.ops.gradient_steps import make_update
+from agents.ops.return_moments import ReturnBatch, ReturnMoments, merge_returns, no_returns, return_batch
+from agents.ops.running_moments import Moments, RunningMoments, batch_moments, deviation, merge, no_moments
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec
+from envpool_bridge.spec.tree import items, lookup, shown_path, unflatten
+
+_BATCH, _SKIPPED = "normalisation/batch", "normalisation/random_fraction"
+_AGENT, _STATISTICS = "agent", "statistics"
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalisationConfig:
+    """What is normalised, and how far.
+
+    `random_start` applies where observations are normalised.
+
+    Attributes:
+        observations: whether every element of every float leaf is shifted and scaled to mean 0 and deviation 1.
+        rewards: whether rewards are divided by the deviation of the running discounted return.
+        clip_observation: largest absolute value after normalisation, in deviations.
+        clip_reward: largest absolute value after scaling, in deviations of the return.
+        epsilon: added to variances, in squared units of what they are of.
+        random_start: whether the steps of the initial parameters are random and only initialize the statistics. Updates from
+            such steps alone change no parameters: the steps of lag + 1 updates are discarded, at most. False: the first
+            steps are learned from without normalisation.
+    """
+
+    observations: bool = False
+    rewards: bool = False
+    clip_observation: float = 10.0
+    clip_reward: float = 10.0
+    epsilon: float = 1e-8
+    random_start: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("clip_observation", "clip_reward", "epsilon"):
+            if not getattr(self, name) > 0.0:
+                raise UserError(f"normalisation.{name} must be positive: got {getattr(self, name)}")
+
+
+class _Normaliser:
+    """Statistics of one environment: what is kept, what a batch adds, what is done with it. Pure."""
+
+    def __init__(self, config: NormalisationConfig, spec: EnvSpec, discount: float) -> None:
+        self._config, self._discount = config, discount
+        self._random_start = config.observations and config.random_start
+        self._leaves = {
+            shown_path("observation", path): (path, leaf)
+            for path, leaf in items(spec.observation)
+            if config.observations and _is_normalised(spec, path, leaf)
+        }
+        if config.observations and not self._leaves:
+            raise UserError(
+                f"{spec.env_id}: observations are to be normalised, but none of their leaves holds floats; use "
+                f"normalisation.observations=False"
+            )
+
+    def init(self) -> dict[str, Any]:
+        """Statistics before the first batch, by name: `RunningMoments` of each leaf, and "return" of rewards."""
+        statistics: dict[str, Any] = {name: no_moments(leaf.shape) for name, (_, leaf) in self._leaves.items()}
+        return statistics | ({"return": no_returns()} if self._config.rewards else {})
+
+    def observation(self, statistics: dict[str, Any], observation: Observation) -> Observation:
+        """Returns observations [..., *leaf] normalised; other leaves as they are."""
+        clip, values = self._config.clip_observation, dict(items(observation))
+        for name, (path, _) in self._leaves.items():
+            moments: RunningMoments = statistics[name]
+            scaled = (values[path] - moments.mean[0]) / deviation(moments, self._config.epsilon)
+            if self._random_start:
+                scaled = jnp.where(moments.count[0] > 0, scaled, 0.0)
+            values[path] = jnp.clip(scaled, -clip, clip)
+        return unflatten(observation, list(values.values()))
+
+    def batch(self, statistics: dict[str, Any], batch: Trajectory) -> dict[str, Any]:
+        """What a batch says, by the names of `init`: of the observations that were acted on, and of the rewards."""
+        found: dict[str, Any] = {}
+        for name, (path, _) in self._leaves.items():
+            observation = lookup(batch.observation, path)[:-1]
+            found[name] = batch_moments(observation, batch.valid)
+        if self._config.rewards:
+            found["return"] = return_batch(statistics["return"], batch, self._discount)
+        return found
+
+    def merged(self, statistics: dict[str, Any], found: dict[str, Moments | ReturnBatch]) -> dict[str, Any]:
+        """Statistics that include what a batch said."""
+        return {
+            name: merge_returns(statistics[name], new) if isinstance(new, ReturnBatch) else merge(statistics[name], new)
+            for name, new in found.items()
+        }
+
+    def trajectory(self, statistics: dict[str, Any], found: dict[str, Any], batch: Trajectory) -> Trajectory:
+        """Returns the batch as the agent learns from it; `statistics` are those before it."""
+        observation, reward, valid = self.observation(statistics, batch.observation), batch.reward, batch.valid
+        if self._config.rewards:
+            clip = self._config.clip_reward
+            reward = jnp.clip(reward / self._reward_scale(self.merged(statistics, found)["return"]), -clip, clip)
+        if self._random_start:
+            # At a policy lag, statistics may have come since version 0 acted; after a partial restore, version N has none.
+            is_empty = statistics[next(iter(self._leaves))].count[0] == 0
+            valid = valid & (batch.policy_version > 0) & ~is_empty
+        return dataclasses.replace(batch, observation=observation, reward=reward, valid=valid)
+
+    def metrics(self, statistics: dict[str, Any]) -> Metrics:
+        """Returns metrics of the statistics that include the batch."""
+        if not self._config.rewards:
+            return {}
+        return {"normalisation/reward_scale": self._reward_scale(statistics["return"])}
+
+    def _reward_scale(self, kept: ReturnMoments) -> Array:
+        return deviation(kept.running, self._config.epsilon)
+
+
+def with_normalisation(agent: Agent, config: NormalisationConfig, spec: EnvSpec, discount: float) -> Agent:
+    """Returns the agent with normalised observations and scaled rewards.
+
+    Its parameters become `{"agent": ..., "statistics": ...}`; its optimizer's state and `extra` stay what they are.
+
+    Args:
+        agent: to be wrapped; returned as it is if nothing is to be normalised.
+        config: what, and how far.
+        spec: of the environment.
+        discount: of the running return, in [0, 1]: the agent's own.
+
+    Raises:
+        UserError: observations are to be normalised, and none of their leaves holds floats.
+    """
+    if not config.observations and not config.rewards:
+        return agent
+    normaliser = _Normaliser(config, spec, discount)
+
+    def init(key: Array) -> LearnerState:
+        state = agent.init(key)
+        return dataclasses.replace(state, params={_AGENT: state.params, _STATISTICS: normaliser.init()})
+
+    def act(
+        params: Params, observation: Observation, agent_state: AgentState, is_first: Array, keys: Array, mode: Mode
+    ) -> tuple[Action, dict[str, Array], AgentState]:
+        observation = normaliser.observation(params[_STATISTICS], observation)
+        return agent.act(params[_AGENT], observation, agent_state, is_first, keys, mode)
+
+    steps = None if agent.gradient_steps is None else _normalised_steps(agent.gradient_steps, normaliser)
+    update = _normalised_update(agent.update, normaliser) if steps is None else make_update(steps)
+    return agent._replace(init=init, act=act, update=update, gradient_steps=steps)
+
+
+def _normalised_update(inner: UpdateFn, normaliser: _Normaliser) -> UpdateFn:
+    """Returns the same update on normalised batches, for an agent whose update cannot be cut into gradient steps."""
+
+    def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
+        statistics, before = state.params[_STATISTICS], _inner(state)
+        found = normaliser.batch(statistics, batch)
+        learned = normaliser.trajectory(statistics, found, batch)
+        new, metrics = inner(before, learned, key)
+        skipped = _skipped_fraction(batch, learned)
+        params, opt_state = _unless(skipped, (new.params, new.opt_state), (before.params, before.opt_state))
+        new = dataclasses.replace(new, params=params, opt_state=opt_state)
+        statistics = normaliser.merged(statistics, found)
+        return _outer(new, statistics), metrics | normaliser.metrics(statistics) | {_SKIPPED: skipped}
+
+    return update
+
+
+def _normalised_steps(steps: GradientSteps, normaliser: _Normaliser) -> GradientSteps:
+    """Returns the same gradient steps on normalised batches.
+
+    The moments of the batch travel to `finish` in the summary, where they are merged. The share of steps that are not learned
+    from travels to `apply` in the metrics.
+    """
+
+    def prepare(params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Summary]:
+        statistics = params[_STATISTICS]
+        found = normaliser.batch(statistics, batch)
+        learned = normaliser.trajectory(statistics, found, batch)
+        prepared, summary = steps.prepare(params[_AGENT], extra, learned, key)
+        skipped = _skipped_fraction(batch, learned)
+        return (prepared, skipped), summary | {_BATCH: found, _SKIPPED: skipped}
+
+    def gradient(params: Params, prepared: tuple[Any, Array], step: Array) -> tuple[Params, Metrics]:
+        inner, skipped = prepared
+        grads, metrics = steps.gradient(params[_AGENT], inner, step)
+        return grads, metrics | {_SKIPPED: skipped}
+
+    def apply(progress: Progress, grads: Params, metrics: Metrics) -> Progress:
+        before = _inner(progress)
+        after = _unless(metrics[_SKIPPED], steps.apply(before, grads, metrics), before)
+        return _outer(after, progress.params[_STATISTICS])
+
+    def finish(
+        state: LearnerState, progress: Progress, summary: Summary, step_metrics: Metrics
+    ) -> tuple[LearnerState, Metrics]:
+        theirs = {name: value for name, value in summary.items() if name != _BATCH}
+        new, metrics = steps.finish(_inner(state), _inner(progress), theirs, step_metrics)
+        statistics = normaliser.merged(state.params[_STATISTICS], summary[_BATCH])
+        return _outer(new, statistics), metrics | normaliser.metrics(statistics)
+
+    return GradientSteps(steps.num_steps, prepare, gradient, apply, finish)
+
+
+def _skipped_fraction(batch: Trajectory, learned: Trajectory) -> Array:
+    """Returns the share of valid steps that are not learned from, float32 scalar; 1 without valid steps."""
+    return 1.0 - jnp.sum(learned.valid) / jnp.maximum(jnp.sum(batch.valid), 1)
+
+
+def _unless(skipped: Array, new: Any, old: Any) -> Any:
+    """Returns `new`, or `old` where all steps are skipped: a zero gradient would still move an optimizer's moments."""
+    return jax.tree.map(lambda one, other: jnp.where(skipped < 1.0, one, other), new, old)
+
+
+def _inner(state: Any) -> Any:
+    """A learner state, or progress, as the wrapped agent knows it."""
+    return dataclasses.replace(state, params=state.params[_AGENT])
+
+
+def _outer(state: Any, statistics: dict[str, Any]) -> Any:
+    """The inverse of `_inner`."""
+    return dataclasses.replace(state, params={_AGENT: state.params, _STATISTICS: statistics})
+
+
+def _is_normalised(spec: EnvSpec, path: tuple[str | int, ...], leaf: Any) -> bool:
+    is_float = isinstance(leaf, ArraySpec) and leaf.dtype.startswith("float")
+    return is_float and not (spec.action_mask and path == spec.action_mask)

@@ -1,0 +1,314 @@
+"""Rows of ordinary Gymnasium environments, one object each, stepped in a loop (or begun together: see BegunSteps)."""
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import call
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from envpool_bridge.envs.async_step import begun_steps
+from envpool_bridge.envs.io import validation
+from envpool_bridge.envs.io.action_reader import ActionReader
+from envpool_bridge.envs.io.info_fields import write_infos
+from envpool_bridge.envs.io.observation_writer import ObservationWriter
+from envpool_bridge.envs.io.spaces import env_spec
+from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
+from envpool_bridge.envs.seeding import EpisodeSeeds
+from envpool_bridge.envs.threaded_step import OverlappedSteps
+from envpool_bridge.envs.time_limits import TimeLimits
+from envpool_bridge.errors import BadEnvOutputError, WorkerError
+from envpool_bridge.shm.layout import num_frames
+from envpool_bridge.spec.specs import EnvSpec, with_frames
+from envpool_bridge.spec.tree import Tree, leaves, take
+
+# Looked up at every step.
+_NUMBERS = validation.NUMBERS
+_BOOLS = validation.BOOLS
+_call: Callable[..., Any] = call
+_STRICT_EVERY = 16  # steps between exact checks of types; see `_require_forms`
+
+MakeEnv = Callable[[], gymnasium.Env]
+
+
+@dataclasses.dataclass(frozen=True)
+class GymnasiumSource:
+    """Rows of `make_env()`.
+
+    Attributes:
+        make_env: makes one environment; any callable that cloudpickle can send to workers.
+        env_id: name for messages; "" takes the environment's own.
+        action_repeat: emulator frames per env step.
+        check_range: whether observations must lie within the declared bounds.
+        clip_actions: whether continuous actions are clipped to the space's bounds, as Gaussian policies expect.
+        keep_64_bits: store 64-bit observations, actions and rewards as they are; jax reads 32 bits.
+        frame_stack: how many of the newest values of every Box agents see at once; each is stored once.
+        info_fields: numbers in the infos to record; see EnvSpec.
+        overlap_rows: step rows side by side in threads: for environments that wait rather than compute; see OverlappedSteps.
+            Those that offer a step's two halves do so without threads, whether this is set or not: see BegunSteps.
+    """
+
+    make_env: MakeEnv
+    env_id: str = ""
+    action_repeat: int = 1
+    check_range: bool = True
+    clip_actions: bool = True
+    keep_64_bits: bool = False
+    frame_stack: int = 1
+    info_fields: tuple[str, ...] = ()
+    overlap_rows: bool = False
+
+    def spec(self) -> EnvSpec:
+        """What a row looks like; makes one environment and closes it."""
+        env = self.make_env()
+        try:
+            return self._spec(env)
+        finally:
+            env.close()
+
+    def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "GymnasiumRows":
+        """Rows of these ids."""
+        envs = [self.make_env() for _ in row_ids]
+        spec, settings = self._spec(envs[0]), (self.check_range, self.clip_actions, self.overlap_rows)
+        return GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, *settings)
+
+    def _spec(self, env: gymnasium.Env) -> EnvSpec:
+        name = self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        spec = with_frames(env_spec(env, name, self.action_repeat, self.keep_64_bits), self.frame_stack)
+        return dataclasses.replace(spec, info_fields=tuple(self.info_fields))
+
+
+class GymnasiumRows:
+    """Keeps the protocol `EnvRows`."""
+
+    def __init__(
+        self,
+        envs: Sequence[gymnasium.Env],
+        spec: EnvSpec,
+        row_ids: Sequence[int],
+        run_seed: int | None,
+        keep_infos: bool,
+        check_range: bool,
+        clip_actions: bool = True,
+        overlap_rows: bool = False,
+    ) -> None:
+        """Takes over `envs`, one a row."""
+        self.num_rows = len(envs)
+        self.infos: list[dict[str, Any]] = []
+        self._envs = list(envs)
+        self._limits = TimeLimits(envs)
+        self._step_functions = list(self._limits.step_functions)
+        self._reset_functions = [partial(self._autoreset, row) for row in range(self.num_rows)]
+        self._spec = spec
+        self._row_ids = list(row_ids)
+        self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
+        self._begun = begun_steps(self._limits.inner, self._limits.step_functions)
+        overlaps = overlap_rows and len(envs) > 1 and self._begun is None
+        self._overlapped = OverlappedSteps(len(envs), row_ids[0] // len(envs)) if overlaps else None
+        self._call_all: Callable[..., Iterable[Any]] = self._begun or self._overlapped or partial(map, _call)
+        self._keep_infos = keep_infos
+        self._writer = ObservationWriter(spec, self._row_ids)
+        self._values = validation.ValueCheck(spec, self._row_ids, check_range)
+        self._actions = ActionReader(spec.action, clip_actions)
+        self._num_frames = num_frames(spec)
+        self._last_observation: Tree = None  # [R, ...] a leaf, what the policy is acting on
+        self._episodes = [0] * self.num_rows
+        self._ended_rows: list[int] = []  # rows that the next step resets
+        self._num_steps = 0
+        self._strict_every = 1 if keep_infos else _STRICT_EVERY
+
+    def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
+        """Begins or replays episodes in all rows; see the protocol."""
+        observations: list[Any] = []
+        infos: list[dict[str, Any]] = []
+        self._ended_rows = []
+        out.is_first[...] = True
+        for row in range(self.num_rows):
+            if isinstance(request, GymnasiumReset):
+                observation, info = self._reset_row(row, request.seeds[row], request.options)
+            else:
+                observation, info = self._replay(row, request, out)
+            observations.append(observation)
+            infos.append(info)
+        self._writer.write(observations, out.observation, self._num_steps, strict=True)
+        self._values.verify(take(out.observation, None), None, self._num_steps)
+        self._last_observation = out.observation
+        if isinstance(out, StepRows):
+            out.mark_reset()
+        if self._keep_infos:
+            self.infos = list(infos)
+
+    def step(self, action: Tree, out: StepRows) -> None:
+        """Steps every row, resetting those whose episode ended at the step before; see the protocol.
+
+        The pool's speed rests on this: the rows are stepped by one loop in C, rows that must reset have their function
+        swapped instead of being asked for one by one, and what comes back is checked and written column by column.
+        """
+        functions, resets = self._step_functions, self._ended_rows
+        for row in resets:
+            functions[row] = self._reset_functions[row]
+        results: list[Any] = []
+        actions = self._env_actions(action)
+        self._num_steps += 1
+        try:
+            results.extend(
+                self._call_all(functions, actions)
+            )  # keeps what came before an exception: so many rows were fine
+        except (WorkerError, BadEnvOutputError):
+            raise
+        except Exception as error:
+            what = "step" if self._begun is None else f"{self._begun.what} of step"
+            raise self._raised(len(results), what, error) from error
+        observations, rewards, terminated, truncated, infos = self._columns(results)
+        truncated = self._limits.truncate(truncated, self._num_steps)
+        strict = self._strict_every == 1 or self._num_steps % self._strict_every == 1
+        if strict:
+            self._require_forms(rewards, terminated, truncated)
+        self._writer.write(observations, out.observation, self._num_steps, strict)
+        self._last_observation = out.observation
+        try:
+            with np.errstate(over="ignore"):  # becomes infinite, which `verify` refuses
+                out.reward[...] = rewards
+        except (OverflowError, TypeError, ValueError):
+            self._require_forms(rewards, terminated, truncated)
+            for row, reward in enumerate(rewards):  # an int beyond all floats
+                self._require(row, "reward", validation.reward_error(reward, self._spec.reward_dtype))
+            raise
+        for row in resets:
+            out.valid[row] = False
+            out.is_first[row] = True
+            functions[row] = self._limits.step_functions[row]
+        self._ended_rows = []
+        self._write_ends("terminated", terminated, out.terminated)
+        self._write_ends("truncated", truncated, out.truncated)
+        if self._keep_infos or out.infos:
+            self._require_infos(infos)
+            write_infos(self._spec.env_id, self._row_ids, self._num_steps, infos, out)
+
+    def verify(self, observation: Tree, reward: np.ndarray) -> None:
+        """Refuses values of the last steps; see the protocol."""
+        self._values.verify(observation, reward, self._num_steps)
+
+    def _columns(self, results: list[Any]) -> tuple[tuple[Any, ...], ...]:
+        try:
+            observations, rewards, terminated, truncated, infos = zip(*results, strict=True)
+        except (TypeError, ValueError):
+            for row, result in enumerate(results):
+                if not (isinstance(result, tuple) and len(result) == 5):
+                    expected = "expected (observation, reward, terminated, truncated, info)"
+                    self._require(row, "step result", f"{expected}, got {validation.describe(result)}")
+            raise
+        return observations, rewards, terminated, truncated, infos
+
+    def _require_forms(self, rewards: tuple[Any, ...], terminated: tuple[Any, ...], truncated: tuple[Any, ...]) -> None:
+        """Refuses rewards that are no numbers and flags that are no bools.
+
+        Done at the first step and at some of the later ones: between them a 1 that is given for a True is recorded as what
+        it means, and what numpy cannot take for a number or a flag brings us here at once.
+        """
+        if not _NUMBERS.issuperset(map(type, rewards)):
+            for row, reward in enumerate(rewards):
+                self._require(row, "reward", validation.reward_error(reward, self._spec.reward_dtype))
+        self._require_flags("terminated", terminated)
+        self._require_flags("truncated", truncated)
+
+    def _require_flags(self, field: str, flags: tuple[Any, ...]) -> None:
+        if not _BOOLS.issuperset(map(type, flags)):
+            for row, flag in enumerate(flags):
+                self._require(row, field, validation.flag_error(flag))
+
+    def _write_ends(self, field: str, flags: tuple[Any, ...], out: np.ndarray) -> None:
+        """Writes the flags that are true, and remembers their rows for the next step to reset."""
+        num_true = self.num_rows - flags.count(False)
+        if num_true and flags.count(True) != num_true:
+            self._require_flags(field, flags)
+        row = -1
+        for _ in range(num_true):
+            row = flags.index(True, row + 1)
+            out[row] = True
+            self._ended_rows.append(row)
+
+    def _require_infos(self, infos: Sequence[Any]) -> None:
+        for row, info in enumerate(infos):
+            if not isinstance(info, dict):
+                self._require(row, "info", f"expected a dict, got {validation.describe(info)}")
+        self.infos = list(infos)
+
+    def close(self) -> None:
+        """Closes the environments; idempotent."""
+        if self._overlapped is not None:
+            self._overlapped.close()
+        for env in self._envs:
+            env.close()
+        self._envs = []
+
+    def _env_actions(self, action: Tree) -> Sequence[Any]:
+        """Actions as the space's own `sample` would give them."""
+        found = self._actions.first_not_finite(action)
+        if found is not None:
+            if self._last_observation is not None:  # perhaps it is not the policy's fault
+                self._values.verify(take(self._last_observation, None), None, self._num_steps)
+            row, what = found
+            raise WorkerError(
+                f"{self._spec.env_id}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not "
+                f"finite: {what}; the parameters have probably diverged (lower the learning rate)"
+            )
+        return self._actions.read(action)
+
+    def _require(self, row: int, field: str, problem: str | None) -> None:
+        if problem is not None:
+            validation.refuse(self._spec.env_id, self._row_ids[row], self._num_steps, field, problem)
+
+    def _autoreset(self, row: int, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Stands in for the row's step function; the action is ignored."""
+        del action
+        self._episodes[row] += 1
+        seed = None if self._seeds is None else self._seeds[row].seed(self._episodes[row])
+        observation, info = self._reset_row(row, seed, None)
+        return observation, 0.0, False, False, info
+
+    def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        try:
+            result = self._envs[row].reset(seed=seed, options=options)
+        except Exception as error:
+            raise self._raised(row, "reset", error) from error
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            self._require(row, "reset result", f"expected (observation, info), got {validation.describe(result)}")
+        self._limits.begin(row, self._num_steps)
+        return result
+
+    def _replay(self, row: int, request: EpisodeReset, out: FirstRows | StepRows) -> tuple[Any, dict[str, Any]]:
+        """Plays the episode again up to where it was, if it had begun; returns its newest (observation, info)."""
+        if self._seeds is None:
+            raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
+        self._episodes[row] = request.episodes[row]
+        observation, info = self._reset_row(row, self._seeds[row].seed(self._episodes[row]), None)
+        actions = request.actions[row]
+        if actions is None or len(leaves(actions)[0]) == 0:
+            return observation, info
+        seen = deque([observation] * self._num_frames, maxlen=self._num_frames)
+        terminated = truncated = False
+        replayed = self._env_actions(actions)
+        for action in replayed:
+            request.on_step()
+            try:
+                observation, _, terminated, truncated, info = self._limits.step_functions[row](action)
+            except Exception as error:
+                raise self._raised(row, "step (replayed after a resume)", error) from error
+            seen.append(observation)
+        out.is_first[row] = False
+        self._limits.begin(row, self._num_steps - len(replayed))
+        if terminated or truncated or len(replayed) >= self._limits.limits[row]:
+            self._ended_rows.append(row)
+        if isinstance(out, FirstRows) and out.history is not None:
+            for age in range(1, self._num_frames):
+                self._writer.write_history(age, [seen[-1 - age]], [row], out.history)
+        return observation, info
+
+    def _raised(self, row: int, what: str, error: Exception) -> WorkerError:
+        return WorkerError(
+            f"{self._spec.env_id}, row {self._row_ids[row]}, {what} {self._num_steps}: {type(error).__name__}: {error}"
+        )

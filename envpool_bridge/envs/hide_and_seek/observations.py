@@ -1,0 +1,146 @@
+"""What agents observe: the whole state beside masks of what they see of it, which networks apply."""
+
+import numpy as np
+from gymnasium import spaces
+
+from envpool_bridge.envs.hide_and_seek.game import Game
+from envpool_bridge.envs.hide_and_seek.locks import Locks
+from envpool_bridge.envs.hide_and_seek.scene import Scene
+from envpool_bridge.envs.hide_and_seek.vision import Sight
+
+AGENT_FEATURES = 10  # position 4, velocity 4, whether it hides, progress of the preparation phase
+_POSE = 9  # x, y, z, cos and sin of the turn, velocity 4
+_SELF, _AGENTS, _BOXES, _RAMPS, _LIDAR = "observation_self", "agent_qpos_qvel", "box_obs", "ramp_obs", "lidar"
+_MASK = "_mask"
+
+
+def box_features(game: Game) -> int:
+    """Numbers of a box: pose 9, size 3 if observed, locked by you, your team, anybody."""
+    return _POSE + 3 * game.observes_sizes + 3
+
+
+def ramp_features(game: Game) -> int:
+    """Numbers of a ramp: pose 9, zeros in place of a size, locks if ramps have any."""
+    return _POSE + 3 * game.observes_sizes + 3 * game.locks_ramps
+
+
+def observation_space(game: Game) -> spaces.Dict:
+    """Of each agent; a set of none (no other agents, boxes or ramps) is left out."""
+    sets = {
+        _AGENTS: (game.seats - 1, AGENT_FEATURES),
+        _BOXES: (game.boxes[1], box_features(game)),
+        _RAMPS: (game.ramps, ramp_features(game)),
+    }
+    shown: dict[str, spaces.Space] = {_SELF: _unbounded((AGENT_FEATURES,)), _LIDAR: _unbounded((game.lidar_rays,))}
+    for name, shape in sets.items():
+        if shape[0]:
+            shown[name] = _unbounded(shape)
+            shown[name + _MASK] = spaces.MultiBinary(shape[0])
+    return spaces.Dict(shown)
+
+
+def state_space(game: Game) -> spaces.Box:
+    """Of the global state."""
+    per_thing = (_POSE + 3 + 2, _POSE + 2)
+    return _unbounded((1 + game.seats * AGENT_FEATURES + game.boxes[1] * per_thing[0] + game.ramps * per_thing[1],))
+
+
+def _unbounded(shape: tuple[int, ...]) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, shape, np.float32)
+
+
+class Observer:
+    """Writes the observations of a scene's agents."""
+
+    def __init__(self, game: Game, scene: Scene, locks: Locks) -> None:
+        """Of an episode."""
+        self._game, self._scene, self._locks = game, scene, locks
+        agents = np.arange(scene.num_agents)
+        # An agent lists the others backwards from itself.
+        self._others = (agents[:, None] - np.arange(1, scene.num_agents)) % scene.num_agents
+        self._agents_by_row = agents[:, None]
+        self._is_hider = (agents < scene.num_hiders).astype(np.float32)
+
+    def observe(self, sight: Sight, progress: float) -> dict[str, np.ndarray]:
+        """[A, ...] of each leaf of `observation_space`.
+
+        Args:
+            sight: of now.
+            progress: of the preparation phase, in [0, 1].
+        """
+        game, scene, boxes = self._game, self._scene, self._scene.num_boxes
+        features, poses = self._agent_features(progress), self._poses()
+        shown = {_SELF: features, _LIDAR: sight.lidar.astype(np.float32)}
+        locks = self._locks.seen_by_agents()
+        if game.seats > 1:
+            rows = self._agents_by_row, self._others
+            self._show(shown, _AGENTS, game.seats - 1, [features[self._others]], sight.agents[rows])
+        if game.boxes[1]:
+            sizes = [scene.box_sizes] if game.observes_sizes else []
+            parts = [poses[:boxes], *sizes, locks[:, :boxes]]
+            self._show(shown, _BOXES, game.boxes[1], parts, sight.things[:, :boxes])
+        if game.ramps:
+            pad = [np.zeros((game.ramps, 3))] if game.observes_sizes else []
+            parts = [poses[boxes:], *pad, *([locks[:, boxes:]] if game.locks_ramps else [])]
+            self._show(shown, _RAMPS, game.ramps, parts, sight.things[:, boxes:])
+        return shown
+
+    def state(self, progress: float) -> np.ndarray:
+        """[S] float32, everything: progress, agents (10 each), boxes (pose 9, size 3, locked, by seekers), ramps (9, 2).
+
+        Agents and boxes that are not there are zeros.
+        """
+        game, scene, boxes = self._game, self._scene, self._scene.num_boxes
+        locked = self._locks.locked
+        locks = np.stack([locked, locked & (self._locks.locker >= scene.num_hiders)], axis=1)
+        poses = self._poses()
+        of_boxes = np.concatenate([poses[:boxes], scene.box_sizes, locks[:boxes]], axis=1)
+        of_ramps = np.concatenate([poses[boxes:], locks[boxes:]], axis=1)
+        parts = [
+            np.array([progress]),
+            _padded(self._agent_features(progress), game.seats),
+            _padded(of_boxes, game.boxes[1]),
+            of_ramps.reshape(-1),
+        ]
+        return np.concatenate(parts, dtype=np.float32)
+
+    def _agent_features(self, progress: float) -> np.ndarray:
+        """[A, 10] float32."""
+        scene = self._scene
+        features = np.empty((scene.num_agents, AGENT_FEATURES), np.float32)
+        features[:, :4] = scene.position[: scene.num_agents]
+        features[:, 4:8] = scene.velocity[: scene.num_agents]
+        features[:, 8] = self._is_hider
+        features[:, 9] = progress
+        return features
+
+    def _poses(self) -> np.ndarray:
+        """[M, 9] of things."""
+        scene, agents = self._scene, self._scene.num_agents
+        poses = np.empty((scene.num_things, _POSE))
+        poses[:, :3] = scene.position[agents:, :3]
+        poses[:, 3] = np.cos(scene.position[agents:, 3])
+        poses[:, 4] = np.sin(scene.position[agents:, 3])
+        poses[:, 5:] = scene.velocity[agents:]
+        return poses
+
+    def _show(
+        self, shown: dict[str, np.ndarray], name: str, most: int, parts: list[np.ndarray], visible: np.ndarray
+    ) -> None:
+        """Joins [A, K, F] or [K, F] features and masks [A, K]; what is missing up to `most` is zero."""
+        agents, count = visible.shape
+        features = np.zeros((agents, most, sum(part.shape[-1] for part in parts)), np.float32)
+        mask = np.zeros((agents, most), np.int8)
+        at = 0
+        for part in parts:
+            features[:, :count, at : at + part.shape[-1]] = part
+            at += part.shape[-1]
+        mask[:, :count] = visible
+        shown[name], shown[name + _MASK] = features, mask
+
+
+def _padded(rows: np.ndarray, most: int) -> np.ndarray:
+    """[K, F] as [most * F], zeros at the end."""
+    flat = np.zeros(most * rows.shape[1])
+    flat[: rows.size] = rows.reshape(-1)
+    return flat

@@ -1,0 +1,186 @@
+"""A layout as a MuJoCo model: what is where in its arrays, and its physics, 15 substeps of 5 ms a step."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.envs.hide_and_seek.game import CELL
+from envpool_bridge.envs.hide_and_seek.layout import AGENT_SIZE, RAMP_SIZE, Layout
+from envpool_bridge.envs.hide_and_seek.mujoco import mujoco
+from envpool_bridge.envs.hide_and_seek.walls import Wall
+
+SUBSTEPS, SUBSTEP_SECONDS = 15, 0.005
+MAX_CONTROL = 0.9  # of a motor, whose gear is 100: 90 N, 90 Nm
+WALL_HALF_THICKNESS = 0.05
+INNER_WALL_HALF_HEIGHT, OUTER_WALL_HALF_HEIGHT = 0.25, 2.0
+HIDER_COLOUR, SEEKER_COLOUR = "0.2 0.45 0.95 1", "0.9 0.2 0.2 1"
+# What lies still costs nothing until something touches it: half of the time of physics. Older versions have no such flag.
+_SLEEP = int(getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0))
+_JOINTS = 4  # of an agent or thing: x, y, z, turn about z
+
+# The Jacobian is dense however many joints there are. With a sparse one, which MuJoCo takes by itself from 60 degrees of freedom
+# on, the solver of MuJoCo 4.0.0 at times diverges, and an agent between two boxes leaves the world with 500 m/s.
+_HEAD = """<mujoco model="hide-and-seek">
+<compiler angle="radian"/>
+<option timestep="{timestep}" integrator="Euler" solver="Newton" cone="pyramidal" iterations="100" gravity="0 0 -50" \
+jacobian="dense"/>
+<visual><headlight ambient="0.5 0.5 0.5" diffuse="0.4 0.4 0.4" specular="0 0 0"/><global offwidth="1024" offheight="1024"/></visual>
+<asset><mesh name="ramp" vertex="-.25 -.25 -.25  .25 -.25 -.25  -.25 -.25 .25  .25 -.25 .25  -.25 .25 -.25  .25 .25 -.25"/></asset>
+<worldbody>
+<body name="floor"><geom name="floor" type="plane" pos="{middle} {middle} 0" size="{middle} {middle} 1" condim="3" friction="0.2" \
+rgba="0.85 0.85 0.85 1"/></body>
+"""
+_AGENT = """<body name="agent{i}" pos=".15 .15 .15">
+<joint name="agent{i}:x" type="slide" axis="1 0 0" damping="10"/><joint name="agent{i}:y" type="slide" axis="0 1 0" damping="10"/>
+<joint name="agent{i}:z" type="slide" axis="0 0 1" damping="1"/><joint name="agent{i}:turn" type="hinge" axis="0 0 1" damping="10"/>
+<geom name="agent{i}" type="sphere" size=".15" mass="1" friction=".01" rgba="{colour}"/>
+<geom name="agent{i}:left" type="sphere" size=".05" pos="-.13 -.075 -.05" mass="0" friction=".01" rgba="{colour}"/>
+<geom name="agent{i}:right" type="sphere" size=".05" pos=".13 -.075 -.05" mass="0" friction=".01" rgba="{colour}"/>
+</body>
+"""
+_THING = """<body name="{name}" pos="{x} {y} {z}">
+<joint name="{name}:x" type="slide" axis="1 0 0" damping="{damping}"/><joint name="{name}:y" type="slide" axis="0 1 0" \
+damping="{damping}"/><joint name="{name}:z" type="slide" axis="0 0 1" damping="{damping}"/>
+<joint name="{name}:turn" type="hinge" axis="0 0 1" damping="{damping}"/>
+<geom name="{name}" {shape} mass="1" friction="{friction}" condim="3" rgba="{colour}"/>
+</body>
+"""
+_WALL = """<body name="wall{i}" pos="{x} {y} {z}"><geom name="wall{i}" type="box" size="{half_x} {half_y} {z}" group="1" \
+friction="{friction}" rgba="0 1 0 {alpha}"/></body>
+"""
+_MOTOR = '<motor name="{name}" joint="{name}" gear="100" ctrllimited="true" ctrlrange="-{limit} {limit}"/>\n'
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """A compiled layout. Agents come first, then boxes, then ramps: N of them, of which the M after the agents are things.
+
+    Attributes:
+        model: of MuJoCo.
+        data: its state.
+        num_agents: A.
+        num_hiders: the first of the agents.
+        num_boxes: the first of the things.
+        num_ramps: the other things.
+        box_sizes: [boxes, 3] metres, unturned.
+        half_sizes: [M, 3] metres, of the cuboids that distances to things are measured to.
+        bodies: [N] ids.
+        geoms: [N] ids of what rays are aimed at.
+        position: [N, 4] x, y, z (metres, of the lower left corner before turning), turn (radians); a view of the state.
+        velocity: [N, 4] of the same per second; a view of the state.
+        offsets: [N, 3] from that corner to the centre.
+        motors: [A, 3] forces along x and y and the torque, in [-0.9, 0.9]; a view of the controls.
+    """
+
+    model: Any
+    data: Any
+    num_agents: int
+    num_hiders: int
+    num_boxes: int
+    num_ramps: int
+    box_sizes: np.ndarray
+    half_sizes: np.ndarray
+    bodies: np.ndarray
+    geoms: np.ndarray
+    position: np.ndarray
+    velocity: np.ndarray
+    offsets: np.ndarray
+    motors: np.ndarray
+
+    @property
+    def num_things(self) -> int:
+        """M, boxes and ramps."""
+        return self.num_boxes + self.num_ramps
+
+    def advance(self) -> bool:
+        """Physics of one step, and where everything is after it; False if it blew up and the state is worth nothing."""
+        began = self.data.time
+        mujoco.mj_step(self.model, self.data, SUBSTEPS)
+        mujoco.mj_kinematics(self.model, self.data)
+        # MuJoCo begins again at time 0 when it meets bad numbers.
+        return self.data.time > began + (SUBSTEPS - 0.5) * SUBSTEP_SECONDS
+
+    def centres(self) -> np.ndarray:
+        """[N, 3] metres."""
+        return self.position[:, :3] + self.offsets
+
+
+def make_scene(layout: Layout, floor_size: float, wall_friction: float) -> Scene:
+    """Compiles a layout.
+
+    Args:
+        layout: where everything is.
+        floor_size: metres along a side; things outside still stand on it.
+        wall_friction: of all walls.
+    """
+    model = mujoco.MjModel.from_xml_string(scene_xml(layout, floor_size, wall_friction))
+    model.opt.enableflags |= _SLEEP
+    data = mujoco.MjData(model)
+    agents, boxes, ramps = layout.num_agents, len(layout.boxes), len(layout.ramps)
+    half_sizes = np.concatenate([layout.box_sizes / 2, np.full((ramps, 3), RAMP_SIZE / 2)])
+    offsets = np.concatenate([np.full((agents, 3), AGENT_SIZE / 2), half_sizes])
+    count = agents + boxes + ramps
+    bodies = np.arange(model.nbody - count, model.nbody)
+    position, velocity = data.qpos.reshape(count, _JOINTS), data.qvel.reshape(count, _JOINTS)
+    position[:, :2] = np.concatenate([layout.agents, layout.boxes, layout.ramps])
+    mujoco.mj_forward(model, data)
+    return Scene(
+        model=model,
+        data=data,
+        num_agents=agents,
+        num_hiders=layout.num_hiders,
+        num_boxes=boxes,
+        num_ramps=ramps,
+        box_sizes=layout.box_sizes,
+        half_sizes=half_sizes,
+        bodies=bodies,
+        geoms=model.body_geomadr[bodies],
+        position=position,
+        velocity=velocity,
+        offsets=offsets,
+        motors=data.ctrl.reshape(agents, 3),
+    )
+
+
+def scene_xml(layout: Layout, floor_size: float, wall_friction: float) -> str:
+    """The model as MJCF; see `make_scene`."""
+    parts = [_HEAD.format(timestep=SUBSTEP_SECONDS, middle=floor_size / 2)]
+    parts += [_wall_xml(number, wall, wall_friction) for number, wall in enumerate(layout.walls)]
+    for number in range(layout.num_agents):
+        colour = HIDER_COLOUR if number < layout.num_hiders else SEEKER_COLOUR
+        parts.append(_AGENT.format(i=number, colour=colour))
+    for number, size in enumerate(layout.box_sizes):
+        parts.append(_box_xml(number, size))
+    for number in range(len(layout.ramps)):
+        half = RAMP_SIZE / 2
+        names = {"name": f"ramp{number}", "x": half, "y": half, "z": half, "colour": "0.95 0.75 0.2 1"}
+        parts.append(_THING.format(**names, damping=0.1, friction=0.01, shape='type="mesh" mesh="ramp"'))
+    parts.append("</worldbody>\n<actuator>\n")
+    for number in range(layout.num_agents):
+        parts += [_MOTOR.format(name=f"agent{number}:{joint}", limit=MAX_CONTROL) for joint in ("x", "y", "turn")]
+    parts.append("</actuator>\n<equality>\n")
+    welds = (f'<weld name="grip{i}" body1="agent{i}" body2="floor" active="false"/>' for i in range(layout.num_agents))
+    return "".join([*parts, *welds, "</equality>\n</mujoco>\n"])
+
+
+def _box_xml(number: int, size: np.ndarray) -> str:
+    x, y, z = (float(extent) / 2 for extent in size)
+    names = {"name": f"box{number}", "x": x, "y": y, "z": z, "colour": "0.75 0.6 0.45 1"}
+    return _THING.format(**names, damping=0.01, friction=0.2, shape=f'type="box" size="{x} {y} {z}"')
+
+
+def _wall_xml(number: int, wall: Wall, friction: float) -> str:
+    x, y = ((a + b + 1) / 2 * CELL for a, b in zip(wall.start, wall.end, strict=True))
+    half_length = wall.length * CELL / 2 - WALL_HALF_THICKNESS
+    halves = (WALL_HALF_THICKNESS, half_length) if wall.axis else (half_length, WALL_HALF_THICKNESS)
+    return _WALL.format(
+        i=number,
+        x=x,
+        y=y,
+        z=OUTER_WALL_HALF_HEIGHT if wall.outer else INNER_WALL_HALF_HEIGHT,
+        half_x=halves[0],
+        half_y=halves[1],
+        friction=friction,
+        alpha=0.1 if wall.outer else 1,  # rays pass through what is not drawn at all
+    )

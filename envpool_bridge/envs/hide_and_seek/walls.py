@@ -1,0 +1,139 @@
+"""Walls between the cells of a grid: rooms drawn at random, or one quadrant, with doors."""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from envpool_bridge.envs.hide_and_seek.game import Base, RandomWalls
+
+Cell = tuple[int, int]
+_WALL_TRIES, _ROOM_TRIES = 10, 10
+
+
+class Wall(NamedTuple):
+    """From one cell to another, both included, along x or along y; an outer wall is 4 m high instead of 0.5 m."""
+
+    start: Cell
+    end: Cell
+    outer: bool = False
+
+    @property
+    def axis(self) -> int:
+        """0 along x, 1 along y."""
+        return int(self.start[0] == self.end[0])
+
+    @property
+    def length(self) -> int:
+        """Cells from the first to the last."""
+        return self.end[self.axis] - self.start[self.axis]
+
+
+class _Line:
+    """A wall before it has doors, and where others leave it, by the side (-1: towards 0, 1) on which they do."""
+
+    def __init__(self, wall: Wall) -> None:
+        self.wall = wall
+        self.junctions = {-1: [0, wall.length], 1: [0, wall.length]}
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """Parts between neighbouring junctions of both sides."""
+        places = sorted({*self.junctions[-1], *self.junctions[1]})
+        return list(itertools.pairwise(places))
+
+
+def outer_walls(cells: int) -> list[Wall]:
+    """The four around a floor of [cells, cells]."""
+    last = cells - 1
+    ends = [((0, 0), (0, last)), ((0, 0), (last, 0)), ((last, 0), (last, last)), ((0, last), (last, last))]
+    return [Wall(start, end, outer=True) for start, end in ends]
+
+
+def quadrant_walls(game: Base, rng: np.random.Generator) -> list[Wall]:
+    """Outer walls and those of the quadrant of large x and small y, of which one or both have a door."""
+    middle, last = game.cells // 2, game.cells - 1
+    inner = [Wall((middle, 0), (middle, middle)), Wall((middle, middle), (last, middle))]
+    has_door = [True, True]
+    if rng.random() < game.one_door:
+        has_door[rng.integers(2)] = False
+    pieces = outer_walls(game.cells)
+    for wall, opens in zip(inner, has_door, strict=True):
+        pieces += _with_door(_Line(wall), game.door_size, rng) if opens else [wall]
+    return pieces
+
+
+def random_walls(game: RandomWalls, rng: np.random.Generator) -> list[Wall] | None:
+    """Walls of 1 to `rooms` rooms, a door in each inner one; None if no room for so many was found."""
+    rooms = int(rng.integers(1, game.rooms + 1)) if game.random_rooms else game.rooms
+    for _ in range(_ROOM_TRIES):
+        lines = [_Line(wall) for wall in outer_walls(game.cells)]
+        if all(_add_wall(lines, game.min_room_size, rng) for _ in range(rooms - 1)):
+            break
+    else:
+        return None
+    pieces = [wall for line in lines[4:] for wall in _with_door(line, game.door_size, rng)]
+    return (outer_walls(game.cells) if rng.random() < game.outside_walls else []) + pieces
+
+
+def _add_wall(lines: list[_Line], min_room_size: int, rng: np.random.Generator) -> bool:
+    """Adds a wall from a random one to a parallel one; says whether there was any."""
+    for _ in range(_WALL_TRIES):
+        first = lines[rng.integers(len(lines))]
+        proposals = []
+        for second in lines:
+            if second is first or second.wall.axis != first.wall.axis or first.wall.length < 2:
+                continue
+            offset = int(rng.integers(1, first.wall.length))
+            wall = _between(first, second, offset, min_room_size)
+            if wall is not None and not any(_crosses(wall, line.wall) for line in lines):
+                proposals.append((wall, second, offset))
+        if proposals:
+            wall, second, offset = proposals[rng.integers(len(proposals))]
+            side = _side(first.wall, second.wall)
+            axis = first.wall.axis
+            first.junctions[side].append(offset)
+            second.junctions[-side].append(first.wall.start[axis] + offset - second.wall.start[axis])
+            lines.append(_Line(wall))
+            return True
+    return False
+
+
+def _between(first: _Line, second: _Line, offset: int, min_room_size: int) -> Wall | None:
+    """The wall from `first`, at `offset` from its start, across to `second`; None if it is not reached, or too near others."""
+    axis = first.wall.axis
+    place, side = first.wall.start[axis] + offset, _side(first.wall, second.wall)
+    if side == 0 or not second.wall.start[axis] <= place <= second.wall.end[axis]:
+        return None
+    if min(abs(offset - junction) for junction in first.junctions[side]) <= min_room_size:
+        return None
+    ends = sorted((first.wall.start[1 - axis], second.wall.start[1 - axis]))
+    start, end = ((place, across) if axis == 0 else (across, place) for across in ends)
+    return Wall(start, end)
+
+
+def _side(first: Wall, second: Wall) -> int:
+    """On which side of `first` the parallel wall `second` lies; 0 on neither."""
+    across = 1 - first.axis
+    return int(np.sign(second.start[across] - first.start[across]))
+
+
+def _crosses(a: Wall, b: Wall) -> bool:
+    """Whether two perpendicular walls cross; those that only touch do not."""
+    return all(a.start[k] < b.end[k] and b.start[k] < a.end[k] for k in (0, 1))
+
+
+def _with_door(line: _Line, door_size: int, rng: np.random.Generator) -> list[Wall]:
+    """The pieces that are left of a wall beside a door in one of its stretches; the wall itself if all are too short."""
+    wall = line.wall
+    wide_enough = [(low, high) for low, high in line.stretches() if high - low >= door_size + 1]
+    if not wide_enough:
+        return [wall]
+    low, high = wide_enough[rng.integers(len(wide_enough))]
+    first = low + int(rng.integers(1, high - low - door_size + 1))  # of the cells of the door
+    pieces = [(0, first - 1), (first + door_size, wall.length)]
+    return [Wall(_at(wall, start), _at(wall, end)) for start, end in pieces if end > start]
+
+
+def _at(wall: Wall, offset: int) -> Cell:
+    x, y = wall.start
+    return (x, y + offset) if wall.axis else (x + offset, y)

@@ -1,0 +1,1 @@
+"""Reading actions, and writing and validating observations."""

@@ -1,0 +1,92 @@
+"""Legal actions that an environment tells in its infos, as the part of the observation where agents look for them."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from envpool_bridge.envs.io.spaces import MASK
+from envpool_bridge.envs.io.validation import describe
+from envpool_bridge.errors import UserError
+
+
+class MaskFromInfo(gymnasium.Wrapper):
+    """Moves `info["action_mask"]` into the observation.
+
+    The observation becomes {"action_mask": [A] int8, "observation": what it was}; a Dict keeps its items and has one more. A is
+    the number of actions of a Discrete space, an array [A] of which the environment gives with every reset and step; of a
+    MultiDiscrete space it gives a tuple of such arrays, one for each choice as `MultiDiscrete.sample(mask)` takes them, which
+    are joined. 1 or True stands for a legal value.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        """Of an environment with discrete actions.
+
+        Raises:
+            UserError: actions of another kind, or observations that have an item of the mask's name.
+        """
+        super().__init__(env)
+        self._sizes = _num_values(env)
+        self._is_one_choice = isinstance(env.action_space, spaces.Discrete)
+        inner = env.observation_space
+        self._adds_item = isinstance(inner, spaces.Dict)
+        items = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"observation": inner}
+        if MASK in items:
+            raise UserError(f"{_name(env)}: observations have an item {MASK!r} of their own: set mask_from_info false")
+        self.observation_space = spaces.Dict({**items, MASK: spaces.MultiBinary(sum(self._sizes))})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """First observation of an episode, with its mask. Raises ValueError for a mask that is missing or none."""
+        return self._moved(*self.env.reset(seed=seed, options=options))
+
+    def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
+        """A step whose observation has the mask. Raises ValueError for a mask that is missing or none."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, info = self._moved(observation, info)
+        return observation, reward, terminated, truncated, info
+
+    def _moved(self, observation: Any, info: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        # An ordinary exception: whoever steps the environment adds its name, its row and the step.
+        if MASK not in info:
+            raise ValueError(f"expected info[{MASK!r}] after every reset and step, got infos {sorted(map(str, info))}")
+        given = info[MASK]
+        if self._is_one_choice:
+            mask = self._checked(given, 0, f"info[{MASK!r}]")
+        elif isinstance(given, tuple | list) and len(given) == len(self._sizes):
+            choices = [self._checked(part, place, f"info[{MASK!r}][{place}]") for place, part in enumerate(given)]
+            mask = np.concatenate(choices)
+        else:
+            expected = f"a tuple of {len(self._sizes)} arrays, one for each choice"
+            raise ValueError(f"expected info[{MASK!r}] to be {expected}, got {describe(given)}")
+        items = dict(observation) if self._adds_item else {"observation": observation}
+        items[MASK] = mask
+        return items, {name: value for name, value in info.items() if name != MASK}
+
+    def _checked(self, given: Any, place: int, name: str) -> np.ndarray:
+        """[number of values] int8 of one choice."""
+        mask, shape = np.asarray(given), (self._sizes[place],)
+        if mask.shape != shape or mask.dtype.kind not in "biu" or not ((mask == 0) | (mask == 1)).all():
+            shown = " ".join(str(mask).split())[:80]
+            raise ValueError(
+                f"expected {name} to be {shape[0]} zeros and ones (bools or integers), got {describe(mask)}: {shown}"
+            )
+        return mask.astype(np.int8)
+
+
+def _num_values(env: gymnasium.Env) -> list[int]:
+    """How many values each choice has."""
+    space = env.action_space
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    if isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1:
+        return [int(size) for size in space.nvec]
+    raise UserError(
+        f"{_name(env)}: mask_from_info needs Discrete actions, or MultiDiscrete ones of one axis, got {space}"
+    )
+
+
+def _name(env: gymnasium.Env) -> str:
+    return type(env.unwrapped).__name__ if env.spec is None else env.spec.id

@@ -1,0 +1,64 @@
+"""Agents that all see and do the same things: the rows of all of them are written and read at once, not agent by agent."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envpool_bridge.envs.io.action_reader import ActionReader
+from envpool_bridge.envs.io.observation_writer import ObservationWriter
+from envpool_bridge.envs.io.per_agent_rows import blank_observation
+from envpool_bridge.envs.io.validation import ValueCheck
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import Tree
+
+
+def are_alike(spec: EnvSpec) -> bool:
+    """Whether every agent has the spec of a row, so that nothing is padded."""
+    whole = (spec.observation, spec.action, spec.action_mask)
+    return all((agent.observation, agent.action, agent.action_mask) == whole for agent in spec.agents)
+
+
+class AlikeAgents:
+    """All R rows of several environments. Errors name rows; who the agent is, `AgentColumns` says.
+
+    What a step costs beside the environments grows with leaves times agents where each agent is written by itself; here it grows
+    with leaves.
+    """
+
+    def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool, clip_actions: bool) -> None:
+        """For a spec whose agents are alike (`are_alike`)."""
+        self._names = [agent.name for agent in spec.agents]
+        self._writer = ObservationWriter(spec, row_ids)
+        self._values = ValueCheck(spec, row_ids, check_range)
+        self._actions = ActionReader(spec.action, clip_actions)
+        self._blank = blank_observation(spec.agents[0])
+
+    def write(self, shown: Sequence[Mapping[str, Any]], out: Tree, step: int, strict: bool) -> None:
+        """Writes the observations, by name, of each environment.
+
+        Args:
+            shown: [E]; agents that are not there are absent.
+            out: [R, *stored_shape] a leaf.
+            step: for messages.
+            strict: see `ObservationWriter.write`.
+
+        Raises:
+            BadEnvOutputError: an observation has another form than the spec.
+        """
+        blank, names = self._blank, self._names
+        self._writer.write([one.get(name, blank) for one in shown for name in names], out, step, strict)
+
+    def verify(self, observation: Tree, step: int) -> None:
+        """Refuses bad values among [N, R, ...] observations, as `ValueCheck.verify`."""
+        self._values.verify(observation, None, step)
+
+    def read(self, action: Tree) -> list[dict[str, Any]]:
+        """Actions by name, of each environment, of [R, ...] actions."""
+        names, actions = self._names, self._actions.read(action)
+        count = len(names)
+        return [
+            dict(zip(names, actions[begin : begin + count], strict=True)) for begin in range(0, len(actions), count)
+        ]
+
+    def are_finite(self, action: Tree) -> bool:
+        """Whether every action is."""
+        return self._actions.first_not_finite(action) is None

@@ -1,0 +1,38 @@
+"""Numbers of the environments' infos, recorded with every step that tells them."""
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.envs.io import validation
+from envpool_bridge.envs.protocol import StepRows
+
+
+def write_infos(
+    env_id: str, row_ids: Sequence[int], step: int, infos: Sequence[Mapping[str, Any]], out: StepRows
+) -> None:
+    """Writes the fields that `out` has room for; what an environment does not tell stays NaN.
+
+    Args:
+        env_id: for the message.
+        row_ids: ids of the R rows.
+        step: for the message.
+        infos: one a row.
+        out: whose `infos` [R] each were prepared.
+
+    Raises:
+        BadEnvOutputError: a field is no number.
+    """
+    for name, target in out.infos.items():
+        for row, info in enumerate(infos):
+            value = info.get(name)
+            if value is None:
+                continue
+            if isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "fiub":
+                value = value.item()
+            if not isinstance(value, numbers.Real | np.bool_):
+                problem = f"expected a number, as its info field is recorded, got {validation.describe(value)}"
+                validation.refuse(env_id, row_ids[row], step, f"info[{name!r}]", problem)
+            target[row] = value

@@ -1,0 +1,178 @@
+"""Writes the observations of several environments into arrays; whatever has another form than the spec is refused."""
+
+import contextlib
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.envs.io import validation
+from envpool_bridge.spec.encoding import start_of
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, SpecTree
+from envpool_bridge.spec.tree import Path, Tree, is_dict, is_tuple, items, leaves, lookup, shown_path
+
+_ARRAY = frozenset({np.ndarray})
+_INTEGERS = frozenset({int, np.int64, np.int32})
+_SMALL_BYTES = 2048  # of an observation, up to which joining bytes (which copies once more) beats numpy's own joining
+_dtype_of, _shape_of = attrgetter("dtype"), attrgetter("shape")
+
+
+class ObservationWriter:
+    """Writes observations, each as an environment returned it, leaf by leaf."""
+
+    def __init__(self, spec: EnvSpec, row_ids: Sequence[int]) -> None:
+        """For rows of these ids."""
+        self._env_id, self._row_ids = spec.env_id, row_ids
+        self._spec = spec.observation
+        self._leaves = [(path, _LeafWriter(spec.env_id, row_ids, path, leaf)) for path, leaf in items(spec.observation)]
+        self._frames = [leaf.frames if isinstance(leaf, ArraySpec) else 1 for leaf in leaves(spec.observation)]
+        self._only = self._leaves[0][1] if isinstance(spec.observation, LeafSpec) else None
+
+    def write(self, observations: Sequence[Any], out: Tree, step: int, strict: bool) -> None:
+        """Writes one observation a row.
+
+        Args:
+            observations: one a row.
+            out: [R, *stored_shape] a leaf, contiguous.
+            step: for the message.
+            strict: whether to look at every type and shape; without, an array of another shape passes if it holds as many
+                elements of the right dtype, in the same order.
+
+        Raises:
+            BadEnvOutputError: an observation has another structure, type, shape or dtype, or does not fit the stored dtype.
+        """
+        if self._only is not None:
+            self._only.write(observations, out, step, strict)
+            return
+        if strict:
+            self._require_structure(observations, step)
+        for (path, writer), target in zip(self._leaves, leaves(out), strict=True):
+            writer.write(self._column(observations, path, step), target, step, strict)
+
+    def write_history(self, age: int, observations: Sequence[Any], rows: Sequence[int], history: Tree) -> None:
+        """Writes what some rows observed `age` steps before their newest observation, where agents see it.
+
+        Args:
+            age: from 1.
+            observations: one for each of `rows`.
+            rows: places, in [0, R).
+            history: [F-1, R, *stored_shape] for a leaf of F frames.
+        """
+        for (path, _), frames, target in zip(self._leaves, self._frames, leaves(history), strict=True):
+            if age < frames:
+                for row, observation in zip(rows, observations, strict=True):
+                    target[frames - 1 - age, row] = lookup(observation, path)
+
+    def _column(self, observations: Sequence[Any], path: Path, step: int) -> list[Any]:
+        try:
+            return [lookup(observation, path) for observation in observations]
+        except (KeyError, IndexError, TypeError):
+            self._require_structure(observations, step)
+            raise
+
+    def _require_structure(self, observations: Sequence[Any], step: int) -> None:
+        for row, observation in enumerate(observations):
+            problem = structure_problem(self._spec, observation, ())
+            if problem is not None:
+                path, text = problem
+                validation.refuse(self._env_id, self._row_ids[row], step, shown_path("observation", path), text)
+
+
+def structure_problem(spec: SpecTree, value: Any, path: Path) -> tuple[Path, str] | None:
+    """Where a value has another structure than its spec, and what was expected; None if it has not."""
+    if is_dict(spec):
+        if not isinstance(value, dict) or set(value) != set(spec):
+            got = f"a dict of {sorted(map(str, value))}" if isinstance(value, dict) else validation.describe(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            return path, f"expected a dict of {sorted(spec)}, got {got}"
+        children = [(key, spec[key], value[key]) for key in sorted(spec)]
+    elif is_tuple(spec):
+        if not isinstance(value, tuple) or len(value) != len(spec):  # pyright: ignore[reportUnknownArgumentType]
+            return path, f"expected a tuple of {len(spec)}, got {validation.describe(value)}"
+        children = [(number, child, value[number]) for number, child in enumerate(spec)]
+    else:
+        return None
+    problems = (structure_problem(child, item, (*path, key)) for key, child, item in children)
+    return next((problem for problem in problems if problem is not None), None)
+
+
+class _LeafWriter:
+    """Writes one leaf of R rows.
+
+    The usual case is done in C for all rows at once; what does not fit there is looked at row by row, for a message that
+    names the row.
+    """
+
+    def __init__(self, env_id: str, row_ids: Sequence[int], path: Path, spec: LeafSpec) -> None:
+        self._env_id, self._row_ids, self._field = env_id, row_ids, shown_path("observation", path)
+        self._spec = spec
+        self._form = validation.ObservationForm(spec)
+        self._num_rows, self._shape = len(row_ids), spec.stored_shape
+        self._dtype = np.dtype(spec.source_dtype)
+        self._joins = not isinstance(spec, DiscreteSpec) and len(self._shape) > 0
+        self._small = self._dtype.itemsize * int(np.prod(self._shape)) <= _SMALL_BYTES
+        # What the environments compute in 64 bits is joined in 64 bits, then stored in the dtype of the slot.
+        self._wide = spec.source_dtype != spec.dtype or not isinstance(spec, ArraySpec)
+        wide_shape = (self._num_rows, *self._shape) if self._wide and self._joins else (0,)
+        self._buffer = np.empty(wide_shape, self._dtype)
+
+    def write(self, observations: Sequence[Any], out: np.ndarray, step: int, strict: bool) -> None:
+        """As `ObservationWriter.write`, of one leaf."""
+        if not (self._joins and self._join(observations, self._buffer if self._wide else out, strict)):
+            self._write_one_by_one(observations, out, step)
+        elif self._wide:
+            self._store(out, step)
+
+    def _join(self, observations: Sequence[Any], target: np.ndarray, strict: bool) -> bool:
+        """Joins what has the usual form; False if something has not."""
+        num_rows = self._num_rows
+        try:
+            if [*map(_dtype_of, observations)].count(self._dtype) != num_rows:
+                return False
+            if strict:
+                if not _ARRAY.issuperset(map(type, observations)):
+                    return False
+                if [*map(_shape_of, observations)].count(self._shape) != num_rows:
+                    return False
+            if self._small:
+                target.data.cast("B")[:] = b"".join(observations)
+            else:
+                np.concatenate(observations, out=target.reshape((-1, *self._shape[1:]), copy=False), casting="no")
+        except (AttributeError, BufferError, TypeError, ValueError):
+            return False
+        return True
+
+    def _store(self, out: np.ndarray, step: int) -> None:
+        joined, spec = self._buffer, self._spec
+        if not isinstance(spec, ArraySpec):
+            self._store_discrete(joined, out, step)
+            return
+        with np.errstate(over="ignore"):  # becomes infinite, which `verify` refuses
+            out[...] = joined
+        if joined.dtype.kind in "iu" and not np.array_equal(joined, out):
+            row = int(np.argwhere(joined != out)[0][0])
+            self._refuse(row, step, f"expected values that fit {out.dtype}, got {joined[row]}")
+
+    def _store_discrete(self, joined: np.ndarray, out: np.ndarray, step: int) -> None:
+        for row, value in enumerate(joined):
+            problem = self._form.problem(value)
+            if problem is not None:
+                self._refuse(row, step, problem)
+        np.subtract(joined, start_of(self._spec), out=out, casting="unsafe")
+
+    def _write_one_by_one(self, observations: Sequence[Any], out: np.ndarray, step: int) -> None:
+        spec = self._spec
+        if isinstance(spec, DiscreteSpec) and _INTEGERS.issuperset(map(type, observations)):
+            with contextlib.suppress(OverflowError):  # an int beyond 64 bits is refused below
+                values = np.asarray(observations, np.int64) - spec.start
+                if values.min() >= 0 and values.max() < spec.num_values:
+                    out[...] = values
+                    return
+        for row, observation in enumerate(observations):
+            problem = self._form.problem(observation)
+            if problem is not None:
+                self._refuse(row, step, problem)
+            out[row] = observation if isinstance(spec, ArraySpec) else observation - start_of(spec)
+
+    def _refuse(self, row: int, step: int, problem: str) -> None:
+        validation.refuse(self._env_id, self._row_ids[row], step, self._field, problem)

@@ -1,0 +1,98 @@
+"""One agent of several multi-agent environments: its rows, written and read in its own spec, padded where they are stored."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.envs.io.action_reader import ActionReader
+from envpool_bridge.envs.io.observation_writer import ObservationWriter
+from envpool_bridge.envs.io.validation import ValueCheck
+from envpool_bridge.spec.encoding import restored
+from envpool_bridge.spec.padding import cut
+from envpool_bridge.spec.specs import AgentSpec, ArraySpec, EnvSpec, zeros_of
+from envpool_bridge.spec.tree import Tree, items, map_leaves, take, unflatten, write
+
+
+class AgentColumns:
+    """Every `rows_per_env`-th row of R, those of one agent. Absent agents observe zeros (or the nearest legal values)."""
+
+    def __init__(
+        self, spec: EnvSpec, place: int, row_ids: Sequence[int], check_range: bool, clip_actions: bool
+    ) -> None:
+        """For the agent at this place of `spec.agents`; `row_ids` are those of all R rows."""
+        agent = spec.agents[place]
+        self.name = agent.name
+        self._agent = agent
+        self._columns = slice(place, None, spec.rows_per_env)
+        self._row_ids = list(row_ids)[self._columns]
+        own = EnvSpec(
+            f"{spec.env_id}, agent {agent.name}", agent.observation, agent.action, action_mask=agent.action_mask
+        )
+        self._writer = ObservationWriter(own, self._row_ids)
+        self._values = ValueCheck(own, self._row_ids, check_range)
+        self._actions = ActionReader(agent.action, clip_actions)
+        self._buffer = zeros_of(agent.observation, (len(self._row_ids),))
+        self._blank = blank_observation(agent)
+
+    def write(self, observations: Sequence[Any], out: Tree, step: int, strict: bool) -> None:
+        """Writes one observation an environment, None for an agent that is not there.
+
+        Args:
+            observations: [E].
+            out: [R, ...] a leaf, of the padded spec.
+            step: for the message.
+            strict: see `ObservationWriter.write`.
+
+        Raises:
+            BadEnvOutputError: an observation has another form than the agent's space.
+        """
+        shown = [self._blank if observation is None else observation for observation in observations]
+        self._writer.write(shown, self._buffer, step, strict)
+        write(cut(self._agent.observation, take(out, self._columns), 1), self._buffer)
+
+    def verify(self, observation: Tree, step: int) -> None:
+        """Refuses bad values among [N, R, ...] observations, as `ValueCheck.verify`."""
+        own = cut(self._agent.observation, take(observation, (slice(None), self._columns)), 2)
+        self._values.verify(map_leaves(np.ascontiguousarray, own), None, step)
+
+    def read(self, action: Tree) -> Sequence[Any]:
+        """One action an environment, as the agent's space has them, of [R, ...] actions of the padded spec."""
+        return self._actions.read(self._own_actions(action))
+
+    def replayed(self, actions: Tree) -> Sequence[Any]:
+        """One action a step, of the [N, ...] actions of one row."""
+        return self._actions.read(self._clamped(cut(self._agent.action, actions, 1)))
+
+    def first_not_finite(self, action: Tree) -> tuple[int, str] | None:
+        """(place of the environment, what it is) of the first action that is not finite."""
+        return self._actions.first_not_finite(self._own_actions(action))
+
+    def _own_actions(self, action: Tree) -> Tree:
+        return self._clamped(cut(self._agent.action, take(action, self._columns), 1))
+
+    def _clamped(self, own: Tree) -> Tree:
+        return map_leaves(_within, self._agent.action, own)
+
+
+def _within(leaf: Any, stored: np.ndarray) -> np.ndarray:
+    """Rows of absent agents may hold any choice of the padded spec: those beyond the agent's own are not read as actions."""
+    return (
+        stored
+        if isinstance(leaf, ArraySpec)
+        else np.minimum(stored, np.asarray(leaf.num_values).reshape(leaf.shape) - 1)
+    )
+
+
+def blank_observation(agent: AgentSpec) -> Tree:
+    """What an agent that is not there is written as: zeros where they are legal; every action is legal."""
+    blanks: list[np.ndarray] = []
+    for path, leaf in items(agent.observation):
+        zeros = np.zeros(leaf.stored_shape, leaf.dtype)
+        if isinstance(leaf, ArraySpec):
+            low, high = leaf.bound("low"), leaf.bound("high")
+            if low is not None or high is not None:
+                zeros = np.clip(zeros, low, high)
+        blanks.append(np.ones_like(zeros) if agent.action_mask and path == agent.action_mask else zeros)
+    blank = restored(agent.observation, unflatten(agent.observation, blanks))
+    return map_leaves(lambda leaf, value: value if leaf.stored_shape else value[()], agent.observation, blank)

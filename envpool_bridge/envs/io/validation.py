@@ -1,0 +1,231 @@
+"""Validation of what an environment returns, where it enters: nothing is cast, broadcast or let through silently.
+
+Checks are split by price: the form (type, shape, dtype) of everything at every step, the values (finite, in range) of many
+steps at once.
+"""
+
+import numbers
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from envpool_bridge.errors import BadEnvOutputError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, SpecTree
+from envpool_bridge.spec.tree import Tree, items, leaves, shown_path
+
+BOOLS = frozenset({bool, np.bool_})
+NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
+_LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
+
+
+class ObservationForm:
+    """Checks the form of single values of one leaf: type, shape, dtype, and the range of a discrete one."""
+
+    def __init__(self, spec: LeafSpec) -> None:
+        """For a leaf of this spec."""
+        self.spec = spec
+
+    def problem(self, observation: Any) -> str | None:
+        """What is wrong with one value; None if nothing."""
+        spec = self.spec
+        if isinstance(spec, DiscreteSpec):
+            if type(observation) is bool or not (
+                isinstance(observation, numbers.Integral) or _is_integer_scalar(observation)
+            ):
+                return f"expected an integer, got {describe(observation)}"
+            if not spec.start <= int(observation) < spec.start + spec.num_values:
+                return f"expected {spec.start} <= value < {spec.start + spec.num_values}, got {observation}"
+            return None
+        if not isinstance(observation, np.ndarray):
+            return f"expected a numpy array of shape {spec.stored_shape} and dtype {spec.source_dtype}, got {describe(observation)}"
+        if observation.shape != spec.stored_shape:
+            return f"expected shape {spec.stored_shape}, got {observation.shape}"
+        if observation.dtype != spec.source_dtype:
+            return f"expected dtype {spec.source_dtype}, got {observation.dtype}"
+        if isinstance(spec, MultiDiscreteSpec):
+            return _range_problem(spec, observation)
+        return None
+
+
+def _range_problem(spec: MultiDiscreteSpec, value: np.ndarray) -> str | None:
+    stored = value.astype(np.int64) - spec.starts
+    bad = np.argwhere((stored < 0) | (stored >= np.asarray(spec.num_values).reshape(spec.shape)))
+    if not len(bad):
+        return None
+    place = tuple(int(number) for number in bad[0])
+    start = int(spec.starts[place])
+    size = int(np.asarray(spec.num_values).reshape(spec.shape)[place])
+    return f"expected {start} <= value < {start + size} at {list(place)}, got {value[place]}"
+
+
+class ValueCheck:
+    """Checks the values of many steps at once: observations finite and in range, rewards finite, some action legal."""
+
+    def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool = True) -> None:
+        """For these rows; `check_range=False` accepts values outside the declared bounds."""
+        self._env_id, self._row_ids = spec.env_id, row_ids
+        found = list(items(spec.observation))
+        self._checks = [
+            (place, shown_path("observation", path), _LeafValueCheck(leaf, len(row_ids), check_range))
+            for place, (path, leaf) in enumerate(found)
+            if isinstance(leaf, ArraySpec)  # a discrete value is checked before it is stored
+        ]
+        mask = tuple(spec.action_mask)
+        self._mask = next((place for place, (path, _) in enumerate(found) if mask and path == mask), None)
+        self._mask_field = shown_path("observation", mask)
+        self._mask_groups = mask_groups(spec.action)
+
+    def verify(self, observation: Tree, reward: np.ndarray | None, newest_step: int) -> None:
+        """Refuses the first bad value.
+
+        Args:
+            observation: [N, R, *stored_shape] a leaf, of the steps `newest_step - N + 1` to `newest_step`.
+            reward: [N, R], or None.
+            newest_step: for the message.
+
+        Raises:
+            BadEnvOutputError: names the row, the step and the field.
+        """
+        arrays = leaves(observation)
+        found, field = None, ""
+        for place, name, check in self._checks:
+            found, field = check.first_bad(arrays[place]), name
+            if found is not None:
+                break
+        if found is None and self._mask is not None:
+            found, field = _illegal_mask(arrays[self._mask], self._mask_groups), self._mask_field
+        if found is None and reward is not None:
+            good = np.isfinite(reward)
+            if not good.all():
+                found, field = _first_bad(good, reward, f"a finite {reward.dtype}"), "reward"
+        if found is not None:
+            place, row, problem = found
+            refuse(self._env_id, self._row_ids[row], newest_step - len(arrays[0]) + 1 + place, field, problem)
+
+
+class _LeafValueCheck:
+    """Finiteness and range of one leaf."""
+
+    def __init__(self, spec: ArraySpec, num_rows: int, check_range: bool) -> None:
+        low, high = _checked_bounds(spec, check_range)
+        self._bounds = {"low": low, "high": high}
+        self._low, self._high = _for_rows(low, spec, num_rows), _for_rows(high, spec, num_rows)
+        self._check_finite = low is None and np.dtype(spec.dtype).kind == "f"
+
+    def first_bad(self, stored: np.ndarray) -> tuple[int, int, str] | None:
+        """(step, row, what is wrong) of the first bad value of [N, R, ...]."""
+        # Rows and elements as one axis, so that numpy's inner loop is long.
+        flat = stored.reshape(len(stored), -1)
+        if self._check_finite:
+            good = np.isfinite(flat)
+            if not good.all():
+                return _first_bad(good.reshape(stored.shape), stored, "a finite value")
+        for bound, compare, side, name in (
+            (self._low, np.greater_equal, "least", "low"),
+            (self._high, np.less_equal, "most", "high"),
+        ):
+            if bound is not None:
+                good = compare(flat, bound)
+                if not good.all():
+                    shown = _shown(self._bounds[name])
+                    return _first_bad(good.reshape(stored.shape), stored, f"at {side} {shown} (the space's {name})")
+        return None
+
+
+def mask_groups(action: SpecTree) -> tuple[int, ...]:
+    """How many values each choice of a discrete action has, in the order of its mask; () for other actions."""
+    if isinstance(action, DiscreteSpec):
+        return (action.num_values,)
+    return action.num_values if isinstance(action, MultiDiscreteSpec) else ()
+
+
+def _illegal_mask(mask: np.ndarray, groups: tuple[int, ...]) -> tuple[int, int, str] | None:
+    """(step, row, what is wrong) of the first mask [N, R, sum of groups] that leaves a choice without a legal value."""
+    begins = np.cumsum((0, *groups[:-1]))
+    legal = np.add.reduceat(mask != 0, begins, axis=-1)
+    if legal.all():
+        return None
+    place, row, choice = (int(number) for number in np.argwhere(legal == 0)[0])
+    return place, row, f"expected at least one legal value, got none for choice {choice} ({groups[choice]} values)"
+
+
+def _for_rows(bound: np.ndarray | None, spec: ArraySpec, num_rows: int) -> np.ndarray | None:
+    """A bound as it compares with [N, R * elements]."""
+    if bound is None or bound.ndim == 0:
+        return bound
+    return np.tile(np.broadcast_to(bound, spec.stored_shape).reshape(-1), num_rows)
+
+
+def _checked_bounds(spec: ArraySpec, check_range: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Bounds to compare with; (None, None) if every value of the dtype is legal, or only finiteness is asked for."""
+    low, high = (spec.bound("low"), spec.bound("high")) if check_range else (None, None)
+    if low is None and high is None:
+        return None, None
+    if np.dtype(spec.dtype).kind == "b":
+        return None, None  # every bool is legal
+    if np.dtype(spec.dtype).kind != "f":
+        limits = np.iinfo(spec.dtype)
+        return (
+            np.asarray(limits.min, spec.dtype) if low is None else low,
+            np.asarray(limits.max, spec.dtype) if high is None else high,
+        )
+    # The largest finite number in place of infinity: then the same comparisons refuse infinity, and NaN as always.
+    largest = np.finfo(spec.dtype).max
+    low = np.maximum(-largest if low is None else low, -largest)
+    high = np.minimum(largest if high is None else high, largest)
+    return np.asarray(low, spec.dtype), np.asarray(high, spec.dtype)
+
+
+def reward_error(reward: Any, dtype: str = "float32") -> str | None:
+    """What is wrong with a reward; None if it is a real number that is finite in `dtype`, as which it is stored."""
+    if isinstance(reward, bool | np.bool_) or not isinstance(reward, numbers.Real | np.floating | np.integer):
+        return f"expected a number, got {describe(reward)}"
+    try:
+        with np.errstate(over="ignore"):
+            finite = bool(np.isfinite(np.dtype(dtype).type(reward)))
+    except OverflowError:  # a Python int beyond all floats
+        finite = False
+    return None if finite else f"expected a finite {dtype}, got {str(reward)[:60]}"
+
+
+def are_plain_rewards(rewards: Sequence[Any], dtype: str = "float32") -> bool:
+    """Whether all are ordinary numbers that are finite in `dtype`: quick, and where it says no, `reward_error` says why."""
+    largest = _LARGEST[dtype]
+    return NUMBERS.issuperset(map(type, rewards)) and all(-largest <= reward <= largest for reward in rewards)
+
+
+def flag_error(flag: Any) -> str | None:
+    """What is wrong with `terminated` or `truncated`; None if it is a bool."""
+    return None if type(flag) in BOOLS else f"expected a bool, got {describe(flag)}"
+
+
+def refuse(env_id: str, row: int, step: int, field: str, problem: str) -> NoReturn:
+    """Raises the error for a bad field."""
+    raise BadEnvOutputError(
+        f"{env_id}, row {row}, step {step}: bad {field}: {problem}. "
+        f"Mend the environment, or declare what it really returns in its spaces"
+    )
+
+
+def describe(value: Any) -> str:
+    """A short description of a wrong value."""
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _is_integer_scalar(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "iu"
+
+
+def _first_bad(good: np.ndarray, stored: np.ndarray, expected: str) -> tuple[int, int, str]:
+    """(index of the step, row, what is wrong) of the first value that is not good."""
+    index, row, *place = (int(number) for number in np.argwhere(~good)[0])
+    at = f" at {place}" if place else ""
+    return index, row, f"expected {expected}{at}, got {stored[(index, row, *place)]}"
+
+
+def _shown(bound: np.ndarray | None) -> str:
+    return str(bound) if bound is None or bound.size <= 8 else f"bounds of shape {bound.shape}"

@@ -1,0 +1,334 @@
+"""Rows of multi-agent environments with PettingZoo's parallel API: a row is one agent of one environment."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from envpool_bridge.envs.io import validation
+from envpool_bridge.envs.io.homogeneous_agents import AlikeAgents, are_alike
+from envpool_bridge.envs.io.info_fields import write_infos
+from envpool_bridge.envs.io.per_agent_rows import AgentColumns
+from envpool_bridge.envs.multi_agent_spec import parallel_spec, with_state
+from envpool_bridge.envs.parallel_env import ParallelEnv
+from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
+from envpool_bridge.envs.seeding import EpisodeSeeds
+from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerError
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import Tree, leaves, take
+
+TeamReward = Literal["own", "sum", "mean"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelSource:
+    """Rows of `make_env()`, a PettingZoo parallel environment.
+
+    Attributes:
+        make_env: makes one environment; any callable that cloudpickle can send to workers.
+        env_id: name for messages; "" takes the class's.
+        team_reward: "own" gives every agent its reward; "sum" and "mean" give all of them that of the team.
+        global_state: whether the environment's `state()` is recorded for centralised critics, as the leaf "state".
+        check_range: whether observations must lie within the declared bounds.
+        clip_actions: whether continuous actions are clipped to the space's bounds.
+        info_fields: numbers in the agents' infos to record; see EnvSpec.
+    """
+
+    make_env: Callable[[], ParallelEnv]
+    env_id: str = ""
+    team_reward: TeamReward = "own"
+    global_state: bool = False
+    check_range: bool = True
+    clip_actions: bool = True
+    info_fields: tuple[str, ...] = ()
+
+    def spec(self) -> EnvSpec:
+        """What a row looks like; makes one environment and closes it."""
+        env = self.make_env()
+        try:
+            return self._spec(env)
+        finally:
+            env.close()
+
+    def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "ParallelRows":
+        """Rows of these ids, which are those of whole environments.
+
+        Raises:
+            UserError: the ids cut an environment in two.
+        """
+        first = self.make_env()
+        spec = self._spec(first)
+        count, remainder = divmod(len(row_ids), spec.rows_per_env)
+        if remainder or row_ids[0] % spec.rows_per_env:
+            raise UserError(
+                f"{spec.env_id} has {spec.rows_per_env} agents, each a row: expected rows of whole environments, got "
+                f"{len(row_ids)} from row {row_ids[0]}"
+            )
+        envs = [first, *(self.make_env() for _ in range(count - 1))]
+        return ParallelRows(envs, spec, row_ids, run_seed, keep_infos, self)
+
+    def _spec(self, env: ParallelEnv) -> EnvSpec:
+        spec = parallel_spec(env, self.env_id or type(env).__name__, self.global_state)
+        return dataclasses.replace(spec, info_fields=tuple(self.info_fields))
+
+
+class ParallelRows:
+    """Keeps the protocol `EnvRows`. An agent that is not there has `valid=False`; one that joins has `is_first=True`."""
+
+    def __init__(
+        self,
+        envs: Sequence[ParallelEnv],
+        spec: EnvSpec,
+        row_ids: Sequence[int],
+        run_seed: int | None,
+        keep_infos: bool,
+        source: ParallelSource,
+    ) -> None:
+        """Takes over `envs`."""
+        self._envs, self._spec, self._source = list(envs), spec, source
+        self.num_rows = len(row_ids)
+        self.infos: list[dict[str, Any]] = []
+        self._row_ids, self._keep_infos = list(row_ids), keep_infos
+        self._names = [agent.name for agent in spec.agents]
+        self._places = {name: place for place, name in enumerate(self._names)}
+        self._columns = [
+            AgentColumns(spec, place, row_ids, source.check_range, source.clip_actions)
+            for place in range(spec.rows_per_env)
+        ]
+        checks = source.check_range, source.clip_actions
+        self._alike = AlikeAgents(spec, self._row_ids, *checks) if are_alike(spec) else None
+        ids = [row // spec.rows_per_env for row in row_ids[:: spec.rows_per_env]]
+        self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, env_id) for env_id in ids]
+        self._episodes = [0] * len(envs)
+        self._present = np.zeros((len(envs), spec.rows_per_env), bool)  # agents whose newest observation is theirs
+        self._ended = [False] * len(envs)
+        self._num_steps = 0
+
+    def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
+        """Begins or replays episodes in all environments; see the protocol."""
+        shown: list[dict[str, Any]] = []
+        out.is_first[...] = True
+        for number in range(len(self._envs)):
+            if isinstance(request, GymnasiumReset):
+                seed = request.seeds[number * self._spec.rows_per_env]
+                observations = self._reset_env(number, seed, request.options)
+            else:
+                observations = self._replay(number, request, out)
+            shown.append(observations)
+            self._present[number] = [name in observations for name in self._names]
+            self._ended[number] = not self._envs[number].agents
+        self._write(shown, out.observation, strict=True)
+        self._verify_values(take(out.observation, None))
+        if isinstance(out, StepRows):
+            out.mark_reset()
+        if self._keep_infos:
+            self.infos = [{} for _ in range(self.num_rows)]
+
+    def step(self, action: Tree, out: StepRows) -> None:
+        """Steps every environment, or resets it if its episode ended at the step before; see the protocol."""
+        self._require_finite(action)
+        self._num_steps += 1
+        actions = self._read(action)
+        shown: list[dict[str, Any]] = []
+        infos: list[dict[str, Any]] = []
+        for number in range(len(self._envs)):
+            if self._ended[number]:
+                shown.append(self._autoreset(number, out))
+                infos += [{} for _ in self._names]
+            else:
+                observations, env_infos = self._step_env(number, actions[number], out)
+                shown.append(observations)
+                infos += [env_infos.get(name, {}) for name in self._names]
+        self._write(shown, out.observation, strict=self._num_steps % 16 == 1)
+        if self._keep_infos:
+            self.infos = infos
+        if out.infos:
+            write_infos(self._spec.env_id, self._row_ids, self._num_steps, infos, out)
+
+    def verify(self, observation: Tree, reward: np.ndarray) -> None:
+        """Refuses values of the last steps; see the protocol."""
+        self._verify_values(observation)
+        bad = np.argwhere(~np.isfinite(reward))
+        if len(bad):
+            index, row = (int(number) for number in bad[0])
+            step = self._num_steps - len(reward) + 1 + index
+            problem = f"expected a finite {reward.dtype}, got {reward[index, row]}"
+            validation.refuse(self._named(row), self._row_ids[row], step, "reward", problem)
+
+    def close(self) -> None:
+        """Closes the environments; idempotent."""
+        for env in self._envs:
+            env.close()
+        self._envs = []
+
+    def _step_env(self, number: int, actions: dict[str, Any], out: StepRows) -> tuple[dict[str, Any], dict[str, Any]]:
+        env, base = self._envs[number], number * self._spec.rows_per_env
+        living = list(env.agents)
+        everyone = living == self._names
+        try:
+            result = env.step(actions if everyone else {name: actions[name] for name in living})
+        except Exception as error:
+            raise self._raised(number, "step", error) from error
+        if not (isinstance(result, tuple) and len(result) == 5 and all(isinstance(part, dict) for part in result)):
+            expected = "expected five dicts by agent (observations, rewards, terminations, truncations, infos)"
+            validation.refuse(
+                self._spec.env_id,
+                base,
+                self._num_steps,
+                "step result",
+                f"{expected}, got {validation.describe(result)}",
+            )
+        observations, infos = result[0], result[4]
+        self._require_agents(number, living, result)
+        rows = [base + self._places[name] for name in living]
+        self._write_ends(rows, [[part[name] for name in living] for part in result[1:4]], out)
+        self._write_team_reward(rows, out)
+        for place, name in enumerate(() if everyone and env.agents == living else self._names):
+            row = base + place
+            if name not in living:
+                out.valid[row], out.reward[row] = False, 0.0
+                out.is_first[row] = name in env.agents  # joined
+            elif name not in env.agents and not (out.terminated[row] or out.truncated[row]):
+                out.truncated[row] = True  # left without a word: the episode was cut for it
+        self._present[number] = [name in observations for name in self._names]
+        self._ended[number] = not env.agents
+        return observations, infos
+
+    def _write_ends(self, rows: list[int], ends: list[list[Any]], out: StepRows) -> None:
+        """Writes rewards, terminations and truncations, one of each a row."""
+        flags = validation.BOOLS
+        rewards, terminated, truncated = ends
+        plain = flags.issuperset(map(type, terminated)) and flags.issuperset(map(type, truncated))
+        if not (plain and validation.are_plain_rewards(rewards, self._spec.reward_dtype)):
+            for row, reward, *flagged in zip(rows, rewards, terminated, truncated, strict=True):
+                self._require_ends(row, reward, *flagged)
+        if rows:
+            out.reward[rows], out.terminated[rows], out.truncated[rows] = rewards, terminated, truncated
+
+    def _require_ends(self, row: int, reward: Any, terminated: Any, truncated: Any) -> None:
+        problems = (
+            ("reward", validation.reward_error(reward, self._spec.reward_dtype)),
+            ("terminated", validation.flag_error(terminated)),
+            ("truncated", validation.flag_error(truncated)),
+        )
+        for field, problem in problems:
+            if problem is not None:
+                validation.refuse(self._named(row), self._row_ids[row], self._num_steps, field, problem)
+
+    def _write_team_reward(self, rows: list[int], out: StepRows) -> None:
+        if self._source.team_reward == "own" or not rows:
+            return
+        total = float(out.reward[rows].sum())
+        out.reward[rows] = total if self._source.team_reward == "sum" else total / len(rows)
+
+    def _require_agents(self, number: int, living: list[str], result: tuple[dict[str, Any], ...]) -> None:
+        expected = set(living)
+        if all(part.keys() == expected for part in result[:4]):
+            return
+        for field, part in zip(("observation", "reward", "terminated", "truncated"), result[:4], strict=True):
+            missing = [name for name in living if name not in part]
+            unknown = [name for name in part if name not in self._places]
+            if missing or unknown:
+                problem = f"expected one of each of {living}, got {sorted(map(str, part))}"
+                row = number * self._spec.rows_per_env
+                validation.refuse(self._spec.env_id, self._row_ids[row], self._num_steps, field, problem)
+
+    def _autoreset(self, number: int, out: StepRows) -> dict[str, Any]:
+        self._episodes[number] += 1
+        seed = None if self._seeds is None else self._seeds[number].seed(self._episodes[number])
+        observations = self._reset_env(number, seed, None)
+        base = number * self._spec.rows_per_env
+        rows = slice(base, base + self._spec.rows_per_env)
+        out.valid[rows], out.reward[rows] = False, 0.0
+        out.is_first[rows] = True
+        self._present[number] = [name in observations for name in self._names]
+        self._ended[number] = not self._envs[number].agents
+        return observations
+
+    def _reset_env(self, number: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
+        try:
+            observations, _ = self._envs[number].reset(seed=seed, options=options)
+        except Exception as error:
+            raise self._raised(number, "reset", error) from error
+        if not isinstance(observations, dict) or not self._envs[number].agents:
+            problem = f"expected observations by agent, of at least one, got {validation.describe(observations)}"
+            row = self._row_ids[number * self._spec.rows_per_env]
+            validation.refuse(self._spec.env_id, row, self._num_steps, "reset result", problem)
+        return observations
+
+    def _replay(self, number: int, request: EpisodeReset, out: FirstRows | StepRows) -> dict[str, Any]:
+        """Plays the environment's episode again up to where it was, if it is known for all its agents alike."""
+        if self._seeds is None:
+            raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
+        base = number * self._spec.rows_per_env
+        rows = range(base, base + self._spec.rows_per_env)
+        self._episodes[number] = max(request.episodes[row] for row in rows)
+        observations = self._reset_env(number, self._seeds[number].seed(self._episodes[number]), None)
+        actions = [request.actions[row] for row in rows]
+        lengths = {0 if action is None else len(leaves(action)[0]) for action in actions}
+        if len(lengths) != 1 or lengths == {0}:
+            return (
+                observations  # an agent that joined late has an episode of its own: this environment begins a new one
+            )
+        env = self._envs[number]
+        columns = [column.replayed(action) for column, action in zip(self._columns, actions, strict=True)]
+        for t in range(lengths.pop()):
+            request.on_step()
+            given = {name: columns[self._places[name]][t] for name in env.agents}
+            try:
+                observations = env.step(given)[0]
+            except Exception as error:
+                raise self._raised(number, "step (replayed after a resume)", error) from error
+        out.is_first[base : base + self._spec.rows_per_env] = False
+        return observations
+
+    def _read(self, action: Tree) -> list[dict[str, Any]]:
+        """The actions, by name, of each environment."""
+        if self._alike is not None:
+            return self._alike.read(action)
+        columns = [column.read(action) for column in self._columns]
+        return [dict(zip(self._names, one, strict=True)) for one in zip(*columns, strict=True)]
+
+    def _write(self, shown: list[dict[str, Any]], out: Tree, strict: bool) -> None:
+        if self._spec.critic_only:
+            shown = [with_state(env, names) for env, names in zip(self._envs, shown, strict=True)]
+        if self._alike is not None:
+            try:
+                self._alike.write(shown, out, self._num_steps, strict)
+                return
+            except BadEnvOutputError:
+                strict = True  # agent by agent, for a message that names the one at fault
+        for column in self._columns:
+            column.write([observations.get(column.name) for observations in shown], out, self._num_steps, strict)
+
+    def _verify_values(self, observation: Tree) -> None:
+        if self._alike is not None:
+            try:
+                self._alike.verify(observation, self._num_steps)
+                return
+            except BadEnvOutputError:
+                pass  # as above
+        for column in self._columns:
+            column.verify(observation, self._num_steps)
+
+    def _require_finite(self, action: Tree) -> None:
+        if self._alike is not None and self._alike.are_finite(action):
+            return
+        for place, column in enumerate(self._columns):
+            found = column.first_not_finite(action)
+            if found is not None and self._present[found[0], place]:
+                row = found[0] * self._spec.rows_per_env + place
+                raise WorkerError(
+                    f"{self._named(row)}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not "
+                    f"finite: {found[1]}; the parameters have probably diverged (lower the learning rate)"
+                )
+
+    def _named(self, row: int) -> str:
+        return f"{self._spec.env_id}, agent {self._names[row % self._spec.rows_per_env]}"
+
+    def _raised(self, number: int, what: str, error: Exception) -> WorkerError:
+        row = self._row_ids[number * self._spec.rows_per_env]
+        return WorkerError(
+            f"{self._spec.env_id}, rows from {row}, {what} {self._num_steps}: {type(error).__name__}: {error}"
+        )

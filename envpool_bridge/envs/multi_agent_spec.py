@@ -1,0 +1,81 @@
+"""What the agents of a parallel environment see and do, and the rows that all of them fit into."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from envpool_bridge.envs.io.spaces import spec_of_spaces
+from envpool_bridge.envs.parallel_env import ParallelEnv
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.padding import padded_spec
+from envpool_bridge.spec.specs import AgentSpec, EnvSpec
+
+STATE = "state"  # leaf of the observation that only a value may see
+
+
+def parallel_spec(env: ParallelEnv, env_id: str, global_state: bool) -> EnvSpec:
+    """The spec of a row: one agent of the environment.
+
+    Args:
+        env: any instance.
+        env_id: for messages.
+        global_state: whether observations carry the environment's `state()` as their leaf "state".
+
+    Raises:
+        UnsupportedSpaceError: a space cannot be stored, or the agents' spaces are too different to share rows.
+        UserError: the environment has no agents, or no global state that could be recorded.
+    """
+    if not env.possible_agents:
+        raise UserError(f"{env_id}: expected possible_agents to name every agent there may be, got none")
+    state = _state_space(env, env_id) if global_state else None
+    agents = tuple(_agent_spec(env, env_id, name, state) for name in env.possible_agents)
+    names = [agent.name for agent in agents]
+    masks = {agent.action_mask for agent in agents}
+    return EnvSpec(
+        env_id,
+        padded_spec("observation", names, [agent.observation for agent in agents]),
+        padded_spec("action", names, [agent.action for agent in agents]),
+        action_mask=masks.pop() if len(masks) == 1 else (),
+        agents=agents,
+        critic_only=(STATE,) if global_state else (),
+    )
+
+
+def with_state(env: ParallelEnv, observations: dict[str, Any]) -> dict[str, Any]:
+    """Observations by agent, each with the environment's global state beside it."""
+    state = np.asarray(env.state())  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+    return {name: _joined(observation, state) for name, observation in observations.items()}
+
+
+def _joined(observation: Any, state: np.ndarray) -> dict[str, Any]:
+    return (
+        {**observation, STATE: state} if isinstance(observation, dict) else {"observation": observation, STATE: state}
+    )
+
+
+def _agent_spec(env: ParallelEnv, env_id: str, name: str, state: gymnasium.Space | None) -> AgentSpec:
+    observed = env.observation_space(name)
+    if state is not None:
+        own = observed.spaces if isinstance(observed, spaces.Dict) else {"observation": observed}
+        if STATE in own:
+            raise UserError(f"{env_id}: agent {name} already observes an item {STATE!r}: use global_state false")
+        observed = spaces.Dict({**own, STATE: state})
+    spec = spec_of_spaces(observed, env.action_space(name), f"{env_id}, agent {name}", 1)
+    return AgentSpec(name, spec.observation, spec.action, spec.action_mask)
+
+
+def _state_space(env: ParallelEnv, env_id: str) -> gymnasium.Space:
+    """The environment's `state_space`, or the form of the state it shows after a reset."""
+    space = getattr(env, "state_space", None)
+    if isinstance(space, gymnasium.Space):
+        return space
+    if not callable(getattr(env, "state", None)):
+        raise UserError(f"{env_id} offers no global state (a method state()): use global_state false")
+    env.reset(seed=0)
+    try:
+        state = np.asarray(env.state())  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+    except NotImplementedError as error:  # as PettingZoo's base class has it
+        raise UserError(f"{env_id} offers no global state ({error}): use global_state false") from error
+    return spaces.Box(-np.inf, np.inf, state.shape, state.dtype.type)

@@ -1,0 +1,169 @@
+"""Environments of the EnvPool package (`pip install envpool`): C++ threads step all rows. No relation of our `EnvPool`.
+
+Its Python side seeds a pool when it is made, never at a reset: with seeds, a reset makes a new pool.
+"""
+
+import dataclasses
+import difflib
+import warnings
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.options import require_at_least
+from envpool_bridge.envs.vector_env import VectorSource
+from envpool_bridge.errors import UserError
+
+_SEEDS = 2**31  # it takes C's int
+_OURS = ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", "max_num_players")
+
+
+@dataclasses.dataclass(frozen=True)
+class NativeEnvPoolSource(VectorSource):
+    """Rows of one pool of the EnvPool package; made by `native_envpool_source`."""
+
+
+def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> NativeEnvPoolSource:
+    """Rows of an EnvPool task, with EnvPool's own defaults.
+
+    Args:
+        env_id: EnvPool's name of it, "Pong-v5" for instance.
+        kwargs: of `envpool.make`, "num_threads" among them; and "frame_stack", by which we stack frames, each stored once
+            (EnvPool's own "stack_num" is then 1).
+        check_range: as in VectorSource.
+
+    Raises:
+        UserError: no such task, arguments that it does not take, or the package is missing.
+    """
+    require_package("envpool", "envpool")
+    import envpool  # pyright: ignore[reportMissingImports]  optional
+
+    known = envpool.list_all_envs()
+    if env_id not in known:
+        close = difflib.get_close_matches(env_id, known, n=3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise UserError(f"unknown id {env_id!r} of suite 'envpool'{hint}")
+    ours = sorted(set(kwargs) & set(_OURS))
+    if ours:
+        raise UserError(
+            f"{env_id} of suite 'envpool': {', '.join(ours)} cannot be given: the number of rows and their seeds decide"
+        )
+    frame_stack = kwargs.get("frame_stack", 1)
+    require_at_least(1, frame_stack=frame_stack)
+    arguments = {name: value for name, value in kwargs.items() if name != "frame_stack"}
+    config = _config(env_id, arguments)
+    if frame_stack > 1 and "stack_num" in config:
+        arguments["stack_num"] = 1
+    # Where frames are stacked they are emulated; a physics engine's "frame_skip" is no frame.
+    action_repeat = int(config["frame_skip"]) if "stack_num" in config else 1
+    make = partial(_Pool, env_id, arguments, frame_stack > 1)
+    return NativeEnvPoolSource(make, env_id, action_repeat, check_range, frame_stack, seeds_rows=True)
+
+
+def _config(env_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    import envpool  # pyright: ignore[reportMissingImports]  optional
+
+    try:
+        spec = envpool.make_spec(env_id, **arguments)
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        raise UserError(f"{env_id} of suite 'envpool': bad kwargs {arguments}: {error}") from error
+    unknown = sorted(set(arguments) - set(spec._config_keys))
+    if unknown:
+        raise UserError(f"{env_id} of suite 'envpool': unknown options {unknown}: it has {sorted(spec._config_keys)}")
+    return dict(zip(spec._config_keys, spec._config_values, strict=True))
+
+
+class _Pool(VectorEnv):
+    """Keeps Gymnasium's interface: seeds at a reset, spaces of a single environment apart from those of all."""
+
+    def __init__(self, env_id: str, arguments: dict[str, Any], squeezes: bool, num_envs: int) -> None:
+        """Looks at the spaces; the pool itself is made at the first reset.
+
+        Args:
+            env_id: EnvPool's.
+            arguments: of `envpool.make`.
+            squeezes: whether to leave out the axis of a stack of one.
+            num_envs: rows.
+        """
+        import envpool  # pyright: ignore[reportMissingImports]  optional
+
+        self._make = partial(envpool.make, env_id, "gymnasium", num_envs=num_envs, **arguments)
+        self._pool: Any = None
+        spec = envpool.make_spec(env_id, num_envs=num_envs, **arguments)
+        observation_space, action_space = _spaces_of(spec, "gymnasium_observation_space", "gymnasium_action_space")
+        self.single_observation_space, self.single_action_space = _mended(observation_space), _mended(action_space)
+        shape = self.single_observation_space.shape
+        self._squeezes = squeezes and shape is not None and len(shape) == 3 and shape[0] == 1
+        if self._squeezes:
+            self.single_observation_space = _without_first_axis(self.single_observation_space)
+        self.num_envs = num_envs
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if options:
+            raise UserError(f"EnvPool takes no reset options: got {options}")
+        if seed is not None or self._pool is None:
+            self._pool = self._make(seed=self._seeds(seed))
+            _spaces_of(self._pool, "observation_space", "action_space")  # which it keeps
+        observation, infos = self._pool.reset()
+        return self._observation(observation), _known(infos)
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        observation, reward, terminated, truncated, infos = self._pool.step(actions)
+        return self._observation(observation), reward, terminated, truncated, _known(infos)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._pool = None  # which ends its threads
+
+    def _seeds(self, seed: int | list[int | None] | None) -> list[int]:
+        drawn = np.random.SeedSequence().generate_state(self.num_envs).tolist()
+        if seed is None:
+            each = drawn
+        elif isinstance(seed, int):
+            each = list(range(seed, seed + self.num_envs))
+        else:
+            each = [own if one is None else one for one, own in zip(seed, drawn, strict=True)]
+        return [one % _SEEDS for one in each]
+
+    def _observation(self, observation: Any) -> Any:
+        return observation[:, 0] if self._squeezes else observation
+
+
+def _spaces_of(maker: Any, *names: str) -> list[Any]:
+    """Spaces that EnvPool makes when they are first asked for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of bounds that Gymnasium narrows to the dtype EnvPool declares
+        return [getattr(maker, name) for name in names]
+
+
+def _known(infos: dict[str, Any]) -> dict[str, Any]:
+    """Infos without those that a task does not have ("players" of one-player games)."""
+    return {name: value for name, value in infos.items() if value is not None}
+
+
+def _mended(space: Any) -> gymnasium.Space:
+    """EnvPool writes "unbounded" as C++'s numeric limits, whose `min` of floats is the least positive number."""
+    if isinstance(space, dict):
+        space = spaces.Dict({name: _mended(child) for name, child in space.items()})
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _mended(child) for name, child in space.spaces.items()})
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        limits = np.finfo(space.dtype.name)
+        low = np.where((space.low == limits.tiny) | (space.low == limits.min), -np.inf, space.low)
+        high = np.where(space.high == limits.max, np.inf, space.high)
+        return spaces.Box(low.astype(space.dtype), high.astype(space.dtype), space.shape, space.dtype.type)
+    return space
+
+
+def _without_first_axis(space: gymnasium.Space) -> gymnasium.Space:
+    if not isinstance(space, spaces.Box):
+        return space
+    return spaces.Box(space.low[0], space.high[0], space.shape[1:], space.dtype.type)

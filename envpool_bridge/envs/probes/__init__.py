@@ -1,0 +1,1 @@
+"""Tiny environments whose optimal values are known, for tests."""

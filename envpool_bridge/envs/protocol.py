@@ -1,0 +1,187 @@
+"""The protocol between a worker and whatever steps its environments: fill the given rows.
+
+Episodes end as in Gymnasium's NEXT_STEP autoreset: after a step with `terminated` or `truncated`, the row's next step ignores
+its action, resets the environment and writes `valid=False`, reward 0 and `is_first=True`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from envpool_bridge.shm.slots import SlotViews
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import Tree, map_leaves, take
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepRows:
+    """Where one step of R rows is written: views into a trajectory slot at step t.
+
+    The flags arrive as most steps have them (see `prepare`), so that a step writes only those that differ.
+
+    Attributes:
+        observation: [R, *stored_shape] a leaf, the slot's `observation[t + 1]`.
+        is_first: [R] bool, the slot's `is_first[t + 1]`.
+        reward: [R], in the spec's `reward_dtype`.
+        terminated: [R] bool.
+        truncated: [R] bool.
+        valid: [R] bool.
+        infos: [R] float32 each, by name: the spec's `info_fields`.
+    """
+
+    observation: Tree
+    is_first: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray
+    infos: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict[str, np.ndarray])
+
+    def prepare(self) -> None:
+        """Sets the flags of an ordinary step; for all steps of a slot at once where the arrays are [T, R]."""
+        self.valid.fill(True)
+        self.is_first.fill(False)
+        self.terminated.fill(False)
+        self.truncated.fill(False)
+        for values in self.infos.values():
+            values.fill(np.nan)
+
+    def mark_reset(self) -> None:
+        """Sets flags and reward of a step that only resets, in every row."""
+        self.valid.fill(False)
+        self.is_first.fill(True)
+        self.terminated.fill(False)
+        self.truncated.fill(False)
+        self.reward.fill(0.0)
+
+
+def step_rows(slot: SlotViews, t: int | slice, columns: slice = slice(None)) -> StepRows:
+    """Where step `t` of some rows is written in a slot; of several steps if `t` is a slice (with start and stop)."""
+    after = slice(t.start + 1, t.stop + 1) if isinstance(t, slice) else t + 1
+    return StepRows(
+        observation=take(slot.observation, (after, columns)),
+        is_first=slot.is_first[after, columns],
+        reward=slot.reward[t, columns],
+        terminated=slot.terminated[t, columns],
+        truncated=slot.truncated[t, columns],
+        valid=slot.valid[t, columns],
+        infos={name: values[t, columns] for name, values in slot.infos.items()},
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FirstRows:
+    """Where the first observations of R rows are written.
+
+    Attributes:
+        observation: [R, *stored_shape] a leaf.
+        is_first: [R] bool.
+        history: [F-1, R, *stored_shape] for a leaf of F frames: what precedes the observation of a row that is replayed. None
+            if no leaf has several frames.
+    """
+
+    observation: Tree
+    is_first: np.ndarray
+    history: Tree = None
+
+    def begin_history(self) -> None:
+        """Repeats, as its history, the first observation of every row that begins an episode."""
+        if self.history is not None:
+            map_leaves(partial(_repeat_first, self.is_first), self.history, self.observation)
+
+
+def _repeat_first(is_first: np.ndarray, history: np.ndarray, observation: np.ndarray) -> None:
+    history[:, is_first] = observation[is_first]
+
+
+def first_rows(slot: SlotViews, columns: slice = slice(None)) -> FirstRows:
+    """Where the first observations of some rows are written in a slot."""
+    first = FirstRows(take(slot.observation, (0, columns)), slot.is_first[0, columns])
+    if len(slot.is_first_frames) == len(slot.is_first):
+        return first
+    steps = len(slot.is_first)
+    history = map_leaves(lambda frames: frames[: len(frames) - steps, columns], slot.frames)
+    return dataclasses.replace(first, history=history)
+
+
+@dataclasses.dataclass(frozen=True)
+class GymnasiumReset:
+    """A reset as `gymnasium.vector.VectorEnv.reset` means it: seeds as given, later episodes unseeded."""
+
+    seeds: tuple[int | None, ...]
+    options: dict[str, Any] | None = None
+
+
+def _report_nothing() -> None:
+    """Stands in for `EpisodeReset.on_step`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeReset:
+    """A reset of a run whose episodes each have their own seed, so that any of them can be replayed.
+
+    Attributes:
+        episodes: index of the episode each row is in.
+        actions: per row, [N, ...] actions a leaf to replay since that episode began, or None to begin it.
+        on_step: called before every step that is replayed.
+    """
+
+    episodes: tuple[int, ...]
+    actions: tuple[Tree | None, ...]
+    on_step: Callable[[], None] = dataclasses.field(default=_report_nothing, compare=False)
+
+
+ResetRequest = GymnasiumReset | EpisodeReset
+
+
+class EnvRows(Protocol):
+    """R rows that step together in one process."""
+
+    num_rows: int
+    infos: list[dict[str, Any]]
+    """Infos of the last reset or step, one a row; filled only when asked for."""
+
+    def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
+        """Begins (or replays) episodes in all rows and writes their observations; into StepRows as an invalid step.
+
+        Of FirstRows, the history of replayed rows is written too; that of the others is the caller's (`begin_history`).
+        """
+        ...
+
+    def step(self, action: Tree, out: StepRows) -> None:
+        """Steps every row with `action`, [R, ...] a leaf (stored form: zero-based int32 or float32).
+
+        Types, shapes and dtypes are checked here; values by `verify`.
+        """
+        ...
+
+    def verify(self, observation: Tree, reward: np.ndarray) -> None:
+        """Refuses values that are not finite or out of range: once for the last N steps, which costs a fraction of N checks.
+
+        Args:
+            observation: [N, R, *stored_shape] a leaf, that the last N steps wrote.
+            reward: [N, R], likewise.
+
+        Raises:
+            BadEnvOutputError: names the row, the step and the field.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes the environments; idempotent."""
+        ...
+
+
+class EnvSource(Protocol):
+    """Makes rows; picklable, so that workers can."""
+
+    def spec(self) -> EnvSpec:
+        """What a row looks like. Raises UserError for an unknown or unsupported environment."""
+        ...
+
+    def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
+        """Rows for these row ids. With `run_seed`, the seed of every episode follows from it, the row and the episode."""
+        ...

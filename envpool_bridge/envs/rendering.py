@@ -1,0 +1,169 @@
+"""Sources whose environments show what they draw: every frame of every episode, as it is played."""
+
+import dataclasses
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.io.validation import describe
+from envpool_bridge.envs.multi_agent_env import ParallelSource
+from envpool_bridge.envs.parallel_env import ParallelEnv
+from envpool_bridge.envs.protocol import EnvRows, EnvSource
+from envpool_bridge.errors import BadEnvOutputError, UserError
+from envpool_bridge.spec.specs import EnvSpec
+
+_FRAMES_PER_SECOND = 30.0  # of environments that do not say
+_MODE = "rgb_array"
+
+
+class Screen(Protocol):
+    """Whoever watches."""
+
+    def begin(self, frame: np.ndarray) -> None:
+        """The first frame of an episode, [H, W, 3] uint8; without a frame after it, nobody played that episode."""
+        ...
+
+    def show(self, frame: np.ndarray) -> None:
+        """The frame after a step, [H, W, 3] uint8."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class RenderingSource:
+    """Rows of environments that draw.
+
+    Attributes:
+        source: whose `make_env` takes the keyword `render_mode`.
+        screen: that frames are shown on.
+    """
+
+    source: GymnasiumSource | ParallelSource
+    screen: Screen
+
+    def spec(self) -> EnvSpec:
+        """As of `source`."""
+        return self.source.spec()
+
+    def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
+        """Rows of these ids, which are those of one environment: a screen shows one at a time."""
+        shown = dataclasses.replace(self.source, make_env=partial(_make_shown, self.source.make_env, self.screen))
+        return shown.make_rows(row_ids, run_seed, keep_infos)
+
+
+def rendering(source: EnvSource) -> tuple[GymnasiumSource | ParallelSource, float]:
+    """A source of the same environments that draw, and how many env steps a second look natural.
+
+    Two environments are made, the second of which draws a frame, so that what is refused is refused here.
+
+    Raises:
+        UserError: the source, the environment or this machine cannot draw.
+    """
+    one_by_one = isinstance(source, GymnasiumSource | ParallelSource)
+    name = getattr(source, "env_id", "") or type(source).__name__
+    if not one_by_one or not _takes_render_mode(source.make_env):
+        found = "a make_env that does not" if one_by_one else f"a {type(source).__name__}"
+        raise UserError(
+            f"{name} cannot be rendered: expected environments made one by one by a make_env that takes render_mode, which "
+            f"those of suites gymnasium, atari, minigrid, vizdoom, mpe and pettingzoo are, got {found}"
+        )
+    make_env = partial(source.make_env, render_mode=_MODE)  # pyright: ignore[reportCallIssue]
+    try:
+        _require_mode(source.make_env, name)
+        per_second = _frames_per_second(make_env, name) / getattr(source, "action_repeat", 1)
+    except (UserError, BadEnvOutputError) as error:
+        raise UserError(str(error)) from error
+    except Exception as error:  # whatever a graphics library raises where it does not find what it needs
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{name} cannot be rendered on this machine: {what[:300]}{_advice()}") from error
+    return dataclasses.replace(source, make_env=make_env), per_second
+
+
+def _takes_render_mode(make_env: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(make_env).bind(render_mode=_MODE)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _metadata(env: Any) -> dict[str, Any]:
+    return getattr(env, "metadata", None) or {}
+
+
+def _require_mode(make_env: Callable[[], Any], name: str) -> None:
+    env = make_env()
+    modes = _metadata(env).get("render_modes") or ()
+    env.close()
+    if _MODE not in modes:
+        raise UserError(f"{name} cannot be rendered: expected {_MODE!r} among its render_modes, got {sorted(modes)}")
+    mujoco, backend = sys.modules.get("gymnasium.envs.mujoco.mujoco_env"), os.environ.get("MUJOCO_GL")
+    if backend is not None and mujoco is not None and isinstance(getattr(env, "unwrapped", env), mujoco.MujocoEnv):
+        # Gymnasium's viewer prints a traceback of its own once it has failed.
+        importlib.import_module(f"mujoco.{backend}").GLContext(16, 16).free()
+
+
+def _frames_per_second(make_env: Callable[[], Any], name: str) -> float:
+    """What the environment declares, after it has drawn a frame."""
+    env = make_env()
+    try:
+        env.reset(seed=0)
+        _frame(env, name)
+        return float(_metadata(env).get("render_fps") or _FRAMES_PER_SECOND)
+    finally:
+        env.close()
+
+
+def _advice() -> str:
+    backend = os.environ.get("MUJOCO_GL")
+    if "mujoco" not in sys.modules or backend is None:
+        return ""
+    return (
+        f". MuJoCo draws with MUJOCO_GL={backend}: install its library (Debian: libegl1 for egl, libosmesa6 for osmesa), or set "
+        f"MUJOCO_GL to another of egl, osmesa and glfw"
+    )
+
+
+def _frame(env: Any, name: str) -> np.ndarray:
+    frame = env.render()
+    if isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8:
+        return frame
+    raise BadEnvOutputError(f"{name}: expected render() to give [height, width, 3] uint8, got {describe(frame)}")
+
+
+def _make_shown(make_env: Callable[[], Any], screen: Screen) -> "Shown":
+    return Shown(make_env(), screen)
+
+
+class Shown:
+    """An environment, Gymnasium's or PettingZoo's parallel, whose frames are shown at every reset and step."""
+
+    def __init__(self, env: gymnasium.Env | ParallelEnv, screen: Screen) -> None:
+        """Takes over `env`, which was made with render_mode="rgb_array"."""
+        self._env: Any = env
+        self._screen = screen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the environment."""
+        result = self._env.reset(*args, **kwargs)
+        self._screen.begin(self._drawn())
+        return result
+
+    def step(self, action: Any) -> Any:
+        """As of the environment."""
+        result = self._env.step(action)
+        self._screen.show(self._drawn())
+        return result
+
+    def _drawn(self) -> np.ndarray:
+        return _frame(self._env, type(self._env).__name__)

@@ -1,0 +1,162 @@
+"""Atari games as the field plays them. Source: Mnih et al. 2015; Machado et al. 2018 (arXiv:1709.06009), table 1."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.suites.atari_wrappers import EpisodeIsALife, SavedStart, SignReward, StickyActions
+from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.options import options_of, require_at_least
+from envpool_bridge.envs.suites.registry import register_atari, registered_with_prefix
+from envpool_bridge.errors import UserError
+
+_FRAMES_PER_SECOND = 60  # of the console; ALE declares half of them
+
+
+@dataclasses.dataclass(frozen=True)
+class AtariOptions:
+    """What a configuration may change of a game.
+
+    Attributes:
+        frame_skip: emulator frames per env step; the observation is the maximum of the last two.
+        screen_size: pixels of each side.
+        grayscale: one channel; False keeps three, [screen_size, screen_size, 3].
+        frame_stack: how many of the newest frames agents see, the oldest first; 1 does not stack.
+        noop_max: an episode begins with 1 to this many no-ops; 0 with none.
+        terminal_on_life_loss: end an episode with each life, and go on in the same game. Only for learning: evaluation plays
+            whole games.
+        clip_rewards: reduce rewards to their sign. Only for learning: evaluation counts the score.
+        repeat_action_probability: that a frame repeats the action before ("sticky actions"): 0.25 in Machado et al.
+        full_action_space: all 18 actions for every game.
+        max_frames: emulator frames after which a game is truncated; 108,000 are half an hour.
+        mode: of the game; None takes its default.
+        difficulty: of the game; None takes its default.
+    """
+
+    frame_skip: int = 4
+    screen_size: int = 84
+    grayscale: bool = True
+    frame_stack: int = 4
+    noop_max: int = 30
+    terminal_on_life_loss: bool = False
+    clip_rewards: bool = False
+    repeat_action_probability: float = 0.0
+    full_action_space: bool = False
+    max_frames: int = 108_000
+    mode: int | None = None
+    difficulty: int | None = None
+
+    def __post_init__(self) -> None:
+        require_at_least(1, frame_skip=self.frame_skip, screen_size=self.screen_size, frame_stack=self.frame_stack)
+        require_at_least(0, noop_max=self.noop_max, max_frames=self.max_frames)
+        if not 0.0 <= self.repeat_action_probability <= 1.0:
+            raise UserError(
+                f"option repeat_action_probability must lie in [0, 1], got {self.repeat_action_probability}"
+            )
+        if self.frame_stack > 1 and not self.grayscale:
+            raise UserError(
+                f"frame_stack {self.frame_stack} stacks grey frames: with grayscale false use frame_stack 1"
+            )
+
+    @property
+    def only_for_learning(self) -> bool:
+        """Whether the episodes or rewards are not the game's own."""
+        return self.terminal_on_life_loss or self.clip_rewards
+
+    def for_evaluation(self) -> "AtariOptions":
+        """Whole games and their score."""
+        return dataclasses.replace(self, terminal_on_life_loss=False, clip_rewards=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class AtariSource(GymnasiumSource):
+    """Rows of an Atari game.
+
+    Attributes:
+        options: of the game.
+    """
+
+    options: AtariOptions = AtariOptions()
+
+    def for_evaluation(self) -> "AtariSource":
+        """Rows of whole games that count the score, whatever ends an episode in learning."""
+        options = self.options.for_evaluation()
+        return dataclasses.replace(self, make_env=partial(_make, self.env_id, options), options=options)
+
+
+def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> AtariSource:
+    """Rows of an Atari game; agents see [frame_stack, 84, 84] uint8, of which each frame is stored once.
+
+    Raises:
+        UserError: no such game, unknown or bad options, or a package is missing.
+    """
+    require_package("ale_py", "atari")
+    require_package("cv2", "atari")
+    register_atari()
+    registered_with_prefix(env_id, "atari", ("ALE/",))
+    options = options_of(AtariOptions, "atari", env_id, kwargs)
+    make_env = partial(_make, env_id, options)
+    return AtariSource(
+        make_env, env_id, options.frame_skip, check_range, frame_stack=options.frame_stack, options=options
+    )
+
+
+def make_atari(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
+    """An Atari game; by default [4, 84, 84] uint8, frame skip 4, no-op starts, no sticky actions, whole games.
+
+    Args:
+        env_id: ALE/*.
+        kwargs: fields of AtariOptions.
+
+    Raises:
+        UserError: unknown or bad options.
+    """
+    from gymnasium.wrappers import FrameStackObservation
+
+    register_atari()
+    options = options_of(AtariOptions, "atari", env_id, kwargs)
+    env = _make(env_id, options)
+    return FrameStackObservation(env, options.frame_stack) if options.frame_stack > 1 else env
+
+
+def _make(env_id: str, options: AtariOptions, render_mode: str | None = None) -> gymnasium.Env:
+    """The game, one frame an observation: sources stack them."""
+    from gymnasium.wrappers import AtariPreprocessing
+
+    register_atari()
+    env = gymnasium.make(
+        env_id,
+        disable_env_checker=True,
+        frameskip=1,
+        repeat_action_probability=0.0,
+        full_action_space=options.full_action_space,
+        max_num_frames_per_episode=options.max_frames,
+        mode=options.mode,
+        difficulty=options.difficulty,
+        render_mode=render_mode,
+    )
+    env.metadata = {**env.metadata, "render_fps": _FRAMES_PER_SECOND}
+    _require_noop(env, env_id, options)
+    if options.noop_max > 0:
+        env = SavedStart(env)
+    if options.repeat_action_probability > 0.0:
+        env = StickyActions(env, options.repeat_action_probability)
+    env = AtariPreprocessing(
+        env, options.noop_max, options.frame_skip, options.screen_size, grayscale_obs=options.grayscale
+    )
+    if options.terminal_on_life_loss:
+        env = EpisodeIsALife(env)
+    return SignReward(env) if options.clip_rewards else env
+
+
+def _require_noop(env: gymnasium.Env, env_id: str, options: AtariOptions) -> None:
+    meanings: list[str] = env.unwrapped.get_action_meanings()  # pyright: ignore[reportAttributeAccessIssue]
+    if meanings[0] != "NOOP" and (options.noop_max > 0 or options.terminal_on_life_loss):
+        env.close()
+        raise UserError(
+            f"{env_id}: its smallest set of actions has no no-op, with which an episode should begin: set full_action_space "
+            f"true, or noop_max 0 and terminal_on_life_loss false"
+        )

@@ -1,0 +1,175 @@
+"""Hanabi, on OpenSpiel's engine. Source: Bard et al. 2020 (arXiv:1902.00506): rules, encoding, and the sizes by name."""
+
+import dataclasses
+import difflib
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from envpool_bridge.envs.io.spaces import MASK
+from envpool_bridge.envs.multi_agent_env import ParallelSource
+from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, team_source
+from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.options import options_of
+from envpool_bridge.errors import UserError
+
+_SIZES: dict[str, dict[str, int]] = {
+    "Hanabi-Full": {},
+    "Hanabi-Small": {
+        "colors": 2,
+        "ranks": 5,
+        "hand_size": 2,
+        "max_information_tokens": 3,
+        "max_life_tokens": 1,
+    },
+    "Hanabi-Very-Small": {
+        "colors": 1,
+        "ranks": 5,
+        "hand_size": 2,
+        "max_information_tokens": 3,
+        "max_life_tokens": 1,
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class HanabiOptions(TeamOptions):
+    """What a configuration may change of the game.
+
+    Attributes:
+        players: 2 to 5.
+    """
+
+    players: int = 2
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.players <= 5:
+            raise UserError(f"option players must be 2 to 5, got {self.players}")
+
+
+def hanabi_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+    """Rows of the players.
+
+    Args:
+        env_id: "Hanabi-Full" (25 points), "Hanabi-Small" (10) or "Hanabi-Very-Small" (5).
+        kwargs: fields of HanabiOptions.
+        check_range: whether observations must lie within the declared bounds.
+
+    Raises:
+        UserError: no such game, unknown or bad options, or the package is missing.
+    """
+    require_package("pyspiel", "hanabi")
+    if env_id not in _SIZES:
+        close = difflib.get_close_matches(env_id, _SIZES, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UserError(f"unknown environment {env_id!r} of suite 'hanabi': expected one of {', '.join(_SIZES)}{hint}")
+    options = options_of(HanabiOptions, "hanabi", env_id, kwargs)
+    return team_source(partial(make_hanabi, env_id, options.players), env_id, options, check_range)
+
+
+def make_hanabi(env_id: str, players: int) -> "Hanabi":
+    """One game of the size that the id names."""
+    return Hanabi({"players": players, **_SIZES[env_id]})
+
+
+class Hanabi:
+    """Hanabi as a parallel environment, one move a step. Keeps the protocol `ParallelEnv`.
+
+    Every player observes {"observation": [D] float32 zeros and ones as the engine encodes what it sees (658 of the full game
+    for two), "action_mask": [A]}; those not to move have action 0 alone, which is ignored. All are rewarded alike: by 1 for
+    each card played well, and by minus the score so far when the last life is lost, so that the return is the score.
+
+    Attributes:
+        possible_agents: "player_0", "player_1", ...
+        agents: all of them until the game is over.
+    """
+
+    def __init__(self, parameters: dict[str, int]) -> None:
+        """A game with these parameters of OpenSpiel's "hanabi"."""
+        import pyspiel
+
+        self._game = pyspiel.load_game("hanabi", parameters)
+        self.possible_agents = [f"player_{number}" for number in range(self._game.num_players())]
+        self.agents: list[str] = []
+        (size,) = self._game.observation_tensor_shape()
+        actions = self._game.num_distinct_actions()
+        seen = spaces.Box(0.0, 1.0, (size,), np.float32)
+        self._observation_space = spaces.Dict({"observation": seen, MASK: spaces.MultiBinary(actions)})
+        self._action_space = spaces.Discrete(actions)
+        self.state_space = spaces.Box(0.0, 1.0, (size * len(self.possible_agents),), np.float32)
+        self._rng = np.random.default_rng()
+        self._play: Any = None
+        self._shown: list[np.ndarray] = []
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        """The same of all players."""
+        del agent
+        return self._observation_space
+
+    def action_space(self, agent: str) -> spaces.Space:
+        """Discards, plays and hints, as the engine numbers them."""
+        del agent
+        return self._action_space
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Deals; with a seed, the same cards each time."""
+        del options
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self._play = self._game.new_initial_state()
+        self._deal()
+        self.agents = list(self.possible_agents)
+        return self._observations(), {name: {} for name in self.agents}
+
+    def step(
+        self, actions: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+        """The move of the player whose turn it is, and the card drawn for it."""
+        play = self._play
+        play.apply_action(int(actions[self.possible_agents[play.current_player()]]))
+        rewards = play.rewards()  # before the card is drawn: a move of chance has its own
+        self._deal()
+        names, over = list(self.agents), bool(play.is_terminal())
+        if over:
+            self.agents = []
+        return (
+            self._observations(),
+            dict(zip(names, rewards, strict=True)),
+            dict.fromkeys(names, over),
+            dict.fromkeys(names, False),
+            {name: {} for name in names},
+        )
+
+    def state(self) -> np.ndarray:
+        """[players * D] what all of them see, the first player's first: every card but those in the deck."""
+        return np.concatenate(self._shown)
+
+    def close(self) -> None:
+        """Ends the game."""
+        self._play = None
+
+    def _deal(self) -> None:
+        while self._play.is_chance_node():
+            cards, chances = zip(*self._play.chance_outcomes(), strict=True)
+            self._play.apply_action(int(self._rng.choice(cards, p=chances)))
+
+    def _observations(self) -> dict[str, Any]:
+        play = self._play
+        mover = -1 if play.is_terminal() else play.current_player()
+        self._shown = [np.asarray(play.observation_tensor(player), np.float32) for player in self._players()]
+        return {
+            self.possible_agents[player]: {"observation": self._shown[player], MASK: self._legal(player == mover)}
+            for player in self._players()
+        }
+
+    def _players(self) -> range:
+        return range(len(self.possible_agents))
+
+    def _legal(self, to_move: bool) -> np.ndarray:
+        legal = np.zeros(self._action_space.n, np.int8)
+        legal[self._play.legal_actions() if to_move else 0] = 1
+        return legal

@@ -1,0 +1,44 @@
+"""Hide-and-seek: our own on MuJoCo. Source: Baker et al. 2020 (arXiv:1909.07528)."""
+
+import difflib
+from functools import partial
+from typing import Any
+
+from envpool_bridge.envs.hide_and_seek.game import Base, Game, RandomWalls
+from envpool_bridge.envs.multi_agent_env import ParallelSource
+from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, split_kwargs, team_source
+from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.options import options_of
+from envpool_bridge.errors import UserError
+
+GAMES: dict[str, type[Game]] = {"base": Base, "randomwalls": RandomWalls}
+"""The variants by the id that EnvConfig(suite="hide_and_seek") takes."""
+
+
+def hide_and_seek_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+    """Rows of hiders, then seekers.
+
+    Args:
+        env_id: "base", the quadrant game, or "randomwalls", the published one.
+        kwargs: fields of the game's class, and of TeamOptions.
+        check_range: whether observations must lie within the declared bounds, of which there are none.
+
+    Raises:
+        UserError: no such variant, unknown or bad options, or MuJoCo is missing.
+    """
+    require_package("mujoco", "mujoco")
+    if env_id not in GAMES:
+        close = difflib.get_close_matches(env_id, GAMES, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(GAMES)}"
+        raise UserError(f"unknown game {env_id!r} of suite 'hide_and_seek': {hint}")
+    shared, own = split_kwargs(kwargs)
+    options = options_of(TeamOptions, "hide_and_seek", env_id, shared)
+    game = options_of(GAMES[env_id], "hide_and_seek", env_id, own)
+    return team_source(partial(make_hide_and_seek, game), env_id, options, check_range)
+
+
+def make_hide_and_seek(game: Game, render_mode: str | None = None) -> Any:
+    """One environment, a `HideAndSeek`; MuJoCo is imported here, where it is stepped."""
+    from envpool_bridge.envs.hide_and_seek.env import HideAndSeek
+
+    return HideAndSeek(game, render_mode)

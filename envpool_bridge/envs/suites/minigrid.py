@@ -1,0 +1,171 @@
+"""MiniGrid and BabyAI. Source: Chevalier-Boisvert et al. 2023 (arXiv:2306.13831): a 7x7 view of (object, colour, state)."""
+
+import dataclasses
+from functools import partial
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec as Registration
+
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.options import options_of, require_at_least
+from envpool_bridge.envs.suites.registry import registered_with_prefix
+from envpool_bridge.errors import BadEnvOutputError, UserError
+
+_PREFIXES = ("MiniGrid-", "BabyAI-")
+# BabyAI's words that MiniGrid's own vocabulary lacks.
+_BABYAI_WORDS = ("after", "behind", "front", "in", "left", "next", "on", "right", "your")
+# "A and B, then C and D", each of them "put the red ball in front of you next to the blue box in front of you".
+_LONGEST_BABYAI_MISSION = 72
+
+
+@dataclasses.dataclass(frozen=True)
+class MinigridOptions:
+    """What a configuration may change of a task.
+
+    Attributes:
+        view: "partial", the 7x7 cells before the agent (the field's protocol), or "full", the whole grid.
+        image: "symbols", three integers a cell (object, colour, state), or "pixels", RGB of 8x8 pixels a cell.
+        mission_words: how many words of the mission agents read, none if 0. None reads the longest one whole where missions
+            differ between episodes (72 words in BabyAI, whose simple levels need 5), and none where all are the same.
+        max_steps: env steps after which an episode is truncated; None takes the task's own.
+    """
+
+    view: Literal["partial", "full"] = "partial"
+    image: Literal["symbols", "pixels"] = "symbols"
+    mission_words: int | None = None
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        require_at_least(0, mission_words=self.mission_words or 0)
+        require_at_least(1, max_steps=1 if self.max_steps is None else self.max_steps)
+
+
+def minigrid_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:
+    """Rows of a task.
+
+    Raises:
+        UserError: no such task, unknown or bad options, or the package is missing.
+    """
+    found = _registration(env_id)
+    options = options_of(MinigridOptions, "minigrid", env_id, kwargs)
+    return GymnasiumSource(partial(_make, found, options), env_id, check_range=check_range)
+
+
+def make_minigrid(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
+    """A task; by default {"image": [7, 7, 3] integers, "direction": one of 4}.
+
+    Args:
+        env_id: MiniGrid-* or BabyAI-*.
+        kwargs: fields of MinigridOptions.
+
+    Raises:
+        UserError: no such task, unknown or bad options, or the package is missing.
+    """
+    return _make(_registration(env_id), options_of(MinigridOptions, "minigrid", env_id, kwargs))
+
+
+def _registration(env_id: str) -> Registration:
+    require_package("minigrid", "minigrid")
+    import minigrid  # noqa: F401  registers the ids
+
+    return registered_with_prefix(env_id, "minigrid", _PREFIXES)
+
+
+def _make(found: Registration, options: MinigridOptions, render_mode: str | None = None) -> gymnasium.Env:
+    from minigrid.wrappers import FullyObsWrapper, RGBImgObsWrapper, RGBImgPartialObsWrapper
+
+    given = {} if options.max_steps is None else {"max_steps": options.max_steps}
+    try:
+        env = gymnasium.make(found, disable_env_checker=True, render_mode=render_mode, **given)
+    except gymnasium.error.DependencyNotInstalled as error:  # the WFC tasks
+        raise UserError(f"{found.id}: {error}") from error
+    if options.image == "pixels":
+        env = RGBImgPartialObsWrapper(env) if options.view == "partial" else RGBImgObsWrapper(env)
+    elif options.view == "full":
+        env = FullyObsWrapper(env)
+    return MinigridObservation(env, options)
+
+
+class MinigridObservation(gymnasium.ObservationWrapper):
+    """Observations as what they are: symbols are integers of few values each, and no brightness; words are numbers.
+
+    "image" is [W, H, 3], a MultiDiscrete of symbols or a Box of pixels, the agent's column first as MiniGrid has it;
+    "direction" one of 4; "mission" [mission_words] the number of each word in MiniGrid's vocabulary and BabyAI's, 0 where the
+    mission is shorter.
+    """
+
+    def __init__(self, env: gymnasium.Env, options: MinigridOptions) -> None:
+        """Of an environment that `gymnasium.make` made, wrapped so that its image is what the options ask for."""
+        super().__init__(env)
+        inner = env.observation_space
+        assert isinstance(inner, spaces.Dict)
+        image = inner["image"]
+        assert image.shape is not None
+        seen: dict[str, spaces.Space] = {"image": image, "direction": spaces.Discrete(4)}
+        if options.image == "symbols":
+            seen["image"] = spaces.MultiDiscrete(np.broadcast_to(_num_symbols(), image.shape).copy(), dtype=np.uint8)
+        wanted = options.mission_words
+        self._mission_words = _longest_mission(inner["mission"]) if wanted is None else wanted
+        self._mission: tuple[str, np.ndarray] = ("", np.zeros(self._mission_words, np.int64))
+        self._numbers: dict[str, int] = {}
+        if self._mission_words:
+            self._numbers = _word_numbers()
+            seen["mission"] = spaces.MultiDiscrete([1 + len(self._numbers)] * self._mission_words)
+        self.observation_space = spaces.Dict(seen)
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """The items of the space."""
+        seen = {"image": observation["image"], "direction": observation["direction"]}
+        if self._mission_words:
+            if self._mission[0] != observation["mission"]:
+                self._mission = (observation["mission"], self._encoded(observation["mission"]))
+            seen["mission"] = self._mission[1]
+        return seen
+
+    def _encoded(self, mission: str) -> np.ndarray:
+        words = _words(mission)
+        if len(words) > self._mission_words:
+            raise UserError(f"the mission {mission!r} has {len(words)} words: set mission_words to at least that many")
+        unknown = [word for word in words if word not in self._numbers]
+        if unknown:
+            raise BadEnvOutputError(f"the mission {mission!r} has words that MiniGrid's vocabulary lacks: {unknown}")
+        numbers = np.zeros(self._mission_words, np.int64)
+        numbers[: len(words)] = [self._numbers[word] for word in words]
+        return numbers
+
+
+def _num_symbols() -> np.ndarray:
+    """[3] how many objects, colours and states there are; the agent's state, in a full view, is its direction."""
+    from minigrid.core.constants import COLOR_TO_IDX, DIR_TO_VEC, OBJECT_TO_IDX, STATE_TO_IDX
+
+    return np.array([len(OBJECT_TO_IDX), len(COLOR_TO_IDX), max(len(STATE_TO_IDX), len(DIR_TO_VEC))])
+
+
+def _word_numbers() -> dict[str, int]:
+    """The number of each word a mission may have; 0 is none."""
+    from minigrid.wrappers import DictObservationSpaceWrapper
+
+    words = [*DictObservationSpaceWrapper.get_minigrid_words(), *_BABYAI_WORDS]
+    return {word: 1 + number for number, word in enumerate(dict.fromkeys(words))}
+
+
+def _words(mission: str) -> list[str]:
+    return mission.replace(",", " , ").split()
+
+
+def _longest_mission(space: spaces.Space) -> int:
+    """How many words the longest mission has; 0 if all missions are the same."""
+    from minigrid.core.mission import MissionSpace
+
+    if not isinstance(space, MissionSpace):
+        raise UserError(f"expected MiniGrid's MissionSpace, got {space}: set mission_words")
+    if type(space) is not MissionSpace:  # BabyAI's, which says nothing of its missions
+        return _LONGEST_BABYAI_MISSION
+    if not space.ordered_placeholders:
+        return 0
+    longest = [max(choices, key=lambda choice: len(_words(choice))) for choices in space.ordered_placeholders]
+    return len(_words(space.mission_func(*longest)))

@@ -1,0 +1,35 @@
+"""The options that every suite of multi-agent environments has."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from envpool_bridge.envs.multi_agent_env import ParallelSource, TeamReward
+from envpool_bridge.envs.parallel_env import ParallelEnv
+
+
+@dataclasses.dataclass(frozen=True)
+class TeamOptions:
+    """What the agents of an environment share.
+
+    Attributes:
+        team_reward: "own" gives every agent its reward; "sum" and "mean" give all of them that of the team.
+        global_state: whether the environment's global state is recorded, which only values see.
+    """
+
+    team_reward: TeamReward = "own"
+    global_state: bool = False
+
+
+def split_kwargs(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(those that TeamOptions has, all others)."""
+    names = {field.name for field in dataclasses.fields(TeamOptions)}
+    own = {name: value for name, value in kwargs.items() if name in names}
+    return own, {name: value for name, value in kwargs.items() if name not in names}
+
+
+def team_source(
+    make_env: Callable[[], ParallelEnv], env_id: str, options: TeamOptions, check_range: bool
+) -> ParallelSource:
+    """Rows of the environment's agents, with what `options` say."""
+    return ParallelSource(make_env, env_id, options.team_reward, options.global_state, check_range)

@@ -1,0 +1,188 @@
+"""Overcooked. Source: Carroll et al. 2019 (arXiv:1910.05789): two cooks, 400 steps, 20 points a soup."""
+
+import dataclasses
+import difflib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from envpool_bridge.envs.multi_agent_env import ParallelSource, TeamReward
+from envpool_bridge.envs.suites.multi_agent_options import TeamOptions
+from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.options import options_of, require_at_least
+from envpool_bridge.errors import UserError
+
+_COOKS = ("cook_0", "cook_1")
+_CHANNELS = 26
+
+
+@dataclasses.dataclass(frozen=True)
+class OvercookedOptions(TeamOptions):
+    """What a configuration may change of a kitchen.
+
+    Attributes:
+        team_reward: as in TeamOptions; by default all cooks are paid for every soup.
+        horizon: env steps, after which an episode is truncated.
+        shaped_reward: weight of the rewards for steps towards a soup (3 for an ingredient in a pot, 3 for a dish in time,
+            5 for a soup taken up). Only for learning: evaluation counts soups.
+        random_start: whether cooks begin anywhere, and not where the layout puts them.
+    """
+
+    team_reward: TeamReward = "sum"
+    horizon: int = 400
+    shaped_reward: float = 0.0
+    random_start: bool = False
+
+    def __post_init__(self) -> None:
+        require_at_least(1, horizon=self.horizon)
+
+
+@dataclasses.dataclass(frozen=True)
+class OvercookedSource(ParallelSource):
+    """Rows of the cooks of a kitchen.
+
+    Attributes:
+        options: of the kitchen.
+    """
+
+    options: OvercookedOptions = OvercookedOptions()
+
+    def for_evaluation(self) -> "OvercookedSource":
+        """Rows that are rewarded for soups alone."""
+        options = dataclasses.replace(self.options, shaped_reward=0.0)
+        return dataclasses.replace(self, make_env=partial(Overcooked, self.env_id, options), options=options)
+
+
+def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> OvercookedSource:
+    """Rows of the cooks of a kitchen.
+
+    Args:
+        env_id: name of a layout for two: "cramped_room", "asymmetric_advantages", "coordination_ring", "forced_coordination",
+            "counter_circuit_o_1order", ...
+        kwargs: fields of OvercookedOptions.
+        check_range: whether observations must lie within the declared bounds.
+
+    Raises:
+        UserError: no such layout, unknown or bad options, or the package is missing.
+    """
+    require_package("overcooked", "overcooked")
+    from overcooked.static import LAYOUTS_DIR  # pyright: ignore[reportMissingImports]  optional
+
+    known = sorted(path.stem for path in Path(LAYOUTS_DIR).glob("*.layout"))
+    if env_id not in known:
+        close = difflib.get_close_matches(env_id, known, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(known)}"
+        raise UserError(f"unknown layout {env_id!r} of suite 'overcooked': {hint}")
+    options = options_of(OvercookedOptions, "overcooked", env_id, kwargs)
+    return OvercookedSource(
+        partial(Overcooked, env_id, options),
+        env_id,
+        options.team_reward,
+        options.global_state,
+        check_range,
+        options=options,
+    )
+
+
+class Overcooked:
+    """A kitchen as a parallel environment. Keeps the protocol `ParallelEnv`.
+
+    A cook observes [W, H, 26] float32, the package's "lossless" encoding: who and what is where, itself first. It goes north,
+    south, east or west, stays, or interacts (actions 0 to 5). Its own reward is that of the soups it has served.
+
+    Attributes:
+        possible_agents: "cook_0", "cook_1".
+        agents: both until the time is up.
+    """
+
+    def __init__(self, layout: str, options: OvercookedOptions) -> None:
+        """A kitchen of this layout. Raises UserError unless it is for two cooks."""
+        from overcooked.mdp.actions import Action  # pyright: ignore[reportMissingImports]
+        from overcooked.mdp.overcooked_mdp import OvercookedGridworld, OvercookedState, Recipe  # pyright: ignore[reportMissingImports]
+
+        self._recipe, self._make_state = Recipe, OvercookedState.from_player_positions
+        self._moves = list(Action.INDEX_TO_ACTION)
+        self._options = options
+        self._kitchen = OvercookedGridworld.from_layout_name(layout)
+        if self._kitchen.num_players != len(_COOKS):
+            raise UserError(
+                f"layout {layout!r} is for {self._kitchen.num_players} cooks: expected one for 2, which the encoding is for"
+            )
+        self.possible_agents: list[str] = list(_COOKS)
+        self.agents: list[str] = []
+        shape = (*self._kitchen.shape, _CHANNELS)
+        self._observation_space = spaces.Box(0.0, np.inf, shape, np.float32)
+        self._action_space = spaces.Discrete(len(self._moves))
+        self.state_space = self._observation_space
+        self._rng = np.random.default_rng()
+        self._now: Any = None
+        self._shown: list[np.ndarray] = []
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        """The same of both cooks."""
+        del agent
+        return self._observation_space
+
+    def action_space(self, agent: str) -> spaces.Space:
+        """The same of both cooks."""
+        del agent
+        return self._action_space
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """An empty kitchen; the seed matters where cooks begin anywhere."""
+        del options
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self._use_recipes()
+        self._now = self._start()
+        self.agents = list(self.possible_agents)
+        return self._observations(), {name: {} for name in self.agents}
+
+    def step(
+        self, actions: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+        """One step of both cooks."""
+        self._use_recipes()
+        chosen = [self._moves[int(actions[name])] for name in self.possible_agents]
+        self._now, events = self._kitchen.get_state_transition(self._now, chosen)
+        names, weight = self.possible_agents, self._options.shaped_reward
+        served, shaped = events["sparse_reward_by_agent"], events["shaped_reward_by_agent"]
+        rewards = {name: float(served[k] + weight * shaped[k]) for k, name in enumerate(names)}
+        over = bool(self._now.timestep >= self._options.horizon)
+        if over:
+            self.agents = []
+        infos = {name: {"soups": float(served[k])} for k, name in enumerate(names)}
+        return self._observations(), rewards, dict.fromkeys(names, False), dict.fromkeys(names, over), infos
+
+    def state(self) -> np.ndarray:
+        """[W, H, 26] what the first cook sees, which is everything."""
+        return self._shown[0]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _start(self) -> Any:
+        if not self._options.random_start:
+            return self._kitchen.get_standard_start_state()
+        places = self._kitchen.get_valid_joint_player_positions()
+        kitchen = self._kitchen
+        return self._make_state(
+            places[self._rng.integers(len(places))],
+            bonus_orders=kitchen.start_bonus_orders,
+            all_orders=kitchen.start_all_orders,
+        )
+
+    def _use_recipes(self) -> None:
+        """The package keeps the recipes of one kitchen for the whole process: another may have been used since."""
+        if self._recipe._conf is not self._kitchen.recipe_config:
+            self._recipe.configure(self._kitchen.recipe_config)
+
+    def _observations(self) -> dict[str, Any]:
+        encoded = self._kitchen.lossless_state_encoding(self._now, horizon=self._options.horizon)
+        self._shown = [np.asarray(seen, np.float32) for seen in encoded]
+        return dict(zip(self.possible_agents, self._shown, strict=True))

@@ -1,0 +1,114 @@
+"""PettingZoo environments by the module they are in: MPE, Butterfly, SISL, games in turns, and one's own."""
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import warnings
+from functools import partial
+from typing import Any
+
+from envpool_bridge.envs.multi_agent_env import ParallelSource
+from envpool_bridge.envs.parallel_env import ParallelEnv
+from envpool_bridge.envs.suites.masks_from_infos import with_masks_of_infos
+from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, split_kwargs, team_source
+from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.options import options_of
+from envpool_bridge.envs.suites.turn_based import TurnBased
+from envpool_bridge.errors import UserError
+
+_MPE = "mpe2"
+
+
+def mpe_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+    """Rows of a multi-particle environment ("simple_spread_v3"), as `pettingzoo_source("mpe2/" + env_id, ...)`."""
+    require_package(_MPE, "pettingzoo")
+    return pettingzoo_source(f"{_MPE}/{env_id}", kwargs, check_range)
+
+
+def pettingzoo_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+    """Rows of an environment's agents.
+
+    Args:
+        env_id: path of a module that has `parallel_env(**kwargs)`, or `env(**kwargs)` of an AEC environment:
+            "mpe2/simple_spread_v3", "pettingzoo/classic/connect_four_v3", "my_package/my_env".
+        kwargs: fields of TeamOptions; all others are the environment's own.
+        check_range: whether observations must lie within the declared bounds.
+
+    Raises:
+        UserError: no such module, it has no environment, or bad options.
+    """
+    require_package("pettingzoo", "pettingzoo")
+    _module(env_id)  # tells here, and not in a worker, what is wrong
+    own, others = split_kwargs(kwargs)
+    options = options_of(TeamOptions, "pettingzoo", env_id, own)
+    return team_source(partial(make_pettingzoo, env_id, others), env_id, options, check_range)
+
+
+def make_pettingzoo(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None) -> ParallelEnv:
+    """One environment.
+
+    An AEC environment whose agents act in a cycle becomes a parallel one by PettingZoo's own conversion; one in turns by
+    `TurnBased`. Masks in infos become items of the observations.
+
+    Args:
+        env_id: as `pettingzoo_source` takes it.
+        kwargs: the environment's own.
+        render_mode: as of PettingZoo's environments; None takes what `kwargs` say.
+
+    Raises:
+        UserError: no such module, it has no environment, does not take these arguments, or needs a package.
+    """
+    module = _module(env_id)
+    make = getattr(module, "parallel_env", None) or module.env
+    given = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
+    try:
+        env = make(**given)
+    except ImportError as error:
+        raise UserError(f"environment {env_id!r} of suite 'pettingzoo' needs a package: {error}") from error
+    except TypeError as error:
+        if not kwargs or "unexpected keyword" not in str(error):
+            raise
+        raise UserError(f"{env_id}: bad kwargs {kwargs}: {error}") from error
+    return as_parallel(env, env_id)
+
+
+def as_parallel(env: Any, env_id: str) -> ParallelEnv:
+    """Returns a PettingZoo environment, parallel or AEC, as a parallel one whose masks are items of the observations."""
+    if not hasattr(env, "agent_iter"):
+        return with_masks_of_infos(env)
+    if env.metadata.get("is_parallelizable", False):
+        from pettingzoo.utils.conversions import aec_to_parallel
+
+        return with_masks_of_infos(aec_to_parallel(env))  # pyright: ignore[reportArgumentType]
+    return TurnBased(env, env_id)
+
+
+def _module(env_id: str) -> Any:
+    name = env_id.replace("/", ".")
+    package = name.rpartition(".")[0]
+    try:
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"unknown environment {env_id!r} of suite 'pettingzoo': {_advice(package, name)}")
+        with warnings.catch_warnings():
+            # PettingZoo 1.27 would rather have its own modules made by its registry, which other packages' are not in.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"environment {env_id!r} of suite 'pettingzoo' cannot be imported: {error}") from error
+    if not (hasattr(module, "parallel_env") or hasattr(module, "env")):
+        raise UserError(
+            f"{env_id!r} of suite 'pettingzoo' has no environment: expected the path of a module with parallel_env or env; "
+            f"{_advice(name, name)}"
+        )
+    return module
+
+
+def _advice(package: str, name: str) -> str:
+    """Which modules of a package may have been meant."""
+    if not package:
+        return "expected the path of a module, such as mpe2/simple_spread_v3"
+    paths = getattr(importlib.import_module(package), "__path__", [])
+    known = [f"{package}.{module.name}".replace(".", "/") for module in pkgutil.iter_modules(paths)]
+    close = difflib.get_close_matches(name.replace(".", "/"), known, n=3) or sorted(known)
+    return f"did you mean {' or '.join(close)}?" if close else f"{package} has no modules"

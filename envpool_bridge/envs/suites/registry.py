@@ -1,0 +1,93 @@
+"""Ids of Gymnasium's registry: found, or refused with those that are close; and what is registered, as data for workers."""
+
+import dataclasses
+import difflib
+import importlib
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec as Registration
+from gymnasium.envs.registration import load_env_creator
+
+from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.errors import UserError
+
+# Ids that are only known once a package of their suite has been imported.
+_SUITES_BY_PREFIX = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Vizdoom": "vizdoom"}
+
+
+def registration(env_id: str) -> Registration:
+    """What is registered under the id: plain data that can be sent to a process in which nothing has been registered.
+
+    Args:
+        env_id: as `gymnasium.make` takes it; "module:id" imports the module first, which registers the id.
+
+    Raises:
+        UserError: unknown id or module, or a package that the environment needs is missing.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import(module, env_id)
+    if name.startswith("ALE/"):
+        require_package("ale_py", "atari")
+        register_atari()
+    try:
+        found = gymnasium.spec(name)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise UserError(
+            f"unknown environment id {env_id!r}: {str(error).splitlines()[0]}{_advice(name, gymnasium.registry)}"
+        ) from error
+    if isinstance(found.entry_point, str) and "mujoco" in found.entry_point:
+        require_package("mujoco", "mujoco")
+        require_package("imageio", "mujoco")
+    if isinstance(found.entry_point, str) and found.entry_point.startswith("__main__:"):
+        # Other processes have another main module: send what the name means here.
+        found = dataclasses.replace(found, entry_point=load_env_creator(found.entry_point))
+    return found
+
+
+def registered_with_prefix(env_id: str, suite: str, prefixes: tuple[str, ...]) -> Registration:
+    """What is registered under an id of a suite whose package has been imported.
+
+    Args:
+        env_id: of the environment.
+        suite: for messages.
+        prefixes: that ids of the suite begin with.
+
+    Raises:
+        UserError: no such id in this suite.
+    """
+    known = [name for name in gymnasium.registry if name.startswith(prefixes)]
+    if env_id in known:
+        return gymnasium.spec(env_id)
+    close = difflib.get_close_matches(env_id, known, n=3)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    example = f"{len(known)} ids that begin with {' or '.join(prefixes)}"
+    raise UserError(f"unknown environment id {env_id!r} of suite {suite!r}: expected one of {example}{hint}")
+
+
+def register_atari() -> None:
+    """Registers ALE/*, once."""
+    import ale_py
+
+    if "ALE/Pong-v5" not in gymnasium.registry:
+        gymnasium.register_envs(ale_py)
+
+
+def _import(module: str, env_id: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"environment id {env_id!r} names the module {module!r}, which cannot be found ({error}): install it, or put its "
+            f"directory on PYTHONPATH"
+        ) from error
+
+
+def _advice(name: str, known: dict[str, Registration]) -> str:
+    for prefix, suite in _SUITES_BY_PREFIX.items():
+        if name.startswith(prefix) and name not in known:
+            return f"; its suite is {suite!r}: --env.suite {suite}"
+    close = difflib.get_close_matches(name, list(known), n=3)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    return "; if a module of yours registers it, write 'module:id'"

@@ -1,0 +1,1 @@
+"""Failpoints, step journals and their auditor: used by tests only."""

@@ -1,0 +1,1 @@
+"""The shared-memory segment: byte layout, slots, ring counters, doorbells, the board of workers, packed arrays."""

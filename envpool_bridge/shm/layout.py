@@ -1,0 +1,211 @@
+"""Where everything lies in the shared segment: pure arithmetic from an EnvSpec and the pool's sizes.
+
+The segment is `[header | counters | slot 0 | slot 1 | ...]`. A slot holds all rows of the pool, time-major, one array a
+field, each 64-byte aligned, so that the rows of a lane are contiguous at every step (what inference reads) and the
+whole slot is one contiguous batch (what the learner reads). `docs/ring_protocol.md` draws it.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+
+import numpy as np
+
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec, SpecTree, spec_to_dict
+from envpool_bridge.spec.tree import Path, items, leaves, path_name
+
+ALIGNMENT = 64  # bytes: a cache line, and what jax needs to alias host memory on CPU
+FORMAT_VERSION = 3
+HEADER_BYTES = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolShape:
+    """How rows are divided among workers and lanes, and how many steps and slots there are.
+
+    A lane is a contiguous span of rows that step together. `workers_per_lane` workers serve a lane, one *part* each, and
+    each worker serves `lanes_per_worker` lanes: while one waits for actions, the worker steps another.
+
+    Attributes:
+        num_workers: environment processes.
+        lanes_per_worker: lanes a worker alternates between; 2 or more overlap stepping with inference.
+        workers_per_lane: workers that share a lane; divides `num_workers`.
+        rows_per_part: environments that one worker steps for one lane.
+        rollout_length: T, steps a slot holds.
+        num_slots: slots in the ring.
+    """
+
+    num_workers: int
+    lanes_per_worker: int
+    workers_per_lane: int
+    rows_per_part: int
+    rollout_length: int
+    num_slots: int
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value < 1:
+                raise UserError(f"{field.name} must be at least 1: got {value}")
+        if self.num_workers % self.workers_per_lane:
+            raise UserError(
+                f"workers_per_lane must divide num_workers: got {self.workers_per_lane} and {self.num_workers}"
+            )
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes of the pool."""
+        return self.num_workers // self.workers_per_lane * self.lanes_per_worker
+
+    @property
+    def num_parts(self) -> int:
+        """(lane, worker) pairs."""
+        return self.num_lanes * self.workers_per_lane
+
+    @property
+    def rows_per_lane(self) -> int:
+        """Environments that step together."""
+        return self.rows_per_part * self.workers_per_lane
+
+    @property
+    def num_rows(self) -> int:
+        """B, environments of the pool."""
+        return self.rows_per_lane * self.num_lanes
+
+    def lane_rows(self, lane: int) -> slice:
+        """The rows of a lane."""
+        return slice(lane * self.rows_per_lane, (lane + 1) * self.rows_per_lane)
+
+    def part_rows(self, part: int) -> slice:
+        """The rows of a part."""
+        return slice(part * self.rows_per_part, (part + 1) * self.rows_per_part)
+
+    def parts_of_lane(self, lane: int) -> range:
+        """The parts of a lane, in row order."""
+        return range(lane * self.workers_per_lane, (lane + 1) * self.workers_per_lane)
+
+    def parts_of_worker(self, worker: int) -> list[int]:
+        """The parts a worker serves, one a lane."""
+        group, place = divmod(worker, self.workers_per_lane)
+        first = group * self.lanes_per_worker
+        return [lane * self.workers_per_lane + place for lane in range(first, first + self.lanes_per_worker)]
+
+    def lane_of_part(self, part: int) -> int:
+        """The lane a part belongs to."""
+        return part // self.workers_per_lane
+
+    def worker_of_part(self, part: int) -> int:
+        """The worker that serves a part."""
+        lane, place = divmod(part, self.workers_per_lane)
+        return lane // self.lanes_per_worker * self.workers_per_lane + place
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One array of a slot: full shape with time and row axes, and its byte offset inside the slot."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotLayout:
+    """Everything a process needs to read or write the segment.
+
+    Attributes:
+        spec: what a row looks like.
+        shape: how rows are divided.
+        fields: arrays of a slot; agent extras are named "extras/<name>".
+        agent_state: what a row's policy remembers, a tree of ArraySpec; () for nothing.
+        slot_bytes: size of one slot, a multiple of 64.
+        layout_hash: 32 bytes that differ whenever any of the above differs.
+    """
+
+    spec: EnvSpec
+    shape: PoolShape
+    fields: tuple[Field, ...]
+    slot_bytes: int
+    layout_hash: bytes
+    agent_state: SpecTree = ()
+
+    @property
+    def counters_bytes(self) -> int:
+        """One cache line a counter: 2 global, 2 a lane, 4 a part (see `ring.Counters`)."""
+        return ALIGNMENT * (2 + 2 * self.shape.num_lanes + 4 * self.shape.num_parts)
+
+    @property
+    def slots_offset_bytes(self) -> int:
+        """Where slot 0 begins."""
+        return HEADER_BYTES + self.counters_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of the whole segment."""
+        return self.slots_offset_bytes + self.slot_bytes * self.shape.num_slots
+
+
+def make_layout(
+    spec: EnvSpec, shape: PoolShape, extras: Mapping[str, ArraySpec], agent_state: SpecTree = ()
+) -> SlotLayout:
+    """The layout for these sizes.
+
+    Args:
+        spec: what a row looks like.
+        shape: how rows are divided.
+        extras: what the agent's `act` adds to each step; `[T, B, ...]` each.
+        agent_state: what a row's policy remembers, a tree of ArraySpec: `[2, B, ...]` a leaf, before the slot's first step and
+            after its last.
+    """
+    steps, rows = shape.rollout_length, shape.num_rows
+    wanted = [
+        *_leaf_fields("observation", spec.observation, steps + 1, rows),
+        ("is_first", (steps + num_frames(spec), rows), "bool"),
+        *_leaf_fields("action", spec.action, steps, rows),
+        ("reward", (steps, rows), spec.reward_dtype),
+        ("terminated", (steps, rows), "bool"),
+        ("truncated", (steps, rows), "bool"),
+        ("valid", (steps, rows), "bool"),
+        ("policy_version", (steps, rows), "int32"),
+        ("incarnation", (shape.num_parts,), "int64"),
+        ("stepped_at", (steps, shape.num_parts), "float64"),
+        *[(f"infos/{name}", (steps, rows), "float32") for name in spec.info_fields],
+    ]
+    wanted += [(f"extras/{name}", (steps, rows, *extra.shape), extra.dtype) for name, extra in sorted(extras.items())]
+    wanted += [
+        (field_name("agent_state", path), (2, rows, *leaf.shape), leaf.dtype) for path, leaf in items(agent_state)
+    ]
+    fields: list[Field] = []
+    offset = 0
+    for name, field_shape, dtype in wanted:
+        fields.append(Field(name, field_shape, dtype, offset))
+        size = int(np.prod(field_shape)) * np.dtype(dtype).itemsize
+        offset += -(-size // ALIGNMENT) * ALIGNMENT
+    description = [spec_to_dict(spec), dataclasses.astuple(shape), [dataclasses.astuple(field) for field in fields]]
+    digest = hashlib.sha256(json.dumps(description).encode()).digest()
+    return SlotLayout(spec, shape, tuple(fields), offset, digest, agent_state)
+
+
+def num_frames(spec: EnvSpec) -> int:
+    """The largest number of frames that agents see of any leaf of the observation."""
+    return max((_frames(leaf) for leaf in leaves(spec.observation)), default=1)
+
+
+def _frames(leaf: LeafSpec) -> int:
+    return leaf.frames if isinstance(leaf, ArraySpec) else 1
+
+
+def _leaf_fields(name: str, tree: SpecTree, steps: int, rows: int) -> list[tuple[str, tuple[int, ...], str]]:
+    """(name, shape, dtype) of each leaf. A leaf of F frames has F - 1 more steps before the first: its history."""
+    return [
+        (field_name(name, path), (steps + _frames(leaf) - 1, rows, *leaf.stored_shape), leaf.dtype)
+        for path, leaf in items(tree)
+    ]
+
+
+def field_name(name: str, path: Path) -> str:
+    """Name of a leaf's field in a slot."""
+    return f"{name}/{path_name(path)}" if path else name

@@ -1,0 +1,141 @@
+"""One POSIX shared-memory segment: created by its owner, handed to children as a descriptor, never left behind.
+
+The name exists only between creation and the unlink that follows at once: whatever dies afterwards, SIGKILL included, the
+kernel frees the memory with its last user. The pages are reserved before they are mapped, so that a /dev/shm that is too
+small is an error here and not a SIGBUS at the first write.
+"""
+
+import errno
+import mmap
+import os
+import platform
+import secrets
+
+import posix_ipc
+
+from envpool_bridge.errors import LayoutMismatchError, SegmentTooLargeError
+from envpool_bridge.shm.layout import FORMAT_VERSION, SlotLayout
+
+MAGIC = b"JAXSRL\x00\x01"
+RUN_ID_BYTES = 16
+# magic 0..8, format version 8..16, layout hash 16..48, run id 48..64
+
+
+class SharedBytes:
+    """Mapped shared memory. Process-safety: the creator owns it; children map the descriptor they were handed.
+
+    Attributes:
+        descriptor: open file descriptor of the memory, to be passed to children.
+        buffer: the whole memory, writable.
+    """
+
+    def __init__(self, descriptor: int, num_bytes: int) -> None:
+        """Maps `descriptor`, from `reserve`.
+
+        Raises:
+            LayoutMismatchError: the memory is of another size, or this machine's store order is not the one relied on.
+        """
+        _require_x86()
+        size = os.fstat(descriptor).st_size
+        if size != num_bytes:
+            raise LayoutMismatchError(f"expected a segment of {num_bytes} bytes, got {size}")
+        self.descriptor = descriptor
+        # The buffer and the views of it own the mapping: it is unmapped with the last of them, never under one.
+        self.buffer = memoryview(mmap.mmap(descriptor, num_bytes))
+
+    def close(self) -> None:
+        """Closes the descriptor and drops the buffer; idempotent. Views stay valid, and keep the memory while they exist."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        self.buffer.release()
+
+
+class Segment(SharedBytes):
+    """A pool's segment.
+
+    Attributes:
+        run_id: 16 random bytes that tell this segment from every other.
+    """
+
+    def __init__(self, descriptor: int, layout: SlotLayout, run_id: bytes) -> None:
+        """Maps `descriptor`; use `create` or `attach`."""
+        super().__init__(descriptor, layout.total_bytes)
+        self.run_id = run_id
+
+
+def reserve(num_bytes: int, purpose: str) -> int:
+    """Descriptor of new, zero-filled shared memory, mode 0600, its name already gone and its pages reserved.
+
+    Args:
+        num_bytes: size.
+        purpose: subject of the message when there is not enough, e.g. "the trajectory ring".
+
+    Raises:
+        SegmentTooLargeError: /dev/shm cannot hold it.
+    """
+    _require_x86()
+    name = f"/jaxsrl-{os.getpid()}-{secrets.token_hex(8)}"
+    shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
+    try:
+        posix_ipc.unlink_shared_memory(name)
+        os.ftruncate(shared.fd, num_bytes)
+        os.posix_fallocate(shared.fd, 0, num_bytes)
+    except OSError as error:
+        os.close(shared.fd)
+        if error.errno != errno.ENOSPC:
+            raise
+        raise SegmentTooLargeError(
+            f"{purpose} needs {num_bytes / 2**20:.1f} MiB of shared memory and /dev/shm cannot hold it: enlarge /dev/shm "
+            f"(docker: --shm-size), or use fewer environments or a shorter rollout_length"
+        ) from error
+    return shared.fd
+
+
+def create(layout: SlotLayout) -> Segment:
+    """A new, zero-filled segment of the layout's size, mode 0600, its name already gone.
+
+    Raises:
+        SegmentTooLargeError: /dev/shm cannot hold it.
+    """
+    descriptor = reserve(layout.total_bytes, "the trajectory ring")
+    run_id = secrets.token_bytes(RUN_ID_BYTES)
+    segment = Segment(descriptor, layout, run_id)
+    segment.buffer[8:16] = FORMAT_VERSION.to_bytes(8, "little")
+    segment.buffer[16:48] = layout.layout_hash
+    segment.buffer[48:64] = run_id
+    segment.buffer[0:8] = MAGIC  # last: a header is valid only when it is whole
+    return segment
+
+
+def attach(descriptor: int, layout: SlotLayout, run_id: bytes) -> Segment:
+    """Maps a segment that another process created.
+
+    Raises:
+        LayoutMismatchError: it was created with another layout, format version or run.
+    """
+    segment = Segment(descriptor, layout, run_id)
+    header = bytes(segment.buffer[:64])
+    checks = [
+        ("magic", header[0:8], MAGIC),
+        ("format version", header[8:16], FORMAT_VERSION.to_bytes(8, "little")),
+        ("layout hash", header[16:48], layout.layout_hash),
+        ("run id", header[48:64], run_id),
+    ]
+    for what, got, expected in checks:
+        if got != expected:
+            segment.close()
+            raise LayoutMismatchError(
+                f"the segment's {what} is {got.hex()}, expected {expected.hex()}: it belongs to another run or to "
+                f"another version of this package; start the pool and its workers from the same installation"
+            )
+    return segment
+
+
+def _require_x86() -> None:
+    # The protocol publishes payload by a later plain store, which only a total store order makes safe.
+    if platform.machine() not in {"x86_64", "AMD64"}:
+        raise LayoutMismatchError(
+            f"the shared-memory ring relies on x86-64 store order and is not tested on {platform.machine()}: "
+            f"use the serial policy there (--policy serial)"
+        )

@@ -1,0 +1,250 @@
+"""The slots of a segment as numpy arrays, and what acting reads of them."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from envpool_bridge.shm.layout import ALIGNMENT, SlotLayout, field_name, num_frames
+from envpool_bridge.spec.specs import EnvSpec, LeafSpec, SpecTree
+from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, take, unflatten, write
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotViews:
+    """One slot; shapes as in `agents.api.Trajectory`.
+
+    Attributes:
+        incarnation: [num_parts] int64, how often the worker that filled a part had been started.
+        stepped_at: [T, num_parts] float64, when a part was done with a step, in seconds of the monotonic clock.
+        infos: [T, B] float32 each, by name: the spec's `info_fields`, NaN where the environment told nothing.
+        observation: [T+1, B, *stored_shape] a leaf.
+        action: [T, B, ...] a leaf.
+        frames: `observation` with what precedes it, [F-1 + T+1, B, *stored_shape] for a leaf of F frames. The history is as
+            agents see it: where an episode began less than F steps ago, its first frame is repeated.
+        is_first_frames: [W-1 + T+1, B] bool, W the largest F: `is_first` after a history of False.
+        agent_state: [2, B, ...] a leaf: what the policy remembered before the first step, and after the last.
+    """
+
+    observation: Tree
+    is_first: np.ndarray
+    action: Tree
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray
+    policy_version: np.ndarray
+    incarnation: np.ndarray
+    stepped_at: np.ndarray
+    extras: dict[str, np.ndarray]
+    infos: dict[str, np.ndarray]
+    frames: Tree
+    is_first_frames: np.ndarray
+    agent_state: Tree = ()
+
+
+def view_slots(layout: SlotLayout, buffer: memoryview) -> list[SlotViews]:
+    """Numpy views of every slot over `buffer`, the whole segment."""
+    starts = [layout.slots_offset_bytes + number * layout.slot_bytes for number in range(layout.shape.num_slots)]
+    return [view_slot(layout, buffer, start) for start in starts]
+
+
+def allocate_slots(layout: SlotLayout) -> list[SlotViews]:
+    """Slots in memory of this process, for environments that are stepped in it."""
+    memory = np.zeros(layout.total_bytes + ALIGNMENT, np.uint8)
+    return view_slots(layout, memory.data[-memory.ctypes.data % ALIGNMENT :])
+
+
+def view_slot(layout: SlotLayout, buffer: memoryview, start: int = 0) -> SlotViews:
+    """Numpy views of the slot that begins `start` bytes into `buffer`; they are as writable as the buffer is."""
+    arrays: dict[str, np.ndarray] = {}
+    for field in layout.fields:
+        # Unlike np.ndarray(shape, dtype, buffer), an array of frombuffer keeps a shared mapping from being unmapped.
+        flat = np.frombuffer(buffer, field.dtype, math.prod(field.shape), start + field.offset_bytes)
+        arrays[field.name] = flat.reshape(field.shape)
+    spec, steps = layout.spec, layout.shape.rollout_length + 1
+    extras, infos = _take_named(arrays, "extras/"), _take_named(arrays, "infos/")
+    frames = _take_tree(arrays, "observation", spec.observation)
+    action = _take_tree(arrays, "action", spec.action)
+    agent_state = _take_tree(arrays, "agent_state", layout.agent_state)
+    is_first = arrays.pop("is_first")
+    newest = partial(_last_steps, steps)
+    return SlotViews(
+        observation=map_leaves(newest, frames),
+        is_first=newest(is_first),
+        action=action,
+        extras=extras,
+        infos=infos,
+        frames=frames,
+        is_first_frames=is_first,
+        agent_state=agent_state,
+        **arrays,
+    )
+
+
+def _take_named(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): arrays.pop(name) for name in list(arrays) if name.startswith(prefix)}
+
+
+def _take_tree(arrays: dict[str, np.ndarray], name: str, spec: SpecTree) -> Tree:
+    return unflatten(spec, [arrays.pop(field_name(name, path)) for path, _ in items(spec)])
+
+
+def _last_steps(steps: int, array: np.ndarray) -> np.ndarray:
+    return array[array.shape[0] - steps :]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ActRows:
+    """What acting for R rows at one step reads and writes: views into a slot at step t.
+
+    Attributes:
+        observation: to read: [R, *stored_shape] a leaf, or [F, R, *stored_shape], oldest first, for a leaf of F > 1 frames.
+        is_first: [R] bool, to read; [W, R] if W, the largest F, is more than 1.
+        action: [R, ...] a leaf, to write.
+        extras: [R, ...] each, to write.
+        policy_version: [R] int32, to write.
+        state_before: [R, ...] a leaf, to write: what the policy remembers before this step; None where no slot begins.
+        state_after: likewise after this step; None where no slot ends.
+    """
+
+    observation: Tree
+    is_first: np.ndarray
+    action: Tree
+    extras: Mapping[str, np.ndarray]
+    policy_version: np.ndarray
+    state_before: Tree | None = None
+    state_after: Tree | None = None
+
+    def write(self, action: Tree, extras: Mapping[str, np.ndarray], version: int) -> None:
+        """Writes what a policy of this version chose."""
+        write(self.action, action)
+        for name, values in extras.items():
+            self.extras[name][...] = values
+        self.policy_version[...] = version
+
+
+class SlotAccess:
+    """What acting needs of a slot's frames, for one layout. Cheap to call: it is, for every step that is acted for."""
+
+    def __init__(self, layout: SlotLayout) -> None:
+        """For slots of this layout."""
+        self._observation = layout.spec.observation
+        self._width = num_frames(layout.spec)
+        self._last = layout.shape.rollout_length - 1
+        self._remembers = bool(leaves(layout.agent_state))
+
+    def act_rows(self, slot: SlotViews, t: int, rows: slice) -> ActRows:
+        """What acting for some rows at step `t` reads and writes."""
+        if self._width == 1:
+            observation, is_first = take(slot.observation, (t, rows)), slot.is_first[t, rows]
+        else:
+            observation = map_leaves(partial(_window, t, rows), self._observation, slot.frames)
+            is_first = slot.is_first_frames[t : t + self._width, rows]
+        extras = {name: values[t, rows] for name, values in slot.extras.items()}
+        acting = ActRows(observation, is_first, take(slot.action, (t, rows)), extras, slot.policy_version[t, rows])
+        if not self._remembers or 0 < t < self._last:
+            return acting
+        before = take(slot.agent_state, (0, rows)) if t == 0 else None
+        after = take(slot.agent_state, (1, rows)) if t == self._last else None
+        return dataclasses.replace(acting, state_before=before, state_after=after)
+
+    def carry(self, before: SlotViews, after: SlotViews, columns: slice) -> None:
+        """Begins the slot `after` with what ended `before`: the newest observation, its frames and `is_first`."""
+        steps = len(before.is_first) - 1
+        after.is_first[0, columns] = before.is_first[-1, columns]
+        if self._width == 1:
+            map_leaves(partial(_copy_newest, columns), before.observation, after.observation)
+            return
+        for source, target in zip(leaves(before.frames), leaves(after.frames), strict=True):
+            width = len(source) - steps
+            target[:width, columns] = source[steps:, columns]
+            is_first = before.is_first_frames[steps + self._width - width :, columns]
+            repeat_first_frames(target[:width, columns], is_first)
+
+
+def blank_window(spec: EnvSpec, num_rows: int) -> tuple[Tree, np.ndarray]:
+    """(observation, is_first) of the form that `ActRows` has, zeros that begin episodes."""
+    width = num_frames(spec)
+    is_first = np.ones((num_rows,) if width == 1 else (width, num_rows), bool)
+    return map_leaves(partial(_blank, num_rows), spec.observation), is_first
+
+
+def _blank(num_rows: int, leaf: LeafSpec) -> np.ndarray:
+    lead = (num_rows,) if leaf.stored_shape == leaf.shape else (leaf.shape[0], num_rows)
+    return np.zeros((*lead, *leaf.stored_shape), leaf.dtype)
+
+
+def _window(t: int, rows: slice, leaf: LeafSpec, frames: np.ndarray) -> np.ndarray:
+    return frames[t, rows] if leaf.stored_shape == leaf.shape else frames[t : t + leaf.shape[0], rows]
+
+
+def _copy_newest(columns: slice, source: np.ndarray, target: np.ndarray) -> None:
+    target[0, columns] = source[-1, columns]
+
+
+def repeat_first_frames(frames: np.ndarray, is_first: np.ndarray) -> None:
+    """Overwrites, in place, frames that precede the newest episode's first with that first frame.
+
+    Args:
+        frames: [F, R, ...], oldest first.
+        is_first: [F, R] bool, of the same steps.
+    """
+    width = len(frames)
+    for row in np.flatnonzero(is_first[1:].any(0)):
+        first = width - 1 - int(np.argmax(is_first[::-1, row]))
+        frames[:first, row] = frames[first, row]
+
+
+def join_slots(slots: Sequence[SlotViews]) -> SlotViews:
+    """Slots of several pools as one: rows in order, copied; of the observations only the last one, [1, B, ...]."""
+    if len(slots) == 1:
+        return slots[0]
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([getattr(slot, name) for slot in slots], axis=1)
+
+    last = _joined_trees([take(slot.observation, slice(-1, None)) for slot in slots])
+    is_first = joined("is_first")
+    return SlotViews(
+        observation=last,
+        is_first=is_first,
+        action=_joined_trees([slot.action for slot in slots]),
+        reward=joined("reward"),
+        terminated=joined("terminated"),
+        truncated=joined("truncated"),
+        valid=joined("valid"),
+        policy_version=joined("policy_version"),
+        incarnation=np.concatenate([slot.incarnation for slot in slots]),
+        stepped_at=joined("stepped_at"),
+        extras={},
+        infos={name: np.concatenate([slot.infos[name] for slot in slots], axis=1) for name in slots[0].infos},
+        frames=last,
+        is_first_frames=is_first,
+        agent_state=_joined_trees([slot.agent_state for slot in slots]),
+    )
+
+
+def _joined_trees(trees: Sequence[Tree]) -> Tree:
+    return map_leaves(lambda *arrays: np.concatenate(arrays, axis=1), *trees)
+
+
+def copy_slot(slot: SlotViews) -> SlotViews:
+    """What `join_slots` needs of a slot, in memory of its own."""
+    names = ("reward", "terminated", "truncated", "valid", "policy_version", "incarnation", "stepped_at", "is_first")
+    copies = {name: getattr(slot, name).copy() for name in names}
+    last = map_leaves(lambda array: array[-1:].copy(), slot.observation)
+    action = map_leaves(np.copy, slot.action)
+    infos = {name: values.copy() for name, values in slot.infos.items()}
+    return SlotViews(
+        observation=last,
+        action=action,
+        extras={},
+        infos=infos,
+        frames=last,
+        is_first_frames=copies["is_first"],
+        agent_state=map_leaves(np.copy, slot.agent_state),
+        **copies,
+    )

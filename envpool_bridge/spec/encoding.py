@@ -1,0 +1,47 @@
+"""Values as environments use them and as slots store them: discrete values are stored zero-based, 64 bits in 32."""
+
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, LeafSpec, SpecTree
+from envpool_bridge.spec.tree import Tree, map_leaves
+
+
+def store(spec: SpecTree, values: Tree, out: Tree) -> None:
+    """Writes values of environments, [..., *stored_shape] a leaf, into `out` in stored form; they are not checked."""
+    map_leaves(_store, spec, values, out)
+
+
+def restored(spec: SpecTree, stored: Tree) -> Tree:
+    """Stored values, [..., *stored_shape] a leaf, as environments use them: copies in the source's dtypes."""
+    return map_leaves(_restored, spec, stored)
+
+
+def start_of(leaf: LeafSpec) -> Any:
+    """What is added to a stored value: int64 numbers, or 0 where nothing is."""
+    if isinstance(leaf, ArraySpec):
+        return 0
+    return leaf.start if isinstance(leaf, DiscreteSpec) else leaf.starts
+
+
+def _store(leaf: LeafSpec, values: Any, out: np.ndarray) -> None:
+    if isinstance(leaf, ArraySpec):
+        out[...] = values
+    else:
+        np.subtract(values, start_of(leaf), out=out, casting="unsafe")
+
+
+def _restored(leaf: LeafSpec, stored: np.ndarray) -> np.ndarray:
+    if isinstance(leaf, ArraySpec):
+        return stored.astype(leaf.source_dtype)
+    return np.add(stored, start_of(leaf), dtype=np.int64).astype(leaf.source_dtype)
+
+
+def concatenated(trees: list[Tree]) -> Tree:
+    """Trees of arrays joined along their first axis."""
+    return map_leaves(_concatenated, *trees)
+
+
+def _concatenated(*arrays: np.ndarray) -> np.ndarray:
+    return np.concatenate(arrays)

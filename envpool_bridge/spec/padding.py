@@ -1,0 +1,93 @@
+"""Specs that several agents fit into: their arrays padded with zeros at the end of each axis, their choices with more values.
+
+Rows of a multi-agent environment have one layout. Where its agents see or do different things, a row has room for all of them:
+structures are the same, shapes and numbers of values the largest. `cut` takes an agent's own part out again.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.errors import UnsupportedSpaceError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, LeafSpec, MultiDiscreteSpec, SpecTree
+from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, paths, shown_path, unflatten
+
+
+def padded_spec(field: str, names: Sequence[str], specs: Sequence[SpecTree]) -> SpecTree:
+    """The spec that the values of every agent fit into; the agents' own where all are the same.
+
+    Args:
+        field: "observation" or "action", for messages.
+        names: of the agents.
+        specs: theirs, in the same order.
+
+    Raises:
+        UnsupportedSpaceError: their structures, kinds, dtypes or ranks differ.
+    """
+    first = specs[0]
+    if all(spec == first for spec in specs):
+        return first
+    for name, spec in zip(names, specs, strict=True):
+        if paths(spec) != paths(first):
+            raise _refusal(names[0], name, field, f"{paths(first)} against {paths(spec)}")
+    padded: list[LeafSpec] = []
+    for place, (path, _) in enumerate(items(first)):
+        column = [leaves(spec)[place] for spec in specs]
+        problem = _difference(column)
+        if problem is not None:
+            raise _refusal(names[0], names[problem], shown_path(field, path), f"{column[0]} against {column[problem]}")
+        padded.append(_padded_leaf(column))
+    return unflatten(first, padded)
+
+
+def cut(spec: SpecTree, padded: Tree, num_lead: int) -> Tree:
+    """An agent's own part of padded arrays, [*lead, ...] a leaf, whose first `num_lead` axes are not its own. Views."""
+    return map_leaves(lambda leaf, array: array[(..., *_own(leaf, array, num_lead))], spec, padded)
+
+
+def _own(leaf: LeafSpec, array: Any, num_lead: int) -> tuple[slice, ...]:
+    own = array.shape[num_lead:]
+    return tuple(slice(0, size) for size in (leaf.shape if len(leaf.shape) == len(own) else leaf.stored_shape))
+
+
+def _difference(column: Sequence[LeafSpec]) -> int | None:
+    """Place of the first leaf that cannot share arrays with the first one."""
+    first = column[0]
+    for place, leaf in enumerate(column):
+        same = type(leaf) is type(first) and leaf.dtype == first.dtype and len(leaf.shape) == len(first.shape)
+        if not same or (isinstance(leaf, MultiDiscreteSpec) and leaf != first):
+            return place
+    return None
+
+
+def _padded_leaf(column: Sequence[LeafSpec]) -> LeafSpec:
+    first = column[0]
+    if all(leaf == first for leaf in column):
+        return first
+    if isinstance(first, DiscreteSpec):
+        return DiscreteSpec(max(leaf.num_values for leaf in column if isinstance(leaf, DiscreteSpec)))
+    shape = tuple(int(size) for size in np.max([leaf.shape for leaf in column], axis=0))
+    arrays = [leaf for leaf in column if isinstance(leaf, ArraySpec)]
+    low = min((_least(leaf.low) for leaf in arrays), default=None)
+    high = max((_most(leaf.high) for leaf in arrays), default=None)
+    bounded = low is not None and high is not None and np.isfinite((low, high)).all()
+    if bounded and low is not None and high is not None:  # zeros fill what is not there
+        return dataclasses.replace(arrays[0], shape=shape, low=min(low, 0.0), high=max(high, 0.0))
+    return dataclasses.replace(arrays[0], shape=shape, low=None, high=None)
+
+
+def _least(low: Any) -> float:
+    return -np.inf if low is None else float(np.min(low))
+
+
+def _most(high: Any) -> float:
+    return np.inf if high is None else float(np.max(high))
+
+
+def _refusal(one: str, other: str, field: str, difference: str) -> UnsupportedSpaceError:
+    return UnsupportedSpaceError(
+        f"agents {one!r} and {other!r} cannot share rows: {field} differs in kind: {difference}; expected the same structure, "
+        f"dtypes and ranks (sizes may differ): wrap the environment so that they agree"
+    )

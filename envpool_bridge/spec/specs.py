@@ -1,0 +1,270 @@
+"""What one environment row looks like: shapes, stored dtypes and legal ranges. Pure data, no environment needed."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.spec.tree import Tree, is_dict, is_tuple, items, map_leaves, shown_path, unflatten
+
+Bound = float | tuple[float, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+    """An array of fixed shape.
+
+    Attributes:
+        shape: without time and row axes, as agents see it.
+        dtype: name of the dtype stored in a slot (64-bit sources are stored in 32 bits, as jax wants them).
+        low: lowest legal value: one number for all elements of a stored value, one per element (flattened), or None for
+            unbounded.
+        high: highest legal value, likewise.
+        source_dtype: dtype that the environment itself uses; "" means the same as `dtype`.
+        frames: how many of the newest values agents see at once, the oldest first, along the first axis of `shape`; each is
+            stored once. 1 for values that are not stacked.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    low: Bound = None
+    high: Bound = None
+    source_dtype: str = ""
+    frames: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+        if self.frames > 1 and self.shape[:1] != (self.frames,):
+            raise ValueError(f"{self.frames} frames need a first axis of as many: got shape {self.shape}")
+        object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
+        object.__setattr__(self, "source_dtype", np.dtype(self.source_dtype or self.dtype).name)
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of what an environment returns and a slot stores at each step: one frame."""
+        return self.shape if self.frames == 1 else self.shape[1:]
+
+    def bound(self, which: str) -> np.ndarray | None:
+        """The bound `which` ("low" or "high") as an array that broadcasts against `stored_shape`; None if unbounded."""
+        value: Bound = getattr(self, which)
+        if value is None:
+            return None
+        array = np.asarray(value, dtype=self.dtype)
+        return array.reshape(self.stored_shape) if array.ndim else array
+
+
+@dataclasses.dataclass(frozen=True)
+class DiscreteSpec:
+    """One of `num_values` integers. Stored zero-based as int32; `start` is added on the way to the environment.
+
+    Attributes:
+        num_values: how many.
+        start: the least of them.
+        source_dtype: dtype that the environment itself uses.
+    """
+
+    num_values: int
+    start: int = 0
+    source_dtype: str = "int64"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A discrete value is a scalar."""
+        return ()
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of what a slot stores at each step."""
+        return ()
+
+    @property
+    def dtype(self) -> str:
+        """Stored dtype."""
+        return "int32"
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiDiscreteSpec:
+    """An array of integers, each with its own number of values. Stored zero-based as int32.
+
+    Attributes:
+        shape: without time and row axes.
+        num_values: of each element, flattened.
+        start: the least value of each element, flattened; added on the way to the environment.
+        source_dtype: dtype that the environment itself uses.
+    """
+
+    shape: tuple[int, ...]
+    num_values: tuple[int, ...]
+    start: tuple[int, ...]
+    source_dtype: str = "int64"
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of what a slot stores at each step."""
+        return self.shape
+
+    @property
+    def dtype(self) -> str:
+        """Stored dtype."""
+        return "int32"
+
+    @property
+    def starts(self) -> np.ndarray:
+        """`start` in the shape of a value, int64."""
+        return np.asarray(self.start, np.int64).reshape(self.shape)
+
+
+LeafSpec = ArraySpec | DiscreteSpec | MultiDiscreteSpec
+SpecTree = Tree
+"""A LeafSpec, or nested dicts and tuples of them: see `envpool_bridge.spec.tree`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentSpec:
+    """What one agent of a multi-agent environment observes and does, before it is padded to what all rows have.
+
+    Attributes:
+        name: as the environment calls it.
+        observation: one leaf, or a tree of them.
+        action: likewise.
+        action_mask: as in EnvSpec.
+    """
+
+    name: str
+    observation: SpecTree
+    action: SpecTree
+    action_mask: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvSpec:
+    """What every row of one kind of environment looks like.
+
+    Attributes:
+        env_id: name for messages and reports.
+        observation: what a row observes: one leaf, or a tree of them. Discrete values are stored zero-based.
+        action: what a row accepts, likewise.
+        action_repeat: emulator frames per env step (frames = env_steps * action_repeat).
+        reward_dtype: stored dtype of rewards.
+        action_mask: keys of the observation's leaf that says which values of a discrete action are legal (1) and which are
+            not (0): [A] of a Discrete action, [sum of num_values] of a MultiDiscrete one; () if every action is always legal.
+        agents: of a multi-agent environment, of which every row is one: row r is agent `r % len(agents)` of environment
+            `r // len(agents)`. () where a row is an environment. A row whose agent is not there has `valid=False`.
+        critic_only: keys of the observation's leaf that only a value may see, the global state; () if there is none.
+        info_fields: numbers of the environment's infos that are recorded with every step, for statistics of episodes.
+    """
+
+    env_id: str
+    observation: SpecTree
+    action: SpecTree
+    action_repeat: int = 1
+    reward_dtype: str = "float32"
+    action_mask: tuple[str, ...] = ()
+    agents: tuple[AgentSpec, ...] = ()
+    critic_only: tuple[str, ...] = ()
+    info_fields: tuple[str, ...] = ()
+
+    @property
+    def rows_per_env(self) -> int:
+        """Rows that step as one environment."""
+        return max(1, len(self.agents))
+
+
+def with_frames(spec: EnvSpec, frames: int) -> EnvSpec:
+    """The spec of rows whose agents see the newest `frames` values of every array (not of the action mask)."""
+    if frames == 1:
+        return spec
+    stacked = [
+        dataclasses.replace(leaf, shape=(frames, *leaf.shape), frames=frames)
+        if isinstance(leaf, ArraySpec) and not (spec.action_mask and path == spec.action_mask)
+        else leaf
+        for path, leaf in items(spec.observation)
+    ]
+    return dataclasses.replace(spec, observation=unflatten(spec.observation, stacked))
+
+
+_KINDS: dict[str, type] = {"array": ArraySpec, "discrete": DiscreteSpec, "multi_discrete": MultiDiscreteSpec}
+_KIND_OF = {kind: name for name, kind in _KINDS.items()}
+
+
+def zeros_of(spec: SpecTree, lead: tuple[int, ...]) -> Tree:
+    """Arrays of zeros, [*lead, *stored_shape] for each leaf, in the stored dtypes."""
+    return map_leaves(partial(_zeros, lead), spec)
+
+
+def _zeros(lead: tuple[int, ...], leaf: LeafSpec) -> np.ndarray:
+    return np.zeros((*lead, *leaf.stored_shape), leaf.dtype)
+
+
+def describe_leaves(field: str, spec: SpecTree) -> str:
+    """Each leaf's name, shape and dtype, for messages."""
+    return ", ".join(f"{shown_path(field, path)} {leaf.shape} {leaf.dtype}" for path, leaf in items(spec))
+
+
+def is_one_leaf(spec: SpecTree) -> bool:
+    """Whether the spec is a single leaf and no structure."""
+    return isinstance(spec, LeafSpec)
+
+
+def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
+    """A JSON-ready form of `spec`; `spec_from_dict` is its inverse."""
+    return {
+        "env_id": spec.env_id,
+        "observation": _tree_to_json(spec.observation),
+        "action": _tree_to_json(spec.action),
+        "action_repeat": spec.action_repeat,
+        "reward_dtype": spec.reward_dtype,
+        "action_mask": list(spec.action_mask),
+        "agents": [_agent_to_json(agent) for agent in spec.agents],
+        "critic_only": list(spec.critic_only),
+        "info_fields": list(spec.info_fields),
+    }
+
+
+def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
+    """The spec that `spec_to_dict` wrote."""
+    return EnvSpec(
+        data["env_id"],
+        _tree_from_json(data["observation"]),
+        _tree_from_json(data["action"]),
+        data["action_repeat"],
+        data["reward_dtype"],
+        tuple(data.get("action_mask", ())),
+        tuple(_agent_from_json(agent) for agent in data.get("agents", ())),
+        tuple(data.get("critic_only", ())),
+        tuple(data.get("info_fields", ())),
+    )
+
+
+def _agent_to_json(agent: AgentSpec) -> dict[str, Any]:
+    trees = {"observation": _tree_to_json(agent.observation), "action": _tree_to_json(agent.action)}
+    return {"name": agent.name, **trees, "action_mask": list(agent.action_mask)}
+
+
+def _agent_from_json(data: Mapping[str, Any]) -> AgentSpec:
+    observation, action = _tree_from_json(data["observation"]), _tree_from_json(data["action"])
+    return AgentSpec(data["name"], observation, action, tuple(data["action_mask"]))
+
+
+def _tree_to_json(tree: SpecTree) -> dict[str, Any]:
+    if is_dict(tree):
+        return {"kind": "dict", "items": {key: _tree_to_json(tree[key]) for key in sorted(tree)}}
+    if is_tuple(tree):
+        return {"kind": "tuple", "items": [_tree_to_json(child) for child in tree]}
+    return {"kind": _KIND_OF[type(tree)], **dataclasses.asdict(tree)}
+
+
+def _tree_from_json(data: Mapping[str, Any]) -> SpecTree:
+    kind = data["kind"]
+    if kind == "dict":
+        return {key: _tree_from_json(child) for key, child in data["items"].items()}
+    if kind == "tuple":
+        return tuple(_tree_from_json(child) for child in data["items"])
+    fields: dict[str, Any] = {}
+    for name, value in data.items():
+        if name != "kind":
+            fields[name] = tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
+    return _KINDS[kind](**fields)

@@ -1,0 +1,1 @@
+"""Code in the main process that forks, watches and restarts workers."""

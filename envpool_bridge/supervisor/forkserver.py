@@ -1,0 +1,301 @@
+"""A small process that forks environment workers quickly, and takes them with it when the main process dies.
+
+Forking the main process is no option (it runs jax, whose threads do not survive a fork), and a fresh interpreter a worker
+takes 0.2 s. So one clean interpreter imports gymnasium once and forks on request (~7 ms). `multiprocessing`'s forkserver does
+the same but imports the user's script, and with it jax, into every worker, and neither it nor its children end when the
+main process is killed.
+
+Every process here asks the kernel for SIGKILL on its parent's death, so that SIGKILL of the main process ends all. The kernel
+watches the thread that started the process, not the process, so a thread that lives as long as the server starts it.
+
+A stop signal often reaches the process group (a terminal, `timeout`) or every process of a run (systemd, Slurm). Only the main
+process acts on it: the server and the workers are a process group of their own, and their handler does nothing, so that the main
+process can finish its update and save.
+"""
+
+import array
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from envpool_bridge.errors import BridgeError
+from envpool_bridge.supervisor.warm_spare import MAX_DESCRIPTORS, Spare, import_all, prepare_and_wait
+
+_BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from envpool_bridge.supervisor.forkserver import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
+)
+STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
+"""Signals that ask a run to stop."""
+_START_SECONDS = 60.0
+_END_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+_OOM_SCORE = "500"  # of 1000; every process may raise its own
+# One thread each: a worker is one of many, and their number is what uses the cores. Should an environment import jax, it
+# must not take the accelerator from the learner.
+_WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "JAX_PLATFORMS": "cpu",
+}
+
+
+class ForkServer:
+    """Parent's handle of the server process. Process-safety: one owner, the process that created it. One thread at a time."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        started: Future[subprocess.Popen[bytes]] = Future()
+        # Alive as long as the server: the kernel kills the server when this thread ends.
+        self._keeper = threading.Thread(target=_keep, args=(theirs, started), name="fork server", daemon=True)
+        self._keeper.start()
+        try:
+            self._process = started.result(_START_SECONDS)
+        except BaseException:
+            ours.close()
+            raise
+        self._socket = ours
+        self._socket.settimeout(_START_SECONDS)
+
+    def fork(self, descriptors: list[int]) -> int:
+        """Forks a worker that owns copies of `descriptors` and runs `worker.main`.
+
+        Returns:
+            The worker's process id.
+
+        Raises:
+            BridgeError: the server is gone, or does not answer.
+        """
+        pid = self._request({"do": "fork"}, descriptors)["pid"]
+        if pid is None:
+            raise BridgeError("the fork server answered without a process id")
+        return pid
+
+    def prepare(self, note: int) -> None:
+        """Forks a process ahead of time, which one of the next calls of `fork` makes a worker; one at most.
+
+        Or, if that one has shown it to be harmless, imports in the server what workers need.
+
+        Args:
+            note: of `spare_worker.note_source`; stays the caller's.
+
+        Raises:
+            BridgeError: the server is gone.
+        """
+        self._request({"do": "prepare"}, [note])
+
+    def exit_status(self, pid: int, timeout_seconds: float = 1.0) -> int | None:
+        """The worker's exit status as `subprocess` gives it (negative: signal); None while it runs."""
+        return self._request({"do": "wait", "pid": pid, "seconds": timeout_seconds}, [])["status"]
+
+    def close(self) -> None:
+        """Ends the server; its remaining workers die with it. Idempotent."""
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._keeper.join(_END_SECONDS)
+
+    def _request(self, message: dict[str, object], descriptors: list[int]) -> dict[str, int | None]:
+        try:
+            socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
+            reply = self._socket.recv(4096)
+        except TimeoutError as error:
+            seconds = self._socket.gettimeout()
+            self._socket.close()  # a late reply would answer the next request
+            raise BridgeError(
+                f"the process that starts environment workers (pid {self._process.pid}) did not answer within {seconds:g} s; "
+                "it may have been stopped (SIGSTOP), or the machine is overloaded: start the run again"
+            ) from error
+        except OSError as error:
+            reply = b""
+            cause: OSError | None = error
+        else:
+            cause = None
+        if not reply:
+            self._keeper.join(_END_SECONDS)
+            status = self._process.returncode
+            raise BridgeError(
+                f"the process that starts environment workers is gone (exit status {status}); its own message is above"
+            ) from cause
+        return json.loads(reply)
+
+
+def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[bytes]]") -> None:
+    """Starts the server process and waits for its end."""
+    descriptor = socket_of_server.fileno()
+    command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), str(descriptor), str(os.getpid())]
+    # The server inherits the mask: no stop signal ends it before it has its handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    with socket_of_server:
+        try:
+            # Signals to the group of the main process, as a terminal and `timeout` send them, do not reach the process group of
+            # the server, its workers and the programs that environments start.
+            process = subprocess.Popen(
+                command,
+                pass_fds=[descriptor],
+                env={**os.environ, **_WORKER_ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+            )
+        except BaseException as error:  # noqa: BLE001  raised again in the thread that wants the server
+            started.set_exception(error)
+            return
+    started.set_result(process)
+    process.wait()
+
+
+def die_with_parent(parent: int) -> None:
+    """Asks the kernel for SIGKILL when the parent's starting thread ends; leaves at once if it already has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def die_before_others() -> None:
+    """Makes this process the one that the kernel kills when memory runs out: a worker is replaced, a learner is not."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_OOM_SCORE)
+
+
+def _do_nothing(*_: object) -> None:
+    """Handles a stop signal. Unlike SIG_IGN, it does not outlast an exec: programs that environments start can be ended."""
+
+
+def _outlive_stop_signals() -> None:
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # of nohup, and meant for every program
+            signal.signal(number, _do_nothing)
+            signal.siginterrupt(number, False)  # native code of environments may not expect EINTR
+
+
+def _restore_stop_signals_in_forks() -> None:
+    """Gives processes that an environment forks the default actions; a signal that arrives meanwhile waits for them."""
+    masks = threading.local()
+
+    def block() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def restore() -> None:
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is _do_nothing:
+                signal.signal(number, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
+
+
+def serve(descriptor: int, parent: int) -> None:
+    """Body of the server process: forks and reaps on request until its socket closes."""
+    die_with_parent(parent)
+    _outlive_stop_signals()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    server = _Server(socket.socket(fileno=descriptor))
+    while server.answer():
+        pass
+
+
+class _Server:
+    """What the server process has. One thread."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        from envpool_bridge.worker import worker  # imports gymnasium, once for all workers
+
+        self._connection, self._main, self._pid = connection, worker.main, os.getpid()
+        gc.freeze()  # else the first collection in every worker would touch, and so copy, all that they share
+        self._spare: Spare | None = None
+        self._modules: list[str] = []  # that workers need, and that this process may import
+
+    def answer(self) -> bool:
+        """Answers the next request; False once there are no more."""
+        size = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+        message, ancillary, _, _ = self._connection.recvmsg(4096, size, socket.MSG_CMSG_CLOEXEC)
+        if not message:
+            return False
+        request, descriptors = json.loads(message), _received(ancillary)
+        if request["do"] == "wait":
+            reply = {"status": _wait(int(request["pid"]), float(request["seconds"]))}
+        elif request["do"] == "prepare":
+            reply = {}  # at once: imports may take seconds
+        else:
+            reply = {"pid": self._worker(descriptors)}
+        self._connection.send(json.dumps(reply).encode())
+        if request["do"] == "prepare":
+            self._prepare(descriptors[0])
+        for received in descriptors:
+            os.close(received)
+        return True
+
+    def _worker(self, descriptors: list[int]) -> int:
+        spare = self._spare
+        if spare is not None and spare.hand_over(descriptors):
+            self._spare, self._modules = None, spare.modules
+            return spare.pid
+        return self._fork(lambda: self._main(descriptors))
+
+    def _prepare(self, note: int) -> None:
+        if self._modules:
+            import_all(self._modules)
+            gc.freeze()  # as at the beginning
+            return
+        if self._spare is not None:
+            if not self._spare.is_dead():
+                return
+            self._spare.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            pid = self._fork(lambda: (ours.close(), prepare_and_wait(theirs, note, self._main)))
+        self._spare = Spare(pid, ours)
+
+    def _fork(self, body: Callable[[], object]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            self._connection.close()
+            if self._spare is not None:
+                self._spare.close()
+            try:
+                die_with_parent(self._pid)
+                die_before_others()
+                _restore_stop_signals_in_forks()
+                body()
+            except BaseException:  # noqa: BLE001  of a spare: the worker that is forked in its place will say what it is
+                os._exit(1)
+            os._exit(0)
+        return pid
+
+
+def _received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    descriptors = array.array("i")
+    for _, kind, data in ancillary:
+        if kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data)
+    return list(descriptors)
+
+
+def _wait(pid: int, seconds: float) -> int | None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            done, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(0.001)

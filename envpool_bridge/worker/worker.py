@@ -1,0 +1,355 @@
+"""Main loop of one environment process: waits for actions, steps its rows, writes straight into the trajectory slot."""
+
+import contextlib
+import dataclasses
+import faulthandler
+import os
+import pickle
+import random
+import signal
+import time
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import gymnasium  # noqa: F401  imported before the fork, so that a worker starts in milliseconds
+import numpy as np
+
+from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset, ResetRequest, first_rows, step_rows
+from envpool_bridge.faults import failpoint
+from envpool_bridge.faults.journal import Journal, JournaledRows, environment_name
+from envpool_bridge.options import SupervisorOptions
+from envpool_bridge.shm import segment
+from envpool_bridge.shm.doorbell import Doorbell, Waiter
+from envpool_bridge.shm.layout import SlotLayout
+from envpool_bridge.shm.slots import SlotAccess, SlotViews, view_slots
+from envpool_bridge.shm.worker_board import Progress, WorkerBoard
+from envpool_bridge.spec.tree import Tree, take
+from envpool_bridge.worker import garbage
+from envpool_bridge.worker.isolation import IsolatedRows
+from envpool_bridge.worker.process_tuning import wake_on_time
+from envpool_bridge.worker.recovery import BrokenStep, DisabledRows, Recovery
+
+NUM_DESCRIPTORS = 7  # that every worker receives: see `main`
+STACK_SIGNAL = signal.SIGRTMIN + 1
+"""Makes a worker write its stack. Not SIGUSR1, which asks a run to stop and often reaches its workers too."""
+_IDLE_SECONDS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerConfig:
+    """What the parent sends a new worker over its connection.
+
+    Attributes:
+        layout: of the segment.
+        run_id: the segment's.
+        worker: index of this worker.
+        source: pickled EnvSource.
+        run_seed: seed of the run, or None for Gymnasium's own seeding.
+        keep_infos: whether to send the environments' infos to the parent.
+        resets: first reset of each part this worker serves; () once all of them have begun.
+        spin_seconds: how long to spin before blocking on the doorbell.
+        verify_every: steps after which their values are verified together; see `EnvRows.verify`.
+        supervision: what is done about environments that fail.
+        first_sequence: where the pool's run goes on.
+        disabled: whether the environments are not to be stepped any more.
+        journal: directory for journals; "" for none.
+        first_row: of the run, that the pool's rows begin with.
+        cores: that workers keep to, in turn; () for any.
+        local_policy: pickled MakeLocalPolicy of workers that act themselves; b"" if actions come from the parent.
+    """
+
+    layout: SlotLayout
+    run_id: bytes
+    worker: int
+    source: bytes
+    run_seed: int | None
+    keep_infos: bool
+    resets: Sequence[ResetRequest]
+    spin_seconds: float
+    verify_every: int
+    supervision: SupervisorOptions
+    first_sequence: int = 0
+    disabled: bool = False
+    journal: str = ""
+    first_row: int = 0
+    cores: tuple[int, ...] = ()
+    local_policy: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True)
+class InfosMessage:
+    """Infos that belong to the observation of `step`, one a row of the part; sent only if one is not empty."""
+
+    part: int
+    step: int
+    infos: list[dict[str, object]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorMessage:
+    """Why the worker ends: class name, message and traceback of the exception."""
+
+    kind: str
+    message: str
+    traceback: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FailureMessage:
+    """What an environment did that its worker has survived."""
+
+    text: str
+
+
+class Part:
+    """State of the rows that this worker steps for one lane."""
+
+    def __init__(self, part: int, layout: SlotLayout, slots: list[SlotViews], rows: EnvRows, verify_every: int) -> None:
+        shape, length = layout.shape, layout.shape.rollout_length
+        columns = shape.part_rows(part)
+        self.part = part
+        self.lane = shape.lane_of_part(part)
+        self.rows = rows
+        self.step = 0  # of the newest observation
+        self.opening: int | None = None  # sequence whose slot is not free yet
+        self.columns = columns
+        self.first = [first_rows(slot, columns) for slot in slots]
+        self.whole = [step_rows(slot, slice(0, length), columns) for slot in slots]
+        # One entry a step of the whole ring: at step k, the views are made already.
+        steps = [(slot, t) for slot in slots for t in range(length)]
+        self.action = [take(slot.action, (t, columns)) for slot, t in steps]
+        self.out = [step_rows(slot, t, columns) for slot, t in steps]
+        self.stepped_at = [slot.stepped_at[t, part : part + 1] for slot, t in steps]
+        # Where a block of steps ends, its observations and rewards.
+        self.block: list[tuple[Tree, np.ndarray] | None] = [None] * len(steps)
+        for place, (slot, t) in enumerate(steps):
+            if (t + 1) % verify_every == 0 or t + 1 == length:
+                begin = t // verify_every * verify_every
+                observation = take(slot.observation, (slice(begin + 1, t + 2), columns))
+                self.block[place] = observation, slot.reward[begin : t + 1, columns]
+
+
+class Worker:
+    """One environment process. Process-safety: the only writer of its parts' columns and of their counters."""
+
+    def __init__(self, config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> None:
+        """Maps the segment and makes the environments; `descriptors` as `main` receives them."""
+        segment_descriptor, _, own_bell, _, board, inference_bell, learner_bell = descriptors
+        self._config = config
+        self._connection = connection
+        self._segment = segment.attach(segment_descriptor, config.layout, config.run_id)
+        self._counters = Progress(config.layout, self._segment.buffer, config.first_sequence)
+        self._slots = view_slots(config.layout, self._segment.buffer)
+        self._access = SlotAccess(config.layout)
+        self._inference_bell = Doorbell(inference_bell)
+        self._learner_bell = Doorbell(learner_bell)
+        self._waiter = Waiter(Doorbell(own_bell), spin_seconds=config.spin_seconds)
+        self._pending_resets: dict[int, ResetRequest] = {}
+        shape = config.layout.shape
+        self._rollout_length, self._num_slots = shape.rollout_length, shape.num_slots
+        self._window = self._rollout_length * self._num_slots
+        self._board = WorkerBoard(shape, board)
+        self._recovery = Recovery(config.worker, shape, self._slots, self._counters, self._board)
+        self._seed_global_generators()
+        source: EnvSource = pickle.loads(config.source)
+        self._parts: list[Part] = []
+        for part in shape.parts_of_worker(config.worker):
+            rows = self._make_rows(source, part)
+            self._parts.append(Part(part, config.layout, self._slots, rows, config.verify_every))
+            if isinstance(rows, IsolatedRows):
+                rows.on_cut = partial(self._cut, self._parts[-1])
+        if config.journal:
+            self._keep_journal(Path(config.journal))
+        # A worker that follows another goes on counting where that one was.
+        self._waiter.waited_seconds = self._counters.waited_seconds(self._parts[0].part)
+
+    def _seed_global_generators(self) -> None:
+        """Seeds numpy's and Python's global generators, which all workers would otherwise inherit from the fork server."""
+        config, part = self._config, self._config.layout.shape.parts_of_worker(self._config.worker)[0]
+        row = config.first_row + config.layout.shape.part_rows(part).start
+        place = (row, config.first_sequence, self._counters.incarnation(part))
+        seeds = np.random.SeedSequence(None if config.run_seed is None else (config.run_seed, *place)).generate_state(8)
+        np.random.seed(seeds)  # noqa: NPY002  environments that draw from it are to draw apart
+        random.seed(seeds.tobytes())
+
+    def _make_rows(self, source: EnvSource, part: int) -> EnvRows:
+        config, columns = self._config, self._config.layout.shape.part_rows(part)
+        if config.disabled:
+            return DisabledRows(columns.stop - columns.start, self._recovery.newest_observation(part))
+        row_ids = range(config.first_row + columns.start, config.first_row + columns.stop)
+        options = config.supervision
+        if options.bad_env_output == "raise" or config.run_seed is None:
+            return source.make_rows(row_ids, config.run_seed, config.keep_infos)
+        budget = (options.max_restarts, options.window_seconds)
+        rows = IsolatedRows(source, config.layout.spec, row_ids, config.run_seed, budget)
+        rows.on_disabled = partial(self._board.count_disabled, config.worker)
+        rows.on_failure = lambda text: self._connection.send(FailureMessage(text))
+        return rows
+
+    def _keep_journal(self, directory: Path) -> None:
+        config, incarnation = self._config, self._counters.incarnation(self._parts[0].part)
+        journal = Journal(directory / environment_name(config.first_row, config.worker, incarnation))
+        for part in self._parts:
+            part.rows = JournaledRows(part, part.rows, journal, incarnation)
+
+    def failpoints(self) -> dict[str, list[tuple[Any, str]]]:
+        """The methods that `failpoint.PLACES` stand for."""
+        return {
+            "worker.step": [(part.rows, "step") for part in self._parts],
+            "worker.reset": [(part.rows, "reset") for part in self._parts],
+            "worker.commit": [(self._counters, "commit")],
+            "worker.open_slot": [(self, "_open_slot")],
+            "worker.carry": [(self._access, "carry")],
+            "worker.post_observation": [(self._counters, "post_observation")],
+            "worker.inference_bell": [(self._inference_bell, "ring")],
+            "worker.learner_bell": [(self._learner_bell, "ring")],
+        }
+
+    def serve(self) -> None:
+        """Resets the environments, then steps them until the parent asks to stop."""
+        for index, part in enumerate(self._parts):
+            if self._counters.has_begun(part.part):
+                self._follow(part)
+            else:
+                self._start(part, self._config.resets[index])
+        while not self._counters.stop_requested():
+            progressed = [self._advance(part) for part in self._parts]  # every part in turn: no lane starves another
+            if not any(progressed):
+                self._waiter.wait(self._may_advance, _IDLE_SECONDS)
+                self._counters.post_waited(self._parts[0].part, self._waiter.waited_seconds)
+        for part in self._parts:
+            part.rows.close()
+
+    def _start(self, part: Part, request: ResetRequest) -> None:
+        sequence = self._counters.actions_posted(part.lane) // self._rollout_length
+        part.step = sequence * self._rollout_length
+        slot = sequence % self._num_slots
+        part.whole[slot].prepare()
+        if isinstance(request, EpisodeReset):
+            request = dataclasses.replace(request, on_step=partial(self._board.count_replayed, self._config.worker))
+        part.rows.reset(request, part.first[slot])
+        part.first[slot].begin_history()
+        self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
+        episodes = request.episodes if isinstance(request, EpisodeReset) else [0] * part.rows.num_rows
+        self._board.begin_episodes(part.part, sequence, episodes)
+        self._publish(part)
+
+    def _follow(self, part: Part) -> None:
+        """Goes on where another worker ended; the step that it was at is broken."""
+        part.step, part.opening = self._recovery.place(part.part)
+        part.rows = BrokenStep(part, part.rows, self._recovery)
+        if part.opening is None:
+            slot = part.step // self._rollout_length % self._num_slots
+            self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
+
+    def _cut(self, part: Part, rows: slice) -> None:
+        self._recovery.cut_episodes(part.part, part.step, rows)
+
+    def _may_advance(self) -> bool:
+        counters = self._counters
+        if counters.stop_requested():
+            return True
+        return any(
+            self._has_actions(part) if part.opening is None else counters.may_fill(part.opening) for part in self._parts
+        )
+
+    def _has_actions(self, part: Part) -> bool:
+        return self._counters.actions_posted(part.lane) > part.step
+
+    def _advance(self, part: Part) -> bool:
+        """Does what the part can do now without waiting; False if there was nothing."""
+        counters = self._counters
+        if part.opening is not None:
+            if not counters.may_fill(part.opening):
+                return False
+            self._open_slot(part, part.opening)
+            return True
+        step = part.step
+        if counters.actions_posted(part.lane) <= step:
+            return False
+        place = step % self._window
+        if counters.is_reset(part.lane):
+            part.rows.reset(self._receive_reset(part.part), part.out[place])
+        else:
+            part.rows.step(part.action[place], part.out[place])
+            block = part.block[place]
+            if block is not None:
+                part.rows.verify(*block)
+        part.stepped_at[place][0] = time.monotonic()
+        part.step = step = step + 1
+        if step % self._rollout_length:
+            self._publish(part)
+            return True
+        sequence = step // self._rollout_length
+        counters.commit(part.part, sequence - 1)
+        self._learner_bell.ring()
+        if counters.may_fill(sequence):
+            self._open_slot(part, sequence)
+        else:
+            part.opening = sequence
+        return True
+
+    def _open_slot(self, part: Part, sequence: int) -> None:
+        # The observation after the last step belongs to both trajectories: it ends one and begins the next.
+        before, slot = (sequence - 1) % self._num_slots, sequence % self._num_slots
+        self._board.carry_episodes(part.part, sequence, self._slots[before].is_first[1:, part.columns])
+        self._access.carry(self._slots[before], self._slots[slot], part.columns)
+        part.whole[slot].prepare()  # after it: in a ring of one slot, it is the same
+        self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
+        part.opening = None
+        self._publish(part)
+
+    def _publish(self, part: Part) -> None:
+        if self._config.keep_infos and any(part.rows.infos):
+            self._connection.send(InfosMessage(part.part, part.step, part.rows.infos))
+        if self._counters.post_observation(part.part, part.step):
+            self._inference_bell.ring()
+
+    def _receive_reset(self, part: int) -> ResetRequest:
+        while part not in self._pending_resets:
+            wanted, request = self._connection.recv()
+            self._pending_resets[wanted] = request
+        return self._pending_resets.pop(part)
+
+
+def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> Worker:
+    with contextlib.suppress(OSError):  # a sandbox may forbid it: environments that sleep then do so a little longer
+        wake_on_time()
+    if config.cores:  # before anything starts threads
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {allowed[config.cores[config.worker % len(config.cores)]]})
+    if not config.local_policy:
+        return Worker(config, connection, descriptors)
+    from envpool_bridge.worker.acting_worker import ActingWorker  # it builds on this module
+
+    return ActingWorker(config, connection, descriptors[:NUM_DESCRIPTORS], descriptors[NUM_DESCRIPTORS:])
+
+
+def main(descriptors: Sequence[int]) -> None:
+    """Body of a forked worker; reports any exception to the parent before it ends.
+
+    Args:
+        descriptors: segment, connection, own doorbell, file for stacks, board, inference doorbell, learner doorbell; then the
+            local policy's.
+    """
+    # The parent reads this file, and reports its content.
+    faulthandler.enable(descriptors[3])
+    faulthandler.register(STACK_SIGNAL, descriptors[3])  # even when an environment hangs in C
+    connection = Connection(descriptors[1])
+    try:
+        config: WorkerConfig = connection.recv()
+        worker = _make_worker(config, connection, descriptors)
+        failpoint.arm(failpoint.wanted(), worker.failpoints())
+        garbage.look_rarely()
+        worker.serve()
+    except BaseException as error:  # noqa: BLE001  the parent must learn of it, whatever it is
+        text = "".join(traceback.format_exception(error))
+        try:
+            connection.send(ErrorMessage(type(error).__name__, str(error), text))
+        except OSError:
+            traceback.print_exc()
+        os._exit(1)

@@ -1,0 +1,203 @@
+"""What the replay benchmark measures: our buffers, and those of others that are installed, doing the same work."""
+
+import dataclasses
+import importlib.util
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from agents.api import Array, Trajectory
+from jaxsrl.bench.replay_sizes import BenchSizes
+from jaxsrl.bench.rivals.replay_numpy import NumpyRing, careful_ring, plain_ring, steps_of
+from jaxsrl.replay.device.sampler import Selection, draw, first_selection, insert_slot, update_priorities
+from jaxsrl.replay.device.storage import empty_storage, insert
+from jaxsrl.replay.device.windows import gather_windows
+from jaxsrl.replay.host.buffer import HostBuffer
+from jaxsrl.replay.sizes import RingSizes, make_sizes
+
+RATES = ("insert", "sample")
+
+
+class Contender(Protocol):
+    """A replay buffer at work."""
+
+    def insert_some(self) -> int:
+        """Inserts a little; returns how many env steps."""
+        ...
+
+    def insert(self, seconds: float) -> float:
+        """Inserts for so long, at least once; env steps per second."""
+        ...
+
+    def sample(self, seconds: float) -> float:
+        """Draws for so long, at least once; windows per second."""
+        ...
+
+    def bytes_per_env_step(self) -> float:
+        """Memory that it takes for what it keeps."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class _InProcess:
+    """A contender of this process.
+
+    Attributes:
+        sizes: of the comparison.
+        insert_one: one trajectory, and waits until it is in.
+        sample_one: one batch, and waits until it is there.
+        num_bytes: that the buffer takes.
+    """
+
+    sizes: BenchSizes
+    insert_one: Callable[[], None]
+    sample_one: Callable[[], object]
+    num_bytes: int
+
+    def insert_some(self) -> int:
+        self.insert_one()
+        return self.sizes.env_steps
+
+    def insert(self, seconds: float) -> float:
+        return _rate(self.insert_one, seconds) * self.sizes.env_steps
+
+    def sample(self, seconds: float) -> float:
+        return _rate(self.sample_one, seconds) * self.sizes.batch_size
+
+    def bytes_per_env_step(self) -> float:
+        return self.num_bytes / self.sizes.capacity
+
+
+def installed_contenders(sizes: BenchSizes, priority_exponent: float) -> dict[str, Contender]:
+    """By name: ours on the "device" and on the "host", two rings in numpy, "flashbax" where it is installed."""
+    contenders: dict[str, Contender] = {
+        "device": _device(sizes, priority_exponent),
+        "host": _host(sizes, priority_exponent),
+    }
+    if not priority_exponent:
+        contenders["numpy"] = _numpy(sizes, plain_ring(sizes))
+        contenders["numpy, same rules"] = _numpy(sizes, careful_ring(sizes))
+    if importlib.util.find_spec("flashbax") is not None:
+        contenders["flashbax"] = _flashbax(sizes, priority_exponent)
+    return contenders
+
+
+def _rate(call: Callable[[], object], seconds: float) -> float:
+    turns, start = 0, time.perf_counter()
+    while True:
+        call()
+        turns += 1
+        elapsed = time.perf_counter() - start
+        if elapsed >= seconds:
+            return turns / elapsed
+
+
+def _device(sizes: BenchSizes, priority_exponent: float) -> Contender:
+    slot = sizes.slot()
+    ring = make_sizes(sizes.replay(priority_exponent), slot)
+    add = jax.jit(partial(_insert_slot, ring), donate_argnums=(0, 1))
+    take = jax.jit(partial(_sample_windows, ring), donate_argnums=1 if priority_exponent else ())
+    storage = jax.jit(partial(empty_storage, ring, slot))()
+    held, numbers = {"storage": storage, "selection": jax.jit(partial(first_selection, ring))()}, iter(range(2**31))
+    num_bytes = _bytes(held["storage"]) + _bytes(held["selection"])
+    placed = jax.device_put(slot)
+
+    def insert_one() -> None:
+        held["storage"], held["selection"] = add(held["storage"], held["selection"], placed)
+        jax.block_until_ready((held["storage"], held["selection"]))
+
+    def sample_one() -> None:
+        words = np.array([next(numbers), 0], np.uint32)
+        windows, selection = take(held["storage"], held["selection"], words)
+        held["selection"] = selection if priority_exponent else held["selection"]
+        jax.block_until_ready((windows, held["selection"]))
+
+    return _InProcess(sizes, insert_one, sample_one, num_bytes)
+
+
+def _insert_slot(
+    ring: RingSizes, storage: Trajectory, selection: Selection, slot: Trajectory
+) -> tuple[Trajectory, Selection]:
+    storage = insert(ring, storage, selection.position, slot)
+    is_first = slot.is_first[ring.history : ring.history + ring.rollout_length]
+    return storage, insert_slot(ring, selection, is_first, slot.valid)
+
+
+def _sample_windows(
+    ring: RingSizes, storage: Trajectory, selection: Selection, words: Array
+) -> tuple[tuple[Trajectory, Array, Array], Any]:
+    drawn = draw(ring, selection, words)
+    windows = gather_windows(ring, storage, selection.position, drawn.begin, drawn.group)
+    found = (windows, drawn.probability, drawn.num_windows)
+    if not ring.priority_exponent:
+        return found, ()
+    return found, update_priorities(ring, selection, drawn, abs(windows.reward[0]))
+
+
+def _host(sizes: BenchSizes, priority_exponent: float) -> Contender:
+    slot = sizes.slot()
+    buffer = HostBuffer(sizes.replay(priority_exponent), slot)
+    numbers = iter(range(2**31))
+
+    def sample_one() -> None:
+        sample, drawn = buffer.sample(np.array([next(numbers), 0], np.uint32))
+        if drawn is not None:
+            buffer.update_priorities(drawn, np.abs(sample.trajectory.reward[0]))
+
+    return _InProcess(sizes, lambda: buffer.insert(slot), sample_one, buffer.num_bytes)
+
+
+def _numpy(sizes: BenchSizes, ring: NumpyRing) -> Contender:
+    return _InProcess(sizes, ring.insert_one, ring.sample_one, ring.num_bytes)
+
+
+def _flashbax(sizes: BenchSizes, priority_exponent: float) -> Contender:
+    """Flashbax's trajectory buffers of single frames: as ours, they keep each once and draw sequences of them."""
+    import flashbax  # pyright: ignore[reportMissingImports]
+
+    lengths: dict[str, Any] = {
+        "add_batch_size": sizes.num_rows,
+        "sample_batch_size": sizes.batch_size,
+        "sample_sequence_length": sizes.sequence_length,
+        "period": 1,
+        "min_length_time_axis": sizes.sequence_length,
+        "max_length_time_axis": sizes.ring_steps,
+    }
+    if priority_exponent:
+        make = partial(flashbax.make_prioritised_trajectory_buffer, priority_exponent=priority_exponent)
+        buffer: Any = make(**lengths, device=jax.default_backend())
+    else:
+        buffer = flashbax.make_trajectory_buffer(**lengths)
+    rows_first = {name: np.swapaxes(array, 0, 1) for name, array in steps_of(sizes, sizes.slot()).items()}
+    state = jax.jit(buffer.init)({name: array[0, 0] for name, array in rows_first.items()})
+    held, num_bytes = {"state": state, "number": 0}, _bytes(state)
+    batch = jax.device_put(rows_first)
+    add = jax.jit(buffer.add, donate_argnums=0)
+
+    def take(state: Any, number: Array) -> tuple[Any, Any]:
+        sample = buffer.sample(state, jax.random.key(number))
+        if priority_exponent:
+            state = buffer.set_priorities(state, sample.indices, abs(sample.experience["reward"][:, 0]))
+        return sample.experience, state if priority_exponent else ()
+
+    taken = jax.jit(take, donate_argnums=0 if priority_exponent else ())
+
+    def insert_one() -> None:
+        held["state"] = add(held["state"], batch)
+        jax.block_until_ready(held["state"])
+
+    def sample_one() -> None:
+        held["number"] += 1
+        windows, state = taken(held["state"], np.uint32(held["number"]))
+        held["state"] = state if priority_exponent else held["state"]
+        jax.block_until_ready((windows, held["state"]))
+
+    return _InProcess(sizes, insert_one, sample_one, num_bytes)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,200 @@
+"""What the pool's benchmark measures the pool against: bare processes, and other libraries' vector environments.
+
+Each contender is a context manager that yields a `Stepper`. Those of packages that are not installed are left out.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from envpool_bridge.envs.config import EnvConfig
+from jaxsrl.bench.processes import answering_processes, speed_of_all
+
+Stepper = Callable[[float], float]
+"""Steps for so many seconds and returns env steps per second."""
+
+# Both run as `python -c SCRIPT config count worker`, and answer each line, so many seconds, with env steps per second.
+_BARE = """
+import json, random, sys, time
+from envpool_bridge.envs.config import EnvConfig
+config, count, worker = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+source = EnvConfig(**config).source()
+envs = [source.make_env() for _ in range(count)]
+for index, env in enumerate(envs):
+    env.reset(seed=worker * count + index)
+space = envs[0].action_space
+actions = [space.sample() for _ in range(997)]
+ended = [False] * count
+steps = [env.step for env in envs]
+print("ready", flush=True)
+for line in sys.stdin:
+    done, place, start = 0, 0, time.perf_counter()
+    end = start + float(line)
+    while time.perf_counter() < end:
+        for index in range(count):
+            if ended[index]:
+                envs[index].reset()
+                ended[index] = False
+            else:
+                place = (place + 1) % 997
+                _, _, terminated, truncated, _ = steps[index](actions[place])
+                ended[index] = terminated or truncated
+        done += count
+    print(done / (time.perf_counter() - start), flush=True)
+"""
+
+_BUSY = """
+import os, sys
+while os.getppid() == int(sys.argv[1]):
+    for _ in range(1_000_000):
+        pass
+"""
+
+_NATIVE = """
+import json, sys, time
+from envpool_bridge.envs.config import EnvConfig
+config, count = json.loads(sys.argv[1]), int(sys.argv[2])
+env = EnvConfig(**config).source().make_vector_env(count)
+env.reset(seed=0)
+env.action_space.seed(0)
+actions = [env.action_space.sample() for _ in range(97)]
+print("ready", flush=True)
+for line in sys.stdin:
+    turns, start = 0, time.perf_counter()
+    end = start + float(line)
+    while time.perf_counter() < end:
+        env.step(actions[turns % 97])
+        turns += 1
+    print(turns * count / (time.perf_counter() - start), flush=True)
+"""
+
+
+def bare_processes(env: EnvConfig, workers: int, envs_per_worker: int) -> contextlib.AbstractContextManager[Stepper]:
+    """Processes that step their environments one by one and tell nobody: the limit."""
+    return _processes(_BARE, env, workers, envs_per_worker)
+
+
+def native_alone(env: EnvConfig, num_envs: int) -> contextlib.AbstractContextManager[Stepper]:
+    """A native vector environment in a process of its own, stepped by a loop that does nothing else."""
+    return _processes(_NATIVE, env, 1, num_envs)
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Processes that compute and want nothing, as long as this one lives."""
+    processes = [subprocess.Popen([sys.executable, "-c", _BUSY, str(os.getpid())]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _processes(script: str, env: EnvConfig, count: int, envs_each: int) -> Iterator[Stepper]:
+    config = json.dumps(dataclasses.asdict(env))
+    commands = [[sys.executable, "-c", script, config, str(envs_each), str(worker)] for worker in range(count)]
+    with answering_processes(commands, f"a process of {env.id} alone") as processes:
+        yield partial(speed_of_all, processes)
+
+
+@contextlib.contextmanager
+def gymnasium_vector(make: Callable[[], VectorEnv]) -> Iterator[Stepper]:
+    """One of Gymnasium's vector environments."""
+    env = make()
+    try:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(97)]
+        yield partial(_step_for, env.step, actions, env.num_envs)
+    finally:
+        env.close(terminate=True)  # without waiting for a step that Ctrl-C interrupted
+
+
+def installed_rivals(
+    make_env: Callable[[], gymnasium.Env], workers: int, total: int
+) -> dict[str, contextlib.AbstractContextManager[Stepper]]:
+    """Vector environments of other packages, those that are installed.
+
+    Args:
+        make_env: makes one environment.
+        workers: processes of those that put several environments into one.
+        total: environments in all.
+    """
+    rivals: dict[str, contextlib.AbstractContextManager[Stepper]] = {}
+    if importlib.util.find_spec("stable_baselines3") is not None:
+        rivals["subproc_vec_env"] = _subproc_vec_env(make_env, total)
+    if importlib.util.find_spec("pufferlib") is not None:
+        rivals["pufferlib"] = _pufferlib(make_env, workers, total)
+    return rivals
+
+
+@contextlib.contextmanager
+def _subproc_vec_env(make_env: Callable[[], gymnasium.Env], total: int) -> Iterator[Stepper]:
+    """stable-baselines3: a process for each environment, and pickles through pipes."""
+    from stable_baselines3.common.vec_env import SubprocVecEnv  # pyright: ignore[reportMissingImports]
+
+    # As AsyncVectorEnv starts its processes; its own default would import torch in each.
+    env = SubprocVecEnv([make_env] * total, start_method="fork")
+    try:
+        env.reset()
+        env.action_space.seed(0)
+        actions = [[env.action_space.sample() for _ in range(total)] for _ in range(97)]
+        yield partial(_step_for, env.step, actions, total)
+    finally:
+        env.close()
+
+
+@contextlib.contextmanager
+def _pufferlib(make_env: Callable[[], gymnasium.Env], workers: int, total: int) -> Iterator[Stepper]:
+    """PufferLib: `workers` processes, shared memory, waiting by spinning; all rows in one batch."""
+    import pufferlib.emulation  # pyright: ignore[reportMissingImports]
+    import pufferlib.vector  # pyright: ignore[reportMissingImports]
+
+    make: Any = partial(pufferlib.emulation.GymnasiumPufferEnv, env_creator=make_env)
+    backend = pufferlib.vector.Multiprocessing
+    # overwork: virtual machines count hyper-threads as no cores.
+    env = pufferlib.vector.make(make, num_envs=total, num_workers=workers, backend=backend, overwork=True)
+    try:
+        env.reset()
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(97)]
+
+        def step(seconds: float) -> float:
+            _signal(env.processes, signal.SIGCONT)
+            speed = _step_for(env.step, actions, total, seconds)
+            # Its workers spin for half a second when nobody asks: in the next contender's turn.
+            _signal(env.processes, signal.SIGSTOP)
+            return speed
+
+        yield step
+    finally:
+        _signal(env.processes, signal.SIGCONT)
+        env.close()
+
+
+def _signal(processes: list[Any], number: signal.Signals) -> None:
+    for process in processes:
+        os.kill(process.pid, number)
+
+
+def _step_for(step: Callable[[Any], Any], actions: list[Any], num_envs: int, seconds: float) -> float:
+    turns, start = 0, time.perf_counter()
+    end = start + seconds
+    while time.perf_counter() < end:
+        step(actions[turns % len(actions)])
+        turns += 1
+    return turns * num_envs / (time.perf_counter() - start)

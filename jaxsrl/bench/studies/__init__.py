@@ -1,0 +1,1 @@
+"""Measurements made once, kept for the record."""

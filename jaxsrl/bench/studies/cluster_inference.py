@@ -1,0 +1,91 @@
+"""What it takes to ask an inference server of another node for actions: one lane at a time, through Ray, there and back."""
+
+import statistics
+import time
+from typing import Any
+
+import jax
+
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.shm.slots import SlotAccess, allocate_slots
+from jaxsrl.cluster.inference.messages import ActingMessages
+from jaxsrl.cluster.inference.server_handle import ServerRecord
+from jaxsrl.cluster.placement import placed_plan, rooms_of
+from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
+from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room
+from jaxsrl.cluster.ray.server_actor import RayLink
+from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.collect.source import SourceConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.policies import POLICIES
+
+_SECONDS = 300.0
+
+
+def measure_inference(rows: int = 64, calls: int = 300) -> dict[str, float]:
+    """PPO's policy for CartPole at a server on a node of the cluster that this process is connected to.
+
+    Args:
+        rows: of the lane that asks.
+        calls: of which the median is told.
+
+    Returns:
+        Milliseconds from asking to having the answer, those of them that the server computed, and bytes each way.
+    """
+    run = RunConfig(
+        num_envs=rows,
+        num_env_workers=1,
+        lanes_per_worker=1,
+        max_policy_lag=2 + calls // 32,  # one version acts for every step
+        cluster="auto",
+        cluster_nodes=1,
+        cluster_inference_servers=1,
+    )
+    source = source_of(EnvConfig("CartPole-v1"))
+    spec = source.spec()
+    agent = make_ppo(PPOConfig(), spec, NetworkConfig())
+    plan = placed_plan(run, POLICIES["single_learner_fine"](run, Resources.detect()), RayEngine().nodes(), 1)
+    config = SourceConfig(source, spec, plan, agent, 0, 0, jax.random.key(0))
+    layout = agent_layout(spec, plan.shape, agent)
+    with engine_with_room(*rooms_of(run, plan)) as engine:
+        params = jax.jit(agent.init)(jax.random.key(0)).params
+        versions = PublishedVersions(engine, layout_of(params), run.max_policy_lag)
+        versions.publish(0, params)
+        record = ServerRecord(config, layout_of(params), 0, plan.inference.nodes[0])
+        record.spawn(engine, record.node)
+        record.begin(versions)
+        try:
+            return _ask(engine, record, ActingMessages(layout), layout, calls)
+        finally:
+            record.end()
+
+
+def _ask(
+    engine: RayEngine, record: ServerRecord, messages: ActingMessages, layout: Any, calls: int
+) -> dict[str, float]:
+    if record.remote is None or not engine.wait([record.started], _SECONDS):
+        raise TimeoutError(f"the inference server did not begin within {_SECONDS:g} s")
+    engine.get(record.started)
+    link = RayLink(record.remote.link)
+    rows = SlotAccess(layout).act_rows(allocate_slots(layout)[0], 0, slice(0, layout.shape.rows_per_lane))
+    seconds: list[float] = []
+    for step in range(calls):
+        begin = time.perf_counter()
+        block = link.ask(messages.pack_request(1, 0, step, rows, None)).result(_SECONDS)
+        messages.read_answer(block)
+        seconds.append(time.perf_counter() - begin)
+    asked = record.remote.call("control", "stats")
+    if not engine.wait([asked], _SECONDS):
+        raise TimeoutError(f"the inference server failed: expected its statistics within {_SECONDS:g} s")
+    stats = engine.get(asked)
+    return {
+        "inference_rows": float(layout.shape.rows_per_lane),
+        "inference_round_trip_ms": statistics.median(seconds) * 1e3,
+        "inference_computing_ms": stats["busy_seconds"] / stats["calls"] * 1e3,
+        "inference_request_bytes": float(messages.request_bytes),
+        "inference_answer_bytes": float(messages.answer_bytes),
+    }

@@ -1,0 +1,135 @@
+"""What replay on a node of its own costs: samples a second from there and from this process, in turns, without learning."""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import LearnerState, Replay, ReplayAgent
+from agents.replay_config import ReplayConfig
+from envpool_bridge.shm.slots import view_slot
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.cluster.placement import placed_plan, rooms_of
+from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room, import_ray
+from jaxsrl.cluster.replay.client import RemoteExperience
+from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
+from jaxsrl.collect.source import SourceConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.learner.host_replay import trajectory_on_host
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.replay.experience import Experience, LocalExperience, UpdateKeys
+from jaxsrl.replay.on_device import step_keys
+
+_SPECS = {
+    "vector": EnvSpec("Vector", ArraySpec((17,), "float32"), DiscreteSpec(4)),
+    "atari": EnvSpec("Frames", ArraySpec((4, 84, 84), "uint8", frames=4), DiscreteSpec(4)),
+}
+_REPLAY = ReplayConfig(capacity=4096, batch_size=32, min_size=1024, samples_per_insert=8.0)
+_ROWS, _STEPS = 16, 16
+_SECONDS = 300.0
+
+
+class _Sender:
+    """A Ray actor that sends slots as an environment host does."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._memory, self._sequence = np.ones(num_bytes, np.uint8), -1
+
+    def next_slot(self) -> tuple[int, np.ndarray]:
+        self._sequence += 1
+        return self._sequence, self._memory
+
+
+def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, float]:
+    """Uniform samples of 32 windows of 3 steps, 64 an update, at a node of the cluster that this process is connected to.
+
+    Args:
+        kind: of what is kept: "vector" (17 numbers a step) or "atari" (frames of 7,056 bytes).
+        updates: of each turn: a slot of 16 rows and 16 steps goes in, samples come out.
+        rounds: turns of each.
+
+    Returns:
+        Samples per second from the node and from here (medians over rounds), the node's over ours, bytes of a sample and of a slot,
+        and of a slot those that come to the learner's process.
+    """
+    agent, spec = _agent(), _SPECS[kind]
+    run = RunConfig(
+        num_envs=_ROWS, num_env_workers=1, rollout_length=_STEPS, cluster="auto", cluster_nodes=1, cluster_replay=True
+    )
+    plan = plan_for_agent(POLICIES["single_learner_coarse"](run, Resources.detect()), agent, run.replay_place)
+    plan = placed_plan(run, plan, RayEngine().nodes(), 1)
+    config = SourceConfig(None, spec, plan, agent, 0, 0, jax.random.key(0))  # pyright: ignore[reportArgumentType]
+    layout = agent_layout(spec, plan.shape, agent)
+    split = jax.jit(partial(step_keys, agent))
+    slot = trajectory_on_host([view_slot(layout, np.ones(layout.slot_bytes, np.uint8).data)])
+    with engine_with_room(*rooms_of(run, plan)) as engine, contextlib.ExitStack() as held:
+        there = RemoteExperience(config, engine, jax.random.key(0))
+        held.callback(there.close)
+        here = LocalExperience(agent.data, trajectory_shapes(agent, spec, _ROWS, _STEPS))
+        held.callback(here.close)
+        ray = import_ray()
+        sender: Any = ray.remote(num_cpus=0)(_Sender).remote(layout.slot_bytes)
+        held.callback(partial(ray.kill, sender))
+        told: list[int] = []
+
+        def bring() -> None:
+            call = there.fetch(0, 1, sender.next_slot.remote())
+            if not engine.wait([call], _SECONDS):
+                raise TimeoutError(f"no slot came within {_SECONDS:g} s")
+            sequence, block = engine.get(call)
+            there.note_slot(0, sequence, 1)
+            told.append(block.nbytes)
+
+        turns = {"remote": partial(_turn, there, split, slot, bring), "local": partial(_turn, here, split, slot, None)}
+        speeds: dict[str, list[float]] = {name: [] for name in turns}
+        for turn in turns.values():
+            turn(10)  # until there is something to draw
+        for _ in range(rounds):
+            for name, turn in turns.items():
+                speeds[name].append(turn(updates))
+        sample_bytes = there.sample_bytes
+    remote, local = (statistics.median(speeds[name]) for name in ("remote", "local"))
+    return {
+        "local_samples_per_second": local,
+        "remote_samples_per_second": remote,
+        "remote_over_local": remote / local,
+        "sample_bytes": float(sample_bytes),
+        "slot_bytes": float(layout.slot_bytes),
+        "told_bytes": float(told[-1]),
+    }
+
+
+def _turn(
+    experience: Experience, split: Callable[..., Any], slot: Any, bring: Callable[[], None] | None, updates: int
+) -> float:
+    """Samples a second of some updates."""
+    samples, begin = 0, time.perf_counter()
+    for number in range(updates):
+        if bring is not None:
+            bring()
+        due = experience.begin(slot, UpdateKeys(split, jax.random.key(number)))
+        for _ in range(due):
+            experience.get()
+        experience.finish()
+        samples += due
+    return samples / (time.perf_counter() - begin)
+
+
+def _agent() -> ReplayAgent:
+    def init(key: jax.Array) -> LearnerState:
+        del key
+        return LearnerState(jnp.zeros(1), (), jnp.int32(0))
+
+    def nothing(*_: Any, **__: Any) -> Any:
+        raise TypeError("nothing acts or learns here")
+
+    never: Any = nothing
+    return ReplayAgent("none", init, lambda num_rows: (), never, never, {}, Replay(_REPLAY, num_steps=3))

@@ -1,0 +1,247 @@
+"""Checkpoints: an Orbax directory with a manifest that proves it whole.
+
+`checkpoints/<updates>/` holds `state/` (Orbax) and `MANIFEST.json`: sha256 of every file, shape and dtype of every array, versions
+of what wrote it, the run's metadata, and a sha256 of all that. Everything is written under a temporary name, synced to the disk and
+renamed: a directory with a number for a name is complete. Restoring walks from the newest to the oldest until one verifies; a
+damaged one is moved to `quarantine/`. Nothing is pickled, so reading a checkpoint runs no code of it. Its metadata name an agent
+and an environment: what may be made from those names is decided in `jaxsrl.evaluation.load_agent`.
+"""
+
+import contextlib
+import importlib.metadata
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.manifest import (
+    FORMAT,
+    MANIFEST,
+    DamagedCheckpointError,
+    check_files,
+    files_of,
+    read_manifest,
+    sealed,
+)
+from jaxsrl.checkpoints.manifest import sha256_of as _sha256
+from jaxsrl.checkpoints.own_checkpointer import own_checkpointer
+from jaxsrl.checkpoints.schema import (
+    Form,
+    read_schema,
+    require_fit,
+    require_manifest,
+    require_plain_files,
+    require_stored,
+)
+
+_REPLACED = ".replaced.tmp"
+WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
+Arrays = dict[str, np.ndarray]
+RequireFn = Callable[[Mapping[str, Form]], None]
+Restored = tuple[int, Arrays, dict[str, Any], list[str]]
+"""Step, arrays, metadata and what is wrong with newer checkpoints."""
+
+
+class CheckpointNotSavedError(Exception):
+    """A checkpoint that could not be written; those before it are as they were."""
+
+
+def flatten(tree: Any, prefix: str) -> Arrays:
+    """A pytree's leaves as numpy arrays, named by their path; typed PRNG keys must be given as their data."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {f"{prefix}{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+
+
+def forms_of(tree: Any, prefix: str) -> dict[str, Form]:
+    """Shape and dtype of every leaf, of arrays or of what `jax.eval_shape` says of them, named as by `flatten`."""
+    forms = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else np.asarray(leaf), tree)
+    leaves = jax.tree_util.tree_flatten_with_path(forms)[0]
+    return {f"{prefix}{jax.tree_util.keystr(path)}": (tuple(leaf.shape), np.dtype(leaf.dtype)) for path, leaf in leaves}
+
+
+def unflatten(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
+    """The pytree of `template`'s structure that `flatten` took apart.
+
+    Raises:
+        UserError: a leaf is missing, of another shape or dtype, or left over; all are listed.
+    """
+    wanted = forms_of(template, prefix)
+    require_fit(wanted, {name: (array.shape, array.dtype) for name, array in arrays.items()}, prefix)
+    return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in wanted])
+
+
+class CheckpointStore:
+    """The checkpoints of one run. One writer: the process that holds the run directory's lock."""
+
+    def __init__(self, directory: Path, keep: int = 3) -> None:
+        """Checkpoints under `directory`, of which the newest `keep` are kept."""
+        self.directory = directory
+        self._keep = keep
+
+    def steps(self) -> list[int]:
+        """Updates at which complete checkpoints were made, oldest first."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit())
+
+    def save(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> Path:
+        """Writes a checkpoint, which is durable when this returns, and removes old ones.
+
+        Raises:
+            CheckpointNotSavedError: the disk is full or not writable, say; older checkpoints are untouched.
+        """
+        try:
+            path = self._save(step, arrays, metadata)
+        except Exception as error:  # what Orbax raises of a full disk is no OSError
+            self._remove_unfinished()
+            kept = self.steps()
+            newest = f"the newest is that of update {kept[-1]}" if kept else "there is none yet"
+            raise CheckpointNotSavedError(
+                f"the checkpoint of update {step} could not be written to {self.directory} ({type(error).__name__}: {error}); "
+                f"{newest}"
+            ) from error
+        # Old checkpoints are renamed before they are deleted, so that a partly deleted one is never restored.
+        # Failed deletions are repeated at the next save.
+        for old in self.steps()[: -self._keep]:
+            with contextlib.suppress(OSError):
+                (self.directory / str(old)).rename(self._unfinished(old))
+        self._remove_unfinished()
+        return path
+
+    def _save(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> Path:
+        final, temporary = self.directory / str(step), self._unfinished(step)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        _sync(self.directory.parent)
+        self._remove_unfinished()
+        temporary.mkdir()
+        # Orbax cannot hold arrays without elements; their shape and dtype are all there is to keep.
+        checkpointer = own_checkpointer()
+        checkpointer.save(temporary.resolve() / "state", {name: x for name, x in arrays.items() if x.size})
+        checkpointer.close()
+        manifest = {
+            "format": FORMAT,
+            "step": step,
+            "files": {name: _sha256(temporary / name) for name in files_of(temporary)},
+            "schema": {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()},
+            "versions": {name: importlib.metadata.version(name) for name in WRITTEN_BY},
+            "metadata": dict(metadata),
+        }
+        with open(temporary / MANIFEST, "w") as file:
+            file.write(sealed(manifest))
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_all(temporary)
+        if final.exists():
+            final.rename(self.directory / f".{step}{_REPLACED}")
+        temporary.rename(final)
+        _sync(self.directory)
+        return final
+
+    def _unfinished(self, step: int) -> Path:
+        return self.directory / f".{step}.tmp"
+
+    def _put_back_replaced(self) -> None:
+        """Renames checkpoints back whose replacements did not get their names."""
+        for path in self.directory.glob(f".*{_REPLACED}"):
+            final = self.directory / path.name[1:].removesuffix(_REPLACED)
+            if not final.exists():
+                path.rename(final)
+
+    def _remove_unfinished(self) -> None:
+        self._put_back_replaced()
+        for path in self.directory.glob(".*.tmp"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def restore_newest(self, set_aside: bool = True, require: RequireFn | None = None) -> Restored | None:
+        """(step, arrays, metadata, what was wrong with newer ones) of the newest checkpoint that verifies; None without any.
+
+        Args:
+            set_aside: whether damaged ones are moved to quarantine; only the writer may.
+            require: see `load_checkpoint`.
+
+        Raises:
+            UserError: there are checkpoints, but none is whole; or one is of another format; or what `require` raises.
+        """
+        problems: list[str] = []
+        if set_aside:
+            self._put_back_replaced()
+        for step in reversed(self.steps()):
+            path = self.directory / str(step)
+            try:
+                if not (path / MANIFEST).is_file():
+                    raise DamagedCheckpointError(f"{path}: {MANIFEST} is missing")
+                arrays, metadata = load_checkpoint(path, require)
+            except DamagedCheckpointError as error:
+                problems.append(f"{error}; moved to {self._quarantine(path)}" if set_aside else str(error))
+                continue
+            return step, arrays, metadata, problems
+        if problems:
+            raise UserError("no checkpoint of this run is whole:\n  " + "\n  ".join(problems))
+        return None
+
+    def _quarantine(self, path: Path) -> Path:
+        quarantine = self.directory / "quarantine"
+        quarantine.mkdir(exist_ok=True)
+        taken = {found.name for found in quarantine.iterdir()}
+        path.rename(quarantine / next(name for n in itertools.count() if (name := f"{path.name}-{n}") not in taken))
+        return quarantine
+
+
+def load_checkpoint(path: Path, require: RequireFn | None = None) -> tuple[Arrays, dict[str, Any]]:
+    """(arrays, metadata) of one checkpoint directory, verified.
+
+    Args:
+        path: of the directory.
+        require: raises if the arrays, by name of what shape and dtype, are not what is wanted: before they are read.
+
+    Raises:
+        UserError: the path is no checkpoint.
+        DamagedCheckpointError: a file is missing, added or changed, or is no ordinary file; or the manifest declares what the
+            files are not.
+    """
+    manifest = read_manifest(path)
+    require_manifest(path, manifest)
+    require_plain_files(path)
+    schema = read_schema(path, manifest["schema"])
+    check_files(path, manifest)
+    if require is not None:
+        require(schema)
+    return _read_arrays(path, schema), manifest["metadata"]
+
+
+def _read_arrays(path: Path, schema: Mapping[str, Form]) -> Arrays:
+    checkpointer, state = own_checkpointer(), path.resolve() / "state"
+    try:
+        require_stored(path, schema, state, checkpointer)
+        stored = checkpointer.restore(state)
+    except (DamagedCheckpointError, UserError):
+        raise
+    except Exception as error:  # whatever Orbax makes of files that are not its own
+        raise DamagedCheckpointError(f"{path}: the arrays cannot be read ({type(error).__name__}: {error})") from error
+    finally:
+        checkpointer.close()
+    return {
+        name: np.asarray(stored[name]) if name in stored else np.zeros(shape, dtype)
+        for name, (shape, dtype) in schema.items()
+    }
+
+
+def _sync_all(directory: Path) -> None:
+    """Everything in a directory, and it, onto the disk: a rename that outlives a power failure must not outlive what it names."""
+    for path in sorted(directory.rglob("*")):
+        _sync(path)
+    _sync(directory)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,122 @@
+"""`jaxsrl evaluate`."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import tyro
+
+from envpool_bridge.errors import UserError
+from jaxsrl.terminal.tables import show
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Play whole episodes with the parameters of a run or a checkpoint.
+
+    Attributes:
+        path: run directory (its newest good checkpoint is taken) or checkpoint directory.
+        episodes: how many.
+        json: print one JSON object instead of a table.
+        stochastic: sample actions instead of taking the most likely one.
+        seed: of environments and actions.
+        max_rows: environments side by side.
+        video: also record episodes into this file, *.mp4.
+        partial: where the checkpoint does not fit the agent (it was made by another version, say): take what fits, and say what
+            does not.
+        trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
+        video_episodes: how many; those that `--max-rows 1` plays first.
+        all: every good checkpoint of the run instead of the newest: a row for each.
+        out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
+    """
+
+    path: tyro.conf.Positional[Path]
+    episodes: int = 100
+    json: bool = False
+    stochastic: bool = False
+    seed: int = 0
+    max_rows: int = 32
+    video: Path | None = None
+    video_episodes: int = 1
+    partial: bool = False
+    trust_env: bool = False
+    all: bool = False
+    out: Path | None = None
+
+    def run(self) -> int:
+        """Plays; the exit status is 1 if the one checkpoint asked for is damaged."""
+        if self.all:
+            return self._run_all()
+        if self.out is not None:
+            raise UserError("--out draws a curve over checkpoints: give --all too")
+        from agents.api import Mode
+        from jaxsrl.checkpoints.store import DamagedCheckpointError
+        from jaxsrl.evaluation.evaluate import evaluate
+        from jaxsrl.evaluation.load_agent import load_agent
+        from jaxsrl.evaluation.video import Video
+        from jaxsrl.run_directory import write_json
+
+        try:
+            loaded = load_agent(self.path, self.partial, trust_env=self.trust_env)
+        except DamagedCheckpointError as error:
+            print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
+            return 1
+        for problem in loaded.problems:
+            print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
+        if loaded.left_out:
+            print(f"warning: {loaded.left_out}", file=sys.stderr)  # noqa: T201
+        mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
+        video = None if self.video is None else Video(loaded.source, self.video, self.video_episodes)
+        report = evaluate(
+            loaded.agent,
+            loaded.params,
+            loaded.source,
+            episodes=self.episodes,
+            seed=self.seed,
+            mode=mode,
+            max_rows=self.max_rows,
+        )
+        result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}
+        if video is not None:
+            video.record(loaded.agent, loaded.params, seed=self.seed, mode=mode)
+            result["video"] = str(self.video)
+        if loaded.run_directory is not None:
+            write_json(loaded.run_directory / "eval.json", result)
+        show(result, self.json, f"evaluation of {self.path}")
+        return 0
+
+    def _run_all(self) -> int:
+        """Plays with every checkpoint."""
+        if self.video is not None:
+            raise UserError("--video shows one checkpoint: leave out --all, or name the checkpoint's directory")
+        from agents.api import Mode
+        from jaxsrl.evaluation.all_checkpoints import evaluate_checkpoints
+        from jaxsrl.evaluation.plot import draw_evaluations
+        from jaxsrl.plots.style import check_out
+
+        if self.out is not None:
+            check_out(self.out)
+        mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
+        found = []
+        for one in evaluate_checkpoints(
+            self.path,
+            episodes=self.episodes,
+            seed=self.seed,
+            mode=mode,
+            max_rows=self.max_rows,
+            partial=self.partial,
+            trust_env=self.trust_env,
+        ):
+            if isinstance(one, str):
+                print(f"warning: {one}", file=sys.stderr)  # noqa: T201
+            else:
+                found.append(one)
+        if not found:
+            raise UserError(f"no checkpoint of {self.path} is whole")
+        if self.out is not None:
+            draw_evaluations(found, self.out)
+        columns = ("update", "env_steps_trained", "mean_return", "mean_return_low", "mean_return_high", "std_return")
+        rows = [one.to_json() for one in found]
+        shown = rows if self.json else [{name: row[name] for name in columns} for row in rows]
+        show({"checkpoints": shown}, self.json, f"evaluation of {self.path}")
+        return 0

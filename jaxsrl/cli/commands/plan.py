@@ -1,0 +1,78 @@
+"""`jaxsrl plan`."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import tyro
+
+from envpool_bridge.errors import UserError
+from jaxsrl.cli.find_experiment import find_experiment
+
+
+@dataclasses.dataclass(frozen=True)
+class ShowPlan:
+    """Show what an experiment would run where, and what flows between, without training. Further flags are the experiment's.
+
+    Attributes:
+        experiment: name of one in experiments/, as for `jaxsrl train`, or a Python file with an `Experiment` dataclass and `main`.
+        policy: distribution policy by name, or your own as file.py:function; the experiment's if empty.
+        cores: processor cores to plan for; 0 for those of this machine.
+        gpus: GPUs to plan for, as if there were so many; 0 for the devices of this machine.
+        out: also draw it into this file, .svg or .png.
+        json: print one JSON object instead of tables.
+        simulate: say how fast it would be on --cores and --gpus (without these: on the clusters that SRL and MSRL tell of), from a
+            calibration.
+        calibrate: with --simulate, measure this machine first; a minute in which nothing else should run.
+        check: with --simulate, train a few small runs here and compare their speeds with what is predicted for them.
+        calibration: file of measured costs.
+        network: with --simulate, between hosts: 10gbe, 100gbe, hdr or ndr.
+        flags: of the experiment's command line; what is left of the command's own.
+    """
+
+    experiment: tyro.conf.Positional[str]
+    policy: str = ""
+    cores: int = 0
+    gpus: int = 0
+    out: Path | None = None
+    json: bool = False
+    simulate: bool = False
+    calibrate: bool = False
+    check: bool = False
+    calibration: Path = Path("calibration.json")
+    network: str = "hdr"
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
+
+    def run(self) -> int:
+        """Plans and shows."""
+        from jaxsrl.cli.plan_table import print_plan
+        from jaxsrl.planner.plan_experiment import plan_experiment
+
+        path = find_experiment(self.experiment)
+        flags = [*self.flags, "--policy", self.policy] if self.policy else self.flags
+        if self.simulate:
+            return self._simulate(path, flags)
+        planned = plan_experiment(path, flags, self.cores, self.gpus)
+        if self.out is not None:
+            from jaxsrl.plan.drawing.figure import draw_plan
+
+            draw_plan(planned.plan, planned.sizes, self.out, planned.resources.platform)
+        if self.json:
+            print(json.dumps(planned.to_json()))  # noqa: T201
+        else:
+            print_plan(planned)
+        return 0
+
+    def _simulate(self, path: Path, flags: Sequence[str]) -> int:
+        from jaxsrl.planner.predict import Cluster
+        from jaxsrl.planner.report import simulate_experiment
+        from jaxsrl.terminal.tables import show
+
+        if bool(self.cores) != bool(self.gpus):
+            raise UserError(f"--simulate needs both --cores and --gpus, or neither: got {self.cores} and {self.gpus}")
+        name = f"{self.cores:,} cores and {self.gpus} GPUs"
+        cluster = Cluster(name, self.cores, self.gpus, network=self.network) if self.cores else None
+        found = simulate_experiment(path, flags, self.calibration, self.calibrate, self.check, cluster)
+        show(found, self.json, f"simulation of {path.stem}")
+        return 0

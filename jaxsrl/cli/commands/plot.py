@@ -1,0 +1,61 @@
+"""`jaxsrl plot`."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from envpool_bridge.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """Draw and compare runs: mean and 95 % bootstrap interval over those that differ only in the seed; scores over environments.
+
+    Attributes:
+        runs: run directories, and directories of runs.
+        x: env steps, seconds of training, or emulator frames.
+        metric: a name of docs/metrics.md.
+        out: picture to write: .png, .svg or .pdf.
+        group_by: fields of the configuration, as agent.learning_rate; runs that agree in them are one group. Also agent, policy,
+            seed, and run for each run by itself. Without it runs are one group that differ only in the seed.
+        score: what a run is worth where several environments are compared: the metric's last or best value, or its evaluation.
+        normalise: JSON file with the values that become 0 and 1 of each environment, {"CartPole-v1": [0, 500]}; without it, those
+            of the worst and the best run.
+        json: print one JSON object instead of tables.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    x: Literal["steps", "time", "frames"] = "steps"
+    metric: str = "episode/return_mean"
+    out: Path = Path("plot.png")
+    group_by: tuple[str, ...] = ()
+    score: Literal["last", "best", "evaluation"] = "last"
+    normalise: Path | None = None
+    json: bool = False
+
+    def run(self) -> int:
+        """Reads, draws, and prints what was drawn."""
+        if not self.runs:
+            raise UserError("expected at least one run directory, or directory of runs: jaxsrl plot runs")
+        from jaxsrl.plots.compare_runs import compare_runs, draw_comparison
+        from jaxsrl.plots.scores import read_bounds
+        from jaxsrl.plots.style import check_out
+
+        check_out(self.out)
+        bounds = None if self.normalise is None else read_bounds(self.normalise)
+        comparison = compare_runs(list(self.runs), self.x, self.metric, self.group_by, self.score, bounds)
+        for warning in comparison.warnings:
+            print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
+        draw_comparison(comparison, self.out)
+        if self.json:
+            print(json.dumps({**comparison.to_json(), "out": str(self.out)}))  # noqa: T201
+        else:
+            from jaxsrl.plots.table import print_comparison
+
+            print_comparison(comparison)
+            print(f"written to {self.out}")  # noqa: T201
+        return 0

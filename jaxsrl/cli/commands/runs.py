@@ -1,0 +1,88 @@
+"""`jaxsrl runs`."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from jaxsrl.terminal.tables import age_in_words
+
+SortBy = Literal["name", "age", "best", "last", "progress", "state", "env", "agent"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """List runs: what each is doing, how far it has come, and its best and newest mean return.
+
+    Attributes:
+        directory: of runs, with those in directories below; or one run.
+        sort: "age" puts the newest first, "best", "last" and "progress" the largest.
+        state: list only those that are running, finished, stopped (by a signal), crashed or empty.
+        json: print one JSON object instead of a table.
+    """
+
+    directory: tyro.conf.Positional[Path] = Path("runs")
+    sort: SortBy = "name"
+    state: tuple[Literal["running", "finished", "stopped", "crashed", "empty"], ...] = ()
+    json: bool = False
+
+    def run(self) -> int:
+        """Lists."""
+        from jaxsrl.runs.summary import find_runs, summarise
+
+        found = [summarise(path, self.directory) for path in find_runs(self.directory)]
+        rows = [dataclasses.asdict(one) for one in found if not self.state or one.state in self.state]
+        rows.sort(key=lambda row: _order(row, self.sort))
+        if self.json:
+            print(json.dumps({"runs": rows}))  # noqa: T201
+        else:
+            _print_table(rows, self.directory)
+        return 0
+
+
+def _order(row: dict[str, Any], by: SortBy) -> tuple[bool, Any, str]:
+    """Sorts what is not known last, and what is equal by name."""
+    columns = {"age": "age_seconds", "best": "best_return", "last": "last_return"}
+    value = row[columns.get(by, by)]
+    largest_first = by in ("best", "last", "progress")
+    return value is None, -value if largest_first and value is not None else value or 0.0, row["name"]
+
+
+def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=sys.stdout)
+    if not rows:
+        console.print(f"no runs in {directory}", highlight=False)
+        return
+    if not console.is_terminal:
+        console.width = 200  # into a pipe lines are as long as they are
+    colours = {"running": "cyan", "finished": "green", "stopped": "yellow", "crashed": "red", "empty": "bright_black"}
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("run", "state", "done", "best", "last", "env steps", "env", "agent", "policy", "seed", "age"):
+        table.add_column(
+            column, justify="right" if column in ("done", "best", "last", "env steps", "seed", "age") else "left"
+        )
+    for row in rows:
+        table.add_row(
+            Text(row["name"]),
+            Text(row["state"], colours[row["state"]]),
+            "-" if row["progress"] is None else f"{row['progress']:.0%}",
+            *(("-" if row[name] is None else f"{row[name]:,.1f}") for name in ("best_return", "last_return")),
+            f"{row['env_steps']:,}",
+            *(
+                Text(str(row[name] if row[name] not in ("", None) else "-"))
+                for name in ("env", "agent", "policy", "seed")
+            ),
+            age_in_words(row["age_seconds"]),
+        )
+    console.print(table)
+    for row in rows:
+        if row["problem"]:
+            console.print(f"{row['name']}: {row['problem']}", highlight=False, markup=False)

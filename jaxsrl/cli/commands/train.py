@@ -1,0 +1,74 @@
+"""`jaxsrl train`."""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import tyro
+
+import jaxsrl
+from envpool_bridge.errors import UserError
+from jaxsrl.cli.find_experiment import find_experiment, first_line, list_experiments
+
+# The last entry is for a checkout that is not installed.
+_PROGRAM = (
+    f"import sys; sys.path.append({str(Path(jaxsrl.__file__).parents[1])!r}); "
+    "from jaxsrl.cli.run_script import run_script; run_script(sys.argv[1], sys.argv[2:])"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train an experiment: what `python experiments/NAME.py` does. Flags after it are the experiment's: NAME --help shows them.
+
+    Attributes:
+        experiment: name of one in experiments/, here or of the package, or the path of a Python file.
+        list: show the experiments that can be named, and train nothing.
+        json: with --list: print one JSON object instead of a table.
+        flags: of the experiment's command line.
+    """
+
+    experiment: tyro.conf.Positional[str] = ""
+    list: bool = False
+    json: bool = False
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
+
+    @staticmethod
+    def split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+        """The command's own arguments, which end with the experiment, and the experiment's."""
+        named = next((i for i, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
+        return arguments[: named + 1], arguments[named + 1 :]
+
+    def run(self) -> int:
+        """Becomes the Python process that runs the file; returns only if nothing is to be trained."""
+        if self.list:
+            _show_experiments(self.json)
+            return 0
+        if not self.experiment:
+            raise UserError(
+                "expected the name or the file of an experiment: `jaxsrl train --list` shows those that there are"
+            )
+        path = find_experiment(self.experiment)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # This process, not one of its children, becomes the experiment: signals, exit status, terminal and the main module
+        # that environment processes look classes up in are those of `python FILE`.
+        # -P: no file of the working directory, `logging.py` say, may take the place of a module that jaxsrl imports.
+        os.execv(sys.executable, [sys.executable, "-P", "-c", _PROGRAM, str(path), *self.flags])
+
+
+def _show_experiments(as_json: bool) -> None:
+    found = {name: {"file": str(path), "about": first_line(path)} for name, path in list_experiments().items()}
+    if as_json:
+        print(json.dumps(found))  # noqa: T201
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False)
+    for name, about in found.items():
+        table.add_row(f"[bold]{name}[/bold]", about["about"].partition(" Run: ")[0])
+    Console(file=sys.stdout).print(table)

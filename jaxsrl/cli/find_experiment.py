@@ -1,0 +1,66 @@
+"""Experiments by name: Python files in `experiments/` of the working directory, and those that come with the package."""
+
+import ast
+import difflib
+from pathlib import Path
+
+from envpool_bridge.errors import UserError
+
+_FOLDER = "experiments"
+
+
+def experiment_folders() -> list[Path]:
+    """Where names are looked up, first to last: the working directory's folder, and the one beside the package."""
+    folders = [Path(_FOLDER), Path(__file__).resolve().parents[2] / _FOLDER]
+    by_place = {folder.resolve(): folder for folder in reversed(folders) if folder.is_dir()}
+    return [folder for folder in folders if folder in by_place.values()]
+
+
+def list_experiments() -> dict[str, Path]:
+    """Files by name, sorted; of two with one name the one that `find_experiment` takes."""
+    found: dict[str, Path] = {}
+    for folder in experiment_folders():
+        for path in folder.glob("*.py"):
+            if not path.name.startswith("_"):
+                found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def find_experiment(name: str) -> Path:
+    """The file of an experiment.
+
+    Args:
+        name: a path of a Python file, or a name of `list_experiments`; hyphens stand for underscores.
+
+    Raises:
+        UserError: there is no such file; names that are like it are listed.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix == ".py" or len(path.parts) != 1:
+        raise UserError(f"there is no file {path} in {Path.cwd()}: check the path")
+    known = list_experiments()
+    wanted = name.replace("-", "_")
+    if wanted in known:
+        return known[wanted]
+    raise UserError(f"there is no experiment {name!r}: {_advice(wanted, list(known))}")
+
+
+def first_line(path: Path) -> str:
+    """The first line of a Python file's docstring; "" if it has none or is no Python. Nothing in it is run."""
+    try:
+        text = ast.get_docstring(ast.parse(path.read_text()))
+    except (OSError, ValueError, SyntaxError):
+        return ""
+    return text.splitlines()[0] if text else ""
+
+
+def _advice(name: str, known: list[str]) -> str:
+    if not known:
+        return f"expected a Python file, or a name in {_FOLDER}/, which is neither here nor beside the package"
+    close = difflib.get_close_matches(name, known, n=3)
+    close += [one for one in known if name in one and one not in close]
+    if close:
+        return f"did you mean {' or '.join(close[:6])}?"
+    return f"`jaxsrl train --list` shows those that there are ({', '.join(known[:3])}, ...); a Python file's path will do too"

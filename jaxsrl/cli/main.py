@@ -1,0 +1,118 @@
+"""The `jaxsrl` command: train, evaluate, look at and compare runs, without writing code.
+
+Exit status: 0 done; 1 something is not well (a checkpoint is damaged, the doctor has found something); 2 not possible as asked.
+"""
+
+import dataclasses
+import os
+import signal
+import sys
+from collections.abc import MutableMapping, Sequence
+from typing import Annotated, Any, Protocol, Union
+
+import tyro
+
+from envpool_bridge.errors import UserError
+from jaxsrl.bench.command import BenchCommand
+from jaxsrl.cli.commands.completion import Completion
+from jaxsrl.cli.commands.doctor import Doctor
+from jaxsrl.cli.commands.evaluate import Evaluate
+from jaxsrl.cli.commands.inspect import Inspect
+from jaxsrl.cli.commands.plan import ShowPlan
+from jaxsrl.cli.commands.plot import Plot
+from jaxsrl.cli.commands.runs import Runs
+from jaxsrl.cli.commands.train import Train
+from jaxsrl.cli.commands.view import View
+from jaxsrl.launch import exit_on_user_error
+
+
+class Command(Protocol):
+    """A frozen dataclass in jaxsrl/cli/commands/; one with a field `flags` gets the flags that it does not know itself."""
+
+    def run(self) -> int:
+        """Does it, and returns the exit status; what is heavy is imported in here, so that --help is quick."""
+        ...
+
+
+COMMANDS: dict[str, type[Command]] = {
+    "train": Train,
+    "runs": Runs,
+    "plot": Plot,
+    "view": View,
+    "evaluate": Evaluate,
+    "inspect": Inspect,
+    "plan": ShowPlan,
+    "bench": BenchCommand,
+    "doctor": Doctor,
+    "completion": Completion,
+}
+"""All of them by name, in the order of --help."""
+
+_MEMORY_SETTINGS = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR")
+
+
+@exit_on_user_error
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the command.
+
+    Args:
+        arguments: the command line's if None.
+
+    Raises:
+        SystemExit: with the command's status, unless that is 0; 2 for what cannot be done as asked; 130 after Ctrl-C.
+    """
+    try:
+        command = parse(sys.argv[1:] if arguments is None else arguments)
+        if not isinstance(command, (Train, BenchCommand)):
+            _share_accelerator(os.environ)
+        status = command.run()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # the reader has seen enough: `jaxsrl runs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails again as it ends
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UserError(f"cannot read or write {error.filename}: {error.strerror}") from error
+    if status:
+        sys.exit(status)
+
+
+def _share_accelerator(environment: MutableMapping[str, str]) -> None:
+    """Has jax allocate device memory on demand, unless the user has chosen: a run on the same accelerator may hold most of it."""
+    if not any(name in environment for name in _MEMORY_SETTINGS):
+        environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+
+
+def parse(arguments: Sequence[str]) -> Command:
+    """The command that a command line asks for.
+
+    Raises:
+        SystemExit: it cannot be read (2), or asks for --help (0).
+    """
+    kind = COMMANDS.get(arguments[0]) if arguments else None
+    settings: dict[str, Any] = {"prog": "jaxsrl", "description": __doc__}
+    if not takes_flags(kind):
+        return tyro.cli(_any_command(), args=arguments, **settings)
+    if kind is Train:  # whose experiment has a --help of its own
+        own, flags = Train.split(arguments[1:])
+        command = tyro.cli(_any_command(), args=[arguments[0], *own], **settings)
+    else:
+        command, flags = tyro.cli(_any_command(), args=arguments, return_unknown_args=True, **settings)
+    return dataclasses.replace(command, flags=tuple(flags))
+
+
+def takes_flags(command: type[Command] | None) -> bool:
+    """Whether flags that it does not know itself are those of an experiment."""
+    return command is not None and "flags" in getattr(command, "__dataclass_fields__", {})
+
+
+def _any_command() -> Any:
+    return Union[tuple(Annotated[command, tyro.conf.subcommand(name)] for name, command in COMMANDS.items())]  # noqa: UP007
+
+
+if __name__ == "__main__":
+    main()

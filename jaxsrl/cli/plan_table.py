@@ -1,0 +1,100 @@
+"""A plan as tables on the terminal."""
+
+import sys
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
+from jaxsrl.plan.drawing.text import bytes_in_words, lag_in_words, placement_in_words, ranges, slots_in_words
+from jaxsrl.plan.passes.learner_processes import shares_of
+from jaxsrl.plan.plan import Plan
+from jaxsrl.planner.plan_experiment import PlannedExperiment
+
+_MIN_WIDTH = 130
+
+
+def print_plan(planned: PlannedExperiment) -> None:
+    """Fragments, channels and memory of the plan, for people."""
+    plan, resources = planned.plan, planned.resources
+    # Into a pipe, and on terminals that are too narrow for it, lines are as long as they are: cut words say nothing.
+    console = Console(file=sys.stdout)
+    console.width = max(console.width, _MIN_WIDTH)
+    shape = plan.shape
+    devices = f"{resources.num_devices} {resources.platform} device{'s' if resources.num_devices > 1 else ''}"
+    console.print(
+        f"[bold]plan {plan.policy}[/bold] on {resources.num_cores} cores and {devices}: {plan.num_rows} rows, trajectories "
+        f"of {shape.rollout_length} steps, lag {plan.max_policy_lag}",
+        highlight=False,
+    )
+    console.print(_fragments(plan, resources.platform))
+    if planned.processes > 1:
+        console.print(_processes(planned))
+    console.print(_channels(planned))
+    console.print(slots_in_words(plan, planned.sizes), highlight=False)
+    if plan.environments.nodes:
+        sent = bytes_between_nodes(plan, planned.sizes)
+        acting = f", {bytes_in_words(sent.acting)} to and from inference servers" if sent.acting else ""
+        if sent.sampling:
+            acting += f", {bytes_in_words(sent.sampling)} between replay and the learner"
+        console.print(
+            f"between nodes, an update: {bytes_in_words(sent.trajectories)} of trajectories to "
+            f"{'replay' if sent.sampling else 'the learner'}, "
+            f"{bytes_in_words(sent.parameters)} of parameters from the learner{acting}: {sent.env_step:.3g} bytes an environment "
+            f"step",
+            highlight=False,
+        )
+    if plan.replay is not None:
+        held = planned.sizes.replay
+        console.print(f"experience kept for replay: {bytes_in_words(held)} ({held:,} bytes)", highlight=False)
+
+
+def _fragments(plan: Plan, platform: str) -> Table:
+    table = Table(title="fragments", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("fragment", "kind", "replicas", "where"):
+        table.add_column(column, justify="right" if column == "replicas" else "left")
+    for fragment in plan.fragments:
+        where = placement_in_words(fragment, platform)
+        table.add_row(fragment.name, fragment.kind.value, str(fragment.replicas), where)
+    return table
+
+
+def _processes(planned: PlannedExperiment) -> Table:
+    table = Table(title="learner processes", title_justify="left", box=SIMPLE_HEAD)
+    hosts, servers = bool(planned.plan.environments.nodes), planned.plan.calls_servers
+    for column in (
+        "process",
+        "devices",
+        "rows",
+        "environment hosts" if hosts else "replicas",
+        *(["on"] if hosts else []),
+        *(["inference servers", "on"] if servers else []),
+    ):
+        table.add_column(column, justify="right" if column == "process" else "left")
+    for share in shares_of(planned.plan, planned.processes):
+        cells = (ranges(share.devices), f"{share.rows[0]}-{share.rows[1]}", ranges(share.replicas))
+        on = [", ".join(share.nodes)] if hosts else []
+        served = [ranges(share.servers), ", ".join(share.server_nodes)] if servers else []
+        table.add_row(str(share.process), *cells, *on, *served)
+    return table
+
+
+def _channels(planned: PlannedExperiment) -> Table:
+    table = Table(title="channels", title_justify="left", box=SIMPLE_HEAD)
+    numbers = {"capacity", "an item", "in all"}
+    for column in ("channel", "carries", "transport", "capacity", "an item", "in all", "lag", "source waits", "full"):
+        table.add_column(column, justify="right" if column in numbers else "left")
+    for channel, size in zip(planned.plan.channels, planned.sizes.channels, strict=True):
+        table.add_row(
+            f"{channel.source} -> {channel.target}",
+            channel.carries.value,
+            channel.transport.value,
+            str(channel.capacity),
+            bytes_in_words(size.item),
+            bytes_in_words(size.total),
+            lag_in_words(channel).removeprefix("lag ") or "-",
+            "yes" if channel.synchronous else "no",
+            channel.when_full.value + (f", keeps {channel.kept}" if channel.kept else ""),
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Environment hosts on other nodes."""

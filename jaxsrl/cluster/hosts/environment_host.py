@@ -1,0 +1,176 @@
+"""An environment host: a pool of this machine, and a policy for it or the way to one, behind a few calls. It knows no engine.
+
+Whole slots leave it. The memory that `next_slot` returns is the ring's own; it is the environments' again when the next call
+comes, by which time the engine has taken a copy along.
+"""
+
+import dataclasses
+import pickle
+import threading
+import time
+
+import jax
+import numpy as np
+
+from jaxsrl.cluster.inference.client import ServerLink
+from jaxsrl.cluster.inference.served_pool import ServedSource
+from jaxsrl.cluster.protocol.ordered_params import ParamsInTurn
+from jaxsrl.cluster.protocol.setup import HostSetup
+from jaxsrl.collect.actor_source import ActorSource
+from jaxsrl.collect.pool_source import PoolSource
+from jaxsrl.collect.source import SourceConfig
+from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.machine.split_cpu import host_device
+from jaxsrl.plan.fragment import Processes
+
+_WAIT_SECONDS = 0.2
+_START_SECONDS = 600.0
+
+
+class EnvironmentHost:
+    """One replica of a plan's environments. Thread-safety: `next_slot` from one thread; the others from any."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._changed = threading.Condition()
+        self._starting = threading.Lock()
+        self._early: dict[int, np.ndarray] = {}  # versions whose turn has not come
+        self._links: dict[int, ServerLink] = {}  # that came before the source
+        self._lifecycle = Lifecycle()
+        self._versions: ParamsInTurn | None = None
+        self._source: ActorSource | PoolSource | ServedSource | None = None
+        self._started = False
+        self._lent: int | None = None
+
+    def start(self, setup: bytes) -> None:
+        """Starts environments and policy; returns when they have begun to.
+
+        Args:
+            setup: a HostSetup's bytes. The first version of the parameters comes by `publish`; where others act, it is never
+                told of any, and how these are asked comes by `use_server`.
+
+        Raises:
+            UserError: the environments cannot be made here.
+            TimeoutError: the first version did not come.
+        """
+        made: HostSetup = pickle.loads(setup)
+        dispatch_inline()
+        for name, value in made.jax_settings.items():
+            jax.config.update(name, value)
+        with self._starting:  # `close` comes before or after all of this
+            self._require_open()
+            if made.config.plan.calls_servers:
+                self._begin_served(made)
+            else:
+                self._begin_acting(made)
+        with self._changed:
+            self._started = True
+            self._changed.notify_all()
+
+    def publish(self, version: int, block: np.ndarray) -> None:
+        """Parameters that may act from now on; versions may come in any order.
+
+        Args:
+            version: their number.
+            block: flat, as the setup's layout says; it may be read-only.
+        """
+        with self._changed:
+            if self._versions is None:
+                self._early[version] = block
+            else:
+                self._versions.receive(version, block)
+            self._changed.notify_all()
+
+    def use_server(self, server: int, link: ServerLink) -> None:
+        """Has an inference server asked by this link from now on; before or after `start`."""
+        with self._changed:
+            self._links[server] = link
+            source = self._source
+        if isinstance(source, ServedSource):
+            source.use_server(server, link)
+
+    def next_slot(self) -> tuple[int, np.ndarray]:
+        """The sequence and the memory, [slot_bytes] uint8, of the next full slot; waits for it, and raises what failed.
+
+        Raises:
+            BridgeError: from an environment, or its process.
+            RuntimeError: the host was closed.
+        """
+        source = self._begun()
+        if self._lent is not None:
+            source.release(self._lent)
+            self._lent = None
+        while True:
+            self._lifecycle.raise_error()
+            self._require_open()
+            sequence = source.acquire(_WAIT_SECONDS)
+            if sequence is not None:
+                self._lent = sequence
+                return sequence, source.slot_memory(sequence)
+
+    def stats(self) -> dict[str, float]:
+        """What the source's `totals` say; {} before it has begun."""
+        return dict(self._source.totals()) if self._started and self._source is not None else {}
+
+    def close(self) -> None:
+        """Stops everything; idempotent."""
+        self._lifecycle.stop()
+        with self._changed:
+            self._changed.notify_all()
+        with self._starting:
+            self._lifecycle.join()
+            if self._source is not None:
+                self._source.close()
+
+    def _require_open(self) -> None:
+        if self._lifecycle.should_stop():
+            raise RuntimeError("the environment host was closed")
+
+    def _begun(self) -> ActorSource | PoolSource | ServedSource:
+        deadline = time.monotonic() + _START_SECONDS
+        with self._changed:
+            while not self._started:
+                self._changed.wait(_WAIT_SECONDS)
+                self._require_open()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the environment host had not begun after {_START_SECONDS:g} s")
+        if self._source is None:
+            raise RuntimeError("start comes first")
+        return self._source
+
+    def _begin_served(self, made: HostSetup) -> None:
+        source = ServedSource(made.config, made.replica, self._lifecycle, made.beginning)
+        with self._changed:
+            self._source, links = source, dict(self._links)
+        for server, link in links.items():
+            source.use_server(server, link)
+        source.start(made.reset)
+
+    def _begin_acting(self, made: HostSetup) -> None:
+        key = jax.random.wrap_key_data(jax.numpy.asarray(made.key_data), impl=made.key_impl)
+        source = _make_source(dataclasses.replace(made.config, act_key=key), made.replica, self._lifecycle)
+        self._source = source
+        versions = ParamsInTurn(made.params_layout, made.template, made.first_version, source.publish)
+        deadline = time.monotonic() + _START_SECONDS
+        with self._changed:
+            self._versions = versions
+            for version, block in self._early.items():
+                versions.receive(version, block)
+            self._early.clear()
+            while versions.next_version == made.first_version:
+                self._changed.wait(_WAIT_SECONDS)
+                self._require_open()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"version {made.first_version} of the parameters did not come within {_START_SECONDS:g} s"
+                    )
+        source.start(made.reset)
+
+
+def _make_source(config: SourceConfig, replica: int, lifecycle: Lifecycle) -> ActorSource | PoolSource:
+    if isinstance(config.plan.inference.placement, Processes):
+        return ActorSource(config, lifecycle, replica)
+    device = host_device()
+    replicas = range(replica, replica + 1)
+    return PoolSource(config, [device] * config.plan.environments.replicas, lifecycle, replicas)

@@ -1,0 +1,246 @@
+"""Trajectories from environment hosts on the nodes of a cluster: the learner's side.
+
+Every host has as many credits as a slot ring has slots: calls of `next_slot` that it may answer. A credit is given back when the
+learner releases a sequence, so that no more is ever on its way than a ring would hold. A slot is the learner's as soon as it has
+arrived here; what a lost host had not handed over is collected anew (`following`).
+"""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from agents.api import Params
+from envpool_bridge.envs.protocol import EpisodeReset
+from envpool_bridge.shm.slot_summary import SlotSummaries
+from envpool_bridge.shm.slots import SlotViews, view_slot
+from envpool_bridge.spec.tree import Tree
+from envpool_bridge.supervisor.processes import pickle_source
+from envpool_bridge.supervisor.supervisor import SupervisionTotals
+from jaxsrl.cluster.hosts.host_handle import HostRecord, joined_observation
+from jaxsrl.cluster.hosts.restarts import HostCare
+from jaxsrl.cluster.inference.server_group import InferenceServers
+from jaxsrl.cluster.inference.server_handle import ServerRecord
+from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, SlotLost
+from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
+from jaxsrl.cluster.replay.client import RemoteExperience
+from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.collect.source import SourceConfig, supervision_metrics
+from jaxsrl.metrics.cluster_traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
+
+_LOG = logging.getLogger("jaxsrl.cluster")
+_WAIT_SECONDS = 0.2
+_TURN_SECONDS = 0.1  # longest wait before hosts are looked after again
+_COUNTED = tuple(supervision_metrics([SupervisionTotals()]))
+_SUMMED = ("inference/calls", "inference/rows", *_COUNTED)
+_MEANS = ("environment/wait_seconds", "inference/wait_seconds", "inference/busy_seconds")
+
+
+class ClusterSource:
+    """A TrajectorySource whose slots come from environment hosts, one a replica of the plan. One thread, the learner's."""
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        engine: Engine,
+        replicas: range | None = None,
+        replay: RemoteExperience | None = None,
+    ) -> None:
+        """Begins to start the hosts' processes; refuses what cannot run.
+
+        Args:
+            config: what every source is made from; its plan says which host is on which node.
+            engine: the cluster; the caller closes it after this.
+            replicas: the hosts of the plan that this source is for, with the inference servers that act for them; None for all.
+            replay: where slots go instead of here, on a node; this source then has what is told of them. The caller closes it.
+
+        Raises:
+            UserError: the environments cannot be sent to other nodes.
+        """
+        pickle_source(config.env_source)  # raises here, not on a node
+        plan, agent = config.plan, config.agent
+        if config.agent_state is None:
+            state = jax.device_get(agent.initial_agent_state(plan.num_rows))
+            config = dataclasses.replace(config, agent_state=state)
+        self._engine, self._plan = engine, plan
+        self._layout = agent_layout(config.spec, plan.shape, agent)
+        shapes = jax.eval_shape(agent.init, jax.random.key(0)).params
+        params = layout_of(shapes)
+        self._versions = PublishedVersions(engine, params, plan.max_policy_lag)
+        self._reset: EpisodeReset | None = None
+        self._next = self._first = config.first_sequence
+        self._waited_seconds = 0.0
+        mine = range(plan.environments.replicas) if replicas is None else replicas
+        nodes = {index: plan.environments.nodes[index] for index in mine}
+        self._traffic = {node: NodeTraffic() for node in dict.fromkeys(nodes.values())}
+        self._replay, self._summaries = replay, SlotSummaries(self._layout)
+        self._hosts = [HostRecord(config, self._layout, params, index, node, replay) for index, node in nodes.items()]
+        self._care = HostCare(engine, config.supervision)
+        self._servers = InferenceServers(engine, config, params, mine) if plan.calls_servers else None
+        try:
+            if self._servers is not None:
+                self._servers.spawn()
+            for host in self._hosts:
+                host.spawn(engine, host.node)
+        except BaseException:
+            self.close()
+            raise
+
+    def publish(self, version: int, params: Params) -> None:
+        """Puts parameters into the cluster once, and tells whoever acts of them: every host, or every server."""
+        put = self._versions.publish(version, params)
+        if self._servers is not None:
+            self._servers.tell(version, put)
+            return
+        for host in self._hosts:
+            if host.has_begun:
+                host.tell(version, put)
+
+    def start(self, reset: EpisodeReset) -> None:
+        """Has every host begin."""
+        self._reset = reset
+        if self._servers is not None:
+            self._servers.begin(self._versions)
+        for host in self._hosts:
+            if host.remote is not None:
+                host.begin(reset, self._versions)
+
+    def acquire(self, timeout_seconds: float) -> int | None:
+        """The next sequence that every host has sent, or None; raises what environments raised.
+
+        Raises:
+            BridgeError: from an environment host.
+            HostLostError: a host was lost once too often, or none of the nodes took it in time.
+        """
+        if not self._receive(self._next, timeout_seconds):
+            return None
+        self._next += 1
+        return self._next - 1
+
+    def slots(self, sequence: int) -> Sequence[SlotViews]:
+        """The leased slots, one a host, in row order; read-only."""
+        return [host.slots[sequence] for host in self._hosts]
+
+    def release(self, sequence: int) -> None:
+        """Gives every host the slot's credit back."""
+        for host in self._hosts:
+            host.release(sequence)
+
+    def drop(self, sequence: int) -> None:
+        """Never asked for: plans whose channels drop are not for clusters (`plan_on_nodes`)."""
+        raise RuntimeError("every slot of a host is learned from")
+
+    def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
+        """A copy of the first slots' first observations, once every host has sent its first slot."""
+        while not self._receive(self._first, _WAIT_SECONDS):
+            if should_stop():
+                return None
+        return joined_observation(self._hosts, self._first)
+
+    def totals(self) -> Mapping[str, float]:
+        """Seconds waited and calls made, as hosts told them lately; seconds of hosts are means over hosts."""
+        found = [host.totals() for host in self._hosts]
+        sums = {name: sum(one.get(name, 0.0) for one in found) for name in (*_MEANS, *_SUMMED)}
+        return {
+            **{name: total / len(found) if name in _MEANS else total for name, total in sums.items()},
+            "learner/wait_seconds": self._waited_seconds,
+            **traffic_totals(self._traffic),
+            f"{PREFIX}parameters/bytes": float(self._versions.total_bytes),
+            HOSTS_LOST: float(self._care.hosts_lost),
+            **(self._servers.totals() if self._servers is not None else {}),
+        }
+
+    def waits(self) -> list[str]:
+        """See `TrajectorySource`."""
+        return [
+            f"environment host {host.index} on node {host.node} has not sent trajectory {self._next}"
+            for host in self._hosts
+            if self._next not in host.slots
+        ]
+
+    def close(self) -> None:
+        """Ends the hosts, and the servers that they ask; idempotent."""
+        for host in self._hosts:
+            host.close()
+        if self._servers is not None:
+            self._servers.close()
+
+    def _receive(self, sequence: int, timeout_seconds: float) -> bool:
+        """Takes in what comes until every host has sent this sequence; whether that was in time."""
+        begin = time.monotonic()
+        try:
+            while True:
+                self._care.look_after(self._hosts, self._reset, self._versions)
+                if self._servers is not None:
+                    self._servers.look_after(self._hosts, self._versions, self._reset is not None)
+                if self._replay is not None:
+                    self._replay.look_after()
+                if all(sequence in host.slots for host in self._hosts):
+                    return True
+                left = timeout_seconds - (time.monotonic() - begin)
+                if left <= 0.0:
+                    return False
+                self._take_in(min(left, _TURN_SECONDS))
+        finally:
+            self._waited_seconds += time.monotonic() - begin
+
+    def _take_in(self, timeout_seconds: float) -> None:
+        hosts = {call: host for host in self._hosts for call in host.calls()}
+        servers = self._servers.calls() if self._servers is not None else {}
+        replay = self._replay.calls() if self._replay is not None else []
+        if not hosts and not servers and not replay:
+            time.sleep(timeout_seconds)  # all are lost, and will be started again
+            return
+        for call in self._engine.wait([*hosts, *servers, *replay], timeout_seconds):
+            host, server = hosts.get(call), servers.get(call)
+            try:
+                value = self._engine.get(call)
+            except HostGoneError as error:
+                self._lose(host, server, call, error)
+                return
+            if host is not None and isinstance(value, SlotLost):
+                self._care.lose(host, value.reason, value.node_is_doubted)
+                return
+            if host is not None:
+                self._note(host, call, value)
+            elif server is not None and self._servers is not None:
+                self._servers.note(server, call, value)
+            elif self._replay is not None:
+                self._replay.note(value)
+
+    def _lose(self, host: HostRecord | None, server: ServerRecord | None, call: Call, error: HostGoneError) -> None:
+        """Whose call failed because it is gone is followed; but for replay, which also has the calls for slots."""
+        if self._replay is not None and (host is None or call in host.pending) and server is None:
+            raise self._replay.lost(error) from error
+        if host is not None:
+            self._care.lose(host, str(error), error.node_is_doubted)
+        elif server is not None and self._servers is not None:
+            self._servers.lose(server, str(error), error.node_is_doubted)
+
+    def _note(self, host: HostRecord, call: Call, value: Any) -> None:
+        if host.started is call:
+            host.started = None
+        elif host.asked is not None and host.asked[0] is call:
+            host.asked, host.stats = None, value
+        elif call in host.told:
+            host.told.remove(call)
+        elif call in host.pending:
+            host.pending.remove(call)
+            sequence, memory = value
+            if self._replay is None:
+                slot = view_slot(self._layout, memory.data)
+            else:
+                slot = self._summaries.view(memory)
+                self._replay.note_slot(host.index, sequence, host.beginning, memory.nbytes)
+            host.receive(sequence, slot)
+            self._count(host.node, slot)
+
+    def _count(self, node: str, slot: SlotViews) -> None:
+        traffic = self._traffic.setdefault(node, NodeTraffic())
+        traffic.slots += 1
+        traffic.env_steps += slot.reward.size
+        traffic.bytes += self._layout.slot_bytes
+        traffic.lag_sum += self._versions.newest - float(slot.policy_version.mean())

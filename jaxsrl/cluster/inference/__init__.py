@@ -1,0 +1,1 @@
+"""Inference servers on other nodes."""

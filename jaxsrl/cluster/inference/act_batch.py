@@ -1,0 +1,137 @@
+"""Calls of an agent's `act` for lanes that asked from other nodes, with what their rows remember."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import Params
+from envpool_bridge.errors import UserError
+from envpool_bridge.shm.slots import blank_window
+from envpool_bridge.spec.specs import LeafSpec
+from envpool_bridge.spec.tree import Tree, map_leaves, take
+from jaxsrl.cluster.inference.messages import ActingMessages, Request
+from jaxsrl.collect.inference import batching
+from jaxsrl.collect.inference.act import make_act, row_keys
+from jaxsrl.collect.source import SourceConfig
+from jaxsrl.learner.mesh import Device
+
+
+class ActingCalls:
+    """Acts for some lanes of a run. One thread.
+
+    Attributes:
+        rows_per_lane: R.
+    """
+
+    def __init__(self, config: SourceConfig, key: Any, lanes: range, messages: ActingMessages, device: Device) -> None:
+        """Prepares; `warm_up` compiles.
+
+        Args:
+            config: of the run's sources; its key and environments are not looked at.
+            key: the run's key of actions.
+            lanes: numbered over all hosts.
+            messages: of those.
+            device: that acts.
+
+        Raises:
+            UserError: lanes are merged for an agent that remembers.
+        """
+        if config.plan.merge_lanes and messages.remembers:
+            raise UserError(f"agent {config.agent.name} carries state between steps: use --run.inference-batching lane")
+        self.rows_per_lane = size = config.plan.shape.rows_per_lane
+        self._spec, self._lanes, self._messages, self._device = config.spec, lanes, messages, device
+        self._last = config.plan.shape.rollout_length - 1
+        self._act = make_act(config.agent, platform=device.platform)
+        self._states: dict[int, Any] = {}  # by lane; only of agents that remember
+        self._nothing = None if messages.remembers else config.agent.initial_agent_state(size)
+        self._keys = row_keys(jax.device_put(key, device), range(lanes.start * size, lanes.stop * size))
+
+    def warm_up(self, params: Params) -> None:
+        """Compiles every call size, so that nothing compiles while environments wait."""
+        merged = not self._messages.remembers
+        for lanes in batching.compiled_sizes(len(self._lanes)) if merged else [1]:
+            rows = lanes * self.rows_per_lane
+            observation, is_first = blank_window(self._spec, rows)
+            state = self._nothing
+            if state is None:
+                state = jax.device_put(self._messages.blank_state(), self._device)
+            zeros = np.zeros(rows, np.uint32)
+            for _ in range(2):  # the state that a call returns may differ in kind from the one it brought
+                call = self._act(params, observation, state, is_first, self._keys, zeros, zeros)
+                _, _, state = jax.block_until_ready(call)
+
+    def groups(self, requests: Sequence[Request], merge: bool) -> list[list[Request]]:
+        """The requests that share a call, in lane order."""
+        by_lane = {request.lane: request for request in requests}
+        wanted = [batching.Request(request.lane, request.step) for request in requests]
+        found = batching.group_requests(wanted, len(self._lanes), merge)
+        return [[by_lane[one.lane] for one in group.requests] for group in found]
+
+    def act(self, params: Params, version: int, requests: Sequence[Request], merge: bool) -> list[np.ndarray]:
+        """Acts for the requests in one call; the answers, packed.
+
+        Args:
+            params: of that version.
+            version: of the parameters.
+            requests: of different lanes; one unless lanes are merged.
+            merge: whether the call is padded to a size that was compiled.
+        """
+        if not merge:
+            (request,) = requests
+            return [self._act_for_lane(params, version, request)]
+        return self._act_for_lanes(params, version, requests)
+
+    def _act_for_lane(self, params: Params, version: int, request: Request) -> np.ndarray:
+        begin = (request.lane - self._lanes.start) * self.rows_per_lane
+        rows = np.arange(begin, begin + self.rows_per_lane, dtype=np.uint32)
+        steps = np.full(self.rows_per_lane, request.step, np.uint32)
+        action, extras, after = self._act(
+            params, request.observation, self._state_before(request), request.is_first, self._keys, steps, rows
+        )
+        action, extras = jax.device_get((action, extras))
+        ends = request.step % (self._last + 1) == self._last
+        if self._messages.remembers:
+            self._states[request.lane] = after
+        state = jax.device_get(after) if ends and self._messages.remembers else None
+        return self._messages.pack_answer(version, request.step, action, extras, state)
+
+    def _state_before(self, request: Request) -> Any:
+        if self._nothing is not None:
+            return self._nothing
+        if request.agent_state is not None:
+            return jax.device_put(map_leaves(np.array, request.agent_state), self._device)
+        if request.lane not in self._states:
+            raise RuntimeError(f"lane {request.lane} asked for step {request.step} without what it remembers")
+        return self._states[request.lane]
+
+    def _act_for_lanes(self, params: Params, version: int, requests: Sequence[Request]) -> list[np.ndarray]:
+        size = self.rows_per_lane
+        padded = next(number for number in batching.compiled_sizes(len(self._lanes)) if number >= len(requests))
+        observation, is_first = blank_window(self._spec, padded * size)
+        steps, rows = np.zeros(padded * size, np.uint32), np.zeros(padded * size, np.uint32)
+        places = [slice(number * size, (number + 1) * size) for number in range(len(requests))]
+        for place, request in zip(places, requests, strict=True):
+            _fill(self._spec.observation, observation, request.observation, place)
+            is_first[..., place] = request.is_first
+            steps[place] = request.step
+            rows[place] = np.arange(size) + (request.lane - self._lanes.start) * size
+        action, extras, _ = self._act(params, observation, self._nothing, is_first, self._keys, steps, rows)
+        action, extras = jax.device_get((action, extras))
+        return [
+            self._messages.pack_answer(
+                version, request.step, take(action, place), {name: each[place] for name, each in extras.items()}, None
+            )
+            for place, request in zip(places, requests, strict=True)
+        ]
+
+
+def _fill(spec: Any, target: Tree, values: Tree, place: slice) -> None:
+    """Puts a lane's rows among those of others; where frames are stacked they come before the rows."""
+
+    def put(leaf: LeafSpec, whole: np.ndarray, part: np.ndarray) -> None:
+        rows = (slice(None), place) if whole.ndim > 1 + len(leaf.stored_shape) else place
+        whole[rows] = part
+
+    map_leaves(put, spec, target, values)

@@ -1,0 +1,237 @@
+"""Acting for a host's pool by asking inference servers on other nodes: the host's side. It knows no engine.
+
+A lane that is ready is asked for, and posted when its answer comes; no lane waits for another. A server that is lost changes
+nothing: the lanes it served wait for the next one, which is told what they remembered when their slot began and asked for
+the slot's steps anew up to where they are. Its answers to those are what was answered before, given the same parameters.
+"""
+
+import dataclasses
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Protocol
+
+import numpy as np
+
+from envpool_bridge.errors import BridgeError
+from envpool_bridge.pool import EnvPool
+from envpool_bridge.spec.tree import Tree, map_leaves, take, write
+from jaxsrl.cluster.inference.messages import ActingMessages
+from jaxsrl.cluster.protocol.engine import HostGoneError
+
+_WAIT_SECONDS = 0.2
+_AGAIN_SECONDS = 0.2  # before a server that did not answer is asked again
+LIVES = 1_000_000
+"""Servers and attempts that one beginning of a host may see."""
+
+
+class ServerLink(Protocol):
+    """A way to one inference server."""
+
+    def ask(self, request: np.ndarray) -> "Future[np.ndarray]":
+        """Sends a request without waiting. The answer raises HostGoneError if the server is lost, else what it raised."""
+        ...
+
+
+@dataclasses.dataclass
+class _Server:
+    """What the host knows of a server.
+
+    Attributes:
+        link: to it; None before the first.
+        serial: grows with every link and every failure: lanes that another serial served are not known to it.
+        since: when there was last an answer, or a new link.
+        not_before: when it may be asked again.
+    """
+
+    link: ServerLink | None = None
+    serial: int = 0
+    since: float = dataclasses.field(default_factory=time.monotonic)
+    not_before: float = 0.0
+    failure: str = "none was named"
+
+
+@dataclasses.dataclass
+class _Lane:
+    """A lane of the pool.
+
+    Attributes:
+        server: that acts for it.
+        begins_with: [R, ...] a leaf, what its rows remembered before the current slot's first step.
+        known_to: serial of the server that knows what the rows remember now.
+        next_step: to be asked for.
+        asked: (serial, step) under way.
+    """
+
+    server: int
+    begins_with: Tree
+    known_to: int = 0
+    next_step: int = -1
+    asked: tuple[int, int] | None = None
+
+
+class RemoteActing:
+    """Acts for all lanes of a pool. Thread-safety: `run` in one thread; `use` from any; `stop` when `run` has ended."""
+
+    def __init__(
+        self,
+        pool: EnvPool,
+        messages: ActingMessages,
+        agent_state: Tree,
+        servers: list[int],
+        first_lane: int,
+        beginning: int,
+        limit_seconds: float,
+    ) -> None:
+        """Asks nobody yet.
+
+        Args:
+            pool: whose lanes.
+            messages: of lanes of its size.
+            agent_state: [R, ...] a leaf, what the pool's rows remember.
+            servers: the number of the server that acts for each lane.
+            first_lane: of the run, that the pool's lanes begin with.
+            beginning: of the host, the earlier ones of which have ended.
+            limit_seconds: longest that a lane may wait for a server.
+        """
+        self._pool, self._messages, self._first_lane, self._limit = pool, messages, first_lane, limit_seconds
+        self._lives = beginning * LIVES
+        states = [take(agent_state, pool.shape.lane_rows(lane)) for lane in range(pool.num_lanes)]
+        self._lanes = [
+            _Lane(server, map_leaves(np.array, state)) for server, state in zip(servers, states, strict=True)
+        ]
+        self._servers = {server: _Server() for server in servers}
+        self._answers: deque[tuple[int, int, int, Future[np.ndarray]]] = deque()  # lane, serial, step
+        self._lock = threading.Lock()
+        self._stopped = False
+        self.requests, self.failures = 0, 0
+
+    def use(self, server: int, link: ServerLink) -> None:
+        """Has a server asked by this link from now on."""
+        with self._lock:
+            if server in self._servers:
+                known = self._servers[server]
+                known.link, known.not_before, known.since = link, 0.0, time.monotonic()
+                known.serial += 1
+        self._wake()
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Asks and posts until `should_stop()`.
+
+        Raises:
+            BridgeError: an environment failed, or there was no server for too long.
+            RuntimeError: what a server raised.
+        """
+        while not should_stop():
+            self._pool.wait_acting(self._has_work, _WAIT_SECONDS)
+            while self._answers:
+                self._take_answer(*self._answers.popleft())
+            for lane in self._to_ask():
+                self._ask(lane)
+            self._require_servers()
+
+    def stop(self) -> None:
+        """Answers that still come are left alone: the pool may be closed after this."""
+        with self._lock:
+            self._stopped = True
+
+    def _wake(self) -> None:
+        with self._lock:
+            if not self._stopped:
+                self._pool.wake()
+
+    def _has_work(self) -> bool:
+        return bool(self._answers) or bool(self._to_ask())
+
+    def _to_ask(self) -> list[int]:
+        """Ready lanes that nobody has been asked for, and whose server may be asked."""
+        found: list[int] = []
+        for lane in self._pool.ready_lanes():
+            record = self._lanes[lane]
+            server = self._servers[record.server]
+            under_way = record.asked is not None and record.asked[0] == server.serial
+            if not under_way and server.link is not None and time.monotonic() >= server.not_before:
+                found.append(lane)
+        return found
+
+    def _ask(self, lane: int) -> None:
+        record = self._lanes[lane]
+        server = self._servers[record.server]
+        with self._lock:
+            link, serial = server.link, server.serial
+        if link is None:
+            return
+        length = self._pool.shape.rollout_length
+        sequence, t = self._pool.position(lane)
+        state: Tree | None = None
+        if record.known_to != serial:
+            record.known_to = serial
+            # What rows remember follows from the slot's beginning and what they have seen since.
+            record.next_step = sequence * length
+            state = record.begins_with
+        step = max(record.next_step, sequence * length) if self._messages.remembers else sequence * length + t
+        slot, rows = self._pool.views[sequence % self._pool.shape.num_slots], self._pool.shape.lane_rows(lane)
+        seen = self._pool.access.act_rows(slot, step - sequence * length, rows)
+        request = self._messages.pack_request(self._lives + serial, self._first_lane + lane, step, seen, state)
+        record.asked = (serial, step)
+        self.requests += 1
+
+        def answered(answer: "Future[np.ndarray]") -> None:
+            self._answers.append((lane, serial, step, answer))
+            self._wake()
+
+        link.ask(request).add_done_callback(answered)
+
+    def _take_answer(self, lane: int, serial: int, step: int, answer: "Future[np.ndarray]") -> None:
+        record = self._lanes[lane]
+        server = self._servers[record.server]
+        error = answer.exception()
+        if isinstance(error, HostGoneError):
+            self._fail(server, serial, error)
+        elif error is not None and serial == server.serial:
+            raise error
+        if error is not None or record.asked != (serial, step):
+            return  # the lane is asked for again, or has been
+        record.asked, server.since = None, time.monotonic()
+        record.next_step = step + 1
+        sequence, t = self._pool.position(lane)
+        if step == sequence * self._pool.shape.rollout_length + t:
+            self._post(lane, record, sequence, t, answer.result())
+
+    def _fail(self, server: _Server, serial: int, error: BaseException) -> None:
+        """Whoever was asked is not there: its successor is told soon, or it comes back."""
+        with self._lock:
+            if server.serial == serial:
+                server.serial += 1
+                server.not_before = time.monotonic() + _AGAIN_SECONDS
+                server.failure = str(error)
+                self.failures += 1
+
+    def _post(self, lane: int, record: _Lane, sequence: int, t: int, block: np.ndarray) -> None:
+        answer = self._messages.read_answer(block)
+        slot, rows = self._pool.views[sequence % self._pool.shape.num_slots], self._pool.shape.lane_rows(lane)
+        acting = self._pool.access.act_rows(slot, t, rows)
+        acting.write(answer.action, answer.extras, answer.version)
+        if acting.state_before is not None:
+            write(acting.state_before, record.begins_with)
+        if acting.state_after is not None and answer.agent_state is not None:
+            write(acting.state_after, answer.agent_state)
+            record.begins_with = map_leaves(np.array, answer.agent_state)
+        self._pool.post_actions(lane)
+
+    def _require_servers(self) -> None:
+        """A lane waits for its parameters as long as it takes, but not for a server that is not there."""
+        for number, server in self._servers.items():
+            lost = server.link is None or server.not_before > time.monotonic() - 2.0 * _AGAIN_SECONDS
+            if lost and time.monotonic() - server.since > self._limit:
+                raise BridgeError(
+                    f"no inference server {number} was there for {self._limit:g} s: look at the cluster; the last failure: "
+                    f"{server.failure}"
+                )
+
+    @property
+    def totals(self) -> Mapping[str, float]:
+        """Requests sent, and servers that were lost."""
+        return {"inference/requests": float(self.requests), "inference/failures": float(self.failures)}

@@ -1,0 +1,168 @@
+"""What environment hosts ask inference servers on other nodes, and what these answer: one flat buffer each way.
+
+Both ends make the same layouts from the layout of a host's slots. Nothing is pickled but the buffer's own few bytes of header.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from envpool_bridge.shm.layout import SlotLayout, field_name
+from envpool_bridge.shm.slots import ActRows, blank_window
+from envpool_bridge.spec.specs import SpecTree
+from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, unflatten, write
+from jaxsrl.collect.params.shared_memory import ParamsLayout, params_layout, view_leaves
+
+_HEADER = ((4,), "int64")
+
+Shapes = Sequence[tuple[tuple[int, ...], str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One lane's rows at one step.
+
+    Attributes:
+        life: of what asks: whoever asks for the same lane with a larger one has followed it.
+        lane: numbered over all hosts.
+        step: of the run.
+        observation: [R, ...] a leaf, as `ActRows` has it; read-only.
+        is_first: likewise.
+        agent_state: [R, ...] a leaf, what the policy remembers before this step; None where the server knows that.
+    """
+
+    life: int
+    lane: int
+    step: int
+    observation: Tree
+    is_first: np.ndarray
+    agent_state: Tree | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What was chosen for a request.
+
+    Attributes:
+        version: of the parameters.
+        step: of the request.
+        action: [R, ...] a leaf.
+        extras: [R, ...] each.
+        agent_state: [R, ...] a leaf, after the step; None unless that ends a slot.
+    """
+
+    version: int
+    step: int
+    action: Tree
+    extras: Mapping[str, np.ndarray]
+    agent_state: Tree | None
+
+
+class ActingMessages:
+    """Packs and reads requests and answers of lanes of one size. Any thread."""
+
+    def __init__(self, layout: SlotLayout) -> None:
+        """For lanes of slots of this layout."""
+        spec, rows = layout.spec, layout.shape.rows_per_lane
+        self._spec, self._layout, self._rows = spec, layout, rows
+        self._window, is_first = blank_window(spec, rows)
+        self._extras = sorted(field.name for field in layout.fields if field.name.startswith("extras/"))
+        asked: Shapes = [_HEADER, *_shapes([*leaves(self._window), is_first])]
+        told: Shapes = [_HEADER, *self._of_step("action", spec.action), *[self._field(name) for name in self._extras]]
+        state: Shapes = [((rows, *leaf.shape), leaf.dtype) for leaf in leaves(layout.agent_state)]
+        self._request, self._request_with_state = params_layout(asked), params_layout([*asked, *state])
+        self._answer, self._answer_with_state = params_layout(told), params_layout([*told, *state])
+
+    @property
+    def remembers(self) -> bool:
+        """Whether rows have a state."""
+        return bool(leaves(self._layout.agent_state))
+
+    @property
+    def request_bytes(self) -> int:
+        """Of a request without a state."""
+        return self._request.block_bytes
+
+    @property
+    def answer_bytes(self) -> int:
+        """Of an answer without a state."""
+        return self._answer.block_bytes
+
+    def pack_request(self, life: int, lane: int, step: int, rows: ActRows, state: Tree | None) -> np.ndarray:
+        """[num_bytes] uint8; copies what is to be read of `rows`, which are of that lane and step."""
+        with_state = state is not None and self.remembers
+        block, views = _new(self._request_with_state if with_state else self._request)
+        header, *rest = views
+        header[:] = (life, lane, step, with_state)
+        observed = [*leaves(rows.observation), rows.is_first]
+        for target, values in zip(rest, observed, strict=False):
+            target[...] = values
+        if with_state:
+            write(self._state(rest[len(observed) :]), state)
+        return block
+
+    def read_request(self, block: np.ndarray) -> Request:
+        """The request, as views of its bytes."""
+        header = _header(block)
+        _, *rest = view_leaves(self._request_with_state if header[3] else self._request, block)
+        observed = len(leaves(self._window))
+        observation = unflatten(self._window, rest[:observed])
+        state = self._state(rest[observed + 1 :]) if header[3] else None
+        return Request(int(header[0]), int(header[1]), int(header[2]), observation, rest[observed], state)
+
+    def pack_answer(
+        self, version: int, step: int, action: Tree, extras: Mapping[str, np.ndarray], state: Tree | None
+    ) -> np.ndarray:
+        """[num_bytes] uint8; copies what was chosen."""
+        with_state = state is not None and self.remembers
+        block, views = _new(self._answer_with_state if with_state else self._answer)
+        header, *rest = views
+        header[:] = (version, step, with_state, 0)
+        of_action = len(leaves(self._spec.action))
+        write(unflatten(self._spec.action, rest[:of_action]), action)
+        for name, target in zip(self._extras, rest[of_action:], strict=False):
+            target[...] = extras[name.removeprefix("extras/")]
+        if with_state:
+            write(self._state(rest[of_action + len(self._extras) :]), state)
+        return block
+
+    def read_answer(self, block: np.ndarray) -> Answer:
+        """The answer, as views of its bytes."""
+        header = _header(block)
+        _, *rest = view_leaves(self._answer_with_state if header[2] else self._answer, block)
+        of_action = len(leaves(self._spec.action))
+        names = [name.removeprefix("extras/") for name in self._extras]
+        extras = dict(zip(names, rest[of_action : of_action + len(names)], strict=True))
+        state = self._state(rest[of_action + len(names) :]) if header[2] else None
+        return Answer(int(header[0]), int(header[1]), unflatten(self._spec.action, rest[:of_action]), extras, state)
+
+    def blank_state(self) -> Tree:
+        """[R, ...] a leaf, zeros."""
+        return map_leaves(lambda leaf: np.zeros((self._rows, *leaf.shape), leaf.dtype), self._layout.agent_state)
+
+    def _state(self, views: Sequence[np.ndarray]) -> Tree:
+        return unflatten(self._layout.agent_state, views)
+
+    def _of_step(self, name: str, tree: SpecTree) -> list[tuple[tuple[int, ...], str]]:
+        return [self._field(field_name(name, path)) for path, _ in items(tree)]
+
+    def _field(self, name: str) -> tuple[tuple[int, ...], str]:
+        """A slot's field, [T, B, ...], as that of a lane at one step, [R, ...]."""
+        (field,) = [field for field in self._layout.fields if field.name == name]
+        return (self._rows, *field.shape[2:]), field.dtype
+
+
+def _shapes(arrays: Sequence[np.ndarray]) -> Shapes:
+    return [(array.shape, array.dtype.name) for array in arrays]
+
+
+def _new(layout: ParamsLayout) -> tuple[np.ndarray, list[np.ndarray]]:
+    block = np.empty(layout.block_bytes, np.uint8)
+    return block, view_leaves(layout, block)
+
+
+def _header(block: np.ndarray) -> np.ndarray:
+    shape, dtype = _HEADER
+    return block[: math.prod(shape) * np.dtype(dtype).itemsize].view(dtype)

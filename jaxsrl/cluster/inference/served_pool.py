@@ -1,0 +1,92 @@
+"""Trajectories from a host's pool whose lanes inference servers on other nodes act for."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from envpool_bridge.envs.protocol import EpisodeReset
+from envpool_bridge.pool import EnvPool, PoolOptions
+from jaxsrl.cluster.inference.client import RemoteActing, ServerLink
+from jaxsrl.cluster.inference.messages import ActingMessages
+from jaxsrl.collect.inference.act import take_rows
+from jaxsrl.collect.slot_layout import agent_layout, agent_state_spec
+from jaxsrl.collect.source import SourceConfig, split_reset, supervision_metrics
+from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.plan.passes.place_inference import server_of_lane
+
+
+class ServedSource:
+    """One replica of a plan's environments; it knows no parameters. Threads as `PoolSource` has them."""
+
+    def __init__(self, config: SourceConfig, replica: int, lifecycle: Lifecycle, beginning: int) -> None:
+        """Reserves memory and begins to start the workers.
+
+        Args:
+            config: what every source is made from; with what the rows of the run remember.
+            replica: of the plan.
+            lifecycle: of the threads.
+            beginning: of the host, the earlier ones of which have ended.
+        """
+        plan, shape = config.plan, config.plan.shape
+        self._first_row, self._shape, self._lifecycle = replica * shape.num_rows, shape, lifecycle
+        options = PoolOptions(
+            run_seed=config.seed,
+            first_sequence=config.first_sequence,
+            first_row=self._first_row,
+            supervision=config.supervision,
+            journal=config.journal,
+        )
+        self._pool = EnvPool(
+            config.env_source,
+            shape,
+            options,
+            extras=config.agent.extras,
+            agent_state=agent_state_spec(config.agent),
+            spec=config.spec,
+        )
+        lanes = range(replica * shape.num_lanes, (replica + 1) * shape.num_lanes)
+        limits = config.supervision
+        self._acting = RemoteActing(
+            self._pool,
+            ActingMessages(agent_layout(config.spec, shape, config.agent)),
+            take_rows(config.agent_state, slice(self._first_row, self._first_row + shape.num_rows)),
+            [server_of_lane(plan, lane) for lane in lanes],
+            lanes.start,
+            beginning,
+            # The learner gives up earlier, and says more.
+            2.0 * (limits.start_timeout_seconds + limits.step_timeout_seconds),
+        )
+
+    def use_server(self, server: int, link: ServerLink) -> None:
+        """Has an inference server asked by this link from now on; servers of other rows are not looked at."""
+        self._acting.use(server, link)
+
+    def start(self, reset: EpisodeReset) -> None:
+        """Starts the workers, and asking for actions."""
+        self._pool.start(split_reset(reset, self._shape, self._first_row))
+        self._lifecycle.start_thread("remote acting", lambda: self._acting.run(self._lifecycle.should_stop))
+
+    def acquire(self, timeout_seconds: float) -> int | None:
+        """The next full sequence, or None; raises what environments raised."""
+        return self._pool.acquire(timeout_seconds)
+
+    def slot_memory(self, sequence: int) -> np.ndarray:
+        """[slot_bytes] uint8, the memory of the leased slot."""
+        return self._pool.slot_memory(sequence)
+
+    def release(self, sequence: int) -> None:
+        """Gives the slot back to the environments."""
+        self._pool.release(sequence)
+
+    def totals(self) -> Mapping[str, float]:
+        """Seconds waited and requests sent; those of environments are means over workers."""
+        return {
+            "environment/wait_seconds": self._pool.environments_waited_seconds / self._shape.num_workers,
+            **self._acting.totals,
+            **supervision_metrics([self._pool.supervision]),
+        }
+
+    def close(self) -> None:
+        """Stops the workers; the thread that asks has stopped."""
+        self._acting.stop()
+        self._pool.close()

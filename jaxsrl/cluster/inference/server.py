@@ -1,0 +1,274 @@
+"""A batched inference server for lanes of environment hosts on other nodes. It knows no engine.
+
+Hosts ask for a lane at a time (`acting_messages`), several at the same moment. One thread answers: lanes that may be acted for
+with the same parameters share a call where the plan merges lanes, and have a call of fixed shape each where it does not. What a
+policy remembers stays here from step to step; whoever asks for a lane that is not known here brings it along.
+"""
+
+import dataclasses
+import pickle
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+
+import jax
+import numpy as np
+
+from agents.api import Params
+from jaxsrl.cluster.inference.act_batch import ActingCalls
+from jaxsrl.cluster.inference.device import acting_device
+from jaxsrl.cluster.inference.messages import ActingMessages, Request
+from jaxsrl.cluster.protocol.ordered_params import ParamsInTurn
+from jaxsrl.cluster.protocol.setup import HostSetup
+from jaxsrl.collect.params.store import ParamsStore
+from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.plan.passes.place_inference import lanes_of_server
+
+_WAIT_SECONDS = 0.2
+_START_SECONDS = 600.0
+_JOIN_SECONDS = 30.0
+GATHER_SECONDS = 0.002
+"""Longest that merged lanes wait for others, from when the first of them asked."""
+
+
+class ServerClosedError(RuntimeError):
+    """The server was closed, or the one who asked was followed by another."""
+
+
+@dataclasses.dataclass
+class ServerStats:
+    """Totals since the server began. Written by its thread alone.
+
+    Attributes:
+        requests: answered.
+        calls: of the agent.
+        rows: acted for.
+        busy_seconds: of calls, with what is packed and read for them.
+        queued_seconds: that requests waited between coming and the beginning of their call, parameters included; summed.
+        idle_seconds: that the thread waited for something to do.
+    """
+
+    requests: float = 0.0
+    calls: float = 0.0
+    rows: float = 0.0
+    busy_seconds: float = 0.0
+    queued_seconds: float = 0.0
+    idle_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    request: Request
+    answer: "Future[np.ndarray]"
+    at: float
+
+
+class ActionServer:
+    """One server. Thread-safety: `submit`, `publish` and `stats` from any thread and without waiting; a thread of its own acts."""
+
+    def __init__(self) -> None:
+        """Nothing yet; requests may come before it has started."""
+        self._changed = threading.Condition()
+        self._inbox: deque[tuple[np.ndarray, Future[np.ndarray], float]] = deque()
+        self._questions: deque[Future[dict[str, float]]] = deque()
+        self._early: dict[int, np.ndarray] = {}
+        self._versions: ParamsInTurn | None = None
+        self._closed: BaseException | None = None  # why nothing is answered any more
+        self._newest: Params = None
+        self._thread: threading.Thread | None = None
+        self._waiting: dict[int, _Asked] = {}
+        self._lives: dict[int, int] = {}
+        self._totals = ServerStats()
+
+    def start(self, setup: bytes) -> None:
+        """Takes in the first parameters, compiles, and begins to answer.
+
+        Args:
+            setup: a HostSetup's bytes, whose replica is the server's number; its environments are not looked at.
+
+        Raises:
+            TimeoutError: the first version did not come.
+            UserError: it is to act with a GPU, and jax sees none here.
+        """
+        made: HostSetup = pickle.loads(setup)
+        dispatch_inline()
+        for name, value in made.jax_settings.items():
+            jax.config.update(name, value)
+        config, plan = made.config, made.config.plan
+        key = jax.random.wrap_key_data(jax.numpy.asarray(made.key_data), impl=made.key_impl)
+        self._messages = ActingMessages(agent_layout(config.spec, plan.shape, config.agent))
+        self._steps, self._merge = plan.shape.rollout_length, plan.merge_lanes
+        lanes = lanes_of_server(plan, made.replica)
+        # With merged lanes a worker's lanes take turns: more than one of each at a time is not to be waited for.
+        self._enough = len(lanes) // plan.shape.lanes_per_worker
+        self._store = ParamsStore(plan.max_policy_lag)
+        device = acting_device(plan.inference.placement, made.replica)
+        self._calls = ActingCalls(config, key, lanes, self._messages, device)
+        with self._changed:
+            self._versions = ParamsInTurn(
+                made.params_layout,
+                made.template,
+                made.first_version,
+                lambda version, params: self._take_version(version, jax.device_put(params, device)),
+            )
+            for version, block in self._early.items():
+                self._versions.receive(version, block)
+            self._early.clear()
+        self._calls.warm_up(self._first_params(made.first_version))
+        self._thread = threading.Thread(target=self._run, name="action server", daemon=True)
+        self._thread.start()
+
+    def publish(self, version: int, block: np.ndarray) -> None:
+        """Parameters that may act from now on; versions may come in any order. See `EnvironmentHost.publish`."""
+        with self._changed:
+            if self._versions is None:
+                self._early[version] = block
+            else:
+                self._versions.receive(version, block)
+            self._changed.notify_all()
+
+    def submit(self, request: np.ndarray) -> "Future[np.ndarray]":
+        """What is chosen for a request, when it has been; a request for the same lane with a larger life takes its place.
+
+        The answer raises ServerClosedError where there will be none, and what the agent raised.
+        """
+        answer: Future[np.ndarray] = Future()
+        with self._changed:
+            if self._closed is not None:
+                answer.set_exception(self._closed)
+                return answer
+            self._inbox.append((request, answer, time.perf_counter()))
+            self._changed.notify_all()
+        return answer
+
+    def stats(self) -> "Future[dict[str, float]]":
+        """Totals so far, by name, as `ServerStats`; told by the thread that acts, so that an answer proves it alive."""
+        answer: Future[dict[str, float]] = Future()
+        with self._changed:
+            if self._closed is not None:
+                answer.set_exception(self._closed)
+                return answer
+            self._questions.append(answer)
+            self._changed.notify_all()
+        return answer
+
+    def close(self) -> None:
+        """Ends it; idempotent. What was asked and not answered raises."""
+        self._end(ServerClosedError("the inference server was closed"))
+        if self._thread is not None:
+            self._thread.join(_JOIN_SECONDS)
+
+    def _end(self, why: BaseException) -> None:
+        """Answers everybody, now and from now on, with an error."""
+        with self._changed:
+            self._closed = self._closed or why
+            open_answers = [answer for _, answer, _ in self._inbox] + [one.answer for one in self._waiting.values()]
+            open_answers += list(self._questions)
+            self._inbox.clear()
+            self._questions.clear()
+            self._changed.notify_all()
+        for answer in open_answers:
+            if not answer.done():
+                answer.set_exception(why)
+
+    def _take_version(self, version: int, params: Params) -> None:
+        self._newest = params
+        self._store.publish(version, params)
+
+    def _first_params(self, first: int) -> Params:
+        deadline = time.monotonic() + _START_SECONDS
+        with self._changed:
+            while self._versions is None or self._versions.next_version == first:
+                if self._closed is not None:
+                    raise self._closed
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"version {first} of the parameters did not come within {_START_SECONDS:g} s")
+                self._changed.wait(_WAIT_SECONDS)
+        return self._newest
+
+    def _run(self) -> None:
+        try:
+            self._serve_until_closed()
+        except BaseException as error:  # noqa: BLE001  raised where somebody waits for an answer
+            self._end(error)
+
+    def _serve_until_closed(self) -> None:
+        while True:
+            began = time.perf_counter()
+            with self._changed:
+                self._changed.wait_for(self._has_work, _WAIT_SECONDS)
+                if self._closed is not None:
+                    return
+                inbox, self._inbox = self._inbox, deque()
+                questions, self._questions = self._questions, deque()
+            self._totals.idle_seconds += time.perf_counter() - began
+            for block, answer, at in inbox:
+                self._take_in(_Asked(self._messages.read_request(block), answer, at))
+            for question in questions:
+                question.set_result(dataclasses.asdict(self._totals))
+            if self._waiting:
+                self._gather_and_serve()
+
+    def _has_work(self) -> bool:
+        return self._closed is not None or bool(self._inbox or self._questions or self._actable())
+
+    def _take_in(self, asked: _Asked) -> None:
+        request = asked.request
+        before = self._waiting.get(request.lane)
+        if request.life < self._lives.get(request.lane, request.life):
+            self._forget([asked])
+            return
+        if before is not None:
+            self._forget([before])
+        self._lives[request.lane] = request.life
+        self._waiting[request.lane] = asked
+
+    def _actable(self) -> list[_Asked]:
+        """Requests whose parameters are there."""
+        return [one for one in self._waiting.values() if self._store.may_act(one.request.step // self._steps)]
+
+    def _gather_and_serve(self) -> None:
+        """Serves what can be; where lanes are merged, the first waits a little for others."""
+        ready = self._actable()
+        if self._merge and ready and len(ready) < self._enough:
+            left = min(one.at for one in ready) + GATHER_SECONDS - time.perf_counter()
+            if left > 0.0:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._inbox or self._closed is not None, left)
+                    more = bool(self._inbox) or self._closed is not None
+                if more:
+                    return  # it is taken in first; the deadline stays
+        begin = time.perf_counter()
+        by_version: dict[int, tuple[Params, list[_Asked]]] = {}
+        for one in ready:
+            found = self._store.acting(one.request.step // self._steps, 0.0)
+            if found is not None:
+                by_version.setdefault(found[0], (found[1], []))[1].append(one)
+        for version, (params, these) in by_version.items():
+            self._serve(version, params, these, begin)
+        self._totals.busy_seconds += time.perf_counter() - begin
+
+    def _serve(self, version: int, params: Params, these: list[_Asked], begin: float) -> None:
+        by_lane = {one.request.lane: one for one in these}
+        for group in self._calls.groups([one.request for one in these], self._merge):
+            asked = [by_lane[request.lane] for request in group]
+            for one in asked:
+                del self._waiting[one.request.lane]
+            try:
+                answers = self._calls.act(params, version, group, self._merge)
+            except Exception as error:  # noqa: BLE001  whoever asked raises it, with what led here
+                for one in asked:
+                    one.answer.set_exception(error)
+                continue
+            for one, answer in zip(asked, answers, strict=True):
+                self._totals.queued_seconds += begin - one.at
+                one.answer.set_result(answer)
+            self._totals.calls += 1
+            self._totals.requests += len(asked)
+            self._totals.rows += len(asked) * self._calls.rows_per_lane
+
+    def _forget(self, asked: list[_Asked]) -> None:
+        for one in asked:
+            one.answer.set_exception(ServerClosedError("nobody waits for this answer any more"))

@@ -1,0 +1,242 @@
+"""The learner processes of a run: joining, agreeing and telling each other, through jax's own coordination service."""
+
+import contextlib
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from envpool_bridge.errors import UserError
+from jaxsrl.cluster.learners.abort_handler import AbortHandler
+from jaxsrl.cluster.learners.errors import LostLearnerError
+from jaxsrl.config.learner_processes import AUTO, DistributedConfig
+from jaxsrl.machine.lifecycle import REQUEUE_STATUS
+
+_FAILED, _SHUTDOWN_SECONDS, _LOOK_SECONDS, _REASON_SECONDS = "jaxsrl/failed/", 10, 0.2, 3.0
+_LOST = (
+    "jax lost another learner process of this run (above it says what it saw): it was killed or its host is gone; the same "
+    "command at every process resumes from the newest checkpoint"
+)
+
+
+class Processes:
+    """This process among the learner processes of a run. Thread-safety: `tell` and `told` from any thread, the rest from one.
+
+    Attributes:
+        process_id: of this one.
+        num_processes: of the run.
+        wait_seconds: that others are waited for.
+    """
+
+    def __init__(self, process_id: int, num_processes: int, wait_seconds: int, client: Any) -> None:
+        """What `join` found; `client` of jax's coordination service."""
+        self.process_id, self.num_processes, self.wait_seconds = process_id, num_processes, wait_seconds
+        self._client, self._barriers = client, 0
+        self._abort = AbortHandler(lambda: _LOST, REQUEUE_STATUS)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes the run's directory."""
+        return self.process_id == 0
+
+    def tell(self, key: str, text: str) -> None:
+        """Leaves a text for every process under `key`, in place of what was there."""
+        self._client.key_value_set(key, text, allow_overwrite=True)
+
+    def told(self, prefix: str) -> dict[str, str]:
+        """Texts under keys that begin with `prefix`, which ends with a slash; by the rest of the key."""
+        return {key.removeprefix(prefix): text for key, text in self._client.key_value_dir_get(prefix)}
+
+    def wait_for(self, key: str) -> str:
+        """The text that a process leaves under `key`, once it has.
+
+        Raises:
+            LostLearnerError: that took too long, or a process failed instead.
+        """
+        milliseconds = self.wait_seconds * 1000
+        return self._waited(lambda: self._client.blocking_key_value_get(key, milliseconds), f"word of {key}")
+
+    def meet(self) -> None:
+        """Waits until every process is here.
+
+        Raises:
+            LostLearnerError: one did not come in time, or failed.
+        """
+        self._barriers += 1
+        milliseconds = self.wait_seconds * 1000
+        # The service keeps what it knows of each name, so two names, in turn, serve for all meetings.
+        name = f"jaxsrl/meet/{self._barriers % 2}"
+        self._waited(lambda: self._client.wait_at_barrier(name, milliseconds), "the others")
+
+    def raise_failed(self) -> None:
+        """Raises what another process told of its end, if one did.
+
+        Raises:
+            LostLearnerError: one failed.
+        """
+        for process, text in sorted(self.told(_FAILED).items()):
+            if int(process) != self.process_id:
+                raise LostLearnerError(
+                    f"learner process {process} of {self.num_processes} failed, and with it the run: {text}; the same command "
+                    f"at every process resumes from the newest checkpoint"
+                )
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside, what one process fails of is told to the others, and what the others failed of is raised here.
+
+        Raises:
+            LostLearnerError: another process failed or was lost.
+        """
+        self._abort.install()
+        try:
+            yield
+        except LostLearnerError:
+            raise
+        except BaseException as error:
+            if isinstance(error, UserError):
+                self._abort.remove()
+            if _is_of_a_collective(error):
+                self._raise_reason(error)
+            with contextlib.suppress(Exception):  # the one who serves may be gone; what we raise matters more
+                self.tell(_FAILED + str(self.process_id), f"{type(error).__name__}: {_first_line(error)}")
+            raise
+        # Not where the run failed: before this process has ended, jax may yet notice what it has noticed already, and abort.
+        self._abort.remove()
+
+    def heed_aborts(self) -> None:
+        """Handles abort() again, where something else has taken it meanwhile: Ray does. Only inside `together`."""
+        self._abort.install()
+
+    def leave(self) -> None:
+        """Parts from the others, in good order: from now on this process computes alone.
+
+        Raises:
+            LostLearnerError: one did not come in time, or failed.
+        """
+        self.meet()
+        jax.distributed.shutdown()
+
+    def _raise_reason(self, error: BaseException) -> None:
+        """A collective failed: because another process did, whose own words are waited for, if it had any."""
+        deadline = time.monotonic() + _REASON_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                self.raise_failed()
+            except LostLearnerError as told:
+                raise told from error
+            except Exception:  # noqa: BLE001  who serves is gone: nobody will tell
+                break
+            time.sleep(_LOOK_SECONDS)
+        raise LostLearnerError(
+            f"the connection to another learner process broke ({_first_line(error)}): it was killed or its host is gone; the "
+            f"same command at every process resumes from the newest checkpoint"
+        ) from error
+
+    def _waited(self, call: Callable[[], Any], what: str) -> Any:
+        """What `call` returns. It runs in a thread, so that signals are heard meanwhile, and failures of others."""
+        answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+        def body() -> None:
+            try:
+                answers.put((True, call()))
+            except Exception as error:  # noqa: BLE001  raised in the thread that waits
+                answers.put((False, error))
+
+        threading.Thread(target=body, name="waits for learners", daemon=True).start()
+        looked = time.monotonic()
+        while True:
+            try:
+                done, answer = answers.get(timeout=_LOOK_SECONDS)
+                break
+            except queue.Empty:
+                if time.monotonic() - looked > 1.0:
+                    self.raise_failed()
+                    looked = time.monotonic()
+        if done:
+            return answer
+        self.raise_failed()
+        raise LostLearnerError(
+            f"process {self.process_id} of {self.num_processes} waited for {_late(answer) or what}, {self.wait_seconds} s at most: "
+            f"{_first_line(answer)}; if one is only slow, use a larger --run.distributed.wait-seconds"
+        ) from answer
+
+
+def join(config: DistributedConfig, host_devices: int = 0) -> Processes | None:
+    """Joins the others, before jax has devices; None for a run of one process, or where this process has joined already.
+
+    Args:
+        config: where the others are.
+        host_devices: devices to split this process's host into; 0 leaves it whole.
+
+    Raises:
+        UserError: jax has its devices already, or the scheduler's variables are not there. (Where the others do not come in time,
+            jax ends the process; our handler says so and exits with status 75.)
+    """
+    if not config.is_on:
+        return None
+    if host_devices:
+        jax.config.update("jax_num_cpu_devices", host_devices)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    given: dict[str, Any] = {}
+    if config.coordinator != AUTO:
+        given = {
+            "coordinator_address": config.coordinator,
+            "coordinator_bind_address": config.coordinator,  # jax's own choice would be every interface
+            "num_processes": config.num_processes,
+            "process_id": config.process_id,
+            "cluster_detection_method": "deactivate",
+        }
+    advice = (
+        "start the same command at every process, each with its own --run.distributed.process-id, and see that process 0 can be "
+        "reached at that address"
+    )
+    missing = (
+        f"the learner processes did not all come to {config.coordinator} within {config.start_seconds} s: {advice}"
+    )
+    abort = AbortHandler(lambda: missing, REQUEUE_STATUS)
+    abort.install()
+    try:
+        jax.distributed.initialize(
+            **given,
+            local_device_ids=list(config.local_devices) or None,
+            initialization_timeout=config.start_seconds,
+            heartbeat_timeout_seconds=config.lost_seconds,
+            shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"the learner processes did not come together with run.distributed.coordinator {config.coordinator}: "
+            f"{_first_line(error)}; {advice}"
+        ) from error
+    finally:
+        abort.remove()
+    return joined(config)
+
+
+def joined(config: DistributedConfig) -> Processes | None:
+    """This process among those it has joined; None if it has joined none."""
+    if not config.is_on or not jax.distributed.is_initialized():
+        return None
+    from jax._src import distributed  # the service's keys and barriers have no public name in jax 0.10
+
+    return Processes(jax.process_index(), jax.process_count(), config.wait_seconds, distributed.global_state.client)
+
+
+def _is_of_a_collective(error: BaseException) -> bool:
+    text = str(error)
+    return any(word in text for word in ("Gloo", "NCCL", "coordination service", "UNAVAILABLE", "Connection closed"))
+
+
+def _late(error: BaseException) -> str:
+    """Names the processes that jax's message says have not come to a barrier; "" if it names none."""
+    found = re.findall(r"(\d+)$", str(error).partition("timed out task names")[2], re.MULTILINE)
+    return f"process {', '.join(sorted(found, key=int))}" if found else ""
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

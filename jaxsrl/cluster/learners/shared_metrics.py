@@ -1,0 +1,52 @@
+"""What learner processes tell process 0 for the records. Pure functions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envpool_bridge.supervisor.supervisor import SupervisionTotals
+from jaxsrl.collect.source import supervision_metrics
+from jaxsrl.metrics.cluster_traffic import PREFIX
+
+_COUNTED = frozenset(supervision_metrics([SupervisionTotals()]))
+
+
+def merged_episodes(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Episode metrics of all rows from those of each process (`EpisodeTracker.metrics`).
+
+    Counts add up, the largest is the largest of all, and means are means of the processes' means, each of which is over that
+    process's last 100 episodes. Processes whose first episode has not ended do not count.
+    """
+    known = [metrics for metrics in each if metrics]
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(name for metrics in known for name in metrics):
+        values = [metrics[name] for metrics in known if name in metrics]
+        if name.endswith("count"):
+            found[name] = sum(values)
+        elif name.endswith("_max"):
+            found[name] = max(values)
+        else:
+            found[name] = sum(values) / len(values)
+    return found
+
+
+def process_metrics(told: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
+    """`process/<id>/...`: env steps per second, and shares of time waited for its own rows and for the others."""
+    return {
+        f"process/{process}/{name}": value
+        for process, said in sorted(told.items())
+        for name, value in said.get("process", {}).items()
+    }
+
+
+def told_totals(totals: Mapping[str, float]) -> dict[str, float]:
+    """Those of a process's totals that add up over processes: counts of failures, and what its hosts on a cluster sent."""
+    return {name: value for name, value in totals.items() if name in _COUNTED or name.startswith(PREFIX)}
+
+
+def with_totals_of_others(mine: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """A process's totals with what others told of theirs (`told_totals`) added."""
+    found = dict(mine)
+    for told in others:
+        for name, value in told.items():
+            found[name] = found.get(name, 0.0) + value
+    return found

@@ -1,0 +1,1 @@
+"""What crosses between nodes: the engine interface, setups, parameter versions, reservations."""

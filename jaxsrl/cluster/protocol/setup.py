@@ -1,0 +1,102 @@
+"""What the learner's process sends an environment host: all that the sources of this machine are made from, as bytes."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+import cloudpickle
+import jax
+import numpy as np
+
+from agents.api import Agent, AnyAgent, LearnerState, Params
+from envpool_bridge.envs.protocol import EpisodeReset
+from jaxsrl.collect.params.shared_memory import ParamsLayout
+from jaxsrl.collect.source import SourceConfig
+
+# Settings that change what a program computes: a host's must be the learner's.
+JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
+
+
+@dataclasses.dataclass(frozen=True)
+class HostSetup:
+    """One beginning of one environment host.
+
+    Attributes:
+        config: of the run's sources, its key of actions apart; the environments may be those that follow a lost host.
+        replica: of the plan's environments, which this host has.
+        key_data: of the run's key of actions, uint32.
+        key_impl: name of that key's implementation.
+        jax_settings: of the learner's process, by name.
+        params_layout: of the flat parameters.
+        template: of the parameters; its leaves do not matter.
+        first_version: of the parameters, that comes first; the others follow one by one.
+        reset: of all rows of the run; what is of others is not looked at.
+        beginning: how often this host, or server, had begun before.
+    """
+
+    config: SourceConfig
+    replica: int
+    key_data: np.ndarray
+    key_impl: str
+    jax_settings: Mapping[str, Any]
+    params_layout: ParamsLayout
+    template: Params
+    first_version: int
+    reset: EpisodeReset
+    beginning: int = 0
+
+    def to_bytes(self) -> bytes:
+        """For another process, which need not have the user's script."""
+        return cloudpickle.dumps(self)
+
+
+def make_setup(
+    config: SourceConfig,
+    replica: int,
+    layout: ParamsLayout,
+    first_version: int,
+    reset: EpisodeReset,
+    beginning: int = 0,
+) -> HostSetup:
+    """The setup of host number `replica`; as HostSetup's attributes."""
+    key, agent = config.act_key, config.agent
+    shapes = jax.eval_shape(agent.init, jax.random.key(0)).params
+    sent = dataclasses.replace(config, act_key=None, agent=acting_agent(agent, shapes))  # pyright: ignore
+    return HostSetup(
+        config=sent,
+        replica=replica,
+        key_data=np.asarray(jax.random.key_data(key)),
+        key_impl=str(jax.random.key_impl(key)),
+        jax_settings={name: getattr(jax.config, name) for name in JAX_SETTINGS},
+        params_layout=layout,
+        template=jax.tree.map(lambda leaf: 0, shapes),
+        first_version=first_version,
+        reset=reset,
+        beginning=beginning,
+    )
+
+
+def acting_agent(agent: AnyAgent, params: Params) -> AnyAgent:
+    """The agent without what learns, which knows of devices that another process does not have.
+
+    Args:
+        agent: to send.
+        params: its parameters' shapes; all that is left of `init`.
+    """
+    if isinstance(agent, Agent):
+        agent = agent._replace(gradient_steps=None, groups=())
+    shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params)]
+    structure = jax.tree.structure(params)
+    return agent._replace(init=partial(_init, structure, shapes), update=_learns_elsewhere)
+
+
+def _init(structure: Any, shapes: list[tuple[tuple[int, ...], Any]], key: Any) -> LearnerState:
+    """Parameters of the agent's shapes, for whoever asks for those."""
+    del key
+    leaves = [jax.numpy.zeros(shape, dtype) for shape, dtype in shapes]
+    return LearnerState(jax.tree.unflatten(structure, leaves), (), jax.numpy.int32(0))
+
+
+def _learns_elsewhere(*_: Any) -> NoReturn:
+    raise TypeError("an environment host acts: it neither begins nor learns")

@@ -1,0 +1,1 @@
+"""Ray actors and the Ray engine: the only files that import ray."""

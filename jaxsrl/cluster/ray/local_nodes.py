@@ -1,0 +1,94 @@
+"""A small Ray cluster on the loopback interface, in a process without jax: Ray forks, which jax's threads do not survive.
+
+Run by `ray_local.LocalCluster`: `python -m jaxsrl.cluster.ray.local_nodes DIRECTORY CORES OBJECT_STORE_BYTES`. It writes the address on
+its first line of output, then obeys lines of its input, `add NAME GPUS` and `remove NAME`, and answers each with a line. When its
+input ends it ends the cluster; should it die itself, the kernel ends the nodes.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+# No report of use is sent anywhere; nodes start no processes before they are wanted, and take this machine for 127.0.0.1.
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's own switch for keeping to the loopback interface
+}
+
+
+class Nodes:
+    """A head without cores, and nodes that pretend to be machines."""
+
+    def __init__(self, cores: int, object_store_bytes: int) -> None:
+        """Starts the head; takes seconds.
+
+        Args:
+            cores: that each node says it has.
+            object_store_bytes: of each.
+        """
+        from ray.cluster_utils import Cluster
+
+        self._common = {
+            "num_gpus": 0,
+            "object_store_memory": object_store_bytes,
+            "include_dashboard": False,
+            "node_ip_address": LOOPBACK,
+        }
+        self._cores = cores
+        self._nodes: dict[str, Any] = {}
+        self._cluster = Cluster(
+            initialize_head=True,
+            head_node_args={**self._common, "num_cpus": 0, "node_name": "head"},
+            shutdown_at_exit=True,
+        )
+
+    @property
+    def address(self) -> str:
+        """Where the head listens, host:port."""
+        return str(self._cluster.address)
+
+    def add(self, name: str, gpus: str = "0") -> None:
+        """Starts one more node, which says that it has so many GPUs; returns when it has joined."""
+        has = {**self._common, "num_cpus": self._cores, "num_gpus": int(gpus)}
+        self._nodes[name] = self._cluster.add_node(node_name=name, **has)
+
+    def remove(self, name: str) -> None:
+        """Kills a node, as a machine that loses its power."""
+        self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
+
+    def close(self) -> None:
+        """Ends all nodes."""
+        self._cluster.shutdown()
+
+
+def main(directory: str, cores: int, object_store_bytes: int) -> None:
+    """The command; see the module."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever Ray prints is no answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to heed
+    os.environ.update(ENVIRONMENT)
+    os.environ["RAY_TMPDIR"] = directory
+    Path(directory, "ray").mkdir(exist_ok=True)
+    nodes = Nodes(cores, object_store_bytes)  # who fails leaves the files to whoever has started it
+    try:
+        answers.write(json.dumps({"address": nodes.address}) + "\n")
+        for line in sys.stdin:
+            what, *words = line.split()
+            (nodes.add if what == "add" else nodes.remove)(*words)
+            answers.write(json.dumps({"done": line.strip()}) + "\n")
+    finally:
+        nodes.close()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

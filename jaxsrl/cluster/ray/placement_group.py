@@ -1,0 +1,139 @@
+"""Room for all that a run has on a Ray cluster: placement groups, which it gets as a whole or not at all.
+
+Hosts, and what else the run has there, share one group, which Ray makes at once. Only where hosts are to be strictly apart, or
+strictly together, do the others have a group of their own: Ray has one such rule a group.
+
+A group belongs to the job of the process that made it, so that Ray removes it, with the actors in it, however that process ends.
+When a node dies Ray reserves its bundles anew on another node, or on the next one that joins.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from envpool_bridge.errors import UserError
+from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, match_bundles, refusal
+from jaxsrl.cluster.ray.reservation import all_or_none
+from jaxsrl.machine.resources import Node
+
+_STATES_WITH_ROOM = ("CREATED", "RESCHEDULING")  # while it is rescheduled, bundles of living nodes are where they were
+
+
+class HostGroup:
+    """The room that is reserved for each host of a run, or for each of another kind that it has on nodes. One thread.
+
+    Attributes:
+        bundle: what each host has.
+        bundle_of_host: number of the bundle that each host has, in the placement group.
+    """
+
+    def __init__(self, group: Any, bundle: Bundle, bundle_of_host: Sequence[int]) -> None:
+        """Of a placement group that has been made."""
+        self._group, self.bundle, self.bundle_of_host = group, bundle, tuple(bundle_of_host)
+
+    @staticmethod
+    def of_other_process(ray: Any, hex_id: str, bundle: Bundle, bundle_of_host: Sequence[int]) -> "HostGroup":
+        """The group that another process of the same cluster made, and told of."""
+        groups = importlib.import_module("ray.util.placement_group")
+        return HostGroup(groups.PlacementGroup(ray.PlacementGroupID(bytes.fromhex(hex_id))), bundle, bundle_of_host)
+
+    @property
+    def hex_id(self) -> str:
+        """Ray's name for it, which other processes find it by."""
+        return str(self._group.id.hex())
+
+    def node_id(self, host: int) -> str | None:
+        """Ray's id of the node on which room for the host is reserved; None while there is none."""
+        found = placed_on(self._table())
+        return found.get(self.bundle_of_host[host])
+
+    def options(self, host: int) -> dict[str, Any]:
+        """Options of a Ray actor that takes all of the host's room."""
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        strategy = strategies.PlacementGroupSchedulingStrategy(
+            self._group, self.bundle_of_host[host], placement_group_capture_child_tasks=False
+        )
+        found: dict[str, Any] = {"num_cpus": self.bundle.cores, "scheduling_strategy": strategy}
+        return {**found, "memory": self.bundle.memory_bytes} if self.bundle.memory_bytes else found
+
+    def _table(self) -> dict[str, Any]:
+        return importlib.import_module("ray.util.placement_group").placement_group_table(self._group)
+
+
+@contextlib.contextmanager
+def reserved(
+    ray: Any,
+    kinds: Sequence[Sequence[Bundle]],
+    how: Reserving,
+    nodes: Callable[[], Sequence[Node]],
+    name_of: Callable[[str], str],
+) -> Iterator[tuple[HostGroup, ...]]:
+    """Room for all of these bundles, given back at the end, with whatever is in it.
+
+    Args:
+        ray: the module.
+        kinds: one bundle a host, and then those of what else the run has on nodes; those of a kind are alike, and there are some.
+        how: to ask; where hosts are to be is meant of them alone.
+        nodes: of the cluster, for the message.
+        name_of: Ray's id of a node: our name.
+
+    Yields:
+        The room of each kind.
+
+    Raises:
+        UserError: there was no room for all of them in time; none is held then.
+    """
+    groups = importlib.import_module("ray.util.placement_group")
+    strategy = how.spreading.upper()
+    shares = [(tuple(kinds), strategy)]
+    if strategy.startswith("STRICT") and len(kinds) > 1:
+        shares = [(tuple(kinds[:1]), strategy), (tuple(kinds[1:]), "SPREAD")]
+    made = all_or_none([partial(_AskedGroup, groups, *share) for share in shares], how.wait_seconds)
+    try:
+        if not made:
+            free = float(ray.available_resources().get("CPU", 0.0))
+            raise UserError(refusal(kinds, how, nodes(), free))
+        yield tuple(room for group in made for room in group.rooms(name_of))
+    finally:
+        for group in made:
+            with contextlib.suppress(Exception):  # the cluster may be gone, and the group with it
+                group.remove()
+
+
+class _AskedGroup:
+    """A placement group that Ray was asked for."""
+
+    def __init__(self, groups: Any, kinds: Sequence[Sequence[Bundle]], strategy: str) -> None:
+        """Asks."""
+        self._groups, self._kinds = groups, kinds
+        bundles = [bundle.resources() for kind in kinds for bundle in kind]
+        self._group = groups.placement_group(bundles, strategy=strategy)
+
+    def wait(self, seconds: float) -> bool:
+        """See `Asked`."""
+        return bool(self._group.wait(seconds))
+
+    def remove(self) -> None:
+        """See `Asked`; ends whatever is in it."""
+        self._groups.remove_placement_group(self._group)
+
+    def rooms(self, name_of: Callable[[str], str]) -> list[HostGroup]:
+        """Which of the group's bundles each of each kind has, once it is there."""
+        at, first, found = placed_on(self._groups.placement_group_table(self._group)), 0, list[HostGroup]()
+        for kind in self._kinds:
+            names = [name_of(at[first + number]) for number in range(len(kind))]
+            chosen = match_bundles([bundle.node for bundle in kind], names)
+            found.append(HostGroup(self._group, kind[0], [first + number for number in chosen]))
+            first += len(kind)
+        return found
+
+
+def placed_on(table: dict[str, Any]) -> dict[int, str]:
+    """Ray's id of the node of each bundle that has one; `table` is of `ray.util.placement_group_table`."""
+    if table.get("state") not in _STATES_WITH_ROOM:
+        return {}
+    return {int(bundle): node for bundle, node in table["bundles_to_node_id"].items() if node}

@@ -1,0 +1,1 @@
+"""Replay on another node."""

@@ -1,0 +1,129 @@
+"""What the learner's process and a replay on another node agree on: how it begins, and the form of what goes between them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import jax
+import numpy as np
+
+from agents.api import ReplayAgent, Sample, Trajectory
+from envpool_bridge.shm.layout import SlotLayout
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.cluster.protocol.setup import JAX_SETTINGS, acting_agent
+from jaxsrl.collect.params.shared_memory import ParamsLayout, params_layout, view_leaves
+from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
+from jaxsrl.collect.source import SourceConfig
+
+PART_BYTES = 16 << 20
+"""Of experience that is fetched or restored at a time."""
+
+_ANSWER_BYTES, _MOST_SAMPLES = 256 << 10, 16  # of one answer: small samples come several at a time
+
+_HEADER = ((), "int64")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplaySetup:
+    """All that replay on another node is made from.
+
+    Attributes:
+        agent: that learns, without what learns.
+        layout: of one environment host's slots.
+        shapes: of a trajectory of all rows.
+        num_hosts: environment hosts, in row order.
+        key_impl: name of the implementation of the run's key of updates.
+        jax_settings: of the learner's process, by name.
+        journal: directory in which every step that is inserted is written down; "" for none.
+    """
+
+    agent: ReplayAgent
+    layout: SlotLayout
+    shapes: Trajectory
+    num_hosts: int
+    key_impl: str
+    jax_settings: Mapping[str, Any]
+    journal: str = ""
+
+    def to_bytes(self) -> bytes:
+        """For another process, which need not have the user's script."""
+        return cloudpickle.dumps(self)
+
+
+def make_replay_setup(config: SourceConfig, update_key: jax.Array) -> ReplaySetup:
+    """The setup of the replay of a run whose plan has environment hosts.
+
+    Args:
+        config: of the run's sources.
+        update_key: the run's key of updates; only its kind matters.
+
+    Raises:
+        TypeError: the agent does not learn from replay (a bug: plans without replay have none on a node).
+    """
+    agent, plan, spec = config.agent, config.plan, config.spec
+    if not isinstance(agent, ReplayAgent):
+        raise TypeError(f"agent {agent.name} does not learn from replay")
+    sent = acting_agent(agent, jax.eval_shape(agent.init, jax.random.key(0)).params)
+    if not isinstance(sent, ReplayAgent):
+        raise TypeError("an agent that learns from replay is one without what learns too")
+    return ReplaySetup(
+        agent=sent,
+        layout=agent_layout(spec, plan.shape, agent),
+        shapes=trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length),
+        num_hosts=plan.environments.replicas,
+        key_impl=str(jax.random.key_impl(update_key)),
+        jax_settings={name: getattr(jax.config, name) for name in JAX_SETTINGS},
+        journal=config.journal,
+    )
+
+
+def sample_layout(agent: ReplayAgent, spec: EnvSpec) -> tuple[Any, ParamsLayout]:
+    """(structure of a sample's trajectory, where all of a sample lies in a flat buffer): its number first."""
+    replay = agent.data
+    rows = replay.config.batch_size * replay.rows_per_window
+    leaves, structure = jax.tree.flatten(trajectory_shapes(agent, spec, rows, replay.num_steps))
+    forms = [(tuple(leaf.shape), np.dtype(leaf.dtype).name) for leaf in leaves]
+    return structure, params_layout([_HEADER, *forms, ((replay.config.batch_size,), "float32"), ((), "int32")])
+
+
+class SampleBlocks:
+    """Packs samples into flat buffers, and reads them as views of these. Any thread."""
+
+    def __init__(self, setup: ReplaySetup) -> None:
+        """Of the samples of a replay that begins so."""
+        self._structure, self._flat = sample_layout(setup.agent, setup.layout.spec)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of one sample."""
+        return self._flat.block_bytes
+
+    @property
+    def most(self) -> int:
+        """Samples in an answer, at most."""
+        return max(1, min(_MOST_SAMPLES, _ANSWER_BYTES // self.num_bytes))
+
+    def pack(self, first: int, samples: Sequence[Sample]) -> np.ndarray:
+        """[k * num_bytes] uint8: samples number `first` and on of the run, their arrays those of `HostBuffer.sample`."""
+        answer = np.empty(len(samples) * self.num_bytes, np.uint8)
+        for place, (sample, block) in enumerate(zip(samples, self._blocks_of(answer), strict=True)):
+            header, *targets, probability, windows = view_leaves(self._flat, block)
+            header[...] = first + place
+            for target, leaf in zip(targets, jax.tree.leaves(sample.trajectory), strict=True):
+                target[...] = leaf
+            probability[...] = sample.probability
+            windows[...] = sample.num_windows
+        return answer
+
+    def read(self, answer: np.ndarray) -> dict[int, Sample]:
+        """The samples by number, their arrays views of the answer."""
+        return dict(self._read_one(block) for block in self._blocks_of(answer))
+
+    def _blocks_of(self, answer: np.ndarray) -> list[np.ndarray]:
+        return [answer[begin : begin + self.num_bytes] for begin in range(0, len(answer), self.num_bytes)]
+
+    def _read_one(self, block: np.ndarray) -> tuple[int, Sample]:
+        header, *leaves, probability, windows = view_leaves(self._flat, block)
+        trajectory: Trajectory = jax.tree.unflatten(self._structure, leaves)
+        return int(header), Sample(trajectory, probability, np.int32(windows))  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,1 @@
+"""How trajectories are made: serially, by a pool with an inference server, by actor processes."""

@@ -1,0 +1,168 @@
+"""The policy that an actor holds: the agent's `act` on the actor's own rows, with parameters from shared memory."""
+
+import os
+import pickle
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import AgentState, AnyAgent, Array, Params
+from envpool_bridge.shm.layout import SlotLayout
+from envpool_bridge.shm.slots import ActRows, blank_window
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.collect.actors.counters import ActorCounters
+from jaxsrl.collect.actors.factory import ActorFactory
+from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys, take_rows
+from jaxsrl.collect.params.shared_memory import SharedParams
+from jaxsrl.machine.cpu_dispatch import dispatch_inline
+
+_HELD_VERSIONS = 2  # parts of one actor may be in slots of two sequences
+
+
+class ActorParams:
+    """Parameters as the agent wants them, copied out of shared memory once a version. One thread.
+
+    Attributes:
+        structure: of the tree, a PyTreeDef.
+    """
+
+    def __init__(self, shared: SharedParams, structure: Any, max_policy_lag: int) -> None:
+        """Reads from `shared`; which version acts follows from the lag."""
+        self.structure = structure
+        self._shared, self._lag = shared, max_policy_lag
+        self._held: OrderedDict[int, Params] = OrderedDict()
+
+    def may_act(self, sequence: int) -> bool:
+        """Whether parameters for this slot sequence are there."""
+        return self._shared.acting_version(sequence, self._lag) is not None
+
+    def acting(self, sequence: int) -> tuple[int, Params] | None:
+        """(version, params) that act for this slot sequence; None if they are not there."""
+        version = self._shared.acting_version(sequence, self._lag)
+        if version in self._held:
+            return version, self._held[version]
+        found = self._shared.read_acting(sequence, self._lag)
+        if found is None:
+            return None
+        version, leaves = found
+        # The copy is ours alone and never written again: jax may keep it as it is.
+        self._held[version] = jax.device_put(jax.tree.unflatten(self.structure, leaves))
+        while len(self._held) > _HELD_VERSIONS:
+            self._held.popitem(last=False)
+        return version, self._held[version]
+
+
+class _ActorPart:
+    """What acting for one part carries from step to step."""
+
+    def __init__(self, keys: Array, agent_state: AgentState) -> None:
+        self.keys = keys
+        self.agent_state = agent_state
+
+
+class ActorPolicy:
+    """Acts for one actor's parts; an envpool_bridge.worker.policy.LocalPolicy. One thread, the actor's."""
+
+    def __init__(
+        self,
+        agent: AnyAgent,
+        params: ActorParams,
+        run_key: Array,
+        parts: Mapping[int, range],
+        rollout_length: int,
+        counters: ActorCounters,
+        actor: int,
+        agent_state: AgentState | None = None,
+    ) -> None:
+        """Prepares to act.
+
+        Args:
+            agent: whose `act` to call.
+            params: where parameters come from.
+            run_key: folded with row and step for every action.
+            parts: rows of the run, by part.
+            rollout_length: T, steps a slot holds.
+            counters: told of every call.
+            actor: index in `counters`.
+            agent_state: [B, ...] a leaf, of all rows of the run as it is resumed; None for the agent's initial one.
+        """
+        self._act = make_act(agent)
+        self._params, self._rollout_length = params, rollout_length
+        self._counters, self._actor = counters, actor
+        self._parts = {
+            part: _ActorPart(
+                row_keys(run_key, rows),
+                agent.initial_agent_state(len(rows))
+                if agent_state is None
+                else jax.device_put(take_rows(agent_state, slice(rows.start, rows.stop))),
+            )
+            for part, rows in parts.items()
+        }
+
+    def warm_up(self, params: Params, spec: EnvSpec) -> None:
+        """Compiles, with any parameters, so that nothing compiles while others wait. Actions are thrown away."""
+        for part in self._parts.values():
+            rows = len(part.keys)
+            observation, is_first = blank_window(spec, rows)
+            steps, state = np.zeros(rows, np.uint32), part.agent_state
+            for _ in range(2):  # the state that a call returns may differ in kind from the initial one
+                _, _, state = jax.block_until_ready(self._act(params, observation, state, is_first, part.keys, steps))
+
+    def may_act(self, sequence: int) -> bool:
+        """Whether parameters for this slot sequence are there."""
+        return self._params.may_act(sequence)
+
+    def act(self, part: int, step: int, rows: ActRows) -> bool:
+        """Writes actions, extras and version; False if the parameters for the step's slot are not there yet."""
+        start = time.perf_counter()
+        acting = self._params.acting(step // self._rollout_length)
+        if acting is None:
+            return False
+        version, params = acting
+        mine = self._parts[part]
+        num_rows = len(rows.policy_version)
+        steps = np.full(num_rows, step, np.uint32)
+        mine.agent_state = act_in_slot(self._act, params, rows, mine.agent_state, mine.keys, steps, version)
+        self._counters.count(self._actor, num_rows, time.perf_counter() - start)
+        return True
+
+
+def start_jax(actor: int) -> None:
+    """Starts jax's CPU client with a pool of one thread.
+
+    The client takes as many threads as there are cores for it, and then divides programs of a few microseconds among them:
+    a call for 64 rows measured 110 us with two threads and 52 us with one. No setting says how many, so it is shown
+    one core while it starts. Its own threads stay there; this one does not.
+    """
+    dispatch_inline()
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(cores)[actor % len(cores)]})
+    try:
+        jax.local_devices()
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def make_policy(
+    factory: ActorFactory, layout: SlotLayout, worker: int, parts: Mapping[int, range], descriptors: Sequence[int]
+) -> ActorPolicy:
+    """The policy of actor `worker`, compiled; `descriptors` are those of SharedParams and of ActorCounters."""
+    for name, value in factory.jax_settings.items():
+        jax.config.update(name, value)
+    start_jax(worker)
+    agent, template = pickle.loads(factory.agent)
+    structure = jax.tree.structure(template)
+    params_descriptor, counters_descriptor = descriptors
+    params = ActorParams(SharedParams(factory.params_layout, params_descriptor), structure, factory.max_policy_lag)
+    counters = ActorCounters(layout.shape.num_workers, counters_descriptor)
+    run_key = jax.random.wrap_key_data(jax.numpy.asarray(factory.key_data), impl=factory.key_impl)
+    policy = ActorPolicy(
+        agent, params, run_key, parts, layout.shape.rollout_length, counters, worker, factory.agent_state
+    )
+    zeros = [np.zeros(leaf.shape, np.dtype(leaf.dtype)) for leaf in factory.params_layout.leaves]
+    policy.warm_up(jax.device_put(jax.tree.unflatten(structure, zeros)), layout.spec)
+    return policy

@@ -1,0 +1,215 @@
+"""Trajectories from environment processes: one or several pools, each with its inference server in a thread."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+
+from agents.api import Params
+from envpool_bridge.envs.protocol import EpisodeReset
+from envpool_bridge.pool import EnvPool, PoolOptions
+from envpool_bridge.shm.slots import SlotViews
+from envpool_bridge.spec.encoding import concatenated
+from envpool_bridge.spec.tree import Tree, take
+from jaxsrl.collect.inference.act import make_act, row_keys, take_rows
+from jaxsrl.collect.inference.server import InferenceServer
+from jaxsrl.collect.params.store import ParamsStore
+from jaxsrl.collect.slot_layout import agent_state_spec
+from jaxsrl.collect.source import SourceConfig, describe_lanes, split_reset, supervision_metrics
+from jaxsrl.learner.mesh import Device, on_device
+from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.plan.fragment import Processes
+from jaxsrl.plan.plan import Plan
+
+_WAIT_SECONDS = 0.2
+
+
+class PoolSource:
+    """Replicas of a pool, which share the rows in order, and a batched inference server for each.
+
+    A slot of the run is full when it is full in every replica.
+    """
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        devices: Sequence[Device],
+        lifecycle: Lifecycle,
+        replicas: range | None = None,
+    ) -> None:
+        """Reserves memory and begins to start the workers; refuses what cannot run.
+
+        Args:
+            config: what every source is made from.
+            devices: that act, one a replica of the plan.
+            lifecycle: of the threads.
+            replicas: those of the plan that this source is for; None for all.
+        """
+        plan, first_sequence = config.plan, config.first_sequence
+        self._plan, self._lifecycle, self._first = plan, lifecycle, first_sequence
+        self._replicas = range(plan.environments.replicas) if replicas is None else replicas
+        self._devices = devices
+        self._pools: list[EnvPool] = []
+        self._servers: list[InferenceServer] = []
+        self._stores = {devices[replica]: ParamsStore(plan.max_policy_lag) for replica in self._replicas}
+        self._leased = [first_sequence] * len(self._replicas)  # next sequence of each pool
+        self._newest: Params | None = None
+        # Servers share it, so that it is traced once for all replicas.
+        self._act = make_act(config.agent, platform=devices[0].platform)
+        try:
+            for replica in self._replicas:
+                self._add_replica(config, replica, devices[replica])
+        except BaseException:
+            self.close()
+            raise
+
+    def _add_replica(self, config: SourceConfig, replica: int, device: Device) -> None:
+        shape = self._plan.shape
+        first_row = replica * shape.num_rows
+        options = PoolOptions(
+            run_seed=config.seed,
+            first_sequence=config.first_sequence,
+            first_row=first_row,
+            cores=_cores_of(self._plan, replica),
+            supervision=config.supervision,
+            journal=config.journal,
+        )
+        agent, saved = config.agent, config.agent_state
+        pool = EnvPool(
+            config.env_source,
+            shape,
+            options,
+            extras=agent.extras,
+            agent_state=agent_state_spec(agent),
+            spec=config.spec,
+        )
+        self._pools.append(pool)
+        self._servers.append(
+            InferenceServer(
+                pool,
+                agent,
+                self._stores[device],
+                row_keys(jax.device_put(config.act_key, device), range(first_row, first_row + shape.num_rows)),
+                device,
+                self._plan.merge_lanes,
+                None if saved is None else take_rows(saved, slice(first_row, first_row + shape.num_rows)),
+                self._act,
+            )
+        )
+
+    def publish(self, version: int, params: Params) -> None:
+        """Hands parameters to every device that acts, and wakes the servers."""
+        self._newest = params
+        for device, store in self._stores.items():
+            store.publish(version, on_device(params, device))
+        for pool in self._pools:
+            pool.wake()
+
+    def start(self, reset: EpisodeReset) -> None:
+        """Starts workers and inference threads, once all servers have compiled, which they do side by side."""
+        shape = self._plan.shape
+        for replica, pool in zip(self._replicas, self._pools, strict=True):
+            pool.start(split_reset(reset, shape, replica * shape.num_rows))
+        params = [on_device(self._newest, self._devices[replica]) for replica in self._replicas]
+        with ThreadPoolExecutor(len(self._servers), "warm up") as threads:
+            list(threads.map(InferenceServer.warm_up, self._servers, params))  # raises what any of them raised
+        for replica, server in zip(self._replicas, self._servers, strict=True):
+            self._lifecycle.start_thread(f"inference {replica}", self._body(server))
+
+    def acquire(self, timeout_seconds: float) -> int | None:
+        """The next sequence that is full in every pool, or None; raises what environments raised."""
+        deadline = time.monotonic() + timeout_seconds
+        sequence = min(self._leased)
+        for index, pool in enumerate(self._pools):
+            if self._leased[index] > sequence:
+                continue
+            if pool.acquire(max(0.0, deadline - time.monotonic())) is None:
+                for other in self._pools:
+                    other.check()
+                return None
+            self._leased[index] += 1
+        return sequence
+
+    def slots(self, sequence: int) -> list[SlotViews]:
+        """The leased slots, in shared memory."""
+        return [pool.views[sequence % self._plan.shape.num_slots] for pool in self._pools]
+
+    def slot_memory(self, sequence: int) -> np.ndarray:
+        """[slot_bytes] uint8, the memory of the leased slot of the only pool, for whoever sends it away whole."""
+        (pool,) = self._pools
+        return pool.slot_memory(sequence)
+
+    def release(self, sequence: int) -> None:
+        """Gives the slots back to the environments."""
+        for pool in self._pools:
+            pool.release(sequence)
+
+    def drop(self, sequence: int) -> None:
+        """Gives a leased sequence back without an update of it."""
+        for store in self._stores.values():
+            store.drop_sequence()
+        self.release(sequence)
+        for pool in self._pools:
+            pool.wake()
+
+    def acquire_replica(self, index: int, timeout_seconds: float) -> int | None:
+        """As `acquire`, of one replica alone. Thread-safety: one thread a replica."""
+        if self._pools[index].acquire(timeout_seconds) is None:
+            return None
+        self._leased[index] += 1
+        return self._leased[index] - 1
+
+    def replica_slot(self, index: int, sequence: int) -> SlotViews:
+        """The leased slot of one replica."""
+        return self._pools[index].views[sequence % self._plan.shape.num_slots]
+
+    def release_replica(self, index: int, sequence: int) -> None:
+        """Gives the slot of one replica back."""
+        self._pools[index].release(sequence)
+
+    def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
+        """A copy of the first slots' first observations, once every worker has written them."""
+        for pool in self._pools:
+            while not pool.wait_begun(_WAIT_SECONDS):
+                if should_stop():
+                    return None
+        return concatenated([take(slot.observation, 0) for slot in self.slots(self._first)])
+
+    def totals(self) -> Mapping[str, float]:
+        """Seconds waited and calls made; seconds are means over workers, servers and pools."""
+        pools, stats = len(self._pools), [server.stats for server in self._servers]
+        workers = self._plan.shape.num_workers * pools
+        return {
+            "environment/wait_seconds": sum(pool.environments_waited_seconds for pool in self._pools) / workers,
+            "inference/wait_seconds": sum(pool.acting_waited_seconds for pool in self._pools) / pools,
+            "learner/wait_seconds": sum(pool.learning_waited_seconds for pool in self._pools),
+            "inference/busy_seconds": sum(stat.busy_seconds for stat in stats) / pools,
+            "inference/calls": float(sum(stat.calls for stat in stats)),
+            "inference/rows": float(sum(stat.rows for stat in stats)),
+            **supervision_metrics([pool.supervision for pool in self._pools]),
+        }
+
+    def waits(self) -> list[str]:
+        """See `TrajectorySource`."""
+        return [
+            describe_lanes(pool, self._stores[self._devices[replica]].missing, f"inference server {replica}")
+            for replica, pool in zip(self._replicas, self._pools, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Stops workers; the inference threads must have stopped."""
+        for pool in self._pools:
+            pool.close()
+
+    def _body(self, server: InferenceServer) -> Callable[[], None]:
+        return lambda: server.run(self._lifecycle.should_stop)
+
+
+def _cores_of(plan: Plan, replica: int) -> tuple[int, ...]:
+    placement = plan.environments.placement
+    if not isinstance(placement, Processes) or not placement.cores:
+        return ()
+    begin = replica * placement.count
+    return tuple(placement.cores[(begin + index) % len(placement.cores)] for index in range(placement.count))

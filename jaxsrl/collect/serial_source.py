@@ -1,0 +1,117 @@
+"""Trajectories from a loop in this process: every row in turn, acted for at once. The reference for all other sources."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+
+from agents.api import Array, Params
+from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
+from envpool_bridge.shm.slots import SlotAccess, SlotViews, allocate_slots
+from envpool_bridge.spec.tree import Tree, map_leaves, take
+from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
+from jaxsrl.collect.params.store import ParamsStore
+from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.collect.source import SourceConfig
+from jaxsrl.learner.mesh import Device, on_device
+
+
+class SerialSource:
+    """All rows as one lane, stepped in this process when the learner asks for the next slot."""
+
+    def __init__(self, config: SourceConfig, device: Device) -> None:
+        """Makes the environments here; `device` acts."""
+        shape, agent = config.plan.shape, config.agent
+        layout = agent_layout(config.spec, shape, agent)
+        self._slots = allocate_slots(layout)
+        self._access = SlotAccess(layout)
+        self._rows = config.env_source.make_rows(range(shape.num_rows), config.seed, False)
+        self._shape, self._agent = shape, agent
+        self._next = config.first_sequence
+        self._first = True
+        self._act = make_act(agent, platform=device.platform)
+        with jax.default_device(device):
+            saved = agent.initial_agent_state(shape.num_rows) if config.agent_state is None else config.agent_state
+        self._agent_state = jax.device_put(saved, device)
+        self._store = ParamsStore(config.plan.max_policy_lag)
+        self._device = device
+        self._keys = row_keys(jax.device_put(config.act_key, device), range(shape.num_rows))
+        self._steps = 0
+        self._acting_seconds = self._stepping_seconds = 0.0
+
+    def publish(self, version: int, params: Params) -> None:
+        """Parameters for the slots to come."""
+        self._store.publish(version, on_device(params, self._device))
+
+    def start(self, reset: EpisodeReset) -> None:
+        """Resets the environments."""
+        slot = self._slot(self._next)
+        first = first_rows(slot)
+        self._rows.reset(reset, first)
+        first.begin_history()
+
+    def acquire(self, timeout_seconds: float) -> int | None:
+        """Collects the next slot; None if its parameters are not published yet."""
+        acting = self._store.acting(self._next, 0.0)
+        if acting is None:
+            return None
+        slot = self._slot(self._next)
+        if not self._first:
+            self._access.carry(self._slot(self._next - 1), slot, slice(None))
+        self._first = False
+        whole = slice(0, self._shape.rollout_length)
+        step_rows(slot, whole).prepare()
+        for t in range(self._shape.rollout_length):
+            self._step(slot, t, self._keys, *acting)
+        self._rows.verify(take(slot.observation, slice(1, None)), slot.reward)
+        self._next += 1
+        return self._next - 1
+
+    def slots(self, sequence: int) -> list[SlotViews]:
+        """The one slot of a sequence."""
+        return [self._slot(sequence)]
+
+    def release(self, sequence: int) -> None:
+        """Nothing to do: the next `acquire` overwrites an older slot."""
+
+    def drop(self, sequence: int) -> None:
+        """Never asked for: a slot is collected when the learner wants it."""
+        raise RuntimeError("the serial source never has a slot too many")
+
+    def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
+        """A copy of the first slot's first observation."""
+        return map_leaves(lambda array: array[0].copy(), self._slot(self._next).observation)
+
+    def totals(self) -> Mapping[str, float]:
+        """Counts, and seconds of work; in turn, nobody waits."""
+        return {
+            "environment/busy_seconds": self._stepping_seconds,
+            "inference/busy_seconds": self._acting_seconds,
+            "inference/calls": self._steps,
+            "inference/rows": self._steps * self._shape.num_rows,
+        }
+
+    def waits(self) -> list[str]:
+        """See `TrajectorySource`; only parameters can be waited for in one thread."""
+        missing = self._store.missing(self._next)
+        return [f"the environments wait for {missing}"] if missing else []
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._rows.close()
+
+    def _slot(self, sequence: int) -> SlotViews:
+        return self._slots[sequence % self._shape.num_slots]
+
+    def _step(self, slot: SlotViews, t: int, keys: Array, version: int, params: Params) -> None:
+        steps = np.full(self._shape.num_rows, self._next * self._shape.rollout_length + t, np.uint32)
+        start = time.perf_counter()
+        rows = self._access.act_rows(slot, t, slice(None))
+        self._agent_state = act_in_slot(self._act, params, rows, self._agent_state, keys, steps, version)
+        acted = time.perf_counter()
+        self._rows.step(rows.action, step_rows(slot, t))
+        self._acting_seconds += acted - start
+        self._stepping_seconds += time.perf_counter() - acted
+        slot.stepped_at[t] = time.monotonic()
+        self._steps += 1

@@ -1,0 +1,1 @@
+"""The configuration dataclasses of the system, and their JSON form."""

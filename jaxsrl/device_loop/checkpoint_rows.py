@@ -1,0 +1,57 @@
+"""Rows on the device, to and from the arrays of a checkpoint: they can be saved whole, so nothing is replayed on resume."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import Agent
+from jaxsrl.checkpoints.store import Arrays, flatten, forms_of, unflatten
+from jaxsrl.device_loop.collect import DeviceRows, first_rows
+from jaxsrl.device_loop.program import RunKeys
+from jaxsrl.envs.protocol import JaxEnv
+
+_PREFIX = "rows"
+
+
+def rows_to_arrays(rows: DeviceRows) -> Arrays:
+    """All leaves by name, "rows..."; fetches from the device."""
+    return flatten(jax.device_get(jax.tree.map(_key_data, rows)), _PREFIX)
+
+
+def rows_from_arrays(like: DeviceRows, arrays: Arrays) -> DeviceRows:
+    """The rows that `rows_to_arrays` saved, as host arrays.
+
+    Args:
+        like: any rows of the same environment, agent and number; their values do not count.
+        arrays: may hold more than the rows.
+
+    Raises:
+        UserError: the arrays are of another environment or agent, or of another number of rows.
+    """
+    template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.tree.map(_key_data, like))
+    return jax.tree.map(_wrapped_like, like, unflatten(template, arrays, _PREFIX))
+
+
+def rows_fit(arrays: Arrays, env: JaxEnv, agent: Agent, keys: RunKeys) -> bool:
+    """Returns whether the arrays of a checkpoint hold the rows of such environments and such an agent; computes nothing."""
+
+    def begun(run_keys: RunKeys) -> DeviceRows:
+        return jax.tree.map(_key_data, first_rows(env, agent, run_keys.rows))
+
+    found = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(_PREFIX)}
+    return found == forms_of(jax.eval_shape(begun, keys), _PREFIX)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _key_data(leaf: Any) -> Any:
+    # An environment's state may hold a typed key, which has no numpy form.
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _wrapped_like(like: Any, data: np.ndarray) -> Any:
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like)) if _is_key(like) else data

@@ -1,0 +1,206 @@
+"""JAX environments in the CPU pool and in the serial plan: the same steps as `autoreset.step_rows`, behind `EnvRows`."""
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from envpool_bridge.envs.io import validation
+from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
+from envpool_bridge.errors import UserError, WorkerError
+from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
+from envpool_bridge.spec.tree import take, write
+from jaxsrl.envs.autoreset import RowsState, env_run_key, reset_keyed_rows, row_keys_of, step_keyed_rows
+from jaxsrl.envs.protocol import Array, JaxEnv, validate_env
+
+# Compiled once an environment and number of rows, however many parts of rows a process has.
+_reset = jax.jit(reset_keyed_rows, static_argnums=0)
+_step = jax.jit(step_keyed_rows, static_argnums=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class JaxSource:
+    """Rows of the JAX environment `make_jax_env()`. With the same run seed and actions they do what `step_rows` does.
+
+    A worker process imports jax for it (some 200 MB and a second each), so few workers with many rows serve best. It computes
+    on the CPU only: workers are started with JAX_PLATFORMS=cpu, and elsewhere the rows are placed on the CPU device.
+
+    Attributes:
+        make_jax_env: makes the environment; picklable.
+        check_range: whether observations must lie within the declared bounds.
+    """
+
+    make_jax_env: Callable[[], JaxEnv]
+    check_range: bool = True
+
+    def spec(self) -> EnvSpec:
+        """What a row looks like. Raises BadEnvOutputError if the environment does not return what it declares."""
+        return validate_env(self.make_jax_env())
+
+    def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "JaxRows":
+        """Rows of these ids; JAX environments have no infos to keep."""
+        del keep_infos
+        return JaxRows(self.make_jax_env(), row_ids, run_seed, self.check_range)
+
+
+class JaxRows:
+    """Keeps the protocol `EnvRows`."""
+
+    def __init__(self, env: JaxEnv, row_ids: Sequence[int], run_seed: int | None, check_range: bool = True) -> None:
+        """R rows of `env`, which is immutable."""
+        self.num_rows = len(row_ids)
+        self.infos: list[dict[str, Any]] = []
+        self._env = env
+        self._spec = env.spec()
+        self._row_ids = np.asarray(row_ids, np.uint32)
+        self._values = validation.ValueCheck(self._spec, list(row_ids), check_range)
+        self._device = _cpu_device()
+        self._num_steps = 0
+        self._run_seed = run_seed
+        self._row_keys: Array | None = None
+        if run_seed is not None:
+            with jax.default_device(self._device):
+                self._row_keys = self._placed(row_keys_of(env_run_key(run_seed), jnp.asarray(self._row_ids)))
+        self._state: RowsState | None = None
+
+    def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
+        """Begins or replays episodes in all rows; see the protocol.
+
+        Raises:
+            UserError: reset options, which JAX environments do not have.
+        """
+        if isinstance(request, EpisodeReset):
+            if self._run_seed is None:
+                raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
+            state = self._replay(self._begin(np.asarray(request.episodes, np.uint32)), request)
+        else:
+            state = self._begin(self._seeded_episodes(request))
+        self._state = state
+        write(out.observation, _as_numpy(state.observation))
+        self._verify(take(out.observation, None), None)
+        if isinstance(out, StepRows):
+            out.mark_reset()
+        out.is_first[...] = state.is_first
+
+    def step(self, action: np.ndarray, out: StepRows) -> None:
+        """Steps every row with one compiled call; see the protocol.
+
+        Raises:
+            WorkerError: the action is not finite, or the environment raised.
+        """
+        self._require_finite(action)
+        self._num_steps += 1
+        try:
+            self._state, step = _step(self._env, self._keys(), self._rows_state(), action)
+        except Exception as error:
+            raise self._failure("step", error) from error
+        for field, values in zip(step._fields, step, strict=True):
+            write(getattr(out, field), _as_numpy(values))
+
+    def verify(self, observation: np.ndarray, reward: np.ndarray) -> None:
+        """Refuses values of the last steps; see the protocol."""
+        self._verify(observation, reward)
+
+    def close(self) -> None:
+        """Drops the state; idempotent."""
+        self._state = None
+
+    def _begin(self, episodes: np.ndarray) -> RowsState:
+        try:
+            return _reset(self._env, self._keys(), self._row_ids, episodes)
+        except Exception as error:
+            raise self._failure("reset", error) from error
+
+    def _replay(self, state: RowsState, request: EpisodeReset) -> RowsState:
+        """Returns the state after each row's own actions, by the very function that `step` calls: bit-for-bit identical."""
+        actions: Sequence[Any] = request.actions
+        lengths = np.array([0 if row is None else len(row) for row in actions])
+        spec = self._spec.action
+        given = np.zeros((lengths.max(initial=0), self.num_rows, *spec.shape), spec.dtype)
+        for row, replayed in enumerate(actions):
+            if replayed is not None:
+                given[: len(replayed), row] = replayed
+        for k, action in enumerate(given):
+            request.on_step()
+            stepped, _ = _step(self._env, self._keys(), state, action)
+            state = _select(k < lengths, stepped, state)
+        return state
+
+    def _seeded_episodes(self, request: GymnasiumReset) -> np.ndarray:
+        """Takes the seeds as the rows' keys; returns the episode each row begins: the next one where there is no seed."""
+        if request.options:
+            raise UserError(f"{self._spec.env_id}: JAX environments take no reset options, got {request.options}")
+        seeds = request.seeds
+        episodes = np.zeros(self.num_rows, np.uint32)
+        if self._row_keys is None:
+            seeds = tuple(secrets.randbits(31) if seed is None else seed for seed in seeds)
+        elif self._state is not None:
+            episodes = np.asarray(self._state.episode) + np.uint32(1)
+        with jax.default_device(self._device):
+            given = jnp.stack([jax.random.key(0 if seed is None else seed) for seed in seeds])
+        seeded = np.array([seed is not None for seed in seeds])
+        self._row_keys = self._placed(given if self._row_keys is None else jnp.where(seeded, given, self._row_keys))
+        return np.where(seeded, np.uint32(0), episodes)
+
+    def _verify(self, observation: np.ndarray, reward: np.ndarray | None) -> None:
+        self._values.verify(observation, reward, self._num_steps)
+        spec = self._spec.observation
+        if not isinstance(spec, DiscreteSpec):
+            return
+        bad = np.argwhere((observation < 0) | (observation >= spec.num_values))
+        if len(bad):
+            index, row = (int(number) for number in bad[0])
+            step = self._num_steps - len(observation) + 1 + index
+            problem = f"expected 0 <= value < {spec.num_values}, got {observation[index, row]}"
+            validation.refuse(self._spec.env_id, int(self._row_ids[row]), step, "observation", problem)
+
+    def _require_finite(self, action: np.ndarray) -> None:
+        if isinstance(self._spec.action, DiscreteSpec) or np.isfinite(action).all():
+            return
+        row = int(np.argwhere(~np.isfinite(action))[0][0])
+        raise WorkerError(
+            f"{self._spec.env_id}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not finite: "
+            f"{action[row]}; the parameters have probably diverged (lower the learning rate)"
+        )
+
+    def _placed(self, keys: Array) -> Array:
+        # Committed to the device: whatever is computed with them is computed there.
+        return jax.device_put(keys, self._device)
+
+    def _keys(self) -> Array:
+        if self._row_keys is None:
+            raise RuntimeError("the first reset of rows without a run_seed must be a GymnasiumReset")
+        return self._row_keys
+
+    def _rows_state(self) -> RowsState:
+        if self._state is None:
+            raise RuntimeError("reset comes before step, and nothing after close")
+        return self._state
+
+    def _failure(self, what: str, error: Exception) -> WorkerError:
+        rows = f"rows {self._row_ids[0]} to {self._row_ids[-1]}"
+        return WorkerError(f"{self._spec.env_id}, {rows}, {what} {self._num_steps}: {type(error).__name__}: {error}")
+
+
+def _as_numpy(tree: Any) -> Any:
+    return jax.tree.map(np.asarray, tree)
+
+
+@jax.jit
+def _select(mask: Array, one: RowsState, other: RowsState) -> RowsState:
+    return jax.tree.map(partial(jax.vmap(jnp.where), mask), one, other)
+
+
+def _cpu_device() -> Any:
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError as error:
+        raise UserError(
+            f"rows of a JAX environment are stepped on the CPU, which jax was told not to use: set JAX_PLATFORMS to "
+            f"'cuda,cpu' instead of {jax.config.jax_platforms!r}"  # pyright: ignore[reportAttributeAccessIssue]
+        ) from error

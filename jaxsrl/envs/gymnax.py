@@ -1,0 +1,115 @@
+"""Environments of gymnax (github.com/RobertTLange/gymnax), version 1 or newer."""
+
+import dataclasses
+import json
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from envpool_bridge.envs.io.spaces import spec_of_spaces
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.envs.optional_imports import array_space, import_package, require_known
+from jaxsrl.envs.protocol import Array, EnvState, JaxStep
+
+_ADVICE = " (which brings gymnasium 1.3; to keep a newer one, which works: pip install --no-deps 'gymnax>=1.0' seaborn pandas)"
+
+
+@dataclasses.dataclass(frozen=True)
+class GymnaxEnv:
+    """Keeps the protocol `JaxEnv` over gymnax's `reset_env` and `step_env`: its `step` resets by itself, which we do.
+
+    `terminated` is what `step_env` says, `truncated` what `is_truncated` says of the state it leads to.
+
+    Attributes:
+        env_id: gymnax's.
+        kwargs: JSON object; names that the environment's parameters have replace those (`max_steps_in_episode`), the
+            others go to its constructor.
+    """
+
+    env_id: str
+    kwargs: str = "{}"
+
+    def spec(self) -> EnvSpec:
+        """Observations have no bounds: those that gymnax declares do not hold in several of its environments."""
+        return _made(self.env_id, self.kwargs).spec
+
+    def reset(self, key: Array) -> tuple[EnvState, Array]:
+        """See the protocol."""
+        made = _made(self.env_id, self.kwargs)
+        observation, state = made.env.reset_env(key, made.params)
+        return state, jnp.asarray(observation)
+
+    def step(self, state: EnvState, action: Array, key: Array) -> JaxStep:
+        """See the protocol."""
+        env, params, spec = _made(self.env_id, self.kwargs)
+        observation, state, reward, terminated, _ = env.step_env(key, state, action, params)
+        return JaxStep(
+            state,
+            jnp.asarray(observation, spec.observation.dtype),
+            jnp.asarray(reward, jnp.float32),
+            jnp.asarray(terminated, bool),
+            jnp.asarray(env.is_truncated(state, params), bool),
+        )
+
+
+def make_gymnax(env_id: str, arguments: dict[str, Any]) -> GymnaxEnv:
+    """The environment.
+
+    Raises:
+        UserError: gymnax is missing or too old, the id is unknown, or the arguments are not its own.
+        UnsupportedSpaceError: an observation or action that is neither an array nor a discrete value.
+    """
+    env = GymnaxEnv(env_id, json.dumps(arguments, sort_keys=True))
+    env.spec()
+    return env
+
+
+class _Made(NamedTuple):
+    """The environment and its parameters as gymnax makes them, and our spec of it."""
+
+    env: Any
+    params: Any
+    spec: EnvSpec
+
+
+@lru_cache(maxsize=32)
+def _made(env_id: str, kwargs: str) -> _Made:
+    gymnax = import_package("gymnax", "gymnax", _ADVICE)
+    require_known(env_id, "gymnax", gymnax.registered_envs)
+    arguments = json.loads(kwargs)
+    with jax.ensure_compile_time_eval():  # spaces and some environments make arrays, and this may run inside a trace
+        names = {field.name for field in dataclasses.fields(gymnax.make(env_id)[1])}
+        try:
+            env, params = gymnax.make(env_id, **{name: value for name, value in arguments.items() if name not in names})
+        except TypeError as error:
+            raise UserError(f"{env_id} of suite 'gymnax': bad kwargs {kwargs}: {error}") from error
+        if not hasattr(env, "is_truncated"):
+            raise UserError(
+                f"gymnax >= 1.0 is needed, which tells truncation apart: pip install 'jaxsrl[gymnax]'{_ADVICE}"
+            )
+        params = params.replace(**{name: value for name, value in arguments.items() if name in names})
+        return _Made(env, params, _spec(env, params, env_id))
+
+
+def _spec(env: Any, params: Any, env_id: str) -> EnvSpec:
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    observed, _ = jax.eval_shape(lambda key: env.reset_env(key, params), key)
+    space, action = env.observation_space(params), env.action_space(params)
+    if hasattr(space, "n"):
+        observation: gymnasium.Space = spaces.Discrete(int(space.n))
+    elif isinstance(
+        observed, jax.ShapeDtypeStruct
+    ):  # what is observed, not what is declared: the dtypes differ in some
+        observation = array_space(observed.shape, observed.dtype)
+    else:
+        raise UserError(f"{env_id} of suite 'gymnax': observation {space} is not supported: expected one array")
+    if hasattr(action, "n"):
+        return spec_of_spaces(observation, spaces.Discrete(int(action.n)), env_id, 1)
+    if not hasattr(action, "low"):
+        raise UserError(f"{env_id} of suite 'gymnax': action {action} is not supported: expected one Box or Discrete")
+    return spec_of_spaces(observation, array_space(action.shape, action.dtype, action.low, action.high), env_id, 1)

@@ -1,0 +1,89 @@
+"""Every environment that a configuration can name, those written in JAX included."""
+
+import dataclasses
+import difflib
+from functools import partial
+from typing import Any
+
+from envpool_bridge.envs.config import JAX_SUITES, EnvConfig
+from envpool_bridge.envs.function_source import AnyEnv, as_source
+from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.errors import UserError
+from jaxsrl.envs.cartpole import CartPole
+from jaxsrl.envs.cpu_rows import JaxSource
+from jaxsrl.envs.protocol import JaxEnv
+
+_OWN = {"CartPole-v1": CartPole}
+
+
+def source_of(config: EnvConfig | AnyEnv) -> EnvSource:
+    """Returns the source of the environment's rows, for plans that step environments on the CPU.
+
+    Args:
+        config: names the environment; or a function that makes one of Gymnasium or PettingZoo.
+
+    Raises:
+        UserError: unknown id, bad kwargs, a package that is not installed, or a setting that the suite does not have.
+    """
+    if not isinstance(config, EnvConfig):
+        return as_source(config)
+    if config.suite == "smax":
+        from jaxsrl.envs.smax import smax_source
+
+        _refuse_settings(config, "frame_stack", "mask_from_info", "overlap_rows")
+        source = smax_source(config.id, config.arguments(), config.check_range)
+        return dataclasses.replace(source, info_fields=config.info_fields)
+    if config.suite not in JAX_SUITES:
+        return config.source()
+    _refuse_settings(config, "frame_stack", "mask_from_info", "overlap_rows", "info_fields")
+    jax_env_of(config)  # tells here, and not in a worker, what is wrong
+    return JaxSource(partial(jax_env_of, config), check_range=config.check_range)
+
+
+def _refuse_settings(config: EnvConfig, *names: str) -> None:
+    usual = EnvConfig(config.id, config.suite)
+    for name in names:
+        if getattr(config, name) != getattr(usual, name):
+            raise UserError(
+                f"{name} is not for suite {config.suite!r}: expected {getattr(usual, name)!r}, got {getattr(config, name)!r}"
+            )
+
+
+def jax_env_of(config: EnvConfig) -> JaxEnv:
+    """The environment as pure functions, for plans that step environments on an accelerator.
+
+    Raises:
+        UserError: not a JAX environment, unknown id, bad kwargs, or a package that is not installed.
+    """
+    arguments = config.arguments()
+    match config.suite:
+        case "jax":
+            return _own(config.id, arguments)
+        case "gymnax":
+            from jaxsrl.envs.gymnax import make_gymnax
+
+            return make_gymnax(config.id, arguments)
+        case "brax":
+            from jaxsrl.envs.brax import make_brax
+
+            return make_brax(config.id, arguments)
+        case "jumanji":
+            from jaxsrl.envs.jumanji import make_jumanji
+
+            return make_jumanji(config.id, arguments)
+    if config.id in _OWN:
+        found = f"{config.id} has one: --env.suite jax (others: suites gymnax, brax, jumanji)"
+    else:
+        found = f"{config.id} of suite {config.suite!r} is none: expected a suite of {', '.join(sorted(JAX_SUITES))}"
+    raise UserError(f"device_only needs a JAX environment; {found}")
+
+
+def _own(env_id: str, arguments: dict[str, Any]) -> JaxEnv:
+    if env_id not in _OWN:
+        close = difflib.get_close_matches(env_id, list(_OWN), n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UserError(f"unknown environment {env_id!r} of suite 'jax': expected one of {', '.join(_OWN)}{hint}")
+    try:
+        return _OWN[env_id](**arguments)
+    except TypeError as error:
+        raise UserError(f"{env_id} of suite 'jax': bad kwargs {arguments}: {error}") from error

@@ -1,0 +1,87 @@
+"""Evaluation of every checkpoint of a run: how greedy play changed while it learned."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.api import Mode
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.manifest import MANIFEST, DamagedCheckpointError, read_manifest
+from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
+from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.plots.bootstrap import bootstrap_mean
+from jaxsrl.runs.summary import checkpoint_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointEvaluation:
+    """One checkpoint's.
+
+    Attributes:
+        update: that it was made at.
+        env_steps: that were done by then.
+        report: of the episodes.
+        low: lower end of the 95 % bootstrap interval of the mean return, over episodes.
+        high: upper end.
+    """
+
+    update: int
+    env_steps: int
+    report: EvaluationReport
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, Any]:
+        """What `jaxsrl evaluate --all --json` prints of it."""
+        return {
+            "update": self.update,
+            "env_steps_trained": self.env_steps,
+            **self.report.to_json(),
+            "mean_return_low": self.low,
+            "mean_return_high": self.high,
+        }
+
+
+def evaluate_checkpoints(
+    run: Path, *, episodes: int, seed: int, mode: Mode, max_rows: int, partial: bool = False, trust_env: bool = False
+) -> Iterator[CheckpointEvaluation | str]:
+    """Evaluates the checkpoints of a run, oldest first, all with the same seeds.
+
+    Args:
+        run: its directory.
+        episodes: of each.
+        seed: of environments and actions.
+        mode: greedy or sampled actions.
+        max_rows: environments side by side.
+        partial: as `load_agent`.
+        trust_env: as `load_agent`.
+
+    Yields:
+        Each evaluation as it is done; or a line that says why a checkpoint is passed over.
+
+    Raises:
+        UserError: the run has no checkpoints, or as `load_agent` and `evaluate`.
+    """
+    steps = checkpoint_steps(run)
+    if not steps:
+        raise UserError(f"{run} has no checkpoints: expected a run directory with checkpoints/ in it (runs/<name>)")
+    for step in steps:
+        path = run / "checkpoints" / str(step)
+        try:
+            if not (path / MANIFEST).is_file():
+                raise DamagedCheckpointError(f"{path}: {MANIFEST} is missing")
+            metadata = read_manifest(path)["metadata"]
+            loaded = load_agent(path, partial, trust_env=trust_env)
+        except DamagedCheckpointError as error:
+            yield f"damaged checkpoint skipped: {error}"
+            continue
+        if loaded.left_out:
+            yield f"{path}: {loaded.left_out}"
+        report = evaluate(
+            loaded.agent, loaded.params, loaded.source, episodes=episodes, seed=seed, mode=mode, max_rows=max_rows
+        )
+        low, high = bootstrap_mean(np.array(report.returns)[:, None])
+        yield CheckpointEvaluation(step, int(metadata.get("env_steps", 0)), report, float(low[0]), float(high[0]))

@@ -1,0 +1,216 @@
+"""Evaluation: exactly N whole episodes of fixed parameters, in this process, the same for the same seed."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from agents.api import AnyAgent, Mode, Params
+from agents.transforms.frame_stacking import with_stacked_frames
+from envpool_bridge.envs.function_source import AnyEnv, as_source
+from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset, StepRows, first_rows, step_rows
+from envpool_bridge.errors import UserError
+from envpool_bridge.shm.layout import PoolShape, num_frames
+from envpool_bridge.shm.slots import SlotAccess, allocate_slots
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import take
+from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
+from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.learner.mesh import on_device
+from jaxsrl.machine.cpu_dispatch import dispatch_inline
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationReport:
+    """Results of an evaluation.
+
+    Attributes:
+        env_id: of the environment.
+        returns: of every episode, in environment reward units.
+        lengths: of every episode, in env steps.
+        seed: that reproduces it.
+        greedy: whether the most likely action was taken.
+        agent_returns: mean return of each agent, by name; {} where a row is an environment. `returns` are then means over
+            the agents of an episode.
+    """
+
+    env_id: str
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    seed: int
+    greedy: bool
+    agent_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+
+    def __repr__(self) -> str:
+        return (
+            f"EvaluationReport({self.env_id!r}, {len(self.returns)} episodes, mean_return={self.mean_return:.4g}, "
+            f"std_return={self.std_return:.4g}, mean_length={np.mean(self.lengths):.4g}, seed={self.seed}, greedy={self.greedy})"
+        )
+
+    @property
+    def mean_return(self) -> float:
+        """Mean over episodes."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std_return(self) -> float:
+        """Standard deviation over episodes."""
+        return float(np.std(self.returns))
+
+    def to_json(self) -> dict[str, object]:
+        """What `jaxsrl evaluate --json` prints."""
+        return {
+            "env_id": self.env_id,
+            "mean_return": self.mean_return,
+            "std_return": self.std_return,
+            "min_return": min(self.returns),
+            "max_return": max(self.returns),
+            "episodes": len(self.returns),
+            "env_steps": sum(self.lengths),
+            "mean_length": float(np.mean(self.lengths)),
+            "seed": self.seed,
+            "greedy": self.greedy,
+            **({"agent_returns": dict(self.agent_returns)} if self.agent_returns else {}),
+        }
+
+
+def evaluate(
+    agent: AnyAgent,
+    params: Params,
+    make_env: AnyEnv,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    mode: Mode = Mode.GREEDY,
+    max_rows: int = 32,
+) -> EvaluationReport:
+    """Plays `episodes` whole episodes.
+
+    Episode i is played by row i modulo the number of rows, so that short episodes are not counted more often than long ones.
+
+    Args:
+        agent: whose `act` to use.
+        params: of the agent.
+        make_env: a source of rows, or a function that makes one environment.
+        episodes: how many.
+        seed: of environments and actions; independent of training's seeds.
+        mode: greedy or sampled actions.
+        max_rows: environments side by side.
+
+    Raises:
+        UserError: `episodes` or `max_rows` is less than 1, or `seed` negative.
+    """
+    for name, value, least in (("episodes", episodes, 1), ("max_rows", max_rows, 1), ("seed", seed, 0)):
+        if value < least:
+            raise UserError(f"{name} must be at least {least}: got {value}")
+    dispatch_inline()
+    params = _on_one_device(params)
+    source = _for_evaluation(as_source(make_env))
+    spec = source.spec()
+    num_envs = min(episodes, max(1, max_rows // spec.rows_per_env))
+    num_rows = num_envs * spec.rows_per_env
+    wanted = [len(range(env, episodes, num_envs)) for env in range(num_envs)]
+    rows = source.make_rows(range(num_rows), _evaluation_seed(seed), False)
+    try:
+        finished = _play(_Player(with_stacked_frames(agent, spec), params, spec, seed, mode, num_rows), rows, wanted)
+    finally:
+        rows.close()
+    return _report(spec, finished, episodes, seed, mode)
+
+
+def _on_one_device(params: Params) -> Params:
+    """Returns the parameters on one device.
+
+    Parameters replicated over a mesh would run every call on all of its devices. Those in numpy would be sent at every step.
+    """
+    held = next((leaf for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array)), None)
+    return jax.device_put(params) if held is None else on_device(params, held.addressable_shards[0].device)
+
+
+def _for_evaluation(source: EnvSource) -> EnvSource:
+    """Whole games that count the score, where the source's episodes or rewards are changed for learning."""
+    make = getattr(source, "for_evaluation", None)
+    return make() if make is not None else source
+
+
+def _report(
+    spec: EnvSpec, finished: list[list[tuple[float, int]]], episodes: int, seed: int, mode: Mode
+) -> EvaluationReport:
+    agents = spec.rows_per_env
+    num_envs = len(finished) // agents
+    returns: list[float] = []
+    lengths: list[int] = []
+    by_agent: dict[str, list[float]] = {agent.name: [] for agent in spec.agents}
+    for episode in range(episodes):
+        number, env = divmod(episode, num_envs)
+        played = {place: finished[env * agents + place][number : number + 1] for place in range(agents)}
+        found = [result for results in played.values() for result in results]
+        returns.append(float(np.mean([value for value, _ in found])))
+        lengths.append(max(length for _, length in found))
+        for place, agent in enumerate(spec.agents):
+            by_agent[agent.name] += [value for value, _ in played[place]]
+    means = {name: float(np.mean(values)) for name, values in by_agent.items() if values}
+    return EvaluationReport(spec.env_id, tuple(returns), tuple(lengths), seed, mode is Mode.GREEDY, means)
+
+
+class _Player:
+    """Acts in turn with the environments, in a slot of this process's memory."""
+
+    def __init__(self, agent: AnyAgent, params: Params, spec: EnvSpec, seed: int, mode: Mode, num_rows: int) -> None:
+        # More steps than any stack of frames needs, so that its end can be carried to its beginning.
+        self.length = max(16, num_frames(spec))
+        layout = agent_layout(spec, PoolShape(1, 1, 1, num_rows, self.length, 1), agent)
+        self._access, (self.slot,) = SlotAccess(layout), allocate_slots(layout)
+        self._agent_state = agent.initial_agent_state(num_rows)
+        self._act, self._params = make_act(agent, mode), params
+        self._keys = row_keys(jax.random.key(_evaluation_seed(seed)), range(num_rows))
+        self._step = 0
+
+    def begin(self, rows: EnvRows) -> None:
+        """Begins an episode in every row."""
+        first, none = first_rows(self.slot), (None,) * rows.num_rows
+        rows.reset(EpisodeReset((0,) * rows.num_rows, none), first)
+        first.begin_history()
+
+    def step(self, rows: EnvRows) -> StepRows:
+        """One step of every row; what it returns is overwritten by a later one."""
+        t = self._step % self.length
+        if t == 0 and self._step:
+            self._access.carry(self.slot, self.slot, slice(None))
+        acting, out = self._access.act_rows(self.slot, t, slice(None)), step_rows(self.slot, t)
+        steps = np.full(rows.num_rows, self._step, np.uint32)
+        self._agent_state = act_in_slot(self._act, self._params, acting, self._agent_state, self._keys, steps, 0)
+        out.prepare()
+        rows.step(acting.action, out)
+        rows.verify(take(out.observation, None), out.reward[None])
+        self._step += 1
+        return out
+
+
+def _play(player: _Player, rows: EnvRows, wanted: list[int]) -> list[list[tuple[float, int]]]:
+    """(return, length) of each row's finished episodes; of each environment at least as many as `wanted`."""
+    player.begin(rows)
+    total, length = np.zeros(rows.num_rows), np.zeros(rows.num_rows, int)
+    finished: list[list[tuple[float, int]]] = [[] for _ in range(rows.num_rows)]
+    agents = rows.num_rows // len(wanted)
+    resets = np.zeros(len(wanted), int)  # of whole environments: some of whose agents may never have been there
+
+    def done(env: int) -> bool:
+        ended = min(len(episodes) for episodes in finished[env * agents : (env + 1) * agents])
+        return max(ended, resets[env]) >= wanted[env]
+
+    while not all(done(env) for env in range(len(wanted))):
+        out = player.step(rows)
+        total += out.reward
+        length += out.valid
+        resets += (out.is_first & ~out.valid).reshape(len(wanted), agents).all(1)
+        for row in np.flatnonzero(out.terminated | out.truncated):
+            finished[row].append((float(total[row]), int(length[row])))
+            total[row], length[row] = 0.0, 0
+    return finished
+
+
+def _evaluation_seed(seed: int) -> int:
+    # Training uses the run's seed as it is; evaluation must not meet the same episodes.
+    return int(np.random.SeedSequence((seed, 0xE7A1)).generate_state(1)[0])

@@ -1,0 +1,139 @@
+"""An agent, its parameters and its environment from what a run left."""
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from agents.api import AnyAgent, Params
+from agents.catalog import AGENT_CONFIGS, AGENTS
+from agents.networks.config import NetworkConfig
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.function_source import AnyEnv
+from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.partial_restore import in_words, what_fits
+from jaxsrl.config.run_config import RunConfig, from_json
+from jaxsrl.envs.registry import source_of
+from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.population.policies import PoliciesConfig, remade_agent
+from jaxsrl.runs.read_checkpoint import read_saved_run
+from jaxsrl.training.run_state import LEARNER, restore_state, state_to_arrays
+
+_PETTINGZOO = ("pettingzoo/", "mpe2/")  # packages of environments
+_FOREIGN = "GymV2"  # Gymnasium's ids for environments of older packages, whose ids are arguments
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """Agent, parameters and environment of a checkpoint.
+
+    Attributes:
+        agent: made from the saved configuration.
+        params: of the checkpoint.
+        source: of the environments it was trained in.
+        checkpoint: its directory.
+        update: it was made at.
+        run_directory: it belongs to; None for a checkpoint that was copied elsewhere.
+        problems: what is wrong with newer checkpoints of the run.
+        left_out: what did not fit, in words; "" if all did.
+    """
+
+    agent: AnyAgent = dataclasses.field(repr=False)
+    params: Params = dataclasses.field(repr=False)
+    source: EnvSource = dataclasses.field(repr=False)
+    checkpoint: Path
+    update: int
+    run_directory: Path | None
+    problems: tuple[str, ...] = ()
+    left_out: str = ""
+
+
+def load_agent(
+    path: Path, partial: bool = False, env: EnvConfig | AnyEnv | None = None, trust_env: bool = False
+) -> Loaded:
+    """Loads a run directory's newest good checkpoint, or one checkpoint directory.
+
+    Args:
+        path: of it.
+        partial: take what fits where not all does; what does not is in `left_out`, and is as it begins.
+        env: plays instead of the environment that the checkpoint names; needed where that is a function.
+        trust_env: import the module that the id of the checkpoint's environment names, which runs its code.
+
+    Raises:
+        UserError: the path is neither, or was saved by something that is not in the catalogue; or the checkpoint's environment is
+            in a module of its own, and neither `env` nor `trust_env` is given.
+        DamagedCheckpointError: the one checkpoint asked for is damaged.
+    """
+    dispatch_inline()
+    saved = read_saved_run(path)
+    if env is None and not trust_env:
+        _validate_needs_no_module(saved.metadata)
+    agent, source = rebuild(saved.metadata, env)
+    arrays, said = saved.arrays, ""
+    if partial:
+        arrays, left_out = what_fits(arrays, state_to_arrays(agent.init(jax.random.key(0)), with_replay=False), LEARNER)
+        said = in_words(arrays, left_out) if left_out else ""
+    state = restore_state(agent, jax.random.key(0), arrays)
+    update = int(state.num_updates)
+    return Loaded(agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems, said)
+
+
+def _validate_needs_no_module(metadata: dict[str, Any]) -> None:
+    """Raises a UserError if making the environment would import a module that the checkpoint names."""
+    env = metadata.get("experiment", {}).get("env")
+    env = env if isinstance(env, dict) else {}
+    name, suite = str(env.get("id", "")), env.get("suite", "gymnasium")
+    if (
+        any(":" in text for text in [name, *_strings(env.get("kwargs"))])
+        or name.startswith(_FOREIGN)
+        or (suite == "pettingzoo" and not name.startswith(_PETTINGZOO))
+    ):
+        raise UserError(
+            f"the environment of this checkpoint, {name!r}, is in a module whose code would be run: if you trust the checkpoint, "
+            f"use trust_env=True (--trust-env), or pass the environment, jaxsrl.load_agent(path, env=...)"
+        )
+
+
+def _strings(kwargs: Any) -> list[str]:
+    """Returns all strings in a JSON object, or in its text, without keys."""
+    if isinstance(kwargs, str):
+        with contextlib.suppress(ValueError):
+            decoded = json.loads(kwargs)
+            return [decoded] if isinstance(decoded, str) else _strings(decoded)
+        return [kwargs]
+    values = list(kwargs.values()) if isinstance(kwargs, dict) else kwargs if isinstance(kwargs, list) else []
+    return [text for value in values for text in ([value] if isinstance(value, str) else _strings(value))]
+
+
+def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> tuple[AnyAgent, EnvSource]:
+    """Returns the agent and the environments that a checkpoint's metadata describe; of several policies, if it has them.
+
+    Args:
+        metadata: of the checkpoint.
+        env: replaces the environment of the metadata.
+
+    Raises:
+        UserError: the agent is not in the catalogue, the experiment had other parts than the usual ones, or its environment is a
+            function and `env` is None.
+    """
+    name, saved = metadata.get("agent_name"), metadata.get("experiment", {})
+    if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved):
+        raise UserError(
+            f"this checkpoint's agent {name!r} was composed in code: call jaxsrl.evaluation.evaluate.evaluate(agent, params, "
+            f"make_env) with jaxsrl.checkpoints.store.load_checkpoint instead (known agents: {', '.join(AGENTS)})"
+        )
+    if env is None and isinstance(saved["env"], str):
+        raise UserError(
+            f"the environment of this checkpoint is made by the function {saved['env']}, which a checkpoint does not contain: "
+            "pass it, jaxsrl.load_agent(path, env=function)"
+        )
+    source = source_of(from_json(EnvConfig, saved["env"]) if env is None else env)
+    config = from_json(AGENT_CONFIGS[name], saved["agent"])
+    config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_updates)
+    network = from_json(NetworkConfig, saved["network"])
+    policies = from_json(PoliciesConfig, saved.get("policies", {}))
+    return remade_agent(source.spec(), policies, lambda spec: AGENTS[name](config, spec, network)), source

@@ -1,0 +1,1 @@
+"""Several policies that learn side by side."""

@@ -1,0 +1,122 @@
+"""Policies that learn side by side, each on a mesh of its own: its own part of the state, its own rows, its own program.
+
+Nothing waits between the policies' updates: all are enqueued, and the devices run them at once. What is published is one version
+of all parameters together.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
+from agents.transforms.frame_stacking import with_stacked_frames
+from agents.transforms.multi_policy import LearningGroup, part_of
+from envpool_bridge.shm.slots import SlotViews
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.learner.finite_updates import SKIPPED, with_finite_updates
+from jaxsrl.learner.groups.rows import rows_of_places
+from jaxsrl.learner.mesh import Device, KeyedUpdate, LearnerMesh, on_device
+
+
+def stacked_groups(agent: Agent, spec: EnvSpec) -> tuple[LearningGroup, ...]:
+    """The groups of an agent that `with_stacked_frames` made: their updates take single frames too.
+
+    Args:
+        agent: whose groups' updates take stacks.
+        spec: of all rows.
+    """
+    return tuple(
+        group._replace(
+            update=with_stacked_frames(agent._replace(update=group.update, gradient_steps=None), spec).update
+        )
+        for group in agent.groups
+    )
+
+
+class GroupMeshes(LearnerMesh):
+    """Stands in for the one mesh of a learner: what is placed on it goes, policy by policy, to that policy's mesh.
+
+    Parameters of frozen policies have no mesh: they lie on the first device, where nothing computes with them. As a mesh of
+    its own it is all of the devices.
+    """
+
+    def __init__(self, groups: Sequence[LearningGroup], devices: Mapping[str, Sequence[Device]]) -> None:
+        """A mesh for each group.
+
+        Args:
+            groups: that learn.
+            devices: of each group, by name; no device is in two.
+        """
+        super().__init__([device for group in groups for device in devices[group.name]])
+        self._groups = tuple(groups)
+        self._meshes = {group.name: LearnerMesh(devices[group.name]) for group in groups}
+
+    def place_state(self, state: LearnerState) -> LearnerState:
+        """Every policy's part on its mesh, with the sharding that its update returns."""
+        return LearnerState(
+            params=self._place_parts(state.params),
+            opt_state=self._place_parts(state.opt_state),
+            num_updates=jax.device_put(state.num_updates, self._meshes[self._groups[0].name].replicated),
+            extra=self._place_parts(state.extra),
+        )
+
+    def place_batch(self, slots: Sequence[SlotViews]) -> Any:
+        """The rows of each policy as a trajectory on its mesh, by the policy's name."""
+        return {
+            group.name: self._meshes[group.name].place_batch(
+                [rows_of_places(slot, group.places, group.rows_per_env) for slot in slots]
+            )
+            for group in self._groups
+        }
+
+    def copy_params(self, params: Params) -> Params:
+        """A copy of all policies' parameters on the first device, that outlives the donation of `params`."""
+        copies = {
+            name: self._meshes[name].copy_params(part) if name in self._meshes else part
+            for name, part in params.items()
+        }
+        return on_device(copies, self.devices[0])
+
+    def jit_update(self, agent: Agent, run_key: Array) -> KeyedUpdate:
+        """The updates of all policies, enqueued one after another; takes what `place_batch` returns.
+
+        Args:
+            agent: not looked at: its groups were given at the beginning.
+            run_key: the number of updates is folded into it, as it is for one mesh.
+        """
+        del agent
+        programs = {group.name: _jit_group(group, self._meshes[group.name], run_key) for group in self._groups}
+
+        def update(state: LearnerState, batch: Any) -> tuple[LearnerState, Metrics]:
+            params, opt_state, extra = dict(state.params), dict(state.opt_state), dict(state.extra)
+            metrics: Metrics = {}
+            num_updates = state.num_updates
+            for name, program in programs.items():
+                part = part_of(state, name)
+                number = jax.device_put(state.num_updates, self._meshes[name].replicated)
+                learnt, found = program((part.params, part.opt_state, part.extra), number, batch[name])
+                params[name], opt_state[name], extra[name] = learnt.params, learnt.opt_state, learnt.extra
+                if num_updates is state.num_updates:
+                    num_updates = learnt.num_updates
+                metrics |= {f"{name}/{SKIPPED}": found.pop(SKIPPED), **found}
+            return LearnerState(params, opt_state, num_updates, extra), metrics
+
+        return update
+
+    def _place_parts(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: jax.device_put(part, self._meshes[name].replicated if name in self._meshes else self.devices[0])
+            for name, part in parts.items()
+        }
+
+
+def _jit_group(group: LearningGroup, mesh: LearnerMesh, run_key: Array) -> Any:
+    """One policy's update over its mesh; donates its part of the state, but not the number, which the others read too."""
+
+    def update(part: tuple[Any, Any, Any], number: Array, batch: Trajectory) -> tuple[LearnerState, Metrics]:
+        params, opt_state, extra = part
+        state = LearnerState(params, opt_state, number, extra)
+        return with_finite_updates(group.update)(state, batch, jax.random.fold_in(run_key, number))
+
+    return jax.jit(update, donate_argnums=0, out_shardings=(mesh.replicated, mesh.replicated))

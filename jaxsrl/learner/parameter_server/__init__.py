@@ -1,0 +1,1 @@
+"""Gradients that are applied elsewhere: the plan `central`."""

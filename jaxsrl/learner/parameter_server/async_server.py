@@ -1,0 +1,225 @@
+"""A parameter server that applies gradients in order of arrival, and drops those that are too stale. A3C's arrangement.
+
+Source: Mnih et al. 2016 (arXiv:1602.01783); bounded staleness: Ho et al. 2013 (Stale Synchronous Parallel).
+"""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import GradientSteps, LearnerState, Metrics, Params, Progress
+from jaxsrl.learner.mesh import Device
+from jaxsrl.learner.parameter_server.packed_tree import Block
+from jaxsrl.learner.parameter_server.synchronous import ServerPrograms
+
+
+class Pulled(NamedTuple):
+    """Newest parameters, on the server's device. They are never donated.
+
+    Attributes:
+        version: gradient steps that this server had taken; what a gradient at these parameters is pushed with.
+        params: the parameters, packed.
+        extra: `LearnerState.extra`.
+    """
+
+    version: int
+    params: Block
+    extra: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerCounters:
+    """Totals since the server was made; pushes are `applied + dropped`.
+
+    Attributes:
+        applied: gradients taken.
+        dropped: gradients that were older than the bound, and left out.
+        staleness_sum: gradient steps that those applied were behind, summed.
+        staleness_max: most of any that was applied.
+    """
+
+    applied: int = 0
+    dropped: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+
+    def values(self) -> dict[str, float]:
+        """By name, for a record."""
+        return {
+            "server/applied_gradients": float(self.applied),
+            "server/dropped_gradients": float(self.dropped),
+            "server/staleness_mean": self.staleness_sum / self.applied if self.applied else 0.0,
+            "server/staleness_max": float(self.staleness_max),
+        }
+
+
+class ParameterServer:
+    """The one owner of parameters and optimizer state. Thread-safety: any number of replicas, one thread each.
+
+    Two counts must not be confused. A *version* counts gradient steps, and staleness is a difference of versions.
+    `num_updates`, which policy lag, checkpoints and the length of a run are measured in, is the number of trajectories that
+    *every* replica has completed: one update is one trajectory of each, and a replica that is ahead does not advance it alone.
+    So no replica's policy lag can exceed the run's bound, however uneven the replicas are.
+
+    The optimizer takes one step for each gradient applied, num_replicas times as many an update as a single learner takes. A
+    learning-rate schedule counts the trajectories that the pushing replica has completed.
+
+    Attributes:
+        busy_seconds: that some replica has held the server to have its gradient taken in or its trajectory ended, in all.
+    """
+
+    def __init__(
+        self,
+        steps: GradientSteps,
+        state: LearnerState,
+        device: Device,
+        num_replicas: int,
+        max_staleness: int,
+        on_update: Callable[[int, Params], None] = lambda num_updates, params: None,
+        timeout_seconds: float = 120.0,
+    ) -> None:
+        """A server that continues from `state`; the optimizer's state in it is copied.
+
+        Args:
+            steps: the update, cut at its gradients.
+            state: to continue from.
+            device: of the server.
+            num_replicas: that push, numbered from 0.
+            max_staleness: gradient steps that a gradient may be behind; 0 takes only those of the newest parameters.
+            on_update: called with `num_updates` and the newest parameters after each update, in order, none left out, in the
+                thread that completed it. They are on the server's device and never donated. It must not call the server.
+            timeout_seconds: longest wait for another replica's call, the first of which compiles.
+        """
+        self.busy_seconds = 0.0
+        self._programs = ServerPrograms(steps, device)
+        self._copy = jax.jit(lambda values: jax.tree.map(jnp.copy, values))
+        self._device, self._max_staleness = device, max_staleness
+        self._on_update, self._timeout_seconds = on_update, timeout_seconds
+        self._changed = threading.Condition(threading.Lock())
+        placed = jax.device_put(state, device)
+        self._params, self._extra = self._programs.pack(placed.params), placed.extra
+        self._opt_state = self._copy(placed.opt_state)
+        self._num_skipped = [self._programs.nothing_skipped] * num_replicas
+        self._version = 0
+        self._num_updates = int(state.num_updates)
+        self._numbers = [jax.device_put(np.int32(self._num_updates), device)] * num_replicas
+        self._completed = [self._num_updates] * num_replicas
+        self._counters = ServerCounters()
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas that push."""
+        return len(self._completed)
+
+    @property
+    def counters(self) -> ServerCounters:
+        """Totals so far."""
+        return self._counters
+
+    def pull(self) -> Pulled:
+        """The newest parameters."""
+        with self._locked():
+            return Pulled(self._version, self._params, self._extra)
+
+    def push(self, replica: int, version: int, grads: Block, metrics: Block) -> bool:
+        """Takes a gradient, or drops and counts it.
+
+        Args:
+            replica: who pushes.
+            version: of the parameters that `grads` was computed at, as pulled.
+            grads: whose computation should be done, or the steps of other replicas wait for it.
+            metrics: float32 scalars that came with it.
+
+        Returns:
+            Whether it was taken.
+
+        Raises:
+            ValueError: `version` has not been yet.
+        """
+        grads, metrics = self._programs.receive((grads, metrics))
+        with self._locked():
+            start = time.perf_counter()
+            staleness, counters = self._version - version, self._counters
+            if staleness < 0:
+                raise ValueError(f"a gradient of version {version} came to a server at version {self._version}")
+            if staleness > self._max_staleness:
+                self._counters = dataclasses.replace(counters, dropped=counters.dropped + 1)
+                return False
+            progress = self._programs.apply(self._progress(replica), grads, metrics)
+            self._params, self._opt_state = progress.params, progress.opt_state
+            self._num_skipped[replica] = progress.num_skipped
+            self._version += 1
+            self._counters = dataclasses.replace(
+                counters,
+                applied=counters.applied + 1,
+                staleness_sum=counters.staleness_sum + staleness,
+                staleness_max=max(counters.staleness_max, staleness),
+            )
+            self.busy_seconds += time.perf_counter() - start
+            return True
+
+    def complete(self, replica: int, prepared_metrics: Metrics, step_metrics: Sequence[Block]) -> Metrics:
+        """Ends a replica's trajectory.
+
+        Args:
+            replica: whose trajectory it was.
+            prepared_metrics: float32 scalars of its preparation.
+            step_metrics: float32 scalars of each of its gradients, dropped ones too.
+
+        Returns:
+            Metrics of the trajectory, on the server's device.
+        """
+        received = jax.device_put(list(step_metrics), self._device)
+        with self._locked():
+            start = time.perf_counter()
+            programs, progress = self._programs, self._progress(replica)
+            state = LearnerState(programs.unpack(self._params), self._opt_state, self._numbers[replica], self._extra)
+            state, metrics = programs.finish(state, progress, prepared_metrics, received)
+            self._params, self._opt_state, self._extra = programs.pack(state.params), state.opt_state, state.extra
+            self._numbers[replica], self._num_skipped[replica] = state.num_updates, programs.nothing_skipped
+            self._completed[replica] += 1
+            if min(self._completed) > self._num_updates:
+                self._num_updates += 1
+                self._on_update(self._num_updates, state.params)
+                self._changed.notify_all()
+            self.busy_seconds += time.perf_counter() - start
+            return metrics
+
+    def trajectories_completed(self, replica: int) -> int:
+        """Trajectories this replica has completed, those before a resume included."""
+        return self._completed[replica]
+
+    def wait_update(self, after: int, timeout_seconds: float) -> int:
+        """`num_updates`, as soon as it is more than `after` or `timeout_seconds` have passed."""
+        with self._locked():
+            self._changed.wait_for(lambda: self._num_updates > after, timeout_seconds)
+            return self._num_updates
+
+    def state(self) -> LearnerState:
+        """The learner state of this moment, on the server's device; the next push leaves it as it is."""
+        with self._locked():
+            number = jax.device_put(np.int32(self._num_updates), self._device)
+            params, opt_state = self._programs.unpack(self._params), self._copy(self._opt_state)
+            return LearnerState(params, opt_state, number, self._extra)
+
+    def _progress(self, replica: int) -> Progress:
+        return Progress(self._params, self._opt_state, self._numbers[replica], self._num_skipped[replica])
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self._changed.acquire(timeout=self._timeout_seconds):
+            raise TimeoutError(
+                f"thread {threading.current_thread().name} waited {self._timeout_seconds:g} s for the parameter server, which "
+                f"was held by another replica: its optimizer step does not end"
+            )
+        try:
+            yield
+        finally:
+            self._changed.release()

@@ -1,0 +1,47 @@
+"""What a replica computes: everything of an update but its optimizer steps, compiled for the replica's own mesh."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import Array, GradientSteps, Metrics, Trajectory
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.learner.parameter_server.packed_tree import Block, pack, unpack
+
+
+class Replica:
+    """Compiled programs of one replica. Rows are sharded over its mesh, and the compiler reduces gradients over it.
+
+    Thread-safety: one thread.
+
+    Attributes:
+        num_steps: gradient steps of an update.
+    """
+
+    def __init__(self, steps: GradientSteps, mesh: LearnerMesh, run_key: Array) -> None:
+        """Programs of these gradient steps; the key of an update is its number folded into `run_key`."""
+
+        def prepare(params: Block, extra: Any, batch: Trajectory, number: Array) -> tuple[Any, Metrics]:
+            return steps.prepare(unpack(params), extra, batch, jax.random.fold_in(run_key, number))
+
+        def gradient(params: Block, prepared: Any, step: Array) -> tuple[Block, Block]:
+            grads, metrics = steps.gradient(unpack(params), prepared, step)
+            return pack(grads), pack(metrics)
+
+        self.num_steps = steps.num_steps
+        self._mesh = mesh
+        self._prepare = jax.jit(prepare)
+        self._gradient = jax.jit(gradient, out_shardings=(mesh.replicated, mesh.replicated))
+
+    def place(self, values: Any) -> Any:
+        """A pytree pulled from the server's device, whole on every device of the replica."""
+        return jax.device_put(values, self._mesh.replicated)
+
+    def prepare(self, params: Block, extra: Any, batch: Trajectory, number: int | Array) -> tuple[Any, Metrics]:
+        """What all gradients of update `number` share, rows sharded as in `batch`; and its metrics."""
+        return self._prepare(params, extra, batch, number)
+
+    def gradient(self, params: Block, prepared: Any, step: int) -> tuple[Block, Block]:
+        """Gradient number `step` of the update at `params` over all rows, and its metrics; whole on every device."""
+        return self._gradient(params, prepared, np.int32(step))

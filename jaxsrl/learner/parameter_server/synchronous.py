@@ -1,0 +1,119 @@
+"""A parameter server in lockstep: gradients are computed on a mesh, applied on one device, and pulled back every step.
+
+The server's part of an update, which the asynchronous server shares, is `ServerPrograms`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import Array, GradientSteps, LearnerState, Metrics, OptState, Params, Progress, Trajectory
+from jaxsrl.learner.finite_updates import SKIPPED, all_finite
+from jaxsrl.learner.mesh import Device, LearnerMesh
+from jaxsrl.learner.parameter_server.packed_tree import Block, pack, unpack, unpack_stacked
+from jaxsrl.learner.parameter_server.replica import Replica
+
+
+class ServerPrograms:
+    """Optimizer step and end of an update, compiled for the server's device. Between steps parameters are a block.
+
+    Attributes:
+        nothing_skipped: `Progress.num_skipped` before the first gradient step of an update.
+    """
+
+    def __init__(self, steps: GradientSteps, device: Device) -> None:
+        """Programs of these gradient steps."""
+
+        def apply(opt_state: OptState, rest: Progress, grads: Block, metrics: Block) -> Progress:
+            before = dataclasses.replace(rest, params=unpack(rest.params), opt_state=opt_state)
+            progress = steps.apply(before, unpack(grads), unpack(metrics))
+            ok = all_finite((grads, progress.params, progress.opt_state))
+            progress = jax.tree.map(lambda new, old: jnp.where(ok, new, old), progress, before)
+            return dataclasses.replace(progress, params=pack(progress.params))
+
+        def finish(
+            state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
+        ) -> tuple[LearnerState, Metrics]:
+            progress = dataclasses.replace(progress, params=unpack(progress.params))
+            finished, found = steps.finish(state, progress, prepared_metrics, unpack_stacked(step_metrics))
+            losses = {name: value for name, value in found.items() if name.startswith("loss")}
+            return finished, found | {SKIPPED: 1.0 - all_finite(losses).astype(jnp.float32)}
+
+        self._device = device
+        # The parameters are not donated: a replica on the server's own device may have pulled this very memory.
+        self._apply = jax.jit(apply, donate_argnums=0)
+        self._finish = jax.jit(finish)
+        self._pack, self._unpack = jax.jit(pack), jax.jit(unpack)
+        self.nothing_skipped = jax.device_put(np.int32(0), device)
+
+    def receive(self, values: Any) -> Any:
+        """What a replica pushed, on the server's device."""
+        return jax.device_put(values, self._device)
+
+    def pack(self, params: Params) -> Block:
+        """Parameters as they travel."""
+        return self._pack(params)
+
+    def unpack(self, params: Block) -> Params:
+        """Parameters as `act` takes them."""
+        return self._unpack(params)
+
+    def apply(self, progress: Progress, grads: Block, metrics: Block) -> Progress:
+        """One gradient step; `progress.params` is a block, and `progress.opt_state` is donated."""
+        rest = dataclasses.replace(progress, opt_state=())
+        return self._apply(progress.opt_state, rest, grads, metrics)
+
+    def finish(
+        self, state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
+    ) -> tuple[LearnerState, Metrics]:
+        """End of an update, from the metrics of each of its steps.
+
+        Args:
+            state: as the update began, but for its optimizer state, which the first step donated: it is not read.
+            progress: after the last step; its parameters are a block.
+            prepared_metrics: float32 scalars.
+            step_metrics: float32 scalars, one block a gradient step.
+
+        Returns:
+            The learner state, its parameters not packed, and metrics.
+        """
+        before = LearnerState(state.params, progress.opt_state, state.num_updates, state.extra)
+        return self._finish(before, progress, self.receive(prepared_metrics), step_metrics)
+
+
+class SynchronousUpdate:
+    """Stands in for the jitted update of a mesh: the same (state, batch) -> (state, metrics), the same results.
+
+    The returned state and metrics are on the server's device. The optimizer's state of the argument is donated.
+    """
+
+    def __init__(self, steps: GradientSteps, mesh: LearnerMesh, device: Device, run_key: Array) -> None:
+        """Gradients over `mesh`, applied on `device`, which may be one of the mesh's.
+
+        Args:
+            steps: the update, cut at its gradients.
+            mesh: over which rows are sharded.
+            device: of the server.
+            run_key: the number of updates is folded into it for each update.
+        """
+        self._replica = Replica(steps, mesh, run_key)
+        self._server = ServerPrograms(steps, device)
+
+    def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
+        """One update. Returns before the devices are done with it."""
+        replica, server = self._replica, self._server
+        state = server.receive(state)
+        progress = Progress(server.pack(state.params), state.opt_state, state.num_updates, server.nothing_skipped)
+        params, extra, number = replica.place((progress.params, state.extra, state.num_updates))
+        prepared, prepared_metrics = replica.prepare(params, extra, batch, number)
+        step_metrics: list[Block] = []
+        for step in range(replica.num_steps):
+            grads, metrics = server.receive(replica.gradient(params, prepared, step))
+            progress = server.apply(progress, grads, metrics)
+            step_metrics.append(metrics)
+            params = replica.place(progress.params)
+        return server.finish(state, progress, prepared_metrics, step_metrics)

@@ -1,0 +1,1 @@
+"""What this machine has, and how jax is set up on it: devices, CPUs, idle states, signals."""

@@ -1,0 +1,190 @@
+"""Starting, stopping and failing as one: the first error stops everything and is raised in the main thread."""
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import NoReturn
+
+from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
+
+_JOIN_SECONDS = 30.0
+_SAME_SECONDS = 1.0  # within which the same signal twice is one request
+_LOST = select.POLLERR | select.POLLHUP | select.POLLNVAL
+_stuck: list[threading.Thread] = []  # of this process's runs
+
+
+class Lifecycle:
+    """Shared by the threads of a run.
+
+    Attributes:
+        stop_signal: name of the signal that asked the run to stop; "" if none did.
+    """
+
+    def __init__(self) -> None:
+        """Running, no error."""
+        self.stop_signal = ""
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+
+    def should_stop(self) -> bool:
+        """Whether threads must return."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Asks threads to return."""
+        self._stop.set()
+
+    def start_thread(self, name: str, body: Callable[[], None]) -> None:
+        """Runs `body` in a thread whose first exception stops the run."""
+
+        def guarded() -> None:
+            try:
+                body()
+            except BaseException as error:  # noqa: BLE001  raised again by raise_error, in the main thread
+                if self._error is None:
+                    self._error = error
+                self._stop.set()
+
+        # The interpreter waits for all other threads as it exits, without a deadline.
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def raise_error(self) -> None:
+        """Raises the first error of any thread."""
+        if self._error is not None:
+            raise self._error
+
+    def join(self, timeout_seconds: float = _JOIN_SECONDS, *, failure: BaseException | None = None) -> None:
+        """Stops and waits for the threads.
+
+        A thread that is stuck in native code cannot be ended: the process then exits without it. Its status is 1 unless
+        `launch` ends the process, which knows the status.
+
+        Args:
+            timeout_seconds: for all threads together.
+            failure: what ended the run; gets a note about a thread that did not return in time.
+
+        Raises:
+            TimeoutError: a thread did not return in time, and there is no `failure`.
+        """
+        self._stop.set()
+        deadline = time.monotonic() + timeout_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        stuck = [thread for thread in self._threads if thread.is_alive()]
+        if not stuck:
+            return
+        _stuck.extend(stuck)
+        atexit.register(_exit_without_stuck)
+        problem = f"thread {', '.join(thread.name for thread in stuck)} did not stop within {timeout_seconds} s"
+        if failure is None:
+            raise TimeoutError(problem)
+        failure.add_note(problem)
+
+
+def has_stuck_threads() -> bool:
+    """Returns whether threads of a run that ended still run: Python's clean-up would take away what they use."""
+    return any(thread.is_alive() for thread in _stuck)
+
+
+def _exit_without_stuck() -> None:
+    """Ends the process before Python's clean-up; handlers of atexit cannot know the exit status."""
+    if has_stuck_threads():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+REQUEUE_STATUS = 75
+"""Exit status after SIGUSR1, which schedulers send before they take a machine away: EX_TEMPFAIL, "try again"."""
+
+
+def exit_status(signal_name: str) -> int:
+    """Returns the exit status of a process that this signal stopped: 128 + its number as in shells, or `REQUEUE_STATUS`."""
+    return REQUEUE_STATUS if signal_name == "SIGUSR1" else 128 + signal.Signals[signal_name]
+
+
+@contextlib.contextmanager
+def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0) -> Iterator[None]:
+    """Inside, SIGINT, SIGTERM, SIGHUP and SIGUSR1 call `requested(name)` once; a second signal ends the process at once.
+
+    A repeat of the same signal within one second is ignored: `timeout` and shells send it to the process and to its group.
+    Output to a terminal or pipe that is gone is dropped after a signal.
+    Only the main thread can receive signals: in another thread nothing changes. A SIGHUP that is ignored (`nohup`) stays so.
+
+    Args:
+        requested: asks the run to stop, or raises.
+        grace_seconds: after the signal, before the process exits all the same, with the stacks of its threads on stderr; 0 for
+            never.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    first: tuple[int, float] | None = None
+    timers: list[threading.Timer] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        name, now = signal.Signals(number).name, time.monotonic()
+        if first is not None:
+            if number == first[0] and now - first[1] < _SAME_SECONDS:
+                return
+            os._exit(exit_status(name))  # the kernel kills the children when their parent ends
+        first = number, now
+        _drop_lost_output()
+        if grace_seconds:
+            timer = threading.Timer(grace_seconds, _leave, (name, grace_seconds))
+            timer.daemon = True
+            timers.append(timer)
+            timer.start()
+        requested(name)
+
+    wanted = STOP_SIGNALS - ({signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set())
+    previous = {number: signal.signal(number, handle) for number in wanted}
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+        if first is not None:
+            _drop_lost_output()  # the same Ctrl-C may end `tee` later than it reaches this process
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def exit_now(signal_name: str) -> NoReturn:
+    """Exits at once, without Python's clean-up, in which jax may crash where the signal interrupted a compilation."""
+    with contextlib.suppress(Exception):  # the signal may have interrupted a print, or the terminal is gone
+        sys.stdout.flush()
+        os.write(2, f"stopped by {signal_name}\n".encode())
+    os._exit(exit_status(signal_name))
+
+
+def _drop_lost_output() -> None:
+    """Sends the output for a terminal or pipe that is gone to /dev/null: the next print would raise, and end the run."""
+    for descriptor in (1, 2):
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if any(events & _LOST for _, events in poll.poll(0)):
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            if nothing != descriptor:  # which was closed
+                os.dup2(nothing, descriptor)
+                os.close(nothing)
+
+
+def _leave(name: str, grace_seconds: float) -> None:
+    with contextlib.suppress(Exception):  # stderr may be a pipe without a reader
+        sys.stderr.write(f"the run did not stop within {grace_seconds:g} s of {name}; where its threads are:\n")
+        sys.stderr.flush()
+        faulthandler.dump_traceback()
+    os._exit(exit_status(name))

@@ -1,0 +1,150 @@
+"""What the machine has."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_SHARED_MEMORY = "/dev/shm"
+_PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+class _GroupFiles(NamedTuple):
+    """Names in one version of control groups."""
+
+    controller: str
+    limit: str
+    used: str
+    reclaimable: str
+
+
+_GROUP_FILES = (
+    _GroupFiles("", "memory.max", "memory.current", "inactive_file"),
+    _GroupFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A machine of a cluster, or what stands for one.
+
+    Attributes:
+        name: unique in the cluster.
+        num_cores: that the cluster gives out.
+        num_gpus: likewise.
+        memory_bytes: likewise; None if not known.
+        object_store_bytes: shared memory for what travels between nodes; None if not known.
+    """
+
+    name: str
+    num_cores: int
+    num_gpus: int = 0
+    memory_bytes: int | None = None
+    object_store_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """What a distribution policy may use.
+
+    Attributes:
+        num_cores: processor cores this process may run on.
+        platform: of the devices: "cpu", "gpu" or "tpu".
+        num_devices: devices that jax sees in this process.
+        num_host_devices: devices of the platform "cpu"; 0 if jax was told not to make any.
+        shared_memory_bytes: free for trajectory slots, in /dev/shm and in memory; None if not known.
+        name: of the device, for people.
+        host_memory_bytes: that this process may still take; None if not known.
+        device_memory_bytes: free on each device; None if not known, or where devices use the host's.
+        nodes: of the cluster that environment hosts may be on; () without one.
+    """
+
+    num_cores: int
+    platform: str
+    num_devices: int
+    num_host_devices: int = 1
+    shared_memory_bytes: int | None = None
+    name: str = ""
+    host_memory_bytes: int | None = None
+    device_memory_bytes: int | None = None
+    nodes: tuple[Node, ...] = ()
+
+    @staticmethod
+    def detect() -> "Resources":
+        """What this process sees; initialises jax's devices."""
+        import jax
+
+        from jaxsrl.machine.cpu_dispatch import dispatch_inline
+
+        dispatch_inline()
+
+        def local(backend: str | None) -> list[Any]:
+            found: list[Any] = jax.local_devices(backend=backend)  # pyright: ignore
+            return found
+
+        devices = local(None)
+        platform = str(devices[0].platform)
+        try:
+            num_host = len(local("cpu"))
+        except RuntimeError:  # JAX_PLATFORMS names the accelerator alone
+            num_host = 0
+        statistics = os.statvfs(_SHARED_MEMORY)
+        host = free_host_bytes()
+        shared = statistics.f_bavail * statistics.f_frsize
+        free = shared if host is None else min(shared, host)  # its pages are memory of the machine and of the group
+        name, cores = str(devices[0].device_kind), len(os.sched_getaffinity(0))
+        of_devices = [number for number in map(_free_bytes, devices) if number is not None]
+        of_device = min(of_devices, default=None)
+        return Resources(cores, platform, len(devices), num_host, free, name, host, of_device)
+
+    def devices_of(self, platform: str) -> int:
+        """Devices of a placement's platform."""
+        return self.num_host_devices if platform == "cpu" and self.platform != "cpu" else self.num_devices
+
+
+def free_host_bytes() -> int | None:
+    """Returns the bytes of memory that this process may still take, shared memory included; None if not known.
+
+    The least of what the kernel calls available and what each control group above this process leaves.
+    """
+    try:
+        lines = (_PROC / "meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+    left = [_left_in_group(directory, files) for files in _GROUP_FILES for directory in _groups(files)]
+    return max(0, min([available, *(number for number in left if number is not None)]))
+
+
+def _groups(files: _GroupFiles) -> list[Path]:
+    """Directories of this process's control group and of those around it; a container shows only its own, as the root."""
+    try:
+        lines = (_PROC / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    entries = [line.split(":", 2)[1:] for line in lines if line.count(":") >= 2]
+    paths = [path.strip("/") for controllers, path in entries if files.controller in controllers.split(",")]
+    root = _CGROUP / files.controller
+    inner = [root / path for path in paths if path and ".." not in path]
+    return [root, *(group for one in inner for group in (one, *one.parents) if root in group.parents)]
+
+
+def _left_in_group(directory: Path, files: _GroupFiles) -> int | None:
+    """Bytes below the group's limit. File pages that nothing has used lately count as free: the kernel drops them."""
+    try:
+        limit, used = int((directory / files.limit).read_text()), int((directory / files.used).read_text())
+    except (OSError, ValueError):  # no such group, or no limit: "max"
+        return None
+    try:
+        counts = dict(line.split(" ", 1) for line in (directory / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        counts = {}
+    return limit - used + int(counts.get(files.reclaimable, 0))
+
+
+def _free_bytes(device: Any) -> int | None:
+    """Free memory of a device; None where it uses the host's."""
+    statistics = device.memory_stats()
+    if not statistics or "bytes_limit" not in statistics:
+        return None
+    return int(statistics["bytes_limit"]) - int(statistics.get("bytes_in_use", 0))

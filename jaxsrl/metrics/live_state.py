@@ -1,0 +1,125 @@
+"""What a run's records tell someone who looks at it: progress, time left, the curve so far. Pure functions."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from jaxsrl.metrics.sinks import Record
+from jaxsrl.plan.plan import Plan
+
+CURVE_POINTS = 60
+"""Records whose mean returns are kept: the recent curve."""
+
+_SPEED_SECONDS = 60.0  # of the newest records, which the speed to expect is taken from
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+    """What is known before the first record.
+
+    Attributes:
+        title: names the run.
+        plan: whose fragments are shown.
+        total_env_steps: after which the run is complete.
+        action_repeat: frames an env step.
+        first_update: updates that were done when this process began.
+        first_env_steps: env steps likewise.
+    """
+
+    title: str
+    plan: Plan
+    total_env_steps: int
+    action_repeat: int
+    first_update: int = 0
+    first_env_steps: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """The run as of its newest record. Never changed: `observed` gives the next one.
+
+    Attributes:
+        facts: of the run.
+        record: the newest; None before the first.
+        curve: mean episode returns of the last records, oldest first.
+        best_return: the largest mean so far; None before the first episode.
+        recent: (wall seconds, env steps) of the newest records of this process, oldest first.
+        checkpoint_at: wall seconds of the record that first told of the newest checkpoint; None if this process has saved none.
+    """
+
+    facts: RunFacts
+    record: Record | None = None
+    curve: tuple[float, ...] = ()
+    best_return: float | None = None
+    recent: tuple[tuple[float, int], ...] = ()
+    checkpoint_at: float | None = None
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Of the newest record; empty before the first."""
+        return self.record.values if self.record is not None else {}
+
+    @property
+    def env_steps(self) -> int:
+        """Done so far."""
+        return self.record.env_steps if self.record is not None else self.facts.first_env_steps
+
+    @property
+    def progress(self) -> float:
+        """Share of the run that is done, 0 to 1."""
+        return min(1.0, self.env_steps / max(1, self.facts.total_env_steps))
+
+
+def begun(facts: RunFacts, seen: Iterable[Record] = ()) -> RunState:
+    """A run before this process' first record.
+
+    Args:
+        facts: of the run.
+        seen: records of processes before this one: the curve goes on from them, and nothing else.
+    """
+    state = RunState(facts)
+    for record in seen:
+        state = _with_return(state, record)
+    return state
+
+
+def observed(state: RunState, record: Record) -> RunState:
+    """The state after one more record."""
+    resumed = state.record is not None and record.wall_seconds < state.record.wall_seconds
+    recent = () if resumed else state.recent
+    # Where the process began counts for the first record alone: before it everything is compiled.
+    if state.record is None:
+        recent = ((0.0, state.facts.first_env_steps),)
+    elif len(recent) == 2 and recent[0][0] == 0.0:
+        recent = recent[1:]
+    recent = (*recent, (record.wall_seconds, record.env_steps))
+    since = record.wall_seconds - _SPEED_SECONDS
+    while len(recent) > 2 and recent[1][0] <= since:
+        recent = recent[1:]
+    checkpoint = record.values.get("checkpoint/update", 0.0)
+    before = state.values.get("checkpoint/update", float(state.facts.first_update))
+    at = record.wall_seconds if checkpoint != before else (None if resumed else state.checkpoint_at)
+    state = dataclasses.replace(state, record=record, recent=recent, checkpoint_at=at)
+    return _with_return(state, record)
+
+
+def _with_return(state: RunState, record: Record) -> RunState:
+    value = record.values.get("episode/return_mean")
+    if value is None:
+        return state
+    curve = (*state.curve, value)[-CURVE_POINTS:]
+    best = value if state.best_return is None else max(state.best_return, value)
+    return dataclasses.replace(state, curve=curve, best_return=best)
+
+
+def seconds_left(state: RunState) -> float | None:
+    """Seconds until the run is complete at its recent speed; None if that is not known yet, or the run stands still.
+
+    What this process has done counts alone: right after a resume as much as ever.
+    """
+    missing = state.facts.total_env_steps - state.env_steps
+    if missing <= 0:
+        return 0.0
+    if len(state.recent) < 2:
+        return None
+    (begin, first), (end, last) = state.recent[0], state.recent[-1]
+    return missing * (end - begin) / (last - first) if last > first else None

@@ -1,0 +1,1 @@
+"""How many bytes a plan moves and holds: arithmetic only."""

@@ -1,0 +1,142 @@
+"""How many bytes flow through a plan's channels, and how many they hold: arithmetic only."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from agents.api import AnyAgent
+from envpool_bridge.shm.layout import SlotLayout, num_frames
+from envpool_bridge.shm.slot_summary import SlotSummaries
+from envpool_bridge.spec.tree import leaves
+from jaxsrl.plan.fragment import Carries, Channel, Transport
+from jaxsrl.plan.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class ChannelBytes:
+    """Bytes of one channel.
+
+    Attributes:
+        item: one observation or action of a whole lane at one step; one trajectory of a replica; one set of parameters or
+            gradients.
+        total: of all items that the channel holds when it is full, over all replicas.
+    """
+
+    item: int
+    total: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanBytes:
+    """Bytes of a plan.
+
+    Attributes:
+        channels: in the plan's order.
+        slot: one trajectory slot of one replica.
+        slots: every slot of every replica, with the counters beside them: what shared memory must have room for.
+        params: one set of parameters.
+        replay: experience that is kept for learning from it again; 0 without.
+        samples_per_update: that are drawn of it for an update, on average.
+        told: of one slot that goes to replay on a node, to the learner's process; 0 where slots go to the learner.
+    """
+
+    channels: tuple[ChannelBytes, ...]
+    slot: int
+    slots: int
+    params: int
+    replay: int = 0
+    samples_per_update: float = 0.0
+    told: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayBytes:
+    """Bytes of a replay buffer.
+
+    Attributes:
+        held: of all that it holds when it is full.
+        sample: of one sample.
+        priorities: of the new priorities of one sample.
+        samples_per_update: drawn for an update, on average.
+    """
+
+    held: int = 0
+    sample: int = 0
+    priorities: int = 0
+    samples_per_update: float = 0.0
+
+
+def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int, replay: ReplayBytes | None = None) -> PlanBytes:
+    """What flows and what is held.
+
+    Args:
+        plan: with `shape` that of the layout.
+        layout: of one replica's slots.
+        params_bytes: of one set of parameters; gradients are as large.
+        replay: of the plan's replay; None without.
+    """
+    replay = replay or ReplayBytes()
+    channels = tuple(_bytes_of_channel(plan, channel, layout, params_bytes, replay) for channel in plan.channels)
+    slots = layout.total_bytes * plan.environments.replicas
+    told = SlotSummaries(layout).num_bytes if plan.replay is not None and plan.replay.nodes else 0
+    return PlanBytes(channels, layout.slot_bytes, slots, params_bytes, replay.held, replay.samples_per_update, told)
+
+
+def params_bytes_of(agent: AnyAgent) -> int:
+    """Bytes of the agent's parameters; nothing is allocated."""
+    import jax
+
+    state: Any = jax.eval_shape(agent.init, jax.random.key(0))  # pyright: ignore[reportUnknownMemberType]
+    params: list[Any] = jax.tree.leaves(state.params)
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in params)
+
+
+def _bytes_of_channel(
+    plan: Plan, channel: Channel, layout: SlotLayout, params_bytes: int, replay: ReplayBytes
+) -> ChannelBytes:
+    """Each replica of the environments has channels of its own; parameters have a copy a reader, gradients one place."""
+    replicas = {fragment.name: fragment.replicas for fragment in plan.fragments}
+    match channel.carries:
+        case Carries.OBSERVATIONS:
+            item = _bytes_seen(layout, channel.transport)
+        case Carries.ACTIONS:
+            item = _bytes_chosen(layout, channel.transport)
+        case Carries.TRAJECTORIES:
+            item = layout.slot_bytes
+        case Carries.PARAMETERS | Carries.GRADIENTS:
+            item = params_bytes
+        case Carries.SAMPLES:
+            return ChannelBytes(replay.sample, replay.sample * channel.capacity)
+        case Carries.PRIORITIES:
+            return ChannelBytes(replay.priorities, replay.priorities * channel.capacity)
+    copies = plan.environments.replicas
+    if channel.carries is Carries.PARAMETERS:
+        copies = 1 if channel.transport is Transport.SHARED_BLOCK else replicas[channel.target]
+    elif channel.carries is Carries.GRADIENTS:
+        copies = 1  # its capacity counts one item a replica already
+    return ChannelBytes(item, item * channel.capacity * copies)
+
+
+def _bytes_of_step(layout: SlotLayout, name: str) -> int:
+    """One lane's rows of a field, or of all leaves of a structured one, at one step."""
+    found = [field for field in layout.fields if field.name == name or field.name.startswith(f"{name}/")]
+    sizes = [math.prod(field.shape[2:]) * np.dtype(field.dtype).itemsize for field in found]
+    return layout.shape.rows_per_lane * sum(sizes)
+
+
+def _bytes_seen(layout: SlotLayout, transport: Transport) -> int:
+    """What acting for one lane's rows at one step reads: in memory that is shared the newest frame is new, a call has them all."""
+    if transport is not Transport.CALLS:
+        return _bytes_of_step(layout, "observation") + _bytes_of_step(layout, "is_first")
+    seen = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves(layout.spec.observation))
+    return layout.shape.rows_per_lane * (seen + num_frames(layout.spec))
+
+
+def _bytes_chosen(layout: SlotLayout, transport: Transport) -> int:
+    """What environments are given for one lane's rows at one step; from elsewhere, with what is recorded of it."""
+    action = _bytes_of_step(layout, "action")
+    if transport is not Transport.CALLS:
+        return action
+    return action + _bytes_of_step(layout, "extras") + _bytes_of_step(layout, "policy_version")

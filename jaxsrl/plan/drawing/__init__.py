@@ -1,0 +1,1 @@
+"""A plan as text, as SVG and as a figure."""

@@ -1,0 +1,153 @@
+"""Where a plan's fragments and channels lie in its drawing: arithmetic only, in inches.
+
+Three columns of two rows. What is alone in its column spans both rows, so that every channel is a straight horizontal or
+vertical arrow: environments left, inference above the learner, a parameter server right. Where the environments' processes
+also act, inference is above the environments and the learner stands alone. A replay fragment lies between the environments and
+the learner, which is then on the right.
+"""
+
+import dataclasses
+
+from jaxsrl.plan.drawing.text import group_in_words
+from jaxsrl.plan.fragment import Channel, Fragment, FragmentKind
+from jaxsrl.plan.plan import Plan
+
+WIDTH, HEIGHT = 12.0, 7.0
+STACK_OFFSET = 0.07  # between replicas drawn behind one another
+MAX_STACKED = 3
+_ROWS = {"top": (3.8, 5.25), "bottom": (1.2, 2.65), "both": (1.2, 5.25)}
+_GROUP_MARGIN = 0.25
+_GROUP_TITLE = 0.35
+# Labels lie above and below horizontal arrows, and on the outer sides of vertical ones.
+_HORIZONTAL_SPACING, VERTICAL_SPACING = 0.76, 0.18
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """A rectangle with its edges in inches from the lower left corner of the drawing."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def overlaps(self, other: "Box") -> bool:
+        """Whether they share an area."""
+        across = self.left < other.right and other.left < self.right
+        return across and self.bottom < other.top and other.bottom < self.top
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrow:
+    """A channel's arrow, from one box's edge to another's.
+
+    Attributes:
+        channel: index in the plan.
+        start: x and y of its tail.
+        end: x and y of its head.
+        label_side: for vertical arrows: -1 writes left of it, 1 right.
+    """
+
+    channel: int
+    start: tuple[float, float]
+    end: tuple[float, float]
+    label_side: int
+
+    @property
+    def is_vertical(self) -> bool:
+        """Whether it runs along a column."""
+        return self.start[0] == self.end[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Fragments in the same kind of place, and the rectangle around them."""
+
+    title: str
+    box: Box
+
+
+def place_fragments(plan: Plan, platform: str) -> dict[str, Box]:
+    """The box of each fragment, by name."""
+    replays = plan.replay is not None
+    columns = 3 if plan.parameter_server is not None or replays else 2
+    acts_in_workers = (
+        _group(plan.inference, platform) == _group(plan.environments, platform) != _group(plan.learner, platform)
+    )
+    rows = {
+        FragmentKind.ENVIRONMENT: (0, "bottom" if acts_in_workers else "both"),
+        FragmentKind.INFERENCE: (0 if acts_in_workers else 1, "top"),
+        FragmentKind.REPLAY: (1, "bottom"),
+        # Beside a server the upper row stays free: its parameters pass there on their way to inference.
+        FragmentKind.LEARNER: (2, "both") if replays else (1, "both" if acts_in_workers and columns == 2 else "bottom"),
+        FragmentKind.PARAMETER_SERVER: (2, "both"),
+    }
+    first, last, width = (2.6, 9.3, 2.5) if columns == 2 else (1.4, 10.5, 2.1)
+    boxes: dict[str, Box] = {}
+    for fragment in plan.fragments:
+        column, row = rows[fragment.kind]
+        centre = first + (last - first) * column / (columns - 1)
+        bottom, top = _ROWS[row]
+        boxes[fragment.name] = Box(centre - width / 2, bottom, centre + width / 2, top)
+    return boxes
+
+
+def place_groups(plan: Plan, boxes: dict[str, Box], platform: str) -> list[Group]:
+    """Rectangles around fragments that share a kind of place; one each where a common one would enclose a stranger."""
+    members: dict[str, list[str]] = {}
+    for fragment in plan.fragments:
+        members.setdefault(_group(fragment, platform), []).append(fragment.name)
+    groups: list[Group] = []
+    for title, names in members.items():
+        around = _around([boxes[name] for name in names])
+        strangers = [box for name, box in boxes.items() if name not in names]
+        if any(around.overlaps(box) for box in strangers):
+            groups += [Group(title, _around([boxes[name]])) for name in names]
+        else:
+            groups.append(Group(title, around))
+    return groups
+
+
+def place_channels(plan: Plan, boxes: dict[str, Box]) -> list[Arrow]:
+    """An arrow a channel; channels between the same two fragments lie side by side."""
+    between: dict[frozenset[str], list[int]] = {}
+    for index, channel in enumerate(plan.channels):
+        between.setdefault(frozenset((channel.source, channel.target)), []).append(index)
+    stacked = {fragment.name: with_replicas(fragment, boxes[fragment.name]) for fragment in plan.fragments}
+    return [
+        _arrow(plan.channels[index], index, (boxes, stacked), place - (len(indices) - 1) / 2)
+        for indices in between.values()
+        for place, index in enumerate(indices)
+    ]
+
+
+def with_replicas(fragment: Fragment, box: Box) -> Box:
+    """The fragment's box with the replicas drawn behind it."""
+    stack = (min(fragment.replicas, MAX_STACKED) - 1) * STACK_OFFSET
+    return Box(box.left, box.bottom, box.right + stack, box.top + stack)
+
+
+def _arrow(channel: Channel, index: int, boxes: tuple[dict[str, Box], dict[str, Box]], place: float) -> Arrow:
+    """`place` counts from the middle of the channels that lie side by side; boxes come without and with replicas."""
+    (source, target), (outer, outer_target) = ((each[channel.source], each[channel.target]) for each in boxes)
+    if source.left == target.left:  # the same column
+        x = (source.left + source.right) / 2 + place * VERTICAL_SPACING
+        ends = (outer.top, target.bottom) if target.bottom > source.top else (source.bottom, outer_target.top)
+        return Arrow(index, (x, ends[0]), (x, ends[1]), -1 if place < 0 else 1)
+    bottom, top = max(source.bottom, target.bottom), min(source.top, target.top)
+    y = (bottom + top) / 2 - place * _HORIZONTAL_SPACING
+    ends = (outer.right, target.left) if source.left < target.left else (source.left, outer_target.right)
+    return Arrow(index, (ends[0], y), (ends[1], y), 1)
+
+
+def _around(boxes: list[Box]) -> Box:
+    return Box(
+        min(box.left for box in boxes) - _GROUP_MARGIN,
+        min(box.bottom for box in boxes) - _GROUP_MARGIN,
+        max(box.right for box in boxes) + _GROUP_MARGIN,
+        max(box.top for box in boxes) + _GROUP_MARGIN + _GROUP_TITLE,
+    )
+
+
+def _group(fragment: Fragment, platform: str) -> str:
+    return group_in_words(fragment.placement, platform)

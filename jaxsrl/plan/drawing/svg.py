@@ -1,0 +1,150 @@
+"""A plan as SVG for a web page: themed by the page's style sheet, with an element for each fragment that says how busy it is.
+
+Every fragment is `<g class="fragment" data-fragment="NAME" data-kind="KIND">` with a `<text class="busy">` to be filled in. The
+boxes lie where `draw_layout` puts them; nothing here needs matplotlib.
+"""
+
+from xml.etree import ElementTree
+
+from jaxsrl.plan.drawing.group_layout import place_learners, place_learners_channels
+from jaxsrl.plan.drawing.layout import (
+    HEIGHT,
+    MAX_STACKED,
+    STACK_OFFSET,
+    WIDTH,
+    Arrow,
+    Box,
+    Group,
+    place_channels,
+    place_fragments,
+    place_groups,
+)
+from jaxsrl.plan.drawing.text import lag_in_words, placement_in_words
+from jaxsrl.plan.fragment import Channel, Fragment, WhenFull
+from jaxsrl.plan.plan import Plan
+
+_PER_INCH = 80.0
+_MARGIN = 0.12
+_LINE = 16.0
+_LETTER = 10.0  # of a name, about, in pixels
+
+
+def plan_as_svg(plan: Plan, platform: str = "device") -> str:
+    """The drawing, as a string that begins with `<svg`.
+
+    Args:
+        plan: to draw.
+        platform: what jax's default platform is, for placements that do not name theirs.
+    """
+    several = len(plan.learners) > 1
+    boxes = place_learners(plan) if several else place_fragments(plan, platform)
+    arrows = place_learners_channels(plan, boxes) if several else place_channels(plan, boxes)
+    groups = place_groups(plan, boxes, platform)
+    left = min(group.box.left for group in groups) - _MARGIN
+    right = max(group.box.right for group in groups) + _MARGIN
+    bottom, top = (
+        min(group.box.bottom for group in groups) - _MARGIN,
+        max(group.box.top for group in groups) + _MARGIN,
+    )
+    left, right, bottom, top = max(0.0, left), min(WIDTH, right), max(0.0, bottom), min(HEIGHT, top)
+    corner = _point(left, top)
+    size = ((right - left) * _PER_INCH, (top - bottom) * _PER_INCH)
+    svg = ElementTree.Element(
+        "svg",
+        {
+            "xmlns": "http://www.w3.org/2000/svg",
+            "class": "plan",
+            "viewBox": f"{corner[0]:.1f} {corner[1]:.1f} {size[0]:.1f} {size[1]:.1f}",
+            "role": "img",
+            "aria-label": f"plan {plan.policy}: " + ", ".join(_in_words(plan, platform)),
+        },
+    )
+    _arrow_head(svg)
+    for group in groups:
+        _draw_group(svg, group)
+    for arrow in arrows:
+        _draw_channel(svg, arrow, plan.channels[arrow.channel])
+    for fragment in plan.fragments:
+        _draw_fragment(svg, fragment, boxes[fragment.name], platform)
+    return ElementTree.tostring(svg, encoding="unicode")
+
+
+def _in_words(plan: Plan, platform: str) -> list[str]:
+    return [f"{fragment.name} on {placement_in_words(fragment, platform)}" for fragment in plan.fragments]
+
+
+def _arrow_head(svg: ElementTree.Element) -> None:
+    marker = ElementTree.SubElement(
+        ElementTree.SubElement(svg, "defs"),
+        "marker",
+        {"id": "plan-arrow", "viewBox": "0 0 10 10", "refX": "9", "refY": "5", "orient": "auto"},
+    )
+    marker.attrib |= {"markerWidth": "9", "markerHeight": "9", "markerUnits": "userSpaceOnUse"}
+    ElementTree.SubElement(marker, "path", {"class": "head", "d": "M0 0.8 L10 5 L0 9.2 Z"})
+
+
+def _draw_group(svg: ElementTree.Element, group: Group) -> None:
+    _rectangle(svg, group.box, "place", 10)
+    x, y = _point(group.box.left + 0.16, group.box.top - 0.24)
+    title = "devices" if group.title == "device devices" else group.title
+    _text(svg, x, y, title, "place-name", "start")
+
+
+def _draw_fragment(svg: ElementTree.Element, fragment: Fragment, box: Box, platform: str) -> None:
+    parent = ElementTree.SubElement(
+        svg, "g", {"class": "fragment", "data-fragment": fragment.name, "data-kind": fragment.kind.value}
+    )
+    for behind in range(min(fragment.replicas, MAX_STACKED) - 1, -1, -1):
+        shift = behind * STACK_OFFSET
+        shifted = Box(box.left + shift, box.bottom + shift, box.right + shift, box.top + shift)
+        _rectangle(parent, shifted, "body", 8)
+    x, y = _point((box.left + box.right) / 2, (box.bottom + box.top) / 2)
+    where = placement_in_words(fragment, platform)
+    if fragment.replicas > 1:
+        where = f"{fragment.replicas} x {where}"
+    apart = _LINE + 2 if box.top - box.bottom > 1 else _LINE - 1
+    is_narrow = len(fragment.name) * _LETTER > (box.right - box.left) * _PER_INCH
+    _text(parent, x, y + 5 - apart, fragment.name, "name small" if is_narrow else "name")
+    _text(parent, x, y + 5, where, "where")
+    _text(parent, x, y + 5 + apart, "", "busy")
+
+
+def _draw_channel(svg: ElementTree.Element, arrow: Arrow, channel: Channel) -> None:
+    loose = not channel.synchronous or channel.when_full is WhenFull.DROP_OLDEST
+    parent = ElementTree.SubElement(svg, "g", {"class": "channel loose" if loose else "channel"})
+    (x1, y1), (x2, y2) = _point(*arrow.start), _point(*arrow.end)
+    ends = {"x1": f"{x1:.1f}", "y1": f"{y1:.1f}", "x2": f"{x2:.1f}", "y2": f"{y2:.1f}"}
+    ElementTree.SubElement(parent, "line", {**ends, "marker-end": "url(#plan-arrow)"})
+    x, y = (x1 + x2) / 2, (y1 + y2) / 2
+    details = [channel.transport.value.replace("_", " "), lag_in_words(channel)]
+    details += ["drops oldest"] if channel.when_full is WhenFull.DROP_OLDEST else []
+    details += [] if channel.synchronous else ["not waited for"]
+    details = [detail for detail in details if detail]
+    if not arrow.is_vertical:
+        _text(parent, x, y - 7, channel.carries.value, "carries")
+        for number, words in enumerate((details[:2], details[2:])):
+            if words:
+                _text(parent, x, y + _LINE + 14 * number, ", ".join(words), "detail")
+        return
+    x, anchor = x + 9 * arrow.label_side, "start" if arrow.label_side > 0 else "end"
+    y -= _LINE * (len(details) - 1) / 2
+    _text(parent, x, y, channel.carries.value, "carries", anchor)
+    for number, detail in enumerate(details, 1):
+        _text(parent, x, y + _LINE * number, detail, "detail", anchor)
+
+
+def _rectangle(parent: ElementTree.Element, box: Box, name: str, radius: int) -> None:
+    x, y = _point(box.left, box.top)
+    width, height = (box.right - box.left) * _PER_INCH, (box.top - box.bottom) * _PER_INCH
+    place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "width": f"{width:.1f}", "height": f"{height:.1f}"}
+    ElementTree.SubElement(parent, "rect", {"class": name, **place, "rx": str(radius)})
+
+
+def _text(parent: ElementTree.Element, x: float, y: float, text: str, name: str, anchor: str = "middle") -> None:
+    attributes = {"class": name, "x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
+    ElementTree.SubElement(parent, "text", attributes).text = text
+
+
+def _point(x: float, y: float) -> tuple[float, float]:
+    """Inches from the lower left corner, to pixels from the upper left."""
+    return x * _PER_INCH, (HEIGHT - y) * _PER_INCH

@@ -1,0 +1,111 @@
+"""Plans on several nodes: which environment host is where. Arithmetic only."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from envpool_bridge.errors import UserError
+from jaxsrl.machine.resources import Node
+from jaxsrl.plan.fragment import Carries, Channel, Devices, Fragment, FragmentKind, Processes, Transport, WhenFull
+from jaxsrl.plan.plan import Plan, nearest_multiple
+
+
+def plan_on_nodes(plan: Plan, nodes: Sequence[Node], num_hosts: int) -> Plan:
+    """The same run with its environments, and acting for them, at environment hosts on these nodes.
+
+    Rows and workers are divided evenly; whole slots and versions of the parameters cross the network, and nothing else. A policy
+    that acted on the learner's devices acts on the processor of each host instead.
+
+    Args:
+        plan: with environments in processes.
+        nodes: to use.
+        num_hosts: environment hosts; several may be on one node.
+
+    Raises:
+        UserError: the plan has nothing that could be elsewhere, does not divide, or the nodes have too few cores.
+    """
+    where = f"plan {plan.policy} on a cluster"
+    environments = plan.environments
+    if not isinstance(environments.placement, Processes):
+        raise UserError(
+            f"{where}: fragment {environments.name} is in the learner's own process: use a --policy with environment "
+            f"processes (single_learner_coarse, single_learner_fine, ...)"
+        )
+    for channel in plan.channels:
+        _require_sendable(where, channel)
+    workers = plan.shape.num_workers * environments.replicas
+    per_lane = plan.shape.workers_per_lane
+    if workers % num_hosts or workers // num_hosts % per_lane:
+        wanted = nearest_multiple(workers, num_hosts * per_lane)
+        raise UserError(
+            f"{where}: {workers} environment workers do not divide over {num_hosts} hosts: use --run.num-env-workers {wanted}"
+        )
+    shape = dataclasses.replace(plan.shape, num_workers=workers // num_hosts)
+    placed = dataclasses.replace(plan, shape=shape)
+    at = place_hosts(nodes, num_hosts, cores_of_host(placed))
+    fragments = tuple(_at_hosts(fragment, at, shape.num_workers) for fragment in plan.fragments)
+    moved = {fragment.name for fragment in fragments if fragment.nodes}
+    return dataclasses.replace(
+        placed, fragments=fragments, channels=tuple(_between_nodes(channel, moved) for channel in plan.channels)
+    )
+
+
+def cores_of_host(plan: Plan) -> int:
+    """Cores that an environment host asks its node for: one a worker, and one for a server that acts for them there."""
+    acts_there = not isinstance(plan.inference.placement, Processes) and not plan.calls_servers
+    return plan.shape.num_workers + int(acts_there)
+
+
+def place_hosts(
+    nodes: Sequence[Node], num_hosts: int, cores: int, used: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
+    """The node of each host: always the one with the most cores left, the first of several.
+
+    Args:
+        nodes: to choose from.
+        num_hosts: how many.
+        cores: that each takes.
+        used: cores of each node that are taken already, by its name.
+
+    Raises:
+        UserError: there are too few cores.
+    """
+    left = {node.name: node.num_cores - (used or {}).get(node.name, 0) for node in nodes}
+    chosen: list[str] = []
+    for host in range(num_hosts):
+        name = max(left, key=lambda one: left[one], default="")
+        if not name or left[name] < cores:
+            sizes = ", ".join(f"{node.name}: {node.num_cores}" for node in nodes) or "there are none"
+            raise UserError(
+                f"no node has {cores} cores left for environment host {host} of {num_hosts} (cores of the nodes: {sizes}): use "
+                f"fewer --run.num-env-workers, or add nodes"
+            )
+        left[name] -= cores
+        chosen.append(name)
+    return tuple(chosen)
+
+
+def _require_sendable(where: str, channel: Channel) -> None:
+    if channel.when_full is WhenFull.DROP_OLDEST:
+        raise UserError(
+            f"{where}: channel {channel.source} -> {channel.target} drops its oldest, which hosts cannot: use "
+            f"--run.when-full block"
+        )
+    if channel.carries is Carries.GRADIENTS and not channel.synchronous:
+        raise UserError(
+            f"{where}: asynchronous replicas need environments of their own on this machine: use --run.gradients synchronous"
+        )
+
+
+def _at_hosts(fragment: Fragment, at: tuple[str, ...], workers: int) -> Fragment:
+    if fragment.kind not in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE):
+        return fragment
+    in_processes = isinstance(fragment.placement, Processes)
+    placement = Processes(workers) if in_processes else Devices((0,), "cpu")
+    return dataclasses.replace(fragment, replicas=len(at), placement=placement, nodes=at)
+
+
+def _between_nodes(channel: Channel, moved: set[str]) -> Channel:
+    """A channel with one end at the hosts goes through the cluster's object store."""
+    if (channel.source in moved) == (channel.target in moved):
+        return channel
+    return dataclasses.replace(channel, transport=Transport.OBJECT_STORE)

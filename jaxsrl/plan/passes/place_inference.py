@@ -1,0 +1,149 @@
+"""Plans whose environment hosts ask inference servers on other nodes for actions. Arithmetic only."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envpool_bridge.errors import UserError
+from jaxsrl.machine.resources import Node
+from jaxsrl.plan.fragment import Carries, Devices, FragmentKind, Processes, Transport
+from jaxsrl.plan.passes.place_hosts import cores_of_host
+from jaxsrl.plan.plan import Plan
+
+CORES_OF_SERVER = 1
+"""That an inference server asks its node for."""
+
+_ASKED = (Carries.OBSERVATIONS, Carries.ACTIONS)
+
+
+def call_servers(plan: Plan) -> Plan:
+    """The plan with acting asked for call by call, so that servers need not be where environments are.
+
+    Args:
+        plan: for one machine; `plan_on_nodes` and `place_servers` come next.
+
+    Raises:
+        UserError: its environments do not ask anybody, or its servers cannot be elsewhere.
+    """
+    where = f"plan {plan.policy} with --run.cluster-inference-servers"
+    if not isinstance(plan.environments.placement, Processes) or isinstance(plan.inference.placement, Processes):
+        raise UserError(
+            f"{where}: fragment {plan.inference.name} acts where its environments are: use --policy decoupled or "
+            f"single_learner_fine, whose environment processes ask a server"
+        )
+    channels = tuple(
+        dataclasses.replace(channel, transport=Transport.CALLS) if channel.carries in _ASKED else channel
+        for channel in plan.channels
+    )
+    return dataclasses.replace(plan, channels=channels)
+
+
+def place_servers(
+    plan: Plan, nodes: Sequence[Node], num_servers: int, processes: int = 1, may_use_gpus: bool = True
+) -> Plan:
+    """The plan with its acting at so many servers, on nodes of their own choice: those with GPUs if they have enough of them.
+
+    Args:
+        plan: of `call_servers`, on nodes.
+        nodes: of the cluster.
+        num_servers: that share the lanes of all hosts, in order.
+        processes: that learn, each with as many of the servers, which act for the lanes of its own hosts.
+        may_use_gpus: whether servers act on GPUs where there are enough.
+
+    Raises:
+        UserError: the servers do not divide over the processes, the lanes not over the servers, or there are too few cores.
+    """
+    _require_shares(plan, num_servers, processes)
+    used: dict[str, int] = {}
+    for name in plan.environments.nodes:
+        used[name] = used.get(name, 0) + cores_of_host(plan)
+    on_gpus = may_use_gpus and sum(node.num_gpus for node in nodes) >= num_servers
+    at: list[str] = []
+    for server in range(num_servers):
+        name = choose_node(nodes, used, at if on_gpus else None, server, num_servers)
+        used[name] = used.get(name, 0) + CORES_OF_SERVER
+        at.append(name)
+    placement = Devices((0,), "gpu" if on_gpus else "cpu")
+    return with_servers_on(plan, at, replicas=num_servers, placement=placement)
+
+
+def with_servers_on(plan: Plan, nodes: Sequence[str], **changes: Any) -> Plan:
+    """The plan with its servers on these nodes instead, and other changes of their fragment."""
+    fragments = tuple(
+        dataclasses.replace(one, nodes=tuple(nodes), **changes) if one.kind is FragmentKind.INFERENCE else one
+        for one in plan.fragments
+    )
+    return dataclasses.replace(plan, fragments=fragments)
+
+
+def choose_node(
+    nodes: Sequence[Node], used: Mapping[str, int], gpus_taken: Sequence[str] | None, server: int, of: int
+) -> str:
+    """The node of one server: with the most GPUs left where it wants one, then with the most cores left.
+
+    Args:
+        nodes: to choose from.
+        used: cores that are taken, by node.
+        gpus_taken: the node of each server that has a GPU already; None where servers act on processors.
+        server: its number, for messages.
+        of: so many servers.
+
+    Raises:
+        UserError: there are too few cores, or no GPU is left.
+    """
+    left = {node.name: node.num_cores - used.get(node.name, 0) for node in nodes}
+    gpus = {node.name: node.num_gpus for node in nodes}
+    for name in gpus_taken or ():
+        gpus[name] = gpus.get(name, 0) - 1
+    able = [name for name in left if left[name] >= CORES_OF_SERVER and (gpus_taken is None or gpus[name] > 0)]
+    if not able:
+        sizes = ", ".join(f"{node.name}: {node.num_cores} and {node.num_gpus}" for node in nodes) or "there are none"
+        wanted = "a core" if gpus_taken is None else "a core and a GPU"
+        raise UserError(
+            f"no node has {wanted} left for inference server {server} of {of} (cores and GPUs of the nodes: {sizes}): use fewer "
+            f"--run.num-env-workers or --run.cluster-inference-servers, or add nodes"
+        )
+    return max(able, key=lambda name: (gpus[name] if gpus_taken is not None else 0, left[name]))
+
+
+def lanes_of_server(plan: Plan, server: int) -> range:
+    """The lanes that a server acts for: numbered over all hosts, in order."""
+    each = plan.shape.num_lanes * plan.environments.replicas // plan.inference.replicas
+    return range(server * each, (server + 1) * each)
+
+
+def server_of_lane(plan: Plan, lane: int) -> int:
+    """The server that acts for a lane, numbered over all hosts."""
+    return lane // len(lanes_of_server(plan, 0))
+
+
+def servers_of_hosts(plan: Plan, hosts: range) -> range:
+    """The servers that act for the lanes of these environment hosts, whose share of the lanes is as that of some servers."""
+    lanes = plan.shape.num_lanes
+    return range(server_of_lane(plan, hosts.start * lanes), server_of_lane(plan, hosts.stop * lanes - 1) + 1)
+
+
+def _require_shares(plan: Plan, num_servers: int, processes: int) -> None:
+    """Refuses servers that would act for hosts of two processes, or for parts of lanes.
+
+    Raises:
+        UserError: with the number that would do.
+    """
+    hosts = plan.environments.replicas
+    lanes, where = plan.shape.num_lanes * hosts, f"plan {plan.policy} on a cluster"
+    advice = "use --run.cluster-inference-servers "
+    advice += str(_divisor(max(1, lanes // processes), max(1, round(num_servers / processes))) * processes)
+    if num_servers % processes:
+        raise UserError(
+            f"{where}: {num_servers} inference servers do not divide over {processes} learner processes, each with its own: "
+            f"{advice}, or 0, with which every host acts for its own rows"
+        )
+    if lanes % num_servers:
+        raise UserError(
+            f"{where}: {lanes} lanes of {hosts} hosts do not divide over {num_servers} inference servers: {advice}"
+        )
+
+
+def _divisor(lanes: int, wanted: int) -> int:
+    """The divisor of `lanes` nearest to what was wanted."""
+    return min((number for number in range(1, lanes + 1) if lanes % number == 0), key=lambda one: abs(one - wanted))

@@ -1,0 +1,100 @@
+"""Plans whose experience is kept on a node of a cluster of its own choice. Arithmetic only."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from envpool_bridge.errors import UserError
+from jaxsrl.machine.resources import Node
+from jaxsrl.plan.drawing.text import bytes_in_words
+from jaxsrl.plan.fragment import Carries, FragmentKind, InProcess, Processes, Transport
+from jaxsrl.plan.passes.place_hosts import cores_of_host
+from jaxsrl.plan.passes.place_inference import CORES_OF_SERVER
+from jaxsrl.plan.plan import Plan
+
+CORES_OF_REPLAY = 1
+"""That replay asks its node for."""
+
+SAMPLES_AHEAD = 4
+"""Calls for samples that a learner has open: its credits."""
+
+_ITS_OWN = (Carries.SAMPLES, Carries.PRIORITIES)
+
+
+def place_replay(plan: Plan, nodes: Sequence[Node], num_bytes: int = 0) -> Plan:
+    """The plan with its experience on the node that has most room left for it, best one without an environment host.
+
+    Args:
+        plan: on nodes, servers included.
+        nodes: of the cluster.
+        num_bytes: of the experience, when all of it is there; 0 where that is not known.
+
+    Raises:
+        UserError: the plan keeps none, or keeps it on devices, or no node has a core and the memory.
+    """
+    where = f"plan {plan.policy} with --run.cluster-replay"
+    if plan.replay is None:
+        raise UserError(
+            f"{where}: the agent learns from each trajectory once, and keeps none: leave --run.cluster-replay out, or use an "
+            f"agent that learns from replay (dqn, ...)"
+        )
+    if not isinstance(plan.replay.placement, InProcess | Processes):
+        raise UserError(
+            f"{where}: fragment {plan.replay.name} is on devices of the learner: leave --run.cluster-replay out, or use a --policy "
+            f"that does not place replay itself"
+        )
+    node = _node_with_room(plan, nodes, num_bytes, where)
+    channels = tuple(
+        dataclasses.replace(
+            channel,
+            transport=Transport.OBJECT_STORE,
+            capacity=SAMPLES_AHEAD if channel.carries is Carries.SAMPLES else channel.capacity,
+        )
+        if channel.carries in _ITS_OWN
+        else channel
+        for channel in plan.channels
+    )
+    return with_replay_on(dataclasses.replace(plan, channels=channels), node)
+
+
+def with_replay_on(plan: Plan, node: str) -> Plan:
+    """The plan with its experience on this node instead."""
+    fragments = tuple(
+        dataclasses.replace(one, nodes=(node,), placement=Processes(1)) if one.kind is FragmentKind.REPLAY else one
+        for one in plan.fragments
+    )
+    return dataclasses.replace(plan, fragments=fragments)
+
+
+def _node_with_room(plan: Plan, nodes: Sequence[Node], num_bytes: int, where: str) -> str:
+    used: dict[str, int] = {}
+    for name in plan.environments.nodes:
+        used[name] = used.get(name, 0) + cores_of_host(plan)
+    for name in plan.inference.nodes if plan.calls_servers else ():
+        used[name] = used.get(name, 0) + CORES_OF_SERVER
+    able = [
+        node
+        for node in nodes
+        if node.num_cores - used.get(node.name, 0) >= CORES_OF_REPLAY
+        and (node.memory_bytes is None or node.memory_bytes >= num_bytes)
+    ]
+    if not able:
+        sizes = ", ".join(_in_words(node, used) for node in nodes) or "there are none"
+        raise UserError(
+            f"{where}: no node has a core left and {bytes_in_words(num_bytes)} of memory for replay ({sizes}): use a smaller "
+            f"--agent.replay.capacity, fewer --run.num-env-workers, or add nodes (ray start --memory says how much one gives out)"
+        )
+    # The first of those that are alike.
+    best = max(
+        able,
+        key=lambda node: (
+            node.name not in used,
+            node.memory_bytes or 0,
+            node.num_cores - used.get(node.name, 0),
+        ),
+    )
+    return best.name
+
+
+def _in_words(node: Node, used: dict[str, int]) -> str:
+    memory = "" if node.memory_bytes is None else f" and {bytes_in_words(node.memory_bytes)}"
+    return f"{node.name}: {node.num_cores - used.get(node.name, 0)} cores{memory}"

@@ -1,0 +1,102 @@
+"""Plans meet agents that learn from replay: where their experience is kept. Pure functions of data."""
+
+import dataclasses
+from typing import Literal
+
+from agents.api import AnyAgent, Replay, ReplayAgent
+from envpool_bridge.errors import UserError
+from jaxsrl.plan.fragment import (
+    Carries,
+    Channel,
+    Devices,
+    Fragment,
+    FragmentKind,
+    InProcess,
+    Processes,
+    Transport,
+    WhenFull,
+)
+from jaxsrl.plan.plan import Plan
+from jaxsrl.plan.policies.channels import REPLAY, replay_channels
+
+ReplayOn = Literal["device", "host"]
+
+
+def plan_with_replay(plan: Plan, agent: AnyAgent, replay_on: ReplayOn) -> Plan:
+    """The plan with a replay fragment between environments and learner, if the agent learns from one; else the plan as it is.
+
+    A policy that places a replay fragment itself keeps it; the others get one where `replay_on` says.
+
+    Raises:
+        UserError: the plan and the agent disagree on whether there is replay, or the plan has no place for it.
+    """
+    if not isinstance(agent, ReplayAgent):
+        if plan.replay is not None:
+            raise UserError(
+                f"plan {plan.policy}: fragment {plan.replay.name} keeps experience, but agent {agent.name} learns from each "
+                f"trajectory once: use another --policy"
+            )
+        return plan
+    if plan.parameter_server is not None:
+        raise UserError(
+            f"plan {plan.policy}: agent {agent.name} learns from replay, which replicas of a parameter server do not have: use "
+            f"another --policy (multiple_learners shares gradients without a server)"
+        )
+    if plan.replay is None:
+        plan = _with_fragment(plan, replay_on)
+    if agent.data.config.priority_exponent > 0.0 and plan.channel(Carries.PRIORITIES) is None:
+        plan = dataclasses.replace(plan, channels=(*plan.channels, _priorities(plan, agent.data)))
+    _validate(plan, agent.data)
+    return plan
+
+
+def replays_on_host(plan: Plan) -> bool:
+    """Whether the plan keeps experience in memory of a host: of this machine, or of a node."""
+    return plan.replay is not None and isinstance(plan.replay.placement, InProcess | Processes)
+
+
+def _with_fragment(plan: Plan, replay_on: ReplayOn) -> Plan:
+    learner, on_host = plan.learner, replay_on == "host"
+    placement = InProcess() if on_host else learner.placement
+    fragment = Fragment(REPLAY, FragmentKind.REPLAY, 1, placement)
+    place = plan.fragments.index(learner)
+    fragments = (*plan.fragments[:place], fragment, *plan.fragments[place:])
+    return dataclasses.replace(
+        plan, fragments=fragments, channels=replay_channels(plan.channels, learner.name, on_host)
+    )
+
+
+def _priorities(plan: Plan, replay: Replay) -> Channel:
+    delay = replay.config.priority_delay
+    transport = Transport.DEVICE_COPY if replays_on_host(plan) else Transport.IN_PROCESS
+    return Channel(plan.learner.name, REPLAY, Carries.PRIORITIES, transport, delay + 1, max_lag=delay)
+
+
+def _validate(plan: Plan, replay: Replay) -> None:
+    fragment = plan.replay
+    if fragment is None:
+        raise RuntimeError("the fragment has just been added")
+    where = f"plan {plan.policy}: fragment {fragment.name}"
+    if fragment.replicas != 1:
+        raise UserError(f"{where} needs 1 replica, which all learners draw from: got {fragment.replicas}")
+    if not isinstance(fragment.placement, InProcess) and fragment.placement != plan.learner.placement:
+        raise UserError(
+            f"{where} needs the learner's own devices or the main process: expected {plan.learner.placement} or InProcess(), got "
+            f"{fragment.placement}"
+        )
+    if isinstance(fragment.placement, InProcess) and isinstance(plan.environments.placement, Devices):
+        raise UserError(
+            f"{where} is on the host, but {plan.environments.name} are on devices: use --run.replay-on device"
+        )
+    trajectories = plan.channel(Carries.TRAJECTORIES)
+    if trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST:
+        raise UserError(
+            f"{where} keeps the steps of a row one after another, so that no trajectory may be missing between two: use "
+            f"--run.when-full block"
+        )
+    channel = plan.channel(Carries.PRIORITIES)
+    if channel is not None and channel.max_lag != replay.config.priority_delay:
+        raise UserError(
+            f"{where}: priorities may be {channel.max_lag} gradient steps late, but --agent.replay.priority-delay is "
+            f"{replay.config.priority_delay}: give both the same number"
+        )

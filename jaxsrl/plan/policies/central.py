@@ -1,0 +1,49 @@
+"""central: replicas compute gradients, a parameter server applies them.
+
+MSRL's Central; A3C when asynchronous. Replicas push every gradient step and pull what it made of the parameters.
+"""
+
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.fragment import Carries, Channel, Devices, Fragment, FragmentKind, Processes, Transport
+from jaxsrl.plan.plan import Plan
+from jaxsrl.plan.policies.channels import served_channels
+from jaxsrl.plan.policies.pool_shape import pool_shape
+
+
+def central(run: RunConfig, resources: Resources) -> Plan:
+    """`num_replicas` replicas (as many as devices if 0) over `num_devices` devices; the server on the first of them.
+
+    Raises:
+        UserError: rows or workers do not divide over the replicas.
+    """
+    del resources
+    replicas = run.num_replicas or run.num_devices
+    shape = pool_shape("central", run, replicas=replicas)
+    devices = Devices(tuple(range(run.num_devices)))
+    synchronous = run.gradients == "synchronous"
+    staleness = 0 if synchronous else run.max_gradient_staleness
+    return Plan(
+        policy="central",
+        fragments=(
+            Fragment("environments", FragmentKind.ENVIRONMENT, replicas, Processes(shape.num_workers)),
+            Fragment("inference", FragmentKind.INFERENCE, replicas, devices),
+            Fragment("learner", FragmentKind.LEARNER, replicas, devices),
+            Fragment("server", FragmentKind.PARAMETER_SERVER, 1, Devices((0,))),
+        ),
+        channels=(
+            *served_channels(run, shape, parameters_from="server"),
+            Channel(
+                "learner",
+                "server",
+                Carries.GRADIENTS,
+                Transport.DEVICE_COPY,
+                replicas,
+                max_lag=staleness,
+                synchronous=synchronous,
+            ),
+            Channel("server", "learner", Carries.PARAMETERS, Transport.DEVICE_COPY, 1),
+        ),
+        shape=shape,
+        merge_lanes=run.inference_batching == "merged",
+    )

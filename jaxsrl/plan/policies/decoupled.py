@@ -1,0 +1,43 @@
+"""decoupled: batched inference servers on devices of their own, the learner sharded over the others.
+
+SRL's shape, and that of Sebulba and Cleanba.
+"""
+
+from envpool_bridge.errors import UserError
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.fragment import Devices, Fragment, FragmentKind, Processes
+from jaxsrl.plan.plan import Plan
+from jaxsrl.plan.policies.channels import served_channels
+from jaxsrl.plan.policies.pool_shape import pool_shape
+
+
+def decoupled(run: RunConfig, resources: Resources) -> Plan:
+    """The first `num_devices` devices learn, the next `num_inference_devices` act; or the host acts beside an accelerator.
+
+    Raises:
+        UserError: the rows do not divide over the servers, or there is no device left to act on.
+    """
+    servers = run.num_inference_servers
+    shape = pool_shape("decoupled", run, replicas=servers)
+    if run.inference_platform:
+        acting = Devices((0,), run.inference_platform)
+    else:
+        acting = Devices(tuple(range(run.num_devices, run.num_devices + run.num_inference_devices)))
+        if max(acting.indices) >= resources.num_devices:
+            raise UserError(
+                f"plan decoupled: fragment inference: {run.num_inference_devices} devices beside {run.num_devices} of the "
+                f"learner are wanted, but there are {resources.num_devices}: use fewer --run.num-devices, "
+                f"--run.inference-platform cpu beside an accelerator, or split a host without one: --run.host-devices 2"
+            )
+    return Plan(
+        policy="decoupled",
+        fragments=(
+            Fragment("environments", FragmentKind.ENVIRONMENT, servers, Processes(shape.num_workers)),
+            Fragment("inference", FragmentKind.INFERENCE, servers, acting),
+            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.num_devices)))),
+        ),
+        channels=served_channels(run, shape),
+        shape=shape,
+        merge_lanes=run.inference_batching == "merged",
+    )

@@ -1,0 +1,48 @@
+"""How a policy divides rows among the processes of its environment replicas."""
+
+from envpool_bridge.errors import UserError
+from envpool_bridge.shm.layout import PoolShape
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.plan.plan import nearest_multiple
+
+
+def pool_shape(policy: str, run: RunConfig, replicas: int = 1, lanes_per_worker: int = 0) -> PoolShape:
+    """Shape of one replica: `run`'s rows and workers, divided evenly by `replicas`.
+
+    Args:
+        policy: for messages.
+        run: sizes.
+        replicas: pools that share the rows and the workers.
+        lanes_per_worker: 0 takes the run's.
+
+    Raises:
+        UserError: something does not divide; says which number would.
+    """
+    where = f"plan {policy}"
+    if run.num_env_workers % replicas:
+        raise UserError(
+            f"{where}: fragment environments: {run.num_env_workers} workers do not divide over {replicas} replicas: "
+            f"use --run.num-env-workers {nearest_multiple(run.num_env_workers, replicas)}"
+        )
+    workers, lanes = run.num_env_workers // replicas, lanes_per_worker or run.lanes_per_worker
+    per_lane = run.workers_per_lane
+    if workers % per_lane:
+        raise UserError(
+            f"{where}: workers_per_lane must divide num_env_workers: got {per_lane} and {workers}; "
+            f"use --run.workers-per-lane 1"
+        )
+    parts = workers * lanes
+    if run.num_envs % (parts * replicas):
+        raise UserError(
+            f"{where}: fragment environments: {run.num_envs} rows do not divide over {run.num_env_workers} workers x "
+            f"{lanes} lanes: use --run.num-envs {nearest_multiple(run.num_envs, parts * replicas)}"
+        )
+    # One slot is being learned from while the next ones, as many as the lag allows, are being filled.
+    return PoolShape(
+        num_workers=workers,
+        lanes_per_worker=lanes,
+        workers_per_lane=per_lane,
+        rows_per_part=run.num_envs // (parts * replicas),
+        rollout_length=run.rollout_length,
+        num_slots=run.max_policy_lag + 2,
+    )

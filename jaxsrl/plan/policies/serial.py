@@ -1,0 +1,23 @@
+"""serial: everything in turn in the main process. The reference that every other plan is tested against."""
+
+from envpool_bridge.shm.layout import PoolShape
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.fragment import Devices, Fragment, FragmentKind, InProcess
+from jaxsrl.plan.plan import Plan
+from jaxsrl.plan.policies.channels import in_process_channels
+
+
+def serial(run: RunConfig, resources: Resources) -> Plan:
+    """One lane of all rows, stepped, acted for and learned from in turn."""
+    del resources  # the same everywhere
+    return Plan(
+        policy="serial",
+        fragments=(
+            Fragment("environments", FragmentKind.ENVIRONMENT, 1, InProcess()),
+            Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference_platform)),
+            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.num_devices)))),
+        ),
+        channels=in_process_channels(run.max_policy_lag),
+        shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, run.max_policy_lag + 1),
+    )

@@ -1,0 +1,232 @@
+"""Refuses plans that cannot run here, before anything starts; every message names the fragment and the number at fault."""
+
+from envpool_bridge.errors import UserError
+from envpool_bridge.shm.layout import SlotLayout
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.cost.channel_bytes import ReplayBytes
+from jaxsrl.plan.fragment import Carries, Channel, Devices, Fragment, FragmentKind, Processes, WhenFull
+from jaxsrl.plan.plan import Plan, nearest_multiple
+from jaxsrl.plan.validate_groups import validate_groups
+
+
+def validate_plan(plan: Plan, resources: Resources) -> None:
+    """Refuses a plan that cannot run on these resources.
+
+    Raises:
+        UserError: names the fragment or channel, the number at fault, and what to change.
+    """
+    names = [fragment.name for fragment in plan.fragments]
+    if len(set(names)) != len(names):
+        raise UserError(f"plan {plan.policy}: fragment names must differ: got {names}")
+    for kind in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE):
+        plan.fragment(kind)
+    validate_groups(plan)
+    for channel in plan.channels:
+        _validate_channel(plan, channel, names)
+    _validate_connections(plan)
+    for fragment in plan.fragments:
+        _validate_fragment(plan, fragment, resources)
+    _validate_rows(plan)
+    if plan.shape.num_slots < plan.max_policy_lag + 1:
+        raise UserError(
+            f"plan {plan.policy}: max_policy_lag {plan.max_policy_lag} needs at least {plan.max_policy_lag + 1} slots: "
+            f"got {plan.shape.num_slots}"
+        )
+
+
+def validate_memory(plan: Plan, layout: SlotLayout, resources: Resources) -> None:
+    """Refuses slots that shared memory has no room for.
+
+    Raises:
+        UserError: says how many bytes are wanted and free, and what makes them fewer.
+    """
+    if plan.environments.nodes:
+        _validate_object_stores(plan, layout, resources)
+        return
+    if not isinstance(plan.environments.placement, Processes) or resources.shared_memory_bytes is None:
+        return
+    wanted = layout.total_bytes * plan.environments.replicas
+    if wanted > resources.shared_memory_bytes:
+        raise UserError(
+            f"plan {plan.policy}: fragment {plan.environments.name}: {plan.shape.num_slots} slots of {plan.num_rows} rows "
+            f"take {wanted:,} bytes of shared memory, but {resources.shared_memory_bytes:,} are free: use fewer "
+            f"--run.num-envs, a shorter --run.rollout-length, or a larger /dev/shm and memory limit"
+        )
+
+
+def _validate_object_stores(plan: Plan, layout: SlotLayout, resources: Resources) -> None:
+    """Every slot of a host may be on its way at once, and all of them arrive in the object store of the learner's node."""
+    each = layout.slot_bytes * plan.shape.num_slots
+    for node in resources.nodes:
+        wanted = each * plan.environments.nodes.count(node.name)
+        if plan.replay is not None and node.name in plan.replay.nodes:
+            wanted = each * plan.environments.replicas
+        if node.object_store_bytes is not None and wanted > node.object_store_bytes:
+            raise UserError(
+                f"plan {plan.policy}: fragment {plan.environments.name}: {plan.shape.num_slots} slots of each host take "
+                f"{wanted:,} bytes of node {node.name}'s object store, which has {node.object_store_bytes:,}: use fewer "
+                f"--run.num-envs, a shorter --run.rollout-length, or start Ray with a larger --object-store-memory"
+            )
+
+
+def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources) -> None:
+    """Refuses experience that the memory which is to keep it has no room for.
+
+    Raises:
+        UserError: says how many bytes are wanted and free, and what makes them fewer.
+    """
+    fragment = plan.replay
+    if fragment is None:
+        return
+    where = f"plan {plan.policy}: fragment {fragment.name}"
+    free, share, place = resources.host_memory_bytes, replay.held, "this machine's memory"
+    hint = "use a smaller --agent.replay.capacity"
+    if fragment.nodes:
+        free = next((node.memory_bytes for node in resources.nodes if node.name == fragment.nodes[0]), None)
+        place = f"the memory of node {fragment.nodes[0]}"
+    if isinstance(fragment.placement, Devices) and resources.device_memory_bytes is not None:
+        number = len(fragment.placement.indices)
+        free, share, place = resources.device_memory_bytes, -(-replay.held // number), "each device's memory"
+        hint += ", --run.replay-on host, or more --run.num-devices"
+    if free is not None and share > free:
+        raise UserError(f"{where} takes {share:,} bytes of {place}, of which {free:,} are free: {hint}")
+
+
+def _validate_channel(plan: Plan, channel: Channel, names: list[str]) -> None:
+    where = f"plan {plan.policy}: channel {channel.source} -> {channel.target}"
+    for end in (channel.source, channel.target):
+        if end not in names:
+            raise UserError(f"{where} has no fragment {end!r}: expected one of {names}")
+    if channel.source == channel.target:
+        raise UserError(f"{where} ends where it begins: give it two fragments")
+    if channel.capacity < 1:
+        raise UserError(f"{where} needs a capacity of at least 1: got {channel.capacity}")
+    if channel.max_lag < 0:
+        raise UserError(f"{where} needs a max_lag of at least 0: got {channel.max_lag}")
+    if channel.when_full is WhenFull.DROP_OLDEST:
+        _validate_drops(plan, channel, where)
+    elif channel.kept:
+        raise UserError(f"{where} keeps {channel.kept} of what it never drops: use WhenFull.DROP_OLDEST, or keep 0")
+
+
+def _validate_drops(plan: Plan, channel: Channel, where: str) -> None:
+    """Only whole trajectories may be dropped, and only where the newest parameters act whatever their version."""
+    if channel.carries is not Carries.TRAJECTORIES:
+        raise UserError(f"{where} carries {channel.carries.value}, of which none may be dropped: use WhenFull.BLOCK")
+    if plan.max_policy_lag < 2:
+        raise UserError(
+            f"{where} drops its oldest, which is not deterministic: expected --run.max-policy-lag 2 or more, got "
+            f"{plan.max_policy_lag}"
+        )
+    if not isinstance(plan.inference.placement, Devices) or not isinstance(plan.environments.placement, Processes):
+        raise UserError(f"{where} drops its oldest, which needs environment processes and a server: use WhenFull.BLOCK")
+    gradients = plan.channel(Carries.GRADIENTS)
+    if gradients is not None and not gradients.synchronous:
+        raise UserError(f"{where} drops its oldest, but asynchronous replicas learn from all: use WhenFull.BLOCK")
+    if channel.kept and (gradients is not None or len(plan.learners) > 1):
+        raise UserError(
+            f"{where} keeps trajectories, which needs one learner that applies its own gradients: got "
+            f"{'a parameter server' if gradients is not None else f'{len(plan.learners)} learners'}; use --run.kept-trajectories 0"
+        )
+
+
+def _validate_connections(plan: Plan) -> None:
+    """Every fragment is read from and written to by somebody."""
+    for fragment in plan.fragments:
+        reads = [channel for channel in plan.channels if channel.target == fragment.name]
+        writes = [channel for channel in plan.channels if channel.source == fragment.name]
+        for found, way in ((reads, "into"), (writes, "out of")):
+            if not found:
+                raise UserError(f"plan {plan.policy}: no channel leads {way} fragment {fragment.name}: add one")
+    for carries in (Carries.TRAJECTORIES, Carries.PARAMETERS):
+        if plan.channel(carries) is None:
+            raise UserError(f"plan {plan.policy}: no channel carries {carries.value}: add one")
+
+
+def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> None:
+    where = f"plan {plan.policy}: fragment {fragment.name}"
+    if fragment.replicas < 1:
+        raise UserError(f"{where} needs at least 1 replica: got {fragment.replicas}")
+    if fragment.nodes:
+        _validate_nodes(where, fragment, resources)
+        return
+    placement = fragment.placement
+    if isinstance(placement, Processes):
+        if placement.count < 1:
+            raise UserError(f"{where} needs at least 1 process a replica: got {placement.count}")
+        if max(placement.cores, default=0) >= resources.num_cores:
+            raise UserError(
+                f"{where} wants core {max(placement.cores)}, but this process may run on {resources.num_cores}: "
+                f"use fewer --run.num-env-workers"
+            )
+    if not isinstance(placement, Devices):
+        return
+    available = resources.devices_of(placement.platform)
+    if not placement.indices or max(placement.indices) >= available or min(placement.indices) < 0:
+        platform = placement.platform or resources.platform
+        if platform == "cpu" and not available:
+            raise UserError(
+                f"{where} is on the CPU, which JAX_PLATFORMS leaves out: set JAX_PLATFORMS=cuda,cpu (or tpu,cpu), or unset it"
+            )
+        raise UserError(
+            f"{where} wants device {max(placement.indices, default=0)}, but there are {available} {platform} devices: "
+            f"use --run.num-devices {available} or less"
+            + (" (or split the host: --run.host-devices N)" if platform == "cpu" else "")
+        )
+    if len(placement.indices) > fragment.replicas and len(placement.indices) % fragment.replicas:
+        raise UserError(
+            f"{where}: {len(placement.indices)} devices do not divide over {fragment.replicas} replicas: "
+            f"use {nearest_multiple(len(placement.indices), fragment.replicas)} devices"
+        )
+
+
+def _validate_nodes(where: str, fragment: Fragment, resources: Resources) -> None:
+    """Cores and devices of another node are its cluster's to give."""
+    known = [node.name for node in resources.nodes]
+    unknown = sorted(set(fragment.nodes) - set(known))
+    if unknown:
+        raise UserError(
+            f"{where} is on {', '.join(unknown)}, which the cluster does not have: expected some of {known}"
+        )
+    if len(fragment.nodes) != fragment.replicas:
+        raise UserError(
+            f"{where} needs a node for each of {fragment.replicas} replicas: got {len(fragment.nodes)} of them"
+        )
+    if fragment.kind not in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE, FragmentKind.REPLAY):
+        raise UserError(f"{where} cannot be on other nodes: only environments, acting for them and replay can")
+
+
+def _validate_rows(plan: Plan) -> None:
+    rows = plan.num_rows
+    for learner in plan.learners:
+        count = len(learner.placement.indices) if isinstance(learner.placement, Devices) else 1
+        if rows % count:
+            raise UserError(
+                f"plan {plan.policy}: fragment {learner.name}: {rows} rows do not divide over {count} devices: "
+                f"use --run.num-envs {nearest_multiple(rows, count)}"
+            )
+    inference, gradients = plan.inference, plan.channel(Carries.GRADIENTS)
+    if gradients is not None and not gradients.synchronous:
+        served = isinstance(inference.placement, Devices) and isinstance(plan.environments.placement, Processes)
+        learner = plan.learner
+        if not served or learner.replicas != plan.environments.replicas:
+            raise UserError(
+                f"plan {plan.policy}: fragment {learner.name}: {learner.replicas} asynchronous replicas need as many replicas "
+                f"of environment processes with a server, got {plan.environments.replicas} of {plan.environments.name}"
+            )
+    if plan.calls_servers:
+        _validate_servers(plan)
+    elif inference.replicas != plan.environments.replicas:
+        raise UserError(
+            f"plan {plan.policy}: fragment {inference.name}: {inference.replicas} replicas cannot serve "
+            f"{plan.environments.replicas} replicas of {plan.environments.name}: give them the same number"
+        )
+
+
+def _validate_servers(plan: Plan) -> None:
+    inference, lanes = plan.inference, plan.shape.num_lanes * plan.environments.replicas
+    if not inference.nodes or lanes % inference.replicas:
+        raise UserError(
+            f"plan {plan.policy}: fragment {inference.name}: {inference.replicas} servers that are called need nodes of a cluster, "
+            f"and a number that divides {lanes} lanes: got nodes {inference.nodes}"
+        )

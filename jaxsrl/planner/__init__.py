@@ -1,0 +1,1 @@
+"""What a plan would do, before it runs: calibration, simulation, comparison."""

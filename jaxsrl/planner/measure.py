@@ -1,0 +1,210 @@
+"""Measures what the simulation needs, in this process and on this machine: `jaxsrl plan EXPERIMENT --simulate --calibrate`."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import Agent
+from agents.transforms.frame_stacking import with_stacked_frames
+from envpool_bridge.envs.protocol import EnvSource, EpisodeReset, first_rows, step_rows
+from envpool_bridge.errors import UserError
+from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.shm.slots import SlotAccess, SlotViews, allocate_slots
+from jaxsrl.collect.episode_log import EpisodeLog
+from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
+from jaxsrl.collect.slot_layout import agent_layout, agent_state_spec
+from jaxsrl.experiment import Composed
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.plan.cost.channel_bytes import params_bytes_of
+from jaxsrl.planner.calibration import Calibration
+from jaxsrl.planner.wakeup_time import ring_seconds
+
+_SECONDS = 1.0
+_COPIED_BYTES = 1 << 26
+
+
+class _Trial:
+    """Rows that are stepped and acted for in turn, each timed."""
+
+    def __init__(self, agent: Agent, source: EnvSource, composed: Composed, rows: int) -> None:
+        self._agent, self._num_rows = agent, rows
+        self._steps = composed.config.rollout_length
+        layout = agent_layout(composed.spec, PoolShape(1, 1, 1, rows, self._steps, 1), agent)
+        self.slot: SlotViews = allocate_slots(layout)[0]
+        self.slot_bytes = layout.slot_bytes
+        self._access = SlotAccess(layout)
+        self._rows = source.make_rows(range(rows), composed.config.seed, False)
+        self._keys = row_keys(jax.random.key(1), range(rows))
+        self._act = make_act(agent)
+        self._params = jax.jit(agent.init)(jax.random.key(0)).params
+        self._state = agent.initial_agent_state(rows)
+        first = first_rows(self.slot)
+        self._rows.reset(EpisodeReset((0,) * rows, (None,) * rows), first)
+        first.begin_history()
+        self.fill()  # compiles
+
+    def times(self, seconds: float) -> tuple[list[float], list[float]]:
+        """(of each step of all rows, of each call that acts for them)."""
+        stepped: list[float] = []
+        acted: list[float] = []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(stepped) < 2 * self._steps:
+            one, other = self.fill()
+            stepped += one
+            acted += other
+        return stepped, acted
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def fill(self) -> tuple[list[float], list[float]]:
+        """Fills the slot."""
+        self._access.carry(self.slot, self.slot, slice(None))
+        step_rows(self.slot, slice(0, self._steps)).prepare()
+        stepped: list[float] = []
+        acted: list[float] = []
+        for t in range(self._steps):
+            begin = time.perf_counter()
+            steps = np.full(self._num_rows, t, np.uint32)
+            rows = self._access.act_rows(self.slot, t, slice(None))
+            self._state = act_in_slot(self._act, self._params, rows, self._state, self._keys, steps, 0)
+            middle = time.perf_counter()
+            self._rows.step(rows.action, step_rows(self.slot, t))
+            stepped.append(time.perf_counter() - middle)
+            acted.append(middle - begin)
+        return stepped, acted
+
+
+def measure(composed: Composed, name: str, act_rows: tuple[int, ...], update_rows: tuple[int, ...]) -> Calibration:
+    """Costs of an experiment here.
+
+    Args:
+        composed: the experiment.
+        name: of it.
+        act_rows: sizes of calls to time, in order; environments are stepped at the first and the last.
+        update_rows: sizes of updates to time, in order.
+
+    Raises:
+        UserError: the agent learns from replay, which is not simulated.
+    """
+    if not isinstance(composed.agent, Agent):
+        raise UserError(
+            f"agent {composed.agent.name} learns from replay, which the simulation does not know: use PPO, say"
+        )
+    agent = composed.agent
+    stacked = with_stacked_frames(agent, composed.spec)
+    assert isinstance(stacked, Agent)
+    act: list[tuple[int, float]] = []
+    steps: list[tuple[int, float, float]] = []
+    row_bytes = 0.0
+    for rows in act_rows:
+        trial = _Trial(stacked, composed.source, composed, rows)
+        stepped, acted = trial.times(_SECONDS)
+        trial.close()
+        act.append((rows, statistics.median(acted)))
+        steps.append((rows, *_mean_and_spread(stepped)))
+        row_bytes = trial.slot_bytes / rows
+    row_seconds, part_seconds = _line(steps[0][:2], steps[-1][:2])
+    updates = [(rows, *_time_update(stacked, composed, rows)) for rows in update_rows]
+    return Calibration(
+        experiment=name,
+        env_id=composed.spec.env_id,
+        cores=len(os.sched_getaffinity(0)),
+        cpu=_cpu(),
+        row_seconds=row_seconds,
+        part_seconds=part_seconds,
+        step_cv=steps[0][2] / steps[0][1] * steps[0][0] ** 0.5,
+        act=tuple(act),
+        update=tuple((rows, seconds) for rows, seconds, _, _ in updates),
+        update_cores=updates[-1][2],
+        update_flops=tuple((rows, flops) for rows, _, _, flops in updates if flops),
+        rollout_length=composed.config.rollout_length,
+        ring_seconds=ring_seconds(),
+        hand_over_seconds=0.0,
+        copy_bytes_per_second=_copy_speed(),
+        row_bytes=row_bytes,
+        params_bytes=float(params_bytes_of(agent)),
+    )
+
+
+def _mean_and_spread(times: list[float]) -> tuple[float, float]:
+    """(mean, standard deviation) of what steps take, from all but the slowest hundredth: those in which another process ran."""
+    kept = sorted(times)[: max(2, len(times) * 99 // 100)]
+    return statistics.fmean(kept), statistics.pstdev(kept)
+
+
+def _line(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, float]:
+    """(a row's, a part's) share of what a step takes."""
+    if small[0] == large[0]:
+        return small[1] / small[0], 0.0
+    slope = max(0.0, (large[1] - small[1]) / (large[0] - small[0]))
+    return slope, max(0.0, small[1] - slope * small[0])
+
+
+def _time_update(agent: Agent, composed: Composed, rows: int) -> tuple[float, float, float]:
+    """(seconds, cores kept busy, operations) of an update of so many rows."""
+    trial = _Trial(agent, composed.source, composed, rows)
+    mesh = LearnerMesh(jax.local_devices()[:1])
+    update: Any = mesh.jit_update(agent, jax.random.key(2))
+    state = mesh.place_state(agent.init(jax.random.key(0)))
+    batch = mesh.place_batch([trial.slot])
+    counted = update.lower(state, batch).compile().cost_analysis() or {}
+
+    episodes = EpisodeTracker(rows, composed.spec.info_fields)
+    log = EpisodeLog(rows, 0, composed.spec, agent_state=agent_state_spec(agent))
+
+    def once() -> None:
+        """What `Learner.step` does with a slot."""
+        nonlocal state
+        state, metrics = update(state, mesh.place_batch([trial.slot]))
+        episodes.observe(trial.slot)
+        log.observe(trial.slot)
+        jax.block_until_ready((state, metrics))
+        jax.block_until_ready(mesh.copy_params(state.params))
+
+    seconds, cores = _timed(once, trial.fill)
+    trial.close()
+    return seconds, cores, float(counted.get("flops", 0.0))
+
+
+def _timed(call: Callable[[], None], before: Callable[[], Any]) -> tuple[float, float]:
+    """(median seconds of a call, processor seconds a second), with `before`, which is not timed, between two calls.
+
+    In a run too, an update follows steps: its data are no longer in the caches, and the threads it is divided among sleep.
+    """
+    call()
+    times: list[float] = []
+    cpu = 0.0
+    begin = time.perf_counter()
+    while len(times) < 5 or time.perf_counter() - begin < _SECONDS:
+        before()
+        cpu_before, start = time.process_time(), time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+        cpu += time.process_time() - cpu_before
+    return statistics.median(times), cpu / sum(times)
+
+
+def _copy_speed() -> float:
+    source, target = np.ones(_COPIED_BYTES, np.uint8), np.empty(_COPIED_BYTES, np.uint8)
+    target[...] = source
+    begin = time.perf_counter()
+    for _ in range(5):
+        target[...] = source
+    return 5 * _COPIED_BYTES / (time.perf_counter() - begin)
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

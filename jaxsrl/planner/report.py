@@ -1,0 +1,63 @@
+"""`jaxsrl plan EXPERIMENT --simulate`: calibrate, compare with what is measured here, and predict."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from envpool_bridge.errors import UserError
+from jaxsrl.planner.calibration import load_calibration
+from jaxsrl.planner.measure import measure
+from jaxsrl.planner.plan_experiment import compose
+from jaxsrl.planner.predict import MSRL, SRL, Cluster, predict
+from jaxsrl.planner.validate import compare, fitted
+
+ACT_ROWS = (8, 32, 128)
+UPDATE_ROWS = (64, 128)
+PREDICTION = (
+    "predictions of a simulation, not measurements: environment hosts like this machine's cores, each acting for its rows; updates "
+    "at the assumed operations per second; nothing fails and nobody else uses the network (docs/simulation.md)"
+)
+
+
+def simulate_experiment(
+    experiment: Path,
+    flags: Sequence[str],
+    file: Path,
+    calibrate: bool,
+    check: bool,
+    cluster: Cluster | None,
+) -> dict[str, Any]:
+    """What was asked for, as JSON data; every list is a table.
+
+    Args:
+        experiment: its file.
+        flags: of its command line.
+        file: of the calibration.
+        calibrate: measure, and write the file.
+        check: compare small runs on this machine with what is predicted for them.
+        cluster: to predict for; None for those of the papers.
+
+    Raises:
+        UserError: there is no calibration, or it is of another environment.
+    """
+    composed = compose(experiment, flags)
+    if calibrate:
+        fitted(measure(composed, experiment.stem, ACT_ROWS, UPDATE_ROWS), composed).save(file)
+    elif not file.exists():
+        raise UserError(
+            f"there is no calibration {file}: make it with --calibrate, on a machine that does nothing else"
+        )
+    calibration = load_calibration(file)
+    if calibration.env_id != composed.spec.env_id:
+        raise UserError(
+            f"{file} was measured with {calibration.env_id}, but {experiment} has {composed.spec.env_id}: use --calibrate, or "
+            f"another --calibration FILE"
+        )
+    found: dict[str, Any] = {"calibration": str(file), "cpu": calibration.cpu, "env_id": calibration.env_id}
+    if check:
+        found["measured against predicted"] = compare(calibration, composed)
+        return found
+    clusters = [SRL, MSRL] if cluster is None else [cluster]
+    found["note"] = PREDICTION
+    found["predicted"] = [predict(calibration, one) for one in clusters]
+    return found

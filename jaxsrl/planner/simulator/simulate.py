@@ -1,0 +1,175 @@
+"""Learners and their hosts, run for some updates: env steps per second, and what was busy."""
+
+import dataclasses
+
+from jaxsrl.planner.simulator.events import Clock, Device, Link, Processor
+from jaxsrl.planner.simulator.host import Host
+from jaxsrl.planner.simulator.scenario import Costs, Scenario
+
+_WARM_UP = 4
+_MAX_EVENTS = 30_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulated:
+    """What came out.
+
+    Attributes:
+        env_steps_per_second: of all learners together.
+        updates_per_second: that they make together.
+        busy: shares of time that workers (mean), servers (mean), the learner and its links were busy, by name.
+        limit: the name of the largest of these.
+        events: that were simulated.
+    """
+
+    env_steps_per_second: float
+    updates_per_second: float
+    busy: dict[str, float]
+    limit: str
+    events: int
+
+
+class _Learner:
+    """One learner and its hosts."""
+
+    def __init__(self, scenario: Scenario, clock: Clock, seed: int, ready: "_Together") -> None:
+        self._scenario, self._clock, self._together = scenario, clock, ready
+        costs, network = scenario.costs, scenario.network
+        acts = Device(clock) if costs.acts_on_device else None
+        processors = [Processor(clock, scenario.cores) for _ in range(scenario.hosts)]
+        self.device = Device(clock)
+        self._cores = processors[0] if network is None else None
+        self.into = self.out_of = None
+        if network is not None:
+            self.into = Link(clock, network.bytes_per_second, network.latency_seconds)
+            self.out_of = Link(clock, network.bytes_per_second, network.latency_seconds)
+        self.hosts = [
+            Host(scenario, clock, processor, acts, seed * 10_000 + number, self._slot_full)
+            for number, processor in enumerate(processors)
+        ]
+        self.busy_seconds = 0.0
+        self.ready_for = 0  # updates whose trajectories have come
+        self._arrived: dict[int, int] = {}
+
+    def start(self) -> None:
+        for host in self.hosts:
+            host.start()
+
+    def _slot_full(self, sequence: int) -> None:
+        if self.into is None:
+            self._slot_came(sequence)
+        else:
+            self.into.send(self._scenario.costs.slot_bytes, lambda: self._slot_came(sequence))
+
+    def _slot_came(self, sequence: int) -> None:
+        self._arrived[sequence] = self._arrived.get(sequence, 0) + 1
+        if self._arrived[sequence] == len(self.hosts):
+            del self._arrived[sequence]
+            self._clock.after(self._scenario.costs.wake_seconds, self._is_ready)
+
+    def _is_ready(self) -> None:
+        self.ready_for += 1
+        self._together.learner_is_ready()
+
+    def update(self) -> None:
+        """Begins; tells when it is done."""
+        costs, begin = self._scenario.costs, self._clock.now
+        jobs = _jobs(costs)
+        left = [len(jobs)]
+
+        def part_done() -> None:
+            left[0] -= 1
+            if not left[0]:
+                self.busy_seconds += self._clock.now - begin
+                self._together.learner_is_done()
+
+        for seconds in jobs:
+            if costs.update_cores and self._cores is not None:
+                self._cores.work(seconds, part_done)
+            else:
+                self.device.work(seconds, part_done)
+
+    def publish(self, version: int) -> None:
+        """Parameters go out, and slots are given back."""
+        for host in self.hosts:
+            if self.out_of is None:
+                host.publish(version)
+                host.release(version)
+            else:
+                self.out_of.send(self._scenario.costs.params_bytes, lambda host=host: host.publish(version))
+                self._clock.after(self._scenario.network.latency_seconds, lambda host=host: host.release(version))  # pyright: ignore
+
+
+def _jobs(costs: Costs) -> list[float]:
+    """Seconds of the threads of an update: together they take `update_cores` cores for as long as it takes alone."""
+    whole, part = divmod(max(1.0, costs.update_cores), 1.0)
+    return [costs.update_seconds] * int(whole) + [part * costs.update_seconds] * (part > 0)
+
+
+class _Together:
+    """The learners, each of whose updates begins when all have what it needs, and ends with the all-reduce."""
+
+    def __init__(self, scenario: Scenario, simulated_learners: int) -> None:
+        self.clock = Clock()
+        self._scenario = scenario
+        self.learners = [_Learner(scenario, self.clock, seed, self) for seed in range(simulated_learners)]
+        self.updates = 0
+        self._done, self._updating = 0, False
+        self._all_reduce = scenario.all_reduce_seconds()
+
+    def learner_is_ready(self) -> None:
+        if self._updating or any(learner.ready_for <= self.updates for learner in self.learners):
+            return
+        self._updating = True
+        for learner in self.learners:
+            learner.update()
+
+    def learner_is_done(self) -> None:
+        self._done += 1
+        if self._done == len(self.learners):
+            self._done = 0
+            self.clock.after(self._all_reduce, self._published)
+
+    def _published(self) -> None:
+        self.updates, self._updating = self.updates + 1, False
+        for learner in self.learners:
+            learner.publish(self.updates)
+        self.learner_is_ready()
+
+
+def simulate(scenario: Scenario, updates: int = 30, max_learners: int = 2) -> Simulated:
+    """Runs the scenario.
+
+    Args:
+        scenario: what to run.
+        updates: to measure over, after the first few.
+        max_learners: that are simulated one by one; further ones are taken to be no slower than the slowest of these.
+    """
+    together = _Together(scenario, min(scenario.learners, max_learners))
+    for learner in together.learners:
+        learner.start()
+    clock = together.clock
+    events = clock.run(lambda: together.updates >= _WARM_UP, _MAX_EVENTS)
+    before, since = _busy(together, scenario), clock.now
+    events += clock.run(lambda: together.updates >= _WARM_UP + updates, _MAX_EVENTS)
+    seconds, after = clock.now - since, _busy(together, scenario)
+    busy = {name: (after[name] - before[name]) / seconds for name in after}
+    if scenario.learners > 1:
+        busy["all-reduce"] = scenario.all_reduce_seconds() * updates / seconds
+    rate = updates / seconds
+    return Simulated(rate * scenario.steps_an_update, rate, busy, max(busy, key=busy.__getitem__), events)
+
+
+def _busy(together: _Together, scenario: Scenario) -> dict[str, float]:
+    """Busy seconds so far, of one of each kind."""
+    learners = len(together.learners)
+    hosts = [host for learner in together.learners for host in learner.hosts]
+    found = {
+        "workers": sum(host.worker_busy_seconds for host in hosts) / len(hosts) / scenario.shape.num_workers,
+        "acting": sum(host.server_busy_seconds for host in hosts) / len(hosts),
+        "learner": sum(learner.busy_seconds for learner in together.learners) / learners,
+    }
+    if scenario.network is not None:
+        found["trajectories' link"] = sum(one.into.busy_seconds for one in together.learners if one.into) / learners
+        found["parameters' link"] = sum(one.out_of.busy_seconds for one in together.learners if one.out_of) / learners
+    return found

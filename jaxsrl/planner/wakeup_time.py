@@ -1,0 +1,53 @@
+"""What it takes to wake a process that sleeps at its doorbell: who acts does so for every worker of a lane."""
+
+import contextlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from envpool_bridge.shm.doorbell import Doorbell
+
+_RINGS = 500
+_PAUSE_SECONDS = 3e-4  # in which the sleeper falls asleep again
+_SLEEPER = """
+import sys
+from envpool_bridge.shm.doorbell import Doorbell, Waiter
+waiter = Waiter(Doorbell(int(sys.argv[1])), watch=(sys.stdin.fileno(),))
+print("listening", flush=True)
+while True:
+    waiter.wait(lambda: False, 60.0, woken=sys.exit)  # when its standard input is closed, so also when its parent is gone
+"""
+
+
+def ring_seconds() -> float:
+    """Median seconds of a ring that wakes another process."""
+    with _sleeper() as bell:
+        times: list[float] = []
+        for _ in range(_RINGS):
+            pause = time.perf_counter() + _PAUSE_SECONDS
+            while time.perf_counter() < pause:
+                pass  # awake, as who acts is after its call
+            start = time.perf_counter()
+            bell.ring()
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+@contextlib.contextmanager
+def _sleeper() -> Iterator[Doorbell]:
+    """The doorbell of a process that sleeps whenever nobody rings."""
+    bell = Doorbell()
+    command = [sys.executable, "-c", _SLEEPER, str(bell.descriptor)]
+    try:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=(bell.descriptor,)
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield bell
+            assert process.stdin is not None
+            process.stdin.close()
+    finally:
+        bell.close()

@@ -1,0 +1,65 @@
+"""A comparison as tables on the terminal."""
+
+import sys
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from jaxsrl.plots.aggregate import Estimate
+from jaxsrl.plots.axis_labels import x_label
+from jaxsrl.plots.compare_runs import Comparison
+
+_MIN_WIDTH = 120
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Groups with their last mean, then aggregates over environments if there are several."""
+    console = Console(file=sys.stdout)
+    console.width = max(console.width, _MIN_WIDTH)
+    console.print(_groups(comparison))
+    if comparison.methods:
+        console.print(_aggregates(comparison))
+        console.print(_improvements(comparison))
+
+
+def _groups(comparison: Comparison) -> Table:
+    table = Table(title=f"{comparison.metric}, mean and 95 % bootstrap interval", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("env", "group", "runs", "up to", "mean", "interval"):
+        table.add_column(column, justify="left" if column in ("env", "group") else "right")
+    for one in comparison.drawn:
+        names = Text(one.group.env_id), Text(one.group.label), str(len(one.group.curves))
+        if not len(one.mean.x):
+            table.add_row(*names, "-", "-", "-")
+            continue
+        label, unit = x_label(comparison.x, float(one.mean.x[-1]))
+        low, high = one.mean.low[-1], one.mean.high[-1]
+        interval = f"{low:,.2f} to {high:,.2f}" if len(one.group.curves) > 1 else "-"
+        digits = 1 if comparison.x == "time" else 0
+        table.add_row(*names, f"{one.mean.x[-1] / unit:,.{digits}f} {label}", f"{one.mean.mean[-1]:,.2f}", interval)
+    return table
+
+
+def _aggregates(comparison: Comparison) -> Table:
+    table = Table(title="normalised scores over all environments", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("group", *comparison.estimates):
+        table.add_column(column, justify="left" if column == "group" else "right")
+    for label in comparison.methods:
+        table.add_row(Text(label), *(_in_words(found[label]) for found in comparison.estimates.values()))
+    return table
+
+
+def _improvements(comparison: Comparison) -> Table:
+    table = Table(
+        title="probability that a run of one is better than a run of the other", title_justify="left", box=SIMPLE_HEAD
+    )
+    for column in ("group", "over", "probability"):
+        table.add_column(column, justify="right" if column == "probability" else "left")
+    for (one, other), found in comparison.improvement.items():
+        table.add_row(Text(one), Text(other), _in_words(found))
+    return table
+
+
+def _in_words(found: Estimate) -> str:
+    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"

@@ -1,0 +1,1 @@
+"""Which policy acts for which agent."""

@@ -1,0 +1,124 @@
+"""Which policy acts for which agent, and which policies are frozen: plain data for command lines and checkpoints."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import AnyAgent, Params
+from agents.transforms.multi_policy import MakeAgent, make_policies, places_of_policies, spec_of_policy
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.checkpoints.store import DamagedCheckpointError, unflatten
+from jaxsrl.runs.read_checkpoint import read_saved_run
+from jaxsrl.training.run_state import LEARNER
+
+
+@dataclasses.dataclass(frozen=True)
+class PoliciesConfig:
+    """The policies of a multi-agent environment; by default one acts for all agents.
+
+    Attributes:
+        mapping: JSON object from names of agents, or patterns of them, to names of policies; the first that fits counts:
+            '{"adversary_*": "hunters", "*": "prey"}'.
+        frozen: JSON object from names of policies that do not learn to where their parameters are: a run directory (its newest
+            checkpoint) or a checkpoint. Of a run with several policies the one of the same name is taken, of any other its only
+            one: '{"prey": "runs/prey"}'. A resumed run has them in its own checkpoint, and needs the path only to exist.
+    """
+
+    mapping: str = "{}"
+    frozen: str = "{}"
+
+    def __post_init__(self) -> None:
+        self.policy_of_agent()
+        self.frozen_paths()
+
+    def policy_of_agent(self) -> dict[str, str]:
+        """`mapping` parsed. Raises UserError if it is not a JSON object of strings."""
+        return _strings("policies.mapping", self.mapping, '{"adversary_*": "hunters", "*": "prey"}')
+
+    def frozen_paths(self) -> dict[str, str]:
+        """`frozen` parsed. Raises UserError if it is not a JSON object of strings."""
+        return _strings("policies.frozen", self.frozen, '{"prey": "runs/prey"}')
+
+
+def make_mapped_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
+    """The agent of an experiment: `make_agent` once for each policy, frozen ones with the parameters of another run.
+
+    Args:
+        spec: of the environments' rows.
+        policies: who acts for whom.
+        make_agent: makes the algorithm of one policy from the spec of its rows.
+
+    Raises:
+        UserError: an agent without a policy or a pattern without an agent, a frozen policy that nobody is mapped to, or
+            parameters that are not there, damaged, or of another network.
+    """
+    mapping, paths = policies.policy_of_agent(), policies.frozen_paths()
+    make_policies(spec, mapping, make_agent, dict.fromkeys(paths))  # refuses what does not fit before anything is read
+    places = places_of_policies(spec, mapping) if mapping else {}
+    frozen: dict[str, Params] = {}
+    for name, path in paths.items():
+        agent = make_agent(spec_of_policy(spec, places[name]))
+        frozen[name] = params_of_run(agent, name, Path(path))
+    return make_policies(spec, mapping, make_agent, frozen)
+
+
+def remade_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
+    """As `make_mapped_agent`, for parameters that come from the run's own checkpoint: frozen ones are not looked for."""
+    return make_policies(spec, policies.policy_of_agent(), make_agent, dict.fromkeys(policies.frozen_paths()))
+
+
+def params_of_run(agent: AnyAgent, policy: str, path: Path) -> Params:
+    """The parameters of one policy of a run.
+
+    Args:
+        agent: that they are for.
+        policy: its name, in a run that has several; the only one of a run that has not is taken whatever it is called.
+        path: run directory or checkpoint.
+
+    Raises:
+        UserError: there is no good checkpoint, the run has no such policy, or its parameters have other shapes.
+    """
+    try:
+        saved = read_saved_run(path)
+    except DamagedCheckpointError as error:
+        raise UserError(f"frozen policy {policy!r}: damaged checkpoint {error}") from error
+    except UserError as error:
+        raise UserError(f"frozen policy {policy!r}: {error}") from error
+    names = _policies_of(saved.metadata)
+    if names and policy not in names:
+        raise UserError(f"frozen policy {policy!r}: {path} has policies {', '.join(names)}: expected one of that name")
+    prefix = f"{LEARNER}.params" + (jax.tree_util.keystr((jax.tree_util.DictKey(policy),)) if names else "")
+    template = jax.eval_shape(agent.init, jax.random.key(0)).params
+    template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
+    try:
+        return unflatten(template, saved.arrays, prefix)
+    except UserError as error:
+        raise UserError(
+            f"frozen policy {policy!r} cannot take the parameters of {saved.checkpoint}: expected those of {agent.name} with "
+            f"the same network, for agents that see and do the same: {error}"
+        ) from error
+
+
+def _policies_of(metadata: Mapping[str, Any]) -> list[str]:
+    """Names of a saved run's policies; [] if it had one for all."""
+    saved = metadata.get("experiment", {}).get("policies")
+    if not saved:
+        return []
+    return sorted(set(PoliciesConfig(**saved).policy_of_agent().values()))
+
+
+def _strings(name: str, text: str, example: str) -> dict[str, str]:
+    expected = f"{name} must be a JSON object of strings, such as {example}"
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{expected}: got {text!r} ({error})") from error
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise UserError(f"{expected}: got {text!r}")
+    return found

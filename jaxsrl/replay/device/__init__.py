@@ -1,0 +1,1 @@
+"""The replay buffer in JAX, in device memory."""

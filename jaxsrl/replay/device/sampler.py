@@ -1,0 +1,253 @@
+"""Which windows can be drawn, and with what probability: pure functions that know of steps by their numbers only.
+
+A buffer on the host has them in numpy (`host_selector`): whole numbers, and operations on float32 whose result is defined to the
+last bit, in the same order, so that both draw the same windows from the same key.
+Windows are drawn independently, each with replacement. A window is drawn from when its last step has been inserted until the
+first step it needs is overwritten; it never spans the seam between the newest and the oldest step.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import Array
+from jaxsrl.replay.device.exact_power import power
+from jaxsrl.replay.device.philox import bounded, random_bits, uniforms
+from jaxsrl.replay.device.ring_index import RingPosition, advance, age_of, first_position, step_of
+from jaxsrl.replay.device.sum_tree import (
+    FAN_OUT,
+    add_up,
+    draw_leaves,
+    empty_tree,
+    nodes_of_run,
+    num_levels,
+    write_leaves,
+)
+from jaxsrl.replay.sizes import RingSizes
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """What can be drawn.
+
+    Attributes:
+        position: of the ring.
+        starts: [C, G] bool, whether an episode begins; () where windows begin anywhere.
+        tree: sum-tree of the weight of each window that can be drawn, 0 of others, by `begin // period * G + group`; () if all
+            are alike.
+        num_starts: int32 scalar, windows that can be drawn where they begin with episodes; 0 elsewhere.
+        highest: float32 scalar, the highest priority that there was.
+        num_stale: int32 scalar, priorities that came when their windows could no longer be drawn.
+    """
+
+    position: RingPosition
+    starts: Any
+    tree: Any
+    num_starts: Array
+    highest: Array
+    num_stale: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """N windows.
+
+    Attributes:
+        begin: [N] int32 in [0, C), step of the ring.
+        group: [N] int32 in [0, G).
+        age: [N] int32, of the beginning when it was drawn (`ring.age_of`).
+        num_insertions: int32 scalar, trajectories inserted when they were drawn.
+        probability: [N] float32, of drawing this window in one draw.
+        num_windows: int32 scalar, windows that could have been drawn.
+    """
+
+    begin: Array
+    group: Array
+    age: Array
+    num_insertions: Array
+    probability: Array
+    num_windows: Array
+
+
+def first_selection(sizes: RingSizes) -> Selection:
+    """Nothing can be drawn."""
+    return Selection(
+        position=first_position(),
+        starts=jnp.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.begins == "episode" else (),
+        tree=empty_tree(sizes.num_leaves) if sizes.keeps_tree else (),
+        num_starts=jnp.zeros((), jnp.int32),
+        highest=jnp.ones((), jnp.float32),
+        num_stale=jnp.zeros((), jnp.int32),
+    )
+
+
+def insert_slot(
+    sizes: RingSizes, selection: Selection, is_first: Array, valid: Array, priority: Array | None = None
+) -> Selection:
+    """Takes in a trajectory: T steps can no longer be drawn from, and windows that end in the new ones can.
+
+    Args:
+        sizes: of the ring.
+        selection: before.
+        is_first: [T, B] bool, of its steps.
+        valid: [T, B] bool.
+        priority: [T, B] float32, of the windows that begin from T + L - 1 to L steps before the newest step
+            (`agents.api.InitialPriorityFn`); None for the highest so far.
+    """
+    before, position = selection.position, advance(sizes, selection.position)
+    selection = dataclasses.replace(selection, position=position)
+    if sizes.begins == "episode":
+        new = episode_starts(sizes, is_first, valid)
+        starts = jax.lax.dynamic_update_slice_in_dim(selection.starts, new, before.next_step, 0)
+        age = age_of(sizes, position, jnp.arange(sizes.ring_steps, dtype=jnp.int32))
+        complete = (age >= sizes.window_steps) & (age <= jnp.minimum(position.num_steps, sizes.max_age))
+        count = jnp.sum(starts & complete[:, None], dtype=jnp.int32)
+        selection = dataclasses.replace(selection, starts=starts, num_starts=count)
+    if not sizes.keeps_tree:
+        return selection
+    selection, emptied = _remove_overwritten(sizes, selection, before)
+    selection, filled = _add_completed(sizes, selection, priority)
+    tree = add_up(sizes.num_leaves, selection.tree, jnp.concatenate([emptied, filled]))
+    return dataclasses.replace(selection, tree=tree)
+
+
+def episode_starts(sizes: RingSizes, is_first: Array, valid: Array) -> Array:
+    """[T, G] bool, whether an episode begins. A team's does when nobody who acts has been there before."""
+    teams = (is_first.shape[0], sizes.num_groups, sizes.rows_per_window)
+    first, acts = is_first.reshape(teams), valid.reshape(teams)
+    return first.any(axis=2) & (first | ~acts).all(axis=2)
+
+
+def num_windows(sizes: RingSizes, selection: Selection) -> Array:
+    """Windows that can be drawn, int32 scalar."""
+    if sizes.begins == "episode":
+        return selection.num_starts
+    return _begins(sizes, selection.position)[1] * sizes.num_groups
+
+
+def draw(sizes: RingSizes, selection: Selection, words: Array) -> Drawn:
+    """N windows; there must be one that can be drawn. The key, [W] uint32 (`random_numbers`), is consumed."""
+    position, groups = selection.position, sizes.num_groups
+    count = num_windows(sizes, selection)
+    shape = (sizes.batch_size,)
+    if sizes.keeps_tree:
+        shape = (num_levels(sizes.num_leaves), *shape)
+        size = shape[0] * shape[1]
+        uniform = uniforms(random_bits(words, -(-size // 2)))[:size].reshape(shape)
+        leaf, probability = draw_leaves(sizes.num_leaves, selection.tree, uniform)
+        begin, group = leaf // groups * sizes.period, leaf % groups
+        age = age_of(sizes, position, begin)
+    else:
+        number = bounded(random_bits(words, sizes.batch_size), count)
+        youngest, begins = _begins(sizes, position)
+        age, group = youngest + (begins - 1 - number // groups) * sizes.period, number % groups
+        begin = step_of(sizes, position, age)
+        probability = jnp.broadcast_to(1.0 / count.astype(jnp.float32), shape)
+    return Drawn(begin, group, age, position.num_insertions, probability, count)
+
+
+def update_priorities(
+    sizes: RingSizes, selection: Selection, drawn: Drawn, priority: Array, counts: Array | bool = True
+) -> Selection:
+    """The priorities that a gradient step found; those of windows that can no longer be drawn are left out and counted.
+
+    Args:
+        sizes: of the ring.
+        selection: to change.
+        drawn: the windows that were learned from.
+        priority: [N], not negative, before the exponent. Of a window that was drawn twice, the later one counts; in place of one
+            that is not finite, the highest so far.
+        counts: bool scalar, whether there are any.
+    """
+    if not sizes.priority_exponent:
+        return selection
+    passed = selection.position.num_insertions - drawn.num_insertions
+    age = drawn.age + jnp.minimum(passed, sizes.ring_steps // sizes.rollout_length) * sizes.rollout_length
+    fresh = (age <= sizes.max_age) & counts
+    stale = (age > sizes.max_age) & counts
+    priority = jnp.where(jnp.isfinite(priority), jnp.maximum(priority, 0.0), selection.highest).astype(jnp.float32)
+    leaf = drawn.begin // sizes.period * sizes.num_groups + drawn.group
+    order = jnp.argsort(leaf, stable=True)
+    ordered = leaf[order]
+    last = jnp.concatenate([ordered[1:] != ordered[:-1], jnp.ones((1,), bool)])
+    weight = _weight(sizes, priority[order])
+    tree = write_leaves(sizes.num_leaves, selection.tree, ordered, weight, last & fresh[order])
+    return dataclasses.replace(
+        selection,
+        tree=add_up(sizes.num_leaves, tree, ordered // FAN_OUT),
+        highest=jnp.maximum(selection.highest, jnp.max(jnp.where(fresh, priority, 0.0))),
+        num_stale=selection.num_stale + jnp.sum(stale, dtype=jnp.int32),
+    )
+
+
+def _weight(sizes: RingSizes, priority: Array) -> Array:
+    """Schaul et al. 2016, eq. 1: p^alpha."""
+    return power(priority + np.float32(sizes.priority_offset), sizes.priority_exponent)
+
+
+def _begins(sizes: RingSizes, position: RingPosition) -> tuple[Array, Array]:
+    """(age of the youngest beginning of a complete window, how many beginnings there are)."""
+    period, steps = sizes.period, sizes.window_steps
+    youngest = steps + (position.next_step - steps) % period
+    oldest = jnp.minimum(position.num_steps, sizes.max_age)
+    return youngest, jnp.maximum((oldest - youngest) // period + 1, 0)
+
+
+def _candidates(sizes: RingSizes, step: Array, count: int) -> tuple[Array, Array, Array]:
+    """Beginnings among the `count` steps from `step` of the ring on.
+
+    Returns:
+        The number of the first; [n] int32, places of all n among the `count` steps; [n] bool, whether they lie within.
+    """
+    period = sizes.period
+    skipped = (-step) % period
+    offset = skipped + period * jnp.arange(-(-count // period), dtype=jnp.int32)
+    first = (step + skipped) // period % sizes.num_begins
+    return first, offset, offset < count
+
+
+def _run_of_leaves(sizes: RingSizes, first: Array, begins: int) -> Array:
+    """[n * G] leaves of n beginnings from number `first` on."""
+    leaves = jnp.arange(begins * sizes.num_groups, dtype=jnp.int32)
+    return (first * sizes.num_groups + leaves) % sizes.num_leaves
+
+
+def _remove_overwritten(sizes: RingSizes, selection: Selection, before: RingPosition) -> tuple[Selection, Array]:
+    """Windows out of the leaves that begin in steps which are overwritten, or whose history is; and the nodes to add up."""
+    first, offset, within = _candidates(sizes, before.next_step, sizes.rollout_length + sizes.history)
+    leaf, keep = _run_of_leaves(sizes, first, offset.shape[0]), jnp.repeat(within, sizes.num_groups)
+    tree = write_leaves(sizes.num_leaves, selection.tree, leaf, jnp.zeros(leaf.shape, jnp.float32), keep)
+    nodes = nodes_of_run(sizes.num_leaves, first * sizes.num_groups, leaf.shape[0])
+    return dataclasses.replace(selection, tree=tree), nodes
+
+
+def _add_completed(sizes: RingSizes, selection: Selection, priority: Array | None) -> tuple[Selection, Array]:
+    """Windows into the leaves that the newest T steps complete; and the nodes to add up."""
+    position, groups = selection.position, sizes.num_groups
+    oldest = sizes.window_steps + sizes.rollout_length - 1
+    step = step_of(sizes, position, jnp.asarray(oldest, jnp.int32))
+    first, offset, within = _candidates(sizes, step, sizes.rollout_length)
+    exists = within & (oldest - offset <= position.num_steps)
+    keep = jnp.broadcast_to(exists[:, None], (exists.shape[0], groups))
+    if sizes.begins == "episode":
+        keep &= selection.starts[(step + offset) % sizes.ring_steps]
+    highest = selection.highest
+    if not sizes.priority_exponent:
+        weight = jnp.ones(keep.shape, jnp.float32)
+    elif priority is None:
+        weight = jnp.broadcast_to(_weight(sizes, highest), keep.shape)
+    else:
+        of_team = priority.reshape(sizes.rollout_length, groups, sizes.rows_per_window).max(axis=2)
+        found = of_team[jnp.minimum(offset, sizes.rollout_length - 1)].astype(jnp.float32)
+        found = jnp.where(jnp.isfinite(found), jnp.maximum(found, 0.0), highest)
+        weight = _weight(sizes, found)
+        highest = jnp.maximum(highest, jnp.max(jnp.where(keep, found, 0.0)))
+    leaf = _run_of_leaves(sizes, first, offset.shape[0])
+    tree = write_leaves(sizes.num_leaves, selection.tree, leaf, weight.reshape(-1), keep.reshape(-1))
+    nodes = nodes_of_run(sizes.num_leaves, first * groups, leaf.shape[0])
+    return dataclasses.replace(selection, tree=tree, highest=highest), nodes

@@ -1,0 +1,83 @@
+"""A ring of steps: every frame once, all rows together, as a `Trajectory` whose time axis is the ring.
+
+Of C steps each, an array that a slot has T of is [C, B, ...]. An observation of F frames is [C + F, B, ...]: step C is what follows
+the newest step, and the F - 1 after it precede the first step that was ever inserted. What the policy remembers is kept once a
+trajectory, [C // T, B, ...].
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import Array, Trajectory
+from jaxsrl.replay.device.ring_index import RingPosition
+from jaxsrl.replay.sizes import RingSizes
+
+
+def storage_shapes(sizes: RingSizes, shapes: Trajectory) -> Trajectory:
+    """`jax.ShapeDtypeStruct` of every array that the ring is made of.
+
+    Args:
+        sizes: of the ring.
+        shapes: of a slot (see `make_sizes`).
+    """
+    longer = sizes.ring_steps - sizes.rollout_length
+    steps = dataclasses.replace(shapes, agent_state=())
+    ring = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((leaf.shape[0] + longer, *leaf.shape[1:]), leaf.dtype), steps)
+    slots = sizes.ring_steps // sizes.rollout_length
+    state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((slots, *leaf.shape), leaf.dtype), shapes.agent_state)
+    return dataclasses.replace(ring, agent_state=state)
+
+
+def storage_bytes(sizes: RingSizes, shapes: Trajectory) -> int:
+    """Bytes of the ring, over all rows."""
+    return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(storage_shapes(sizes, shapes)))
+
+
+def empty_storage(sizes: RingSizes, shapes: Trajectory) -> Trajectory:
+    """A ring in which nothing has been kept yet."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), storage_shapes(sizes, shapes))
+
+
+def insert(sizes: RingSizes, storage: Trajectory, position: RingPosition, slot: Trajectory) -> Trajectory:
+    """The ring with one more trajectory, over the oldest. In place where `storage` is donated.
+
+    Args:
+        sizes: of the ring.
+        storage: the ring.
+        position: before this trajectory.
+        slot: [T, B, ...] with the frames before its first step (see `make_sizes`); it follows the one before.
+    """
+    start, is_new = position.next_step, position.num_steps == 0
+    observed = partial(_put_observed, sizes, start, is_new)
+    ring = jax.tree.map(
+        partial(_put, start),
+        dataclasses.replace(storage, observation=(), is_first=(), agent_state=()),
+        dataclasses.replace(slot, observation=(), is_first=(), agent_state=()),
+    )
+    place = start // sizes.rollout_length
+    return dataclasses.replace(
+        ring,
+        observation=jax.tree.map(observed, storage.observation, slot.observation),
+        is_first=observed(storage.is_first, slot.is_first),
+        agent_state=jax.tree.map(lambda kept, new: _put(place, kept, new[None]), storage.agent_state, slot.agent_state),
+    )
+
+
+def _put(start: Any, ring: Array, new: Array) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(ring, new.astype(ring.dtype), start, 0)
+
+
+def _put_observed(sizes: RingSizes, start: Array, is_new: Array, ring: Array, frames: Array) -> Array:
+    """Frames [F-1 + T + 1, B, ...] of a slot: its steps, what follows the newest, and what precedes the first of all."""
+    before = frames.shape[0] - sizes.rollout_length - 1
+    beyond = sizes.ring_steps
+    if before:
+        kept = jax.lax.slice_in_dim(ring, beyond + 1, beyond + 1 + before)
+        ring = _put(beyond + 1, ring, jnp.where(is_new, frames[:before], kept))
+    ring = _put(beyond, ring, frames[-1:])
+    return _put(start, ring, frames[before:-1])

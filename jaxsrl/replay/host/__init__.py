@@ -1,0 +1,1 @@
+"""The replay buffer in numpy, in host memory."""

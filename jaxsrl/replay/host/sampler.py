@@ -1,0 +1,240 @@
+"""Which windows of a buffer on the host can be drawn: `selector` in numpy, to the bit.
+
+A draw waits for no compiled program, whose call alone would take longer than the rest of it.
+"""
+
+import numpy as np
+
+from jaxsrl.replay.device.exact_power import power_on_host
+from jaxsrl.replay.device.philox import HostRandom
+from jaxsrl.replay.device.ring_index import RingPosition
+from jaxsrl.replay.device.sampler import Drawn, Selection
+from jaxsrl.replay.device.sum_tree import FAN_OUT
+from jaxsrl.replay.host.sum_tree import HostTree
+from jaxsrl.replay.sizes import RingSizes
+
+_INT32 = 2**32
+
+
+class HostSelector:
+    """What `selector.Selection` holds, and its functions. Thread-safety: one thread at a time.
+
+    Attributes:
+        next_step: as `ring.RingPosition`.
+        num_steps: likewise.
+        num_stale: as `selector.Selection`.
+    """
+
+    def __init__(self, sizes: RingSizes) -> None:
+        """Nothing can be drawn."""
+        self._sizes = sizes
+        self.next_step = self.num_steps = self.num_stale = 0
+        self._num_insertions = self._num_starts = 0
+        self._highest = np.float32(1.0)
+        self._starts = np.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.begins == "episode" else None
+        self._tree = HostTree(sizes.num_leaves) if sizes.keeps_tree else None
+        self._random = HostRandom()
+        self._probability = np.zeros(0 if sizes.keeps_tree else sizes.batch_size, np.float32)
+        self._oldest = self._limit = np.array(0)
+        self._plain = sizes.period == sizes.rows_per_window == 1
+        self._num_places = np.array(sizes.ring_steps * sizes.num_rows)
+        self._refresh()
+
+    @property
+    def keeps_starts(self) -> bool:
+        """Whether `insert` looks at where episodes begin."""
+        return self._starts is not None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what decides which windows can be drawn."""
+        return sum(array.nbytes for array in (self._starts, self._tree and self._tree.nodes) if array is not None)
+
+    @property
+    def num_windows(self) -> int:
+        """Windows that can be drawn."""
+        if self._stale:
+            self._refresh()
+        return self._num_windows
+
+    def insert(self, is_first: np.ndarray, valid: np.ndarray, priority: np.ndarray | None = None) -> None:
+        """Takes in a trajectory. Args as `selector.insert_slot`, in numpy."""
+        sizes, start = self._sizes, self.next_step
+        self.next_step = (start + sizes.rollout_length) % sizes.ring_steps
+        self.num_steps = min(self.num_steps + sizes.rollout_length, sizes.ring_steps)
+        self._num_insertions = (self._num_insertions + 1) % _INT32
+        self._stale = True
+        if self._tree is None:
+            return
+        emptied = self._overwritten(start)
+        if self._starts is not None:
+            # What has a weight could be drawn until now.
+            self._num_starts -= int(np.count_nonzero(self._tree.weights_at(emptied)))
+            teams = (sizes.rollout_length, sizes.num_groups, sizes.rows_per_window)
+            first, acts = is_first.reshape(teams), valid.reshape(teams)
+            self._starts[start : start + sizes.rollout_length] = first.any(axis=2) & (first | ~acts).all(axis=2)
+        self._tree.write(emptied, np.float32(0.0))
+        filled = self._add_completed(self._tree, priority)
+        self._tree.add_up(np.unique(np.concatenate([emptied, filled]) // FAN_OUT))
+
+    def draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """N windows, those of `selector.draw`. The key, [W] uint32, is consumed.
+
+        Returns:
+            [N] int64, where they begin: `step * B + row` of the first row, with steps counted from the one that is overwritten
+            next; and [N] float32 probabilities, of drawing this window in one draw.
+        """
+        if self._stale:
+            self._refresh()
+        count = self._sizes.batch_size
+        if self._tree is None:
+            found = self._random.bounded(words, count, self._limit)
+            if not self._plain:
+                found = self._place_of(found)
+            found += self._oldest
+            return found, self._probability.copy()
+        levels = self._tree.num_levels
+        uniform = self._random.uniforms(words, levels * count).reshape(levels, count)
+        found, probability = self._tree.draw(uniform)
+        if not self._plain:
+            found = self._place_of(found)
+        return (found - self._oldest) % self._num_places, probability
+
+    def drawn(self, since: np.ndarray, probability: np.ndarray) -> Drawn:
+        """What `selector.draw` says of these windows, as `draw` has just found them; whole numbers are int64."""
+        rows = self._sizes.num_rows
+        step = since // rows
+        age, group = self._sizes.ring_steps - step, (since - step * rows) // self._sizes.rows_per_window
+        begin = (step + self.next_step) % self._sizes.ring_steps
+        insertions = np.uint32(self._num_insertions).view(np.int32)
+        return Drawn(begin, group, age, insertions, probability, np.int32(self.num_windows))  # pyright: ignore[reportArgumentType]
+
+    def update_priorities(self, drawn: Drawn, priority: np.ndarray) -> None:
+        """The priorities [N] that a gradient step found; see `selector.update_priorities`."""
+        sizes, tree = self._sizes, self._tree
+        if not sizes.priority_exponent or tree is None:
+            return
+        passed = (self._num_insertions - int(drawn.num_insertions)) % _INT32
+        age = np.asarray(drawn.age) + min(passed, sizes.ring_steps // sizes.rollout_length) * sizes.rollout_length
+        fresh = age <= sizes.max_age
+        leaf = np.asarray(drawn.begin) // sizes.period * sizes.num_groups + np.asarray(drawn.group)
+        priority = self._usable(priority)
+        if not fresh.all():
+            self.num_stale += len(fresh) - int(np.count_nonzero(fresh))
+            leaf, priority = leaf[fresh], priority[fresh]
+            if not len(leaf):
+                return
+        tree.write(leaf, self._weight(priority))
+        tree.add_up(leaf // FAN_OUT)
+        self._highest = max(self._highest, priority.max())
+
+    def arrays(self) -> Selection:
+        """All of it, as `selector.Selection` in numpy arrays; those of starts and the tree are its own memory."""
+        insertions = np.uint32(self._num_insertions).view(np.int32)
+        position = (_int32(self.next_step), _int32(self.num_steps), np.asarray(insertions))
+        return Selection(
+            position=RingPosition(*position),  # pyright: ignore[reportArgumentType]
+            starts=() if self._starts is None else self._starts,
+            tree=() if self._tree is None else self._tree.nodes,
+            num_starts=_int32(self._num_starts),  # pyright: ignore[reportArgumentType]
+            highest=np.asarray(self._highest),  # pyright: ignore[reportArgumentType]
+            num_stale=_int32(self.num_stale),  # pyright: ignore[reportArgumentType]
+        )
+
+    def restore(self, selection: Selection) -> None:
+        """Goes on from what `arrays` gave, here or on a device; copies it."""
+        position = selection.position
+        self.next_step, self.num_steps = int(position.next_step), int(position.num_steps)
+        self._num_insertions = int(position.num_insertions) % _INT32
+        self._num_starts, self.num_stale = int(selection.num_starts), int(selection.num_stale)
+        self._highest = np.float32(selection.highest)
+        if self._starts is not None:
+            np.copyto(self._starts, selection.starts)
+        if self._tree is not None:
+            np.copyto(self._tree.nodes, selection.tree)
+        self._stale = True
+
+    def _refresh(self) -> None:
+        """What draws need of the position: how many windows there are, and where the oldest begins."""
+        sizes = self._sizes
+        youngest = sizes.window_steps + (self.next_step - sizes.window_steps) % sizes.period
+        begins = max((min(self.num_steps, sizes.max_age) - youngest) // sizes.period + 1, 0)
+        windows = self._num_starts if self._starts is not None else begins * sizes.num_groups
+        self._stale, self._num_windows = False, windows
+        # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
+        if self._tree is not None:
+            self._oldest = np.array(self.next_step * sizes.num_rows)
+        elif windows:
+            oldest = youngest + (begins - 1) * sizes.period
+            self._oldest, self._limit = (
+                np.array((sizes.ring_steps - oldest) * sizes.num_rows),
+                np.array(windows, np.uint64),
+            )
+            self._probability.fill(np.float32(1.0) / np.float32(windows))
+
+    def _place_of(self, leaf: np.ndarray) -> np.ndarray:
+        """`step * B + row` of the beginnings of windows, by the numbers of windows in the order of the ring."""
+        sizes = self._sizes
+        begin = leaf // sizes.num_groups
+        return begin * (sizes.period * sizes.num_rows) + (leaf - begin * sizes.num_groups) * sizes.rows_per_window
+
+    def _leaves(self, begins: np.ndarray) -> np.ndarray:
+        """[n * G] leaves of beginnings [n], numbered from any turn of the ring."""
+        sizes = self._sizes
+        return ((begins % sizes.num_begins)[:, None] * sizes.num_groups + np.arange(sizes.num_groups)).ravel()
+
+    def _overwritten(self, start: int) -> np.ndarray:
+        """Leaves of windows that begin in the steps from `start` on which are overwritten next, or whose history is."""
+        sizes = self._sizes
+        first = -(-start // sizes.period)
+        last = -(-(start + sizes.rollout_length + sizes.history) // sizes.period)
+        return self._leaves(np.arange(first, last))
+
+    def _add_completed(self, tree: HostTree, priority: np.ndarray | None) -> np.ndarray:
+        """Windows into the leaves that the newest T steps complete: those leaves, without sums."""
+        sizes = self._sizes
+        oldest = sizes.window_steps + sizes.rollout_length - 1
+        first = self.next_step - min(oldest, self.num_steps)  # of the steps that are there
+        number = -(-first // sizes.period)
+        last = -(-(self.next_step - oldest + sizes.rollout_length) // sizes.period)
+        begins = np.arange(number, last)
+        leaf = self._leaves(begins)
+        keep = None
+        if self._starts is not None:
+            keep = self._starts[begins * sizes.period % sizes.ring_steps].ravel()
+            leaf = leaf[keep]
+            self._num_starts += len(leaf)
+        tree.write(leaf, self._first_weights(begins * sizes.period - (self.next_step - oldest), keep, priority))
+        return leaf
+
+    def _first_weights(
+        self, offset: np.ndarray, keep: np.ndarray | None, priority: np.ndarray | None
+    ) -> np.ndarray | np.float32:
+        """Weights of new windows, whose priorities [T, B] lie at these times [n]."""
+        sizes = self._sizes
+        if not sizes.priority_exponent:
+            return np.float32(1.0)
+        if priority is None:
+            return self._weight(np.full(1, self._highest))[0]
+        teams = np.asarray(priority).reshape(sizes.rollout_length, sizes.num_groups, sizes.rows_per_window)
+        found = self._usable(teams.max(axis=2)[offset].ravel())
+        found = found if keep is None else found[keep]
+        if len(found):
+            self._highest = max(self._highest, found.max())
+        return self._weight(found)
+
+    def _usable(self, priority: np.ndarray) -> np.ndarray:
+        """Priorities [n] that are finite and not negative, float32; the highest so far in place of what is not finite."""
+        priority = np.asarray(priority, np.float32)
+        finite = np.isfinite(priority)
+        if not finite.all():
+            priority = np.where(finite, priority, self._highest)
+        return np.maximum(priority, np.float32(0.0))
+
+    def _weight(self, priority: np.ndarray) -> np.ndarray:
+        """Schaul et al. 2016, eq. 1: p^alpha."""
+        return power_on_host(priority + np.float32(self._sizes.priority_offset), self._sizes.priority_exponent)
+
+
+def _int32(number: int) -> np.ndarray:
+    return np.asarray(number, np.int32)

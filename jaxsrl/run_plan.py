@@ -1,0 +1,92 @@
+"""run(plan, agent, make_env): interprets a plan. Nothing in here knows an algorithm, nothing in an algorithm knows of this."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from agents.api import Agent, AnyAgent
+from agents.transforms.frame_stacking import with_stacked_frames
+from envpool_bridge.envs.function_source import AnyEnv, as_source
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
+from jaxsrl.cluster.learners.run import WholeRun, run_together, several
+from jaxsrl.cluster.placement import place_of
+from jaxsrl.cluster.training import ClusterTraining
+from jaxsrl.config.run_config import RunConfig, to_json
+from jaxsrl.learner.learning_agent import kept_bytes, learning_agent
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.machine.cpu_latency import awake_cores
+from jaxsrl.machine.program_cache import keep_programs
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.passes.replay import replays_on_host
+from jaxsrl.plan.plan import Plan
+from jaxsrl.run_directory import RunDirectory
+from jaxsrl.training.base import RunReport, TrainingSetup
+from jaxsrl.training.build import devices_of
+from jaxsrl.training.device_training import DeviceTraining
+from jaxsrl.training.host_training import HostTraining
+from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device
+
+
+def run_name(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> str:
+    """Name of the run's directory."""
+    return config.name or f"{agent.name}_{spec.env_id.replace('/', '-')}_seed{config.seed}"
+
+
+def run(
+    plan: Plan,
+    agent: AnyAgent,
+    make_env: AnyEnv,
+    config: RunConfig,
+    *,
+    experiment: Any = None,
+    spec: EnvSpec | None = None,
+    quiet: bool = False,
+) -> RunReport:
+    """Trains `agent` as `plan` places it; resumes if the run directory holds a checkpoint.
+
+    Args:
+        plan: from a distribution policy.
+        agent: from `make_<algorithm>`.
+        make_env: a source of rows, or a function that makes one environment.
+        config: sizes, budget and directory; the plan was made from it.
+        experiment: the dataclass tree that holds everything which changes the run; saved as config.json.
+        spec: of the environment, if already known.
+        quiet: no output on the terminal.
+
+    Raises:
+        UserError: something cannot run as asked; raised before any process starts.
+        LostLearnerError: of several learner processes, another one failed or was lost.
+        BridgeError: an environment failed.
+    """
+    if plan.num_rows != config.num_envs or plan.shape.rollout_length != config.rollout_length:
+        raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
+    source = as_source(make_env)
+    spec = spec or source.spec()
+    plan = plan_for_agent(plan, agent, config.replay_place)
+    saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
+    identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
+    path = Path(config.directory) / run_name(config, agent, spec)
+    with contextlib.ExitStack() as held:
+        if config.keep_cores_awake:
+            held.enter_context(awake_cores())
+        if (processes := several(config)) is not None:
+            return run_together(processes, WholeRun(plan, agent, source, spec, config, path, identity, quiet))
+        keep_programs(Path(config.directory), jax.default_backend())
+        place = held.enter_context(place_of(config, plan, Resources.detect(), kept_bytes(config, agent, spec)))
+        plan = place.plan
+        check_run(plan, agent, source, spec, place.resources)
+        directory = held.enter_context(RunDirectory(path))
+        directory.validate(identity)
+        trained = with_stacked_frames(agent, spec)
+        if isinstance(trained, Agent) or not replays_on_host(plan):
+            mesh = LearnerMesh(devices_of(plan.learner)) if plan.replay is not None else None
+            trained = learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length, mesh)
+        setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, quiet)
+        if runs_on_device(plan):
+            return DeviceTraining(setup, jax_env_of_source(source)).train()
+        training = HostTraining(setup) if place.open_engine is None else ClusterTraining(setup, place.open_engine)
+        return training.train()

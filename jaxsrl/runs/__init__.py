@@ -1,0 +1,1 @@
+"""Reading what runs left: records, state, summary, inspection."""

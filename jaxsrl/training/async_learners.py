@@ -1,0 +1,184 @@
+"""Replicas that learn at their own pace, each in a thread with its own pool, and the parameter server they push to."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import Array, GradientSteps, LearnerState, Metrics, Params
+from envpool_bridge.shm.slots import SlotViews, copy_slot, join_slots
+from jaxsrl.collect.episode_log import EpisodeLog
+from jaxsrl.collect.pool_source import PoolSource
+from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
+from jaxsrl.learner.loop import LearnerStats
+from jaxsrl.learner.mesh import Device, LearnerMesh
+from jaxsrl.learner.parameter_server.async_replica import AsynchronousReplica
+from jaxsrl.learner.parameter_server.async_server import ParameterServer
+from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.training.run_state import Progress
+
+_WAIT_SECONDS = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaSetup:
+    """Where gradients are computed and applied.
+
+    Attributes:
+        steps: the update, cut at its gradients.
+        meshes: one a replica.
+        device: of the server.
+        max_staleness: gradient steps that a gradient may be behind.
+        update_key: the run's key of updates.
+        timeout_seconds: longest wait of a replica for another one's call of the server.
+    """
+
+    steps: GradientSteps
+    meshes: Sequence[LearnerMesh]
+    device: Device
+    max_staleness: int
+    update_key: Array
+    timeout_seconds: float = 1800.0
+
+
+class AsynchronousLearners:
+    """Stands in for `Learner`: an update is done when every replica has completed a trajectory.
+
+    Attributes:
+        num_updates: that `step` has told of.
+        metrics: of the newest trajectory of any replica, on the server's device.
+        stats: totals; `busy_seconds` are means over replicas.
+        behind: parameters one update before the newest.
+        is_stuck: whether too many updates in a row were left out because they were not finite.
+    """
+
+    def __init__(
+        self,
+        setup: ReplicaSetup,
+        source: PoolSource,
+        progress: Progress,
+        lifecycle: Lifecycle,
+        watch: FiniteWatch | None = None,
+    ) -> None:
+        """Publishes the parameters; the replicas start with the first `step`."""
+        self._source, self._lifecycle, self._watch = source, lifecycle, watch
+        self.is_stuck = False
+        self.num_updates = int(progress.state.num_updates)
+        self.metrics: Metrics = {}
+        self.stats = LearnerStats()
+        self.published, self.behind = progress.state.params, progress.behind
+        source.publish(self.num_updates, jax.device_put(progress.state.params, setup.device))
+        count = len(setup.meshes)
+        self._server = ParameterServer(
+            setup.steps,
+            progress.state,
+            setup.device,
+            count,
+            setup.max_staleness,
+            self._publish,
+            setup.timeout_seconds,
+        )
+        self._meshes = setup.meshes
+        self._replicas = [
+            AsynchronousReplica(setup.steps, mesh, self._server, index, setup.update_key)
+            for index, mesh in enumerate(setup.meshes)
+        ]
+        self._first = self.num_updates
+        self._lock = threading.Lock()
+        self._seen: dict[int, dict[int, SlotViews]] = {}  # by sequence and replica, until every replica is through
+        self._started = False
+
+    @property
+    def state(self) -> LearnerState:
+        """The server's state, with the updates that `step` has told of."""
+        return dataclasses.replace(self._server.state(), num_updates=np.int32(self.num_updates))
+
+    def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
+        """Takes in the next update, if it is done within a short wait; starts the replicas if need be."""
+        if not self._started:
+            self._started = True
+            for index in range(len(self._replicas)):
+                self._lifecycle.start_thread(f"replica {index}", lambda index=index: self._learn(index))
+        if self._server.wait_update(self.num_updates, _WAIT_SECONDS) <= self.num_updates:
+            return False
+        with self._lock:
+            slots = self._seen.pop(self.num_updates)
+        slot = join_slots([slots[index] for index in range(len(self._replicas))])
+        episodes.observe(slot)
+        log.observe(slot)
+        self.num_updates += 1
+        self.stats.updates += 1
+        counters = {name: jnp.float32(value) for name, value in self._server.counters.values().items()}
+        with self._lock:
+            self.metrics = {**self.metrics, **counters}
+        if self._watch is not None:
+            self.is_stuck = self._watch.observe(self.metrics, (), wait=True)
+            self.stats.skipped = self._watch.skipped
+        return True
+
+    def totals(self) -> dict[str, float]:
+        """Seconds since the start, by metric name: mean over replicas that they waited, and that the server was held."""
+        waited = self._source.totals()["learner/wait_seconds"] / len(self._replicas)
+        pushed = float(self._server.counters.applied + self._server.counters.dropped)
+        return {
+            "learner/wait_seconds": waited,
+            "server/busy_seconds": self._server.busy_seconds,
+            "server/gradients": pushed,
+        }
+
+    def waits(self) -> list[str]:
+        """Describes how far each replica is, one sentence each; from any thread, without a wait."""
+        completed = map(self._server.trajectories_completed, range(len(self._replicas)))
+        return [
+            f"replica {index} has not completed its trajectory of update {count + 1}"
+            for index, count in enumerate(completed)
+            if count <= self.num_updates
+        ]
+
+    def continue_from(self, learnt: LearnerState) -> None:
+        """Refuses: replicas push at their own pace, and what they are computing cannot be called back.
+
+        Raises:
+            NotFiniteError: always.
+        """
+        del learnt
+        raise NotFiniteError(
+            "asynchronous replicas cannot be rolled back: use --run.gradients synchronous, or resume the run"
+        )
+
+    def _publish(self, num_updates: int, params: Params) -> None:
+        self.behind, self.published = self.published, params
+        self._source.publish(num_updates, params)
+
+    def _learn(self, index: int) -> None:
+        """Body of a replica's thread."""
+        source, mesh, replica = self._source, self._meshes[index], self._replicas[index]
+        should_stop = self._lifecycle.should_stop
+        while not should_stop():
+            sequence = source.acquire_replica(index, _WAIT_SECONDS)
+            if sequence is None:
+                continue
+            start = time.perf_counter()
+            slot = source.replica_slot(index, sequence)
+            with self._lock:
+                self._seen.setdefault(sequence, {})[index] = copy_slot(slot)
+            metrics = replica.update(mesh.place_batch([slot]), should_stop)
+            if metrics is None:
+                return
+            # Before the slot is given back: afterwards its versions may be those of a later sequence.
+            self._measure(slot, sequence, metrics, time.perf_counter() - start)
+            source.release_replica(index, sequence)
+
+    def _measure(self, slot: SlotViews, sequence: int, metrics: Metrics, seconds: float) -> None:
+        count = len(self._replicas)
+        lag = sequence - slot.policy_version
+        with self._lock:
+            self.metrics = {**self.metrics, **metrics}
+            self.stats.busy_seconds += seconds / count
+            self.stats.lag_sum += float(np.mean(lag)) / count
+            self.stats.lag_max = max(self.stats.lag_max, int(lag.max()))

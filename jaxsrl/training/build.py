@@ -1,0 +1,140 @@
+"""From a plan to what runs: which devices a fragment has, what collects trajectories, what makes an update."""
+
+import jax
+
+from agents.api import Agent, Array, ReplayAgent
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.collect.actor_source import ActorSource
+from jaxsrl.collect.pool_source import PoolSource
+from jaxsrl.collect.serial_source import SerialSource
+from jaxsrl.collect.slot_layout import trajectory_shapes
+from jaxsrl.collect.source import SourceConfig, TrajectorySource
+from jaxsrl.learner.finite_watch import FiniteWatch
+from jaxsrl.learner.groups.mesh import GroupMeshes, stacked_groups
+from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
+from jaxsrl.learner.loop import HostLearner, Learner
+from jaxsrl.learner.mesh import Device, LearnerMesh, run_devices
+from jaxsrl.learner.parameter_server.synchronous import SynchronousUpdate
+from jaxsrl.learner.recent_trajectories import RecentTrajectories
+from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.plan.fragment import Carries, Devices, Fragment, InProcess, Processes, WhenFull
+from jaxsrl.plan.passes.policy_groups import learns_by_group
+from jaxsrl.replay.experience import LocalExperience, buffer_shapes
+from jaxsrl.replay.queue.trajectory_queue import QueueConfig
+from jaxsrl.training.async_learners import AsynchronousLearners, ReplicaSetup
+from jaxsrl.training.base import TrainingSetup
+from jaxsrl.training.preflight import gradient_steps_of
+from jaxsrl.training.run_state import Progress, holds_replay, restore_buffer
+
+
+def devices_of(fragment: Fragment) -> list[Device]:
+    """The fragment's devices, in order; the first one of the default platform where it has no device of its own."""
+    placement = fragment.placement
+    if not isinstance(placement, Devices):
+        return jax.local_devices()[:1]
+    devices = run_devices(placement.platform)
+    return [devices[index] for index in placement.indices]
+
+
+def device_of_each_replica(fragment: Fragment) -> list[Device]:
+    """The first device of every replica."""
+    placement = fragment.placement
+    if not isinstance(placement, Devices):
+        return devices_of(fragment) * fragment.replicas
+    devices = run_devices(placement.platform)
+    firsts = [placement.of_replica(replica, fragment.replicas)[0] for replica in range(fragment.replicas)]
+    return [devices[index] for index in firsts]
+
+
+def make_source(config: SourceConfig, lifecycle: Lifecycle) -> TrajectorySource:
+    """What collects the trajectories of a plan whose environments run on the host."""
+    plan = config.plan
+    if isinstance(plan.environments.placement, InProcess):
+        return SerialSource(config, devices_of(plan.inference)[0])
+    if isinstance(plan.inference.placement, Processes):
+        return ActorSource(config, lifecycle)
+    return PoolSource(config, device_of_each_replica(plan.inference), lifecycle)
+
+
+def make_learner(
+    setup: TrainingSetup,
+    source: TrajectorySource,
+    progress: Progress,
+    update_key: Array,
+    lifecycle: Lifecycle,
+    replay: HostReplay | None = None,
+    watch: FiniteWatch | None = None,
+) -> HostLearner:
+    """What learns from the source: one program over a mesh, one for each policy, gradients and a parameter server, or host replay.
+
+    Args:
+        setup: checked.
+        source: of trajectories.
+        progress: to continue from.
+        update_key: the number of updates is folded into it for each update.
+        lifecycle: of threads.
+        replay: where the plan keeps experience on the host.
+        watch: of updates that were left out because they were not finite.
+
+    Raises:
+        UserError: the plan has a parameter server, but the agent's update cannot be cut into gradient steps.
+    """
+    agent, spec, plan = setup.agent, setup.spec, setup.plan
+    server, gradients = plan.parameter_server, plan.channel(Carries.GRADIENTS)
+    trajectories = plan.channel(Carries.TRAJECTORIES)
+    drops = trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST
+    if replay is not None:
+        return Learner(replay.mesh, source, progress.state, replay, progress.behind, drops, watch)
+    if not isinstance(agent, Agent):
+        raise TypeError(f"agent {agent.name} has no replay around it")
+    if learns_by_group(plan):
+        meshes = GroupMeshes(
+            stacked_groups(agent, spec), {learner.group: devices_of(learner) for learner in plan.learners}
+        )
+        return Learner(
+            meshes, source, progress.state, meshes.jit_update(agent, update_key), progress.behind, drops, watch
+        )
+    devices = devices_of(plan.learner)
+    if server is None or gradients is None:
+        mesh = LearnerMesh(devices)
+        update = mesh.jit_update(agent, update_key)
+        recent = None
+        if trajectories is not None and trajectories.kept:
+            kept = QueueConfig("freshest", trajectories.kept, trajectories.reuses)
+            recent = RecentTrajectories(source, kept, plan.max_policy_lag)
+        return Learner(mesh, source, progress.state, update, progress.behind, drops, watch, recent)
+    steps = gradient_steps_of(agent, plan)
+    device = devices_of(server)[0]
+    if gradients.synchronous:
+        mesh = LearnerMesh(devices)
+        update = SynchronousUpdate(steps, mesh, device, update_key)
+        return Learner(mesh, source, progress.state, update, progress.behind, drops, watch)
+    if not isinstance(source, PoolSource):
+        raise UserError(f"plan {plan.policy}: asynchronous replicas need environment processes of their own")
+    meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]
+    limit = setup.config.stall_timeout_seconds
+    replicas = ReplicaSetup(steps, meshes, device, gradients.max_lag, update_key, limit)
+    return AsynchronousLearners(replicas, source, progress, lifecycle, watch)
+
+
+def make_host_replay(setup: TrainingSetup, update_key: Array, saved: Arrays | None) -> HostReplay | None:
+    """The experience that a plan keeps on the host, as it was saved; None where it keeps none there.
+
+    Args:
+        setup: checked.
+        update_key: the number of updates is folded into it.
+        saved: a checkpoint; None to begin, or where it holds no experience.
+
+    Raises:
+        UserError: there is no memory for it, or what was saved is of other sizes.
+    """
+    agent, spec, plan = setup.agent, setup.spec, setup.plan
+    if not isinstance(agent, ReplayAgent):
+        return None
+    shapes = trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length)
+    experience = LocalExperience(agent.data, shapes, setup.config.stall_timeout_seconds)
+    replay = HostReplay(agent, HostReplayMesh(devices_of(plan.learner)), update_key, experience)
+    if saved is not None and holds_replay(saved):
+        replay.restore(restore_buffer(buffer_shapes(agent.data, shapes), saved))
+    return replay

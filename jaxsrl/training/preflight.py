@@ -1,0 +1,100 @@
+"""Everything that can be refused before a run starts: a plan, an agent and environments that do not fit each other."""
+
+import math
+
+import jax
+
+from agents.api import Agent, AnyAgent, GradientSteps
+from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
+from jaxsrl.envs.cpu_rows import JaxSource
+from jaxsrl.envs.protocol import JaxEnv
+from jaxsrl.learner.learning_agent import learning_agent, replay_bytes
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.fragment import Devices
+from jaxsrl.plan.passes.policy_groups import check_groups
+from jaxsrl.plan.plan import Plan
+from jaxsrl.plan.validate import nearest_multiple, validate_memory, validate_plan, validate_replay_memory
+
+
+def runs_on_device(plan: Plan) -> bool:
+    """Whether the environments themselves are on devices."""
+    return isinstance(plan.environments.placement, Devices)
+
+
+def check_run(plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec, resources: Resources) -> None:
+    """Refuses what cannot run; starts nothing.
+
+    Raises:
+        UserError: says what does not fit, and what to change.
+    """
+    validate_plan(plan, resources)
+    if runs_on_device(plan):
+        jax_env_of_source(source)
+    if plan.parameter_server is not None:
+        gradient_steps_of(agent, plan)
+    check_groups(plan, agent)
+    _check_whole_environments(plan, spec)
+    validate_memory(plan, agent_layout(spec, plan.shape, agent), resources)
+    sizes = (plan.num_rows, plan.shape.rollout_length)
+    validate_replay_memory(plan, replay_bytes(agent, spec, *sizes), resources)
+    _check_update(learning_agent(agent, spec, *sizes), spec, plan)
+
+
+def _check_whole_environments(plan: Plan, spec: EnvSpec) -> None:
+    """Refuses a plan that cuts a multi-agent environment in two.
+
+    Raises:
+        UserError: names the number of rows that would do.
+    """
+    agents, placements = spec.rows_per_env, [learner.placement for learner in plan.learners]
+    devices = math.lcm(*[len(placement.indices) if isinstance(placement, Devices) else 1 for placement in placements])
+    parts = plan.shape.num_parts * plan.environments.replicas
+    if plan.shape.rows_per_part % agents or plan.num_rows % (agents * devices):
+        whole = nearest_multiple(plan.num_rows, math.lcm(parts, devices) * agents)
+        raise UserError(
+            f"plan {plan.policy}: fragment {plan.environments.name}: {spec.env_id} has {agents} agents, each a row, but "
+            f"{plan.num_rows} rows over {parts} parts and {devices} devices cut an environment in two: "
+            f"use --run.num-envs {whole}"
+        )
+
+
+def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
+    """Traces the agent's update on trajectories of the plan's sizes, so that what does not fit is refused now.
+
+    Raises:
+        UserError: from the agent: minibatches that do not divide, say.
+    """
+    shapes = trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length)
+    key = jax.random.key(0)
+    jax.eval_shape(agent.update, jax.eval_shape(agent.init, key), shapes, key)
+
+
+def jax_env_of_source(source: EnvSource) -> JaxEnv:
+    """The environment as pure functions.
+
+    Raises:
+        UserError: the source's environments are not written in JAX.
+    """
+    if not isinstance(source, JaxSource):
+        raise UserError(
+            "plan device_only: fragment environments: an environment on a device must be written in JAX, got "
+            f"{type(source).__name__}: use --env.suite jax (CartPole-v1), gymnax, brax or jumanji, or another --policy"
+        )
+    return source.make_jax_env()
+
+
+def gradient_steps_of(agent: AnyAgent, plan: Plan) -> GradientSteps:
+    """How the agent's update is cut.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not isinstance(agent, Agent) or agent.gradient_steps is None:
+        raise UserError(
+            f"plan {plan.policy}: a parameter server needs an update that is cut into gradient steps, which agent "
+            f"{agent.name} has not: use another --policy (multiple_learners shares gradients without a server)"
+        )
+    return agent.gradient_steps

@@ -1,0 +1,141 @@
+"""Turns the totals of a run's parts into a record every few seconds."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import jax
+
+from agents.api import LearnerState, Metrics
+from envpool_bridge.supervisor.supervisor import SupervisionTotals
+from jaxsrl.collect.source import supervision_metrics
+from jaxsrl.learner.loop import LearnerStats
+from jaxsrl.metrics.cluster_traffic import traffic_values
+from jaxsrl.metrics.fragment_shares import fragment_shares
+from jaxsrl.metrics.sinks import MetricsSink, Record
+from jaxsrl.plan.plan import Plan
+
+_COUNTED = supervision_metrics([SupervisionTotals()])
+"""Totals of a source that are recorded as they are."""
+
+
+class AnyLearner(Protocol):
+    """What records and reports read of a learner."""
+
+    @property
+    def state(self) -> LearnerState:
+        """Newest learner state."""
+        ...
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that made it."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """Of the newest update, on the device."""
+        ...
+
+    @property
+    def stats(self) -> LearnerStats:
+        """Totals."""
+        ...
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether too many updates in a row were left out because they were not finite."""
+        ...
+
+    def continue_from(self, learnt: LearnerState) -> None:
+        """Goes on from what an older state had learned."""
+        ...
+
+
+class Reporter:
+    """Writes records of rates and shares since the record before. One thread: the learner's."""
+
+    def __init__(
+        self,
+        sink: MetricsSink,
+        learner: AnyLearner,
+        source_totals: Callable[[], Mapping[str, float]],
+        steps_per_update: int,
+        action_repeat: int,
+        plan: Plan,
+    ) -> None:
+        """Starts the clock.
+
+        Args:
+            sink: takes the records.
+            learner: whose state and totals to read.
+            source_totals: of everything else: seconds and counts since the start, by name, as TrajectorySource gives them.
+            steps_per_update: env steps that an update learns from.
+            action_repeat: frames an env step.
+            plan: whose fragments the shares are of.
+        """
+        self._plan = plan
+        self._sink, self._learner, self._source_totals = sink, learner, source_totals
+        self._steps_per_update, self._repeat = steps_per_update, action_repeat
+        self._started = self._since = time.perf_counter()
+        self._before: dict[str, float] = self._totals()
+        self._measured_from = (self._since, self._before)  # the newest record's beginning
+        self.checkpoint_update = 0
+
+    @property
+    def num_updates(self) -> int:
+        """Updates of the learner so far."""
+        return self._learner.num_updates
+
+    def due(self, every_seconds: float) -> bool:
+        """Whether the newest record is older than this."""
+        return time.perf_counter() - self._since >= every_seconds
+
+    def write(self, episodes: Mapping[str, float]) -> None:
+        """Writes a record now, with these episode means; fetches the newest update's metrics from the device."""
+        now, totals = time.perf_counter(), self._totals()
+        if totals["learner/updates"] > self._before["learner/updates"]:
+            self._measured_from = (self._since, self._before)
+        # Without an update since then, as at a run's end, what the record before told still holds: it is measured with it.
+        since, before = self._measured_from
+        seconds = max(now - since, 1e-9)
+        gained = {name: totals[name] - before.get(name, 0.0) for name in totals}
+        updates = gained["learner/updates"]
+        values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
+        values |= episodes
+        values |= fragment_shares(self._plan, gained, seconds)
+        values |= call_rates(gained) | traffic_values(totals, gained, seconds)
+        values |= {name: total for name, total in totals.items() if name in _COUNTED}
+        values["speed/env_steps_per_second"] = updates * self._steps_per_update / seconds
+        values["policy/lag_mean"] = gained["learner/lag_sum"] / updates if updates else 0.0
+        values["policy/lag_max"] = float(self._learner.stats.lag_max)
+        values["trajectories/dropped"] = float(self._learner.stats.dropped)
+        values["trajectories/reused"] = float(self._learner.stats.reused)
+        values["updates/skipped"] = float(self._learner.stats.skipped)
+        values["checkpoint/unsaved"] = float(self._learner.stats.unsaved)
+        values["checkpoint/update"] = float(self.checkpoint_update)
+        env_steps = self._learner.num_updates * self._steps_per_update
+        self._sink.write(
+            Record(self._learner.num_updates, env_steps, env_steps * self._repeat, now - self._started, values)
+        )
+        self._since, self._before = now, totals
+
+    def _totals(self) -> dict[str, float]:
+        stats = self._learner.stats
+        own = {
+            "learner/busy_seconds": stats.busy_seconds,
+            "learner/lag_sum": stats.lag_sum,
+            "learner/updates": float(stats.updates),
+        }
+        return {**self._source_totals(), **own}
+
+
+def call_rates(gained: Mapping[str, float]) -> dict[str, float]:
+    """The inference server's batch size (rows) and latency (milliseconds), from totals; empty where it was not called."""
+    calls = gained.get("inference/calls", 0.0)
+    if not calls:
+        return {}
+    values = {"inference/batch_rows": gained["inference/rows"] / calls}
+    if "inference/busy_seconds" in gained:
+        values["inference/latency_ms"] = gained["inference/busy_seconds"] / calls * 1e3
+    return values

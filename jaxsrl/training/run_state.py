@@ -1,0 +1,206 @@
+"""All that a checkpoint holds, to and from arrays."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import AnyAgent, LearnerState, Params, ReplayAgent, Trajectory
+from envpool_bridge.envs.protocol import EpisodeReset
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.checkpoints.partial_restore import what_fits
+from jaxsrl.checkpoints.schema import Form, require_fit
+from jaxsrl.checkpoints.store import Arrays, flatten, forms_of, unflatten
+from jaxsrl.collect.episode_log import EpisodeLog
+from jaxsrl.collect.slot_layout import agent_state_spec
+from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.replay.experience import buffer_shapes
+from jaxsrl.replay.state import Replayed
+
+LEARNER, REPLAY, _BEHIND, EPISODES, LOG = "learner", "replay", "behind", "episodes/", "environments/"
+_DEVICE_ROWS = "rows"  # of `jaxsrl.device_loop.checkpoint_rows`
+_STEPS = "steps"
+
+
+@dataclasses.dataclass
+class Progress:
+    """A run between two updates.
+
+    Attributes:
+        state: learner state after `state.num_updates` updates.
+        behind: parameters one version older, with which a run at lag 1 collects its next trajectory; None if not kept.
+        episodes: running returns.
+        log: episodes in progress, and the steps that have been collected.
+        reset: how environments return to their saved state.
+    """
+
+    state: LearnerState
+    behind: Params | None
+    episodes: EpisodeTracker
+    log: EpisodeLog
+    reset: EpisodeReset
+
+
+def begin(agent: AnyAgent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Progress:
+    """The beginning of a run; `key` is consumed."""
+    reset = EpisodeReset((0,) * num_rows, (None,) * num_rows)
+    log = EpisodeLog(num_rows, 0, spec, agent_state=agent_state_spec(agent))
+    return Progress(jax.jit(agent.init)(key), None, EpisodeTracker(num_rows, spec.info_fields), log, reset)
+
+
+def to_arrays(
+    state: LearnerState,
+    behind: Params | None,
+    episodes: EpisodeTracker,
+    log: EpisodeLog,
+    with_replay: bool = True,
+) -> Arrays:
+    """Everything by name; fetches from the device. `with_replay` is whether experience that the state holds is kept."""
+    behind = jax.device_get(behind)
+    arrays = state_to_arrays(state, with_replay)
+    if behind is not None:
+        arrays |= flatten(behind, _BEHIND)
+    arrays |= {EPISODES + name: value for name, value in episodes.to_arrays().items()}
+    arrays |= {LOG + name: value for name, value in log.to_arrays().items()}
+    return arrays | {_STEPS: np.array(log.end_step)}
+
+
+def from_arrays(
+    agent: AnyAgent, key: jax.Array, arrays: Arrays, num_rows: int, rollout_length: int, spec: EnvSpec
+) -> Progress:
+    """Returns the run as it was when `arrays` were made; `key` only gives the shapes.
+
+    Environments restart where `arrays` holds none (`without_rows`).
+
+    Raises:
+        UserError: the arrays are of another network or algorithm.
+    """
+    state = restore_state(agent, key, arrays)
+    has_behind = any(name.startswith(_BEHIND) for name in arrays)
+    behind = unflatten(state.params, arrays, _BEHIND) if has_behind else None
+    episodes = EpisodeTracker(num_rows, spec.info_fields)
+    # With dropped trajectories, more steps were collected than learned from.
+    first_step = int(arrays.get(_STEPS, int(state.num_updates) * rollout_length))
+    log = EpisodeLog(num_rows, first_step, spec, agent_state=agent_state_spec(agent))
+    if not any(name.startswith(LOG) for name in arrays):
+        # An episode takes at least one step, so no earlier one has this number, from which its seed follows.
+        log.episodes[:] = first_step
+        return Progress(state, behind, episodes, log, EpisodeReset((first_step,) * num_rows, (None,) * num_rows))
+    episodes.restore(named(arrays, EPISODES))
+    reset = log.restore(named(arrays, LOG))
+    return Progress(state, behind, episodes, log, reset)
+
+
+def state_to_arrays(state: LearnerState, with_replay: bool = True) -> Arrays:
+    """The learner state by name; experience, if it holds any and `with_replay`, under a name of its own."""
+    if not isinstance(state.extra, Replayed):
+        return flatten(jax.device_get(state), LEARNER)
+    learner = dataclasses.replace(state, extra=state.extra.extra)
+    kept = buffer_to_arrays(state.extra.buffer) if with_replay else {}
+    return flatten(jax.device_get(learner), LEARNER) | kept
+
+
+def rows_fit(arrays: Arrays, agent: AnyAgent, num_rows: int, spec: EnvSpec) -> bool:
+    """Returns whether a checkpoint holds the episodes in progress of `num_rows` rows of such environments."""
+    log = EpisodeLog(num_rows, 0, spec, agent_state=agent_state_spec(agent))
+    tracker = EpisodeTracker(num_rows, spec.info_fields)
+    return tracker.fits(named(arrays, EPISODES)) and log.fits(named(arrays, LOG))
+
+
+def without_rows(arrays: Arrays) -> Arrays:
+    """Returns a checkpoint's arrays but for those of episodes in progress, of any kind of plan."""
+    return {name: x for name, x in arrays.items() if not name.startswith((EPISODES, LOG, _DEVICE_ROWS))}
+
+
+def learner_that_fits(arrays: Arrays, fresh: LearnerState) -> tuple[Arrays, list[str]]:
+    """Returns the arrays that can be restored into a state of the shapes of `fresh`, and descriptions of the others.
+
+    Where all of the learner's arrays fit, they are all of the checkpoint's; otherwise the learner's, those that do not fit from
+    `fresh`, and the steps collected.
+    """
+    fitting, left_out = what_fits(arrays, state_to_arrays(fresh, with_replay=False), LEARNER)
+    if not left_out:
+        return arrays, []
+    return fitting | {name: x for name, x in arrays.items() if name == _STEPS}, left_out
+
+
+def without_replay(arrays: Arrays) -> Arrays:
+    """Returns a checkpoint's arrays but for experience."""
+    return {name: x for name, x in arrays.items() if not name.startswith(REPLAY)}
+
+
+def holds_replay(arrays: Arrays) -> bool:
+    """Returns whether a checkpoint holds experience."""
+    return any(name.startswith(REPLAY) for name in arrays)
+
+
+def validate_learner(agent: AnyAgent, key: jax.Array, found: Mapping[str, Form]) -> None:
+    """Compares shapes and dtypes with those that `restore_state` needs, before the arrays of a checkpoint are read.
+
+    Raises:
+        UserError: the arrays are of another network or algorithm.
+    """
+    template = jax.eval_shape(agent.init, key)
+    if isinstance(template.extra, Replayed):
+        template = dataclasses.replace(template, extra=template.extra.extra)
+    require_fit(forms_of(template, LEARNER), found, LEARNER)
+
+
+def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[str, Form]:
+    """Returns shape and dtype of all arrays of experience by name; empty for an agent without replay.
+
+    Args:
+        agent: whose experience is on the host, or in its state.
+        key: any.
+        shapes: of a slot.
+    """
+    if isinstance(agent, ReplayAgent):
+        return forms_of(buffer_shapes(agent.data, shapes), REPLAY)
+    extra: Any = jax.eval_shape(agent.init, key).extra
+    return forms_of(extra.buffer, REPLAY) if isinstance(extra, Replayed) else {}
+
+
+def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerState:
+    """The learner state alone, which is all that evaluation needs.
+
+    An agent with replay around it gets its experience back if the arrays have it, and begins with none if not.
+
+    Raises:
+        UserError: the arrays are of another network or algorithm.
+    """
+    template = jax.eval_shape(agent.init, key)
+    if not isinstance(template.extra, Replayed):
+        return unflatten(_zeros(template), arrays, LEARNER)
+    learner = _zeros(dataclasses.replace(template, extra=template.extra.extra))
+    state: LearnerState = unflatten(learner, arrays, LEARNER)
+    kept = restore_buffer(template.extra.buffer, arrays) if holds_replay(arrays) else None
+    return dataclasses.replace(state, extra=Replayed(state.extra, kept or jax.jit(agent.init)(key).extra.buffer))
+
+
+def restore_buffer(template: Any, arrays: Arrays) -> Any:
+    """The experience that a checkpoint holds, in numpy arrays.
+
+    Args:
+        template: a buffer of the same shapes; its values do not matter.
+        arrays: the checkpoint.
+
+    Raises:
+        UserError: it is of other sizes.
+    """
+    return unflatten(_zeros(template), arrays, REPLAY)
+
+
+def buffer_to_arrays(buffer: Any) -> Arrays:
+    """Experience by name, as `restore_buffer` finds it."""
+    return flatten(jax.device_get(buffer), REPLAY)
+
+
+def _zeros(shapes: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def named(arrays: Arrays, prefix: str) -> Arrays:
+    """The arrays whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

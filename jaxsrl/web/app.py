@@ -1,0 +1,113 @@
+"""The page's addresses: its own files, and what the runs' files say as JSON. Only GET; only files that were found or are listed."""
+
+import importlib.resources
+from collections.abc import Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+from jaxsrl.web.checkpoints import Checkpoints
+from jaxsrl.web.local_only import OnlyLocal
+from jaxsrl.web.run_files import RunFiles
+from jaxsrl.web.runs import Runs
+
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_MAX_COMPARED = 16
+_BYTES_AN_ANSWER = 16 << 20  # of records that are read for one answer: about two seconds
+
+
+def make_app(runs: Runs, token: str) -> OnlyLocal:
+    """The page of `runs`, under `/TOKEN/`.
+
+    Handlers read files, so that they are plain functions: starlette calls them in threads.
+    """
+    page = _Page(runs)
+    routes = [
+        Route("/", page.index),
+        Route("/static/{name}", page.static),
+        Route("/api/runs", page.list_runs),
+        Route("/api/records", page.records),
+        Route("/api/details", page.of_run(lambda run, _: JSONResponse(run.details()))),
+        Route("/api/checkpoints", page.of_run(page.checkpoints)),
+        Route("/api/plan.svg", page.of_run(_plan)),
+        Route("/video", page.of_run(_video)),
+    ]
+    return OnlyLocal(Starlette(routes=[Mount("/{token}", routes=routes)]), token)
+
+
+class _Page:
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._checkpoints = Checkpoints()
+        directory = importlib.resources.files("jaxsrl.web") / "static"
+        self._files = {
+            file.name: (file.read_bytes(), _TYPES[suffix])
+            for file in directory.iterdir()
+            if (suffix := "." + file.name.rpartition(".")[2]) in _TYPES
+        }
+
+    def index(self, request: Request) -> Response:
+        return self._file("index.html")
+
+    def static(self, request: Request) -> Response:
+        return self._file(request.path_params["name"])
+
+    def list_runs(self, request: Request) -> Response:
+        """How every run stands; `unread` bytes of records are left for the next answers."""
+        runs, unread, budget = self._runs.all(), 0, _BYTES_AN_ANSWER
+        for run in runs.values():
+            before = run.records.num_bytes
+            unread += run.records.refresh(max(0, budget))
+            budget -= run.records.num_bytes - before
+        found = [run.summary(name) for name, run in runs.items()]
+        return JSONResponse({"root": str(self._runs.root), "runs": found, "unread": unread})
+
+    def records(self, request: Request) -> Response:
+        """New rows of several runs: `run=NAME@CURSOR`, once for each."""
+        found: dict[str, Any] = {}
+        for asked in request.query_params.getlist("run")[:_MAX_COMPARED]:
+            name, _, cursor = asked.rpartition("@")
+            run = self._runs.get(name)
+            if run is not None:
+                run.records.refresh(_BYTES_AN_ANSWER)
+                found[name] = run.records.since(cursor)
+        return JSONResponse(found)
+
+    def checkpoints(self, run: RunFiles, request: Request) -> Response:
+        return JSONResponse(self._checkpoints.of(run.path))
+
+    def of_run(self, answer: Callable[[RunFiles, Request], Response]) -> Callable[[Request], Response]:
+        """A handler that finds the run which `?run=NAME` names."""
+
+        def handler(request: Request) -> Response:
+            run = self._runs.get(request.query_params.get("run", ""))
+            return answer(run, request) if run is not None else _nothing("there is no such run here")
+
+        return handler
+
+    def _file(self, name: str) -> Response:
+        if name not in self._files:
+            return _nothing("there is no such file")
+        content, kind = self._files[name]
+        return Response(content, media_type=kind)
+
+
+def _plan(run: RunFiles, request: Request) -> Response:
+    svg = run.plan_svg()
+    if svg is None:
+        return _nothing("this run has no plan.json that this version of jaxsrl can read")
+    return Response(svg, media_type="image/svg+xml")
+
+
+def _video(run: RunFiles, request: Request) -> Response:
+    wanted = request.query_params.get("name", "")
+    if wanted not in [video["name"] for video in run.videos()]:
+        return _nothing("there is no such video in this run")
+    return FileResponse(run.path / wanted, media_type="video/mp4")
+
+
+def _nothing(why: str) -> Response:
+    return PlainTextResponse(why + "\n", 404)

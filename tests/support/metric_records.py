@@ -1,0 +1,22 @@
+"""Records and plans for tests."""
+
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.metrics.live_state import RunFacts
+from jaxsrl.metrics.sinks import Record
+from jaxsrl.plan.policies import POLICIES
+
+STEPS = 64  # env steps an update
+
+
+def record(update=1, seconds=None, **values):
+    return Record(update, update * STEPS, update * STEPS * 4, update * 0.5 if seconds is None else seconds, values)
+
+
+def make_plan(policy="single_learner_fine", **changes):
+    resources = Resources(num_cores=8, num_devices=4, platform="cpu")
+    return POLICIES[policy](RunConfig(policy=policy, num_envs=16, **changes), resources)
+
+
+def facts(updates=10, policy="single_learner_fine", **changes):
+    return RunFacts("runs/x", make_plan(policy), updates * STEPS, changes.pop("action_repeat", 1), **changes)

@@ -1,0 +1,89 @@
+"""Distributions against closed forms and numerical integration."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents import distributions
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+
+OBSERVATION = ArraySpec((2,), "float32")
+
+
+def test_categorical_probabilities_entropy_and_mode():
+    logits = jnp.log(jnp.array([[0.2, 0.5, 0.3]]))
+    distribution = distributions.categorical(3)
+    got = [float(distribution.log_prob(logits, jnp.array([action]))[0]) for action in range(3)]
+    np.testing.assert_allclose(np.exp(got), [0.2, 0.5, 0.3], rtol=1e-5)
+    expected = -(0.2 * np.log(0.2) + 0.5 * np.log(0.5) + 0.3 * np.log(0.3))
+    assert float(distribution.entropy(logits)[0]) == pytest.approx(expected, rel=1e-5)
+    assert int(distribution.mode(logits)[0]) == 1
+
+
+def test_categorical_samples_have_the_given_frequencies():
+    logits = jnp.broadcast_to(jnp.log(jnp.array([0.2, 0.5, 0.3])), (20_000, 3))
+    samples = distributions.categorical(3).sample(logits, jax.random.split(jax.random.key(0), 20_000))
+    np.testing.assert_allclose(np.bincount(samples) / 20_000, [0.2, 0.5, 0.3], atol=0.015)
+
+
+@pytest.mark.parametrize("kind", ["categorical", "normal", "tanh"])
+def test_a_rows_sample_does_not_depend_on_the_rows_beside_it(kind):
+    distribution = {
+        "categorical": distributions.categorical(4),
+        "normal": distributions.diagonal_normal(2, (2,)),
+        "tanh": distributions.tanh_normal(2, (2,), jnp.array(-1.0), jnp.array(1.0)),
+    }[kind]
+    parameters = jax.random.normal(jax.random.key(1), (8, 4))
+    keys = jax.random.split(jax.random.key(2), 8)
+    together = np.asarray(distribution.sample(parameters, keys))
+    for row in range(8):
+        alone = np.asarray(distribution.sample(parameters[row : row + 1], keys[row : row + 1]))
+        np.testing.assert_array_equal(alone[0], together[row])
+
+
+def test_normal_log_prob_and_entropy_are_the_textbooks():
+    parameters = jnp.array([[0.5, -1.0, np.log(2.0), np.log(0.5)]])
+    distribution = distributions.diagonal_normal(2, (2,))
+    x = np.array([1.5, -1.5])
+    mean, std = np.array([0.5, -1.0]), np.array([2.0, 0.5])
+    density = np.prod(np.exp(-((x - mean) ** 2) / (2 * std**2)) / (std * np.sqrt(2 * np.pi)))
+    assert float(distribution.log_prob(parameters, jnp.asarray(x)[None])[0]) == pytest.approx(np.log(density), rel=1e-5)
+    entropy = sum(0.5 * np.log(2 * np.pi * np.e * s**2) for s in std)
+    assert float(distribution.entropy(parameters)[0]) == pytest.approx(entropy, rel=1e-5)
+    np.testing.assert_allclose(distribution.mode(parameters)[0], mean)
+
+
+def test_normal_samples_have_mean_and_spread():
+    parameters = jnp.broadcast_to(jnp.array([1.0, np.log(3.0)]), (20_000, 2))
+    samples = distributions.diagonal_normal(1, (1,)).sample(parameters, jax.random.split(jax.random.key(0), 20_000))
+    assert float(samples.mean()) == pytest.approx(1.0, abs=0.08)
+    assert float(samples.std()) == pytest.approx(3.0, abs=0.08)
+
+
+def test_squashed_density_integrates_to_one_over_the_bounds():
+    distribution = distributions.tanh_normal(1, (1,), jnp.array([-2.0]), jnp.array([4.0]))
+    grid = np.linspace(-2.0, 4.0, 20_001)[1:-1].astype(np.float32)
+    parameters = jnp.broadcast_to(jnp.array([0.3, np.log(0.7)]), (len(grid), 2))
+    density = np.exp(np.asarray(distribution.log_prob(parameters, jnp.asarray(grid)[:, None]), np.float64))
+    assert density.sum() * (grid[1] - grid[0]) == pytest.approx(1.0, abs=2e-3)
+
+
+def test_squashed_samples_stay_within_the_bounds_and_have_finite_log_prob():
+    distribution = distributions.tanh_normal(1, (1,), jnp.array([-2.0]), jnp.array([4.0]))
+    parameters = jnp.broadcast_to(jnp.array([5.0, 1.0]), (1000, 2))
+    samples = distribution.sample(parameters, jax.random.split(jax.random.key(0), 1000))
+    assert float(samples.min()) >= -2.0
+    assert float(samples.max()) <= 4.0
+    assert bool(jnp.isfinite(distribution.log_prob(parameters, samples)).all())
+
+
+def test_the_action_spec_chooses_the_distribution():
+    assert distributions.distribution_for(EnvSpec("e", OBSERVATION, DiscreteSpec(5))).num_parameters == 5
+    box = EnvSpec("e", OBSERVATION, ArraySpec((2, 3), "float32"))
+    distribution = distributions.distribution_for(box)
+    assert distribution.num_parameters == 12
+    assert distribution.mode(jnp.zeros((7, 12))).shape == (7, 2, 3)
+    with pytest.raises(UserError, match="finite bounds"):
+        distributions.distribution_for(box, squash=True)

@@ -1,0 +1,59 @@
+"""Bounded actions as the points of a cube that critics and actors of continuous control see."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.ops.action_scaling import continuous_actions
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+
+OBSERVATION = ArraySpec((3,), "float32")
+
+
+def _spec(action) -> EnvSpec:
+    return EnvSpec("test", OBSERVATION, action)
+
+
+def test_bounds_are_the_corners_of_the_cube_and_its_centre_lies_between_them():
+    actions = continuous_actions(_spec(ArraySpec((2,), "float32", (-2.0, 0.0), (4.0, 0.5))))
+    corners = np.array([[-2.0, 0.0], [1.0, 0.25], [4.0, 0.5]], np.float32)
+    np.testing.assert_array_equal(actions.to_unit(jnp.array(corners)), [[-1, -1], [0, 0], [1, 1]])
+    np.testing.assert_array_equal(actions.from_unit(jnp.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]])), corners)
+
+
+def test_leaves_of_an_action_lie_in_one_vector_and_come_back_in_their_shapes():
+    spec = _spec({"b": ArraySpec((2, 2), "float32", -1.0, 1.0), "a": (ArraySpec((), "float32", 0.0, 10.0),)})
+    actions = continuous_actions(spec)
+    unit = np.linspace(-1.0, 1.0, 3 * 4 * 5, dtype=np.float32).reshape(3, 4, 5)
+    action = actions.from_unit(jnp.array(unit))
+    assert actions.size == 5
+    np.testing.assert_allclose(action["a"][0], 5.0 + 5.0 * unit[..., 0], rtol=1e-6)
+    np.testing.assert_allclose(action["b"], unit[..., 1:].reshape(3, 4, 2, 2), rtol=1e-6)
+    np.testing.assert_allclose(actions.to_unit(action), unit, atol=1e-6)
+
+
+def test_rounding_never_leaves_the_bounds():
+    rng = np.random.default_rng(0)
+    low = rng.normal(size=500).astype(np.float32)
+    high = (low + rng.random(500)).astype(np.float32)
+    actions = continuous_actions(_spec(ArraySpec((500,), "float32", tuple(low.tolist()), tuple(high.tolist()))))
+    for side in (-1.0, 1.0):
+        action = np.asarray(actions.from_unit(jnp.full((500,), side)))
+        assert (action >= low).all()
+        assert (action <= high).all()
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (ArraySpec((2,), "float32"), r"finite bounds.*got action between None and None"),
+        ({"x": ArraySpec((2,), "float32", -1.0, (1.0, np.inf))}, r"finite bounds.*action\['x'\]"),
+        (ArraySpec((2,), "float32", (0.0, 1.0), (1.0, 1.0)), r"got 1.0 and 1.0 for element 1 of action"),
+        ({"x": ArraySpec((2,), "float32", -1.0, 1.0), "y": DiscreteSpec(3)}, r"continuous actions.*action\['y'\]"),
+        (ArraySpec((2,), "int32", 0, 5), r"arrays of floats"),
+    ],
+)
+def test_what_cannot_be_scaled_is_refused_by_the_name_of_its_leaf(action, message):
+    with pytest.raises(UserError, match=message):
+        continuous_actions(_spec(action))

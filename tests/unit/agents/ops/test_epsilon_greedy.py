@@ -1,0 +1,63 @@
+"""Exploration rates against hand values, and choices against their frequencies."""
+
+import jax
+import numpy as np
+import pytest
+
+from agents.ops.epsilon_greedy import Exploration, epsilon_greedy, epsilon_schedule, greedy, ladder_exponents
+from envpool_bridge.errors import UserError
+
+choose = jax.jit(epsilon_greedy)
+
+
+def test_epsilon_falls_linearly_over_its_fraction_of_the_run_and_stays():
+    schedule = epsilon_schedule(Exploration(initial=1.0, final=0.2, fraction=0.5), total_updates=100)
+    found = [float(schedule(np.int32(n))) for n in (0, 25, 50, 51, 1000)]
+    np.testing.assert_allclose(found, [1.0, 0.6, 0.2, 0.2, 0.2], rtol=1e-6)
+
+
+def test_a_rate_that_changes_over_a_run_of_unknown_length_is_refused():
+    with pytest.raises(UserError, match=r"total_updates=0; give it, or the same initial and final"):
+        epsilon_schedule(Exploration(), 0)
+    assert float(epsilon_schedule(Exploration(initial=0.1, final=0.1), 0)(np.int32(7))) == np.float32(0.1)
+
+
+@pytest.mark.parametrize(("field", "value"), [("initial", 1.5), ("final", -0.1), ("fraction", 0.0), ("ladder", -1.0)])
+def test_what_is_no_rate_is_refused_by_name(field, value):
+    with pytest.raises(UserError, match=f"exploration.{field} must .* got {value}"):
+        Exploration(**{field: value})
+
+
+def test_the_ladder_is_that_of_ape_x():
+    # eps^(1 + 7 i / 3) of four rows, by hand for eps = 0.4
+    expected = [0.4, 0.4 ** (10 / 3), 0.4 ** (17 / 3), 0.4**8]
+    np.testing.assert_allclose(0.4 ** ladder_exponents(7.0, 4), expected, rtol=1e-6)
+    assert ladder_exponents(7.0, 1).tolist() == [1.0]
+
+
+def test_the_best_legal_action_is_taken_without_exploration():
+    preference = np.array([[1.0, 3.0, 2.0], [-5.0, -1.0, -9.0], [1.0, 2.0, 3.0]])
+    legal = np.array([[1, 0, 1], [1, 0, 1], [0, 0, 0]], np.int8)
+    keys = jax.random.split(jax.random.key(0), 3)
+    assert choose(preference, legal, np.float32(0.0), keys).tolist() == [2, 0, 0]
+    assert greedy(preference, None).tolist() == [1, 1, 2]
+
+
+def test_explored_actions_are_even_over_the_legal_ones_at_each_rows_own_rate():
+    rows = 30_000
+    preference = np.tile(np.array([0.0, 9.0, 1.0, 2.0], np.float32), (rows, 1))
+    legal = np.tile(np.array([True, False, True, True]), (rows, 1))
+    epsilon = np.where(np.arange(rows) < rows // 2, 0.6, 0.0)
+    action = np.asarray(choose(preference, legal, epsilon, jax.random.split(jax.random.key(1), rows)))
+    assert (action[rows // 2 :] == 3).all()
+    share = np.bincount(action[: rows // 2], minlength=4) / (rows // 2)
+    # a third of 0.6 each, the rest is greedy: five standard deviations are 0.017
+    np.testing.assert_allclose(share, [0.2, 0.0, 0.2, 0.6], atol=0.02)
+
+
+def test_a_rows_choice_depends_on_its_own_key_alone():
+    preference, keys = np.zeros((8, 5)), jax.random.split(jax.random.key(2), 8)
+    all_rows = choose(preference, None, np.float32(0.9), keys)
+    some = choose(preference[3:5], None, np.float32(0.9), keys[3:5])
+    assert some.tolist() == all_rows[3:5].tolist()
+    assert len(set(all_rows.tolist())) > 1

@@ -1,0 +1,130 @@
+"""Updates cut at their gradients: the composition does every step once, in order, and can be stopped."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from agents import ppo
+from agents.api import GradientSteps, LearnerState, Progress
+from agents.networks.config import NetworkConfig
+from agents.ops.gradient_steps import first_progress, make_apply, make_update
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+
+SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
+
+
+def counting_steps(num_steps=5) -> GradientSteps:
+    """params <- 2 params + factor * step, written as gradient steps; the factor comes from `extra`, through `prepare`."""
+
+    def prepare(params, extra, batch, key):
+        return {"factor": extra * batch}, {"prepared": extra}
+
+    def gradient(params, prepared, step):
+        grads = params + prepared["factor"] * step
+        return grads, {"step": step.astype(jnp.float32)}
+
+    def apply(progress, grads, metrics):
+        return dataclasses.replace(progress, params=progress.params + grads, opt_state=progress.opt_state + 1)
+
+    def finish(state, progress, prepared_metrics, step_metrics):
+        metrics = prepared_metrics | step_metrics
+        return LearnerState(progress.params, progress.opt_state, state.num_updates + 1, state.extra), metrics
+
+    return GradientSteps(num_steps, prepare, gradient, apply, finish)
+
+
+def counting_state() -> LearnerState:
+    return LearnerState(jnp.float32(1.0), jnp.int32(0), jnp.int32(7), jnp.float32(3.0))
+
+
+def test_an_update_does_each_of_its_gradient_steps_once_and_in_order():
+    state, metrics = jax.jit(make_update(counting_steps()))(counting_state(), jnp.float32(2.0), jax.random.key(0))
+    expected = 1.0
+    for step in range(5):
+        expected = 2 * expected + 3.0 * 2.0 * step
+    assert float(state.params) == expected
+    assert int(state.opt_state) == 5
+    assert int(state.num_updates) == 8
+    np.testing.assert_array_equal(metrics["step"], np.arange(5))
+    assert float(metrics["prepared"]) == 3.0
+
+
+@pytest.mark.parametrize(("measured", "taken"), [([0, 0, 0], 3), ([0, 2, 0], 1), ([2, 0, 0], 0), ([0, 0, 2], 2)])
+def test_the_step_that_exceeds_the_limit_and_all_later_ones_are_left_out(measured, taken):
+    apply = make_apply(optax.sgd(1.0, momentum=0.5), lambda metrics: metrics["kl"] > 1.0)
+    params = {"w": jnp.float32(0.0)}
+    progress = Progress(params, optax.sgd(1.0, momentum=0.5).init(params), jnp.int32(0), jnp.int32(0))
+    plain, velocity = 0.0, 0.0
+    for number, kl in enumerate(measured):
+        progress = apply(progress, {"w": jnp.float32(-1.0)}, {"kl": jnp.float32(kl)})
+        if number < taken:
+            velocity = 0.5 * velocity + 1.0
+            plain += velocity
+    assert float(progress.params["w"]) == plain
+    assert (
+        float(jax.tree.leaves(progress.opt_state)[0]) == -velocity
+    )  # the next update begins without the steps left out
+    assert int(progress.num_skipped) == 3 - taken
+
+
+def test_without_a_limit_every_step_is_taken():
+    apply = make_apply(optax.sgd(0.5))
+    progress = Progress(
+        {"w": jnp.float32(0.0)}, optax.sgd(0.5).init({"w": jnp.float32(0.0)}), jnp.int32(0), jnp.int32(0)
+    )
+    for _ in range(3):
+        progress = apply(progress, {"w": jnp.float32(-1.0)}, {})
+    assert float(progress.params["w"]) == 1.5
+    assert int(progress.num_skipped) == 0
+
+
+def test_first_progress_is_the_state_with_nothing_skipped():
+    state = counting_state()
+    progress = first_progress(state)
+    assert progress.params is state.params
+    assert progress.opt_state is state.opt_state
+    assert progress.num_updates is state.num_updates
+    assert int(progress.num_skipped) == 0
+
+
+def test_every_epoch_of_ppo_visits_every_step_of_time_once_in_its_own_order():
+    config = ppo.PPOConfig(num_epochs=3, num_minibatches=4)
+    order = np.asarray(ppo.minibatch_order(config, 16, jax.random.key(0)))
+    assert order.shape == (12, 4)
+    epochs = order.reshape(3, 16)
+    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(16), (3, 1)))
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_a_gradient_of_ppo_is_that_of_its_own_minibatch_only():
+    config = ppo.PPOConfig(num_epochs=1, num_minibatches=4, normalise_advantage=False)
+    agent = ppo.make_ppo(config, SPEC, NetworkConfig(hidden_sizes=(8,)))
+    rng = np.random.default_rng(0)
+    batch = ppo.Batch(
+        observation=rng.normal(size=(8, 2, 3)).astype(np.float32),
+        action=rng.integers(0, 2, (8, 2)).astype(np.int32),
+        **{
+            name: rng.normal(size=(8, 2)).astype(np.float32)
+            for name in ("behaviour_log_prob", "old_value", "advantage", "target_value")
+        },
+        weight=np.ones((8, 2), np.float32),
+        is_first=np.zeros((8, 2), bool),
+    )
+    order = jnp.array([[3, 1], [0, 2], [7, 4], [6, 5]], jnp.int32)
+    params = agent.init(jax.random.key(0)).params
+    gradient = jax.jit(agent.gradient_steps.gradient)
+    spoiled = jax.tree.map(np.copy, batch)
+    spoiled.advantage[[0, 1, 2, 3, 5, 6]] += 10.0
+    outside, _ = gradient(params, ppo.Prepared(spoiled, order), np.int32(2))
+    expected, metrics = gradient(params, ppo.Prepared(batch, order), np.int32(2))
+    chex.assert_trees_all_equal(outside, expected)
+    other, _ = gradient(params, ppo.Prepared(spoiled, order), np.int32(1))
+    kept, _ = gradient(params, ppo.Prepared(batch, order), np.int32(1))
+    assert not np.allclose(jax.tree.leaves(other)[0], jax.tree.leaves(kept)[0])
+    squares = sum(float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(expected))
+    assert float(metrics["gradient/norm"]) == pytest.approx(np.sqrt(squares), rel=1e-5)

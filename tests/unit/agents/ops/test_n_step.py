@@ -1,0 +1,93 @@
+"""n-step sums against a loop over every step of every episode, and the values they give against the on-policy returns."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from agents.ops.n_step import at_positions, n_step
+from agents.ops.returns import n_step_returns
+from envpool_bridge.errors import UserError
+
+DISCOUNT = 0.9
+
+
+def random_window(seed, num_steps, num_rows):
+    """A legal NEXT_STEP pattern: the step after an end only resets. Such steps carry nonsense."""
+    rng = np.random.default_rng(seed)
+    reward = rng.normal(size=(num_steps, num_rows)).astype(np.float32)
+    terminated, truncated = np.zeros((2, num_steps, num_rows), bool)
+    valid = np.ones((num_steps, num_rows), bool)
+    for row in range(num_rows):
+        ended = rng.random() < 0.3
+        for t in range(num_steps):
+            if ended:
+                valid[t, row], reward[t, row], ended = False, np.nan, False
+                continue
+            terminated[t, row], truncated[t, row] = rng.random(2) < 0.15
+            ended = terminated[t, row] or truncated[t, row]
+    return reward, terminated, truncated, valid
+
+
+def by_loop(reward, terminated, truncated, valid, n):
+    """Walks forward from every step until n rewards are summed, the episode ends, or the window does."""
+    sums, discounts = np.zeros((2, *reward.shape))
+    positions = np.zeros(reward.shape, int)
+    for t, row in np.ndindex(*reward.shape):
+        positions[t, row] = t
+        for k in range(n if valid[t, row] else 0):
+            at = t + k
+            sums[t, row] += DISCOUNT**k * reward[at, row]
+            positions[t, row], discounts[t, row] = at + 1, DISCOUNT ** (k + 1)
+            if terminated[at, row]:
+                discounts[t, row] = 0.0
+            if terminated[at, row] or truncated[at, row] or at + 1 == len(reward):
+                break
+    return sums, discounts, positions
+
+
+@pytest.mark.parametrize("n", [1, 9])
+def test_sums_discounts_and_positions_are_those_of_the_loop(n):
+    window = random_window(n, 7, 200)
+    found = jax.jit(partial(n_step, discount=DISCOUNT, num_steps=n))(*window)
+    sums, discounts, positions = by_loop(*window, n)
+    np.testing.assert_allclose(found.reward, sums, atol=1e-5)
+    np.testing.assert_allclose(found.discount, discounts, atol=1e-6)
+    np.testing.assert_array_equal(found.position, positions)
+
+
+def test_with_values_they_are_the_returns_of_a_trajectory():
+    reward, *flags = random_window(1, 7, 50)
+    reward = np.nan_to_num(reward)
+    value = np.random.default_rng(2).normal(size=(8, 50)).astype(np.float32)
+    found = jax.jit(partial(n_step, discount=DISCOUNT, num_steps=3))(reward, *flags)
+    returns = found.reward + found.discount * at_positions(value, found.position)
+    expected = n_step_returns(reward, value, *flags, discount=DISCOUNT, num_steps=3)
+    np.testing.assert_allclose(returns, expected, atol=1e-5)
+
+
+def test_what_stands_at_positions_is_taken_row_by_row():
+    tree = {"image": np.arange(24).reshape(4, 3, 2), "flag": np.arange(12).reshape(4, 3)}
+    one = at_positions(tree, np.array([3, 0, 1]))
+    assert one["flag"].tolist() == [9, 1, 5]
+    assert one["image"].tolist() == [[18, 19], [2, 3], [10, 11]]
+    two = at_positions(tree, np.array([[3, 0, 1], [0, 0, 0]]))
+    assert two["flag"].tolist() == [[9, 1, 5], [0, 1, 2]]
+
+
+def test_no_steps_are_refused():
+    with pytest.raises(UserError, match="at least 1: got 0"):
+        n_step(*random_window(0, 2, 1), discount=DISCOUNT, num_steps=0)
+
+
+def test_an_episode_that_was_cut_without_an_end_bootstraps_from_its_last_observation():
+    # A failure at the third step, of which only `valid` tells: the episode's last step was in an earlier slot.
+    reward, value = np.array([[1.0], [2.0], [0.0], [4.0]], np.float32), np.array([[8.0], [9.0], [10.0], [11.0], [12.0]])
+    no, valid = np.zeros((4, 1), bool), np.array([[True], [True], [False], [True]])
+    found = n_step(reward, no, no, valid, discount=0.5, num_steps=3)
+    assert found.position[:, 0].tolist() == [2, 2, 2, 4]
+    np.testing.assert_allclose(found.reward[:, 0], [1.0 + 0.5 * 2.0, 2.0, 0.0, 4.0])
+    np.testing.assert_allclose(found.discount[:, 0], [0.25, 0.5, 0.0, 0.5])
+    returns = n_step_returns(reward, value.astype(np.float32), no, no, valid, discount=0.5, num_steps=3)
+    np.testing.assert_allclose(returns[:, 0], [1.0 + 0.5 * (2.0 + 0.5 * 10.0), 2.0 + 0.5 * 10.0, 0.0, 4.0 + 0.5 * 12.0])

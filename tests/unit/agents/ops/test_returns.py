@@ -1,0 +1,122 @@
+"""Returns and advantages against loops that follow each episode by itself, and against rlax."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+
+from agents.ops import returns
+
+DISCOUNT, LAMBDA = 0.97, 0.9
+
+
+def random_case(seed, num_steps, num_rows, p_end=0.2):
+    """Rewards, values and flags in a legal NEXT_STEP pattern: the step after an end is invalid and ends nothing."""
+    rng = np.random.default_rng(seed)
+    reward = rng.normal(size=(num_steps, num_rows)).astype(np.float32)
+    value = rng.normal(size=(num_steps + 1, num_rows)).astype(np.float32)
+    terminated, truncated = np.zeros((2, num_steps, num_rows), bool)
+    valid = np.ones((num_steps, num_rows), bool)
+    for row in range(num_rows):
+        ended = rng.random() < 0.3
+        for t in range(num_steps):
+            if ended:
+                valid[t, row], reward[t, row], ended = False, 0.0, False
+                continue
+            terminated[t, row], truncated[t, row] = rng.random(2) < p_end / 2
+            ended = terminated[t, row] or truncated[t, row]
+    return reward, value, terminated, truncated, valid
+
+
+def pieces(valid, terminated, truncated, row):
+    """(first, last + 1) of every run of steps within one episode, and how it ends."""
+    start = None
+    for t in range(len(valid)):
+        if not valid[t, row]:
+            start = None
+            continue
+        start = t if start is None else start
+        if terminated[t, row] or truncated[t, row] or t == len(valid) - 1:
+            yield start, t + 1, bool(terminated[t, row])
+            start = None
+
+
+def gae_by_episode(reward, value, terminated, truncated, valid):
+    """Sums of discounted temporal differences, written out for every pair of steps."""
+    advantage = np.zeros_like(reward, dtype=np.float64)
+    for row in range(reward.shape[1]):
+        for start, end, is_terminal in pieces(valid, terminated, truncated, row):
+            values = value[start : end + 1, row].astype(np.float64)
+            if is_terminal:
+                values[-1] = 0.0
+            delta = reward[start:end, row] + DISCOUNT * values[1:] - values[:-1]
+            for t in range(end - start):
+                advantage[start + t, row] = sum((DISCOUNT * LAMBDA) ** k * delta[t + k] for k in range(end - start - t))
+    return advantage
+
+
+def n_step_by_episode(reward, value, terminated, truncated, valid, n):
+    result = np.zeros_like(reward, dtype=np.float64)
+    for row in range(reward.shape[1]):
+        for start, end, is_terminal in pieces(valid, terminated, truncated, row):
+            for t in range(start, end):
+                stop = min(t + n, end)
+                total = sum(DISCOUNT ** (k - t) * reward[k, row] for k in range(t, stop))
+                if not (stop == end and is_terminal):
+                    total += DISCOUNT ** (stop - t) * value[stop, row]
+                result[t, row] = total
+    return result
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 7, 40])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_gae_is_the_sum_over_each_episode(num_steps, seed):
+    case = random_case(seed, num_steps, num_rows=5)
+    got = returns.gae(*map(jnp.asarray, case), discount=DISCOUNT, lambda_=LAMBDA)
+    np.testing.assert_allclose(got, gae_by_episode(*case), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 3, 50])
+def test_n_step_returns_are_the_sums_over_each_episode(n):
+    case = random_case(3, 20, num_rows=5)
+    got = returns.n_step_returns(*map(jnp.asarray, case), discount=DISCOUNT, num_steps=n)
+    np.testing.assert_allclose(got, n_step_by_episode(*case, n), rtol=1e-4, atol=1e-5)
+
+
+def test_gae_agrees_with_rlax_where_episodes_only_terminate():
+    reward, value, terminated, truncated, valid = random_case(4, 30, num_rows=1)
+    truncated[:], valid[:] = False, True
+    got = returns.gae(
+        *map(jnp.asarray, (reward, value, terminated, truncated, valid)), discount=DISCOUNT, lambda_=LAMBDA
+    )
+    discount = DISCOUNT * ~terminated[:, 0]
+    expected = rlax.truncated_generalized_advantage_estimation(
+        reward[:, 0], discount.astype(np.float32), LAMBDA, value[:, 0]
+    )
+    np.testing.assert_allclose(got[:, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_n_step_returns_agree_with_rlax():
+    reward, value, terminated, truncated, valid = random_case(5, 30, num_rows=1)
+    truncated[:], valid[:] = False, True
+    arguments = map(jnp.asarray, (reward, value, terminated, truncated, valid))
+    got = returns.n_step_returns(*arguments, discount=DISCOUNT, num_steps=4)
+    discount = (DISCOUNT * ~terminated[:, 0]).astype(np.float32)
+    expected = rlax.n_step_bootstrapped_returns(reward[:, 0], discount, value[1:, 0], 4)
+    np.testing.assert_allclose(got[:, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_truncation_bootstraps_and_termination_does_not():
+    ones, zero = jnp.ones((1, 1)), jnp.zeros((1, 1), bool)
+    value = jnp.array([[0.0], [10.0]])
+    for terminated, truncated, expected in ((~zero, zero, 1.0), (zero, ~zero, 10.0)):
+        got = returns.gae(ones, value, terminated, truncated, ~zero, discount=0.9, lambda_=1.0)
+        assert float(got[0, 0]) == pytest.approx(expected)
+
+
+def test_standardise_ignores_weightless_entries_and_survives_none():
+    x, weight = jnp.array([1.0, 2.0, 3.0, 1e9]), jnp.array([1.0, 1.0, 1.0, 0.0])
+    got = np.asarray(returns.standardise(x, weight))
+    np.testing.assert_allclose(got, [-1.2247449, 0.0, 1.2247449, 0.0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(returns.standardise(x, jnp.zeros(4)), np.zeros(4))
+    assert float(returns.weighted_mean(jnp.array([jnp.nan, 2.0]), jnp.array([0.0, 1.0]))) == 2.0

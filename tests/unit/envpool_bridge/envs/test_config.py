@@ -1,0 +1,169 @@
+"""EnvConfig: an environment named by data is found, described and sent to workers, or refused with what to do."""
+
+import pickle
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.probes.single_agent import PROBES
+from envpool_bridge.envs.probes.team import TEAM_PROBES
+from envpool_bridge.envs.suites.atari import AtariSource, make_atari
+from envpool_bridge.envs.suites.gymnasium import make_gymnasium, make_vector
+from envpool_bridge.envs.vector_env import VectorSource
+from envpool_bridge.errors import UserError
+
+CONFIGS = {
+    "gymnasium": EnvConfig("CartPole-v1"),
+    "gymnasium_vector": EnvConfig("CartPole-v1", "gymnasium_vector"),
+    "atari": EnvConfig("ALE/Pong-v5", "atari"),
+    "probe": EnvConfig("MatchObservation", "probe"),
+}
+LIMIT = {"max_episode_steps": 3}
+
+
+def refusal(config: EnvConfig) -> str:
+    with pytest.raises(UserError) as refused:
+        config.source()
+    return str(refused.value)
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Makes a package look as if it were not installed, to `find_spec` and to `import`."""
+    return lambda package: monkeypatch.setitem(sys.modules, package, None)
+
+
+@pytest.mark.parametrize(
+    ("suite", "kind", "action_repeat"),
+    [
+        ("gymnasium", GymnasiumSource, 1),
+        ("gymnasium_vector", VectorSource, 1),
+        ("atari", AtariSource, 4),
+        ("probe", GymnasiumSource, 1),
+    ],
+)
+def test_each_suite_gives_its_kind_of_source(suite, kind, action_repeat):
+    source = CONFIGS[suite].source()
+    assert type(source) is kind
+    assert source.env_id == CONFIGS[suite].id
+    assert source.action_repeat == action_repeat
+
+
+@pytest.mark.parametrize("suite", CONFIGS)
+@pytest.mark.parametrize("check_range", [True, False])
+def test_the_range_check_is_passed_on(suite, check_range):
+    config = EnvConfig(CONFIGS[suite].id, suite, check_range=check_range)
+    assert config.source().check_range is check_range
+
+
+@pytest.mark.parametrize("suite", CONFIGS)
+def test_a_source_describes_the_same_rows_after_pickling(suite):
+    source = CONFIGS[suite].source()
+    spec = pickle.loads(pickle.dumps(source)).spec()
+    assert spec == source.spec()
+    assert spec.env_id == CONFIGS[suite].id
+    assert spec.action_repeat == (4 if suite == "atari" else 1)
+
+
+def test_an_atari_step_is_as_many_frames_as_declared():
+    env = make_atari("ALE/Pong-v5", {})
+    assert env.observation_space == spaces.Box(0, 255, (4, 84, 84), "uint8")
+    env.reset(seed=0)
+    before = env.unwrapped.ale.getFrameNumber()
+    for _ in range(5):
+        env.step(0)
+    assert env.unwrapped.ale.getFrameNumber() - before == 5 * CONFIGS["atari"].source().action_repeat
+    env.close()
+
+
+def test_further_arguments_reach_the_environment():
+    lake = EnvConfig("FrozenLake-v1", kwargs='{"map_name": "8x8"}')
+    assert lake.source().spec().observation.num_values == 64
+    one, many = make_gymnasium("CartPole-v1", LIMIT), make_vector("CartPole-v1", LIMIT, num_envs=2)
+    one.reset(seed=0)
+    many.reset(seed=0)
+    assert [one.step(0)[3] for _ in range(3)] == [False, False, True]
+    assert [many.step(np.zeros(2, int))[3].tolist() for _ in range(3)] == [[False] * 2, [False] * 2, [True] * 2]
+    one.close()
+    many.close()
+
+
+@pytest.mark.parametrize("suite", ["gymnasium", "gymnasium_vector"])
+def test_an_unknown_id_is_refused_with_names_that_are_close(suite):
+    text = refusal(EnvConfig("CartPol-v1", suite))
+    assert text.startswith("unknown environment id 'CartPol-v1': ")
+    names = text.partition("; did you mean ")[2].removesuffix("?").split(" or ")
+    assert names[0] == "CartPole-v1"
+    assert all(name in gymnasium.registry for name in names)
+    assert "\n" not in text
+
+
+def test_an_unknown_atari_game_is_refused_with_names_that_are_close():
+    assert "did you mean ALE/Pong-v5" in refusal(EnvConfig("ALE/Pongg-v5", "atari"))
+    assert "did you mean ALE/Pong-v5" in refusal(EnvConfig("ALE/Pongg-v5"))
+
+
+def test_an_id_like_no_other_is_refused_without_a_guess():
+    text = refusal(EnvConfig("Xqzzyqx-v9"))
+    assert text.startswith("unknown environment id 'Xqzzyqx-v9': ")
+    assert "did you mean" not in text
+
+
+def test_an_unknown_probe_is_refused_with_all_that_exist():
+    text = refusal(EnvConfig("Nothing", "probe"))
+    assert text == f"unknown probe environment 'Nothing': expected one of {', '.join([*PROBES, 'Sleep', *TEAM_PROBES])}"
+
+
+@pytest.mark.parametrize("kwargs", ["{", "", "[1]", "3", "null", '"max_episode_steps"'])
+@pytest.mark.parametrize("suite", CONFIGS)
+def test_arguments_that_are_no_json_object_are_refused(suite, kwargs):
+    text = refusal(EnvConfig(CONFIGS[suite].id, suite, kwargs))
+    assert text.startswith(f"env kwargs must be a JSON object, got {kwargs!r}")
+
+
+@pytest.mark.parametrize(
+    ("config", "module", "extra"),
+    [
+        (EnvConfig("ALE/Pong-v5", "atari"), "ale_py", "atari"),
+        (EnvConfig("ALE/Pong-v5", "atari"), "cv2", "atari"),
+        (EnvConfig("ALE/Pong-v5"), "ale_py", "atari"),
+        (EnvConfig("HalfCheetah-v5"), "mujoco", "mujoco"),
+        (EnvConfig("HalfCheetah-v5", "gymnasium_vector"), "imageio", "mujoco"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(without, config, module, extra):
+    without(module)
+    assert refusal(config) == (
+        f"{module} is not installed, which these environments need: pip install 'jaxsrl[{extra}]'"
+    )
+
+
+def test_a_package_that_no_row_needs_is_not_asked_for(without):
+    without("ale_py")
+    assert EnvConfig("CartPole-v1").source()
+    assert EnvConfig("MatchObservation", "probe").source()
+
+
+def test_any_id_can_be_stacked_lazily_and_its_infos_recorded():
+    config = EnvConfig("CartPole-v1", frame_stack=4, info_fields=["score"])
+    spec = config.source().spec()
+    assert (spec.observation.shape, spec.observation.stored_shape) == ((4, 4), (4,))
+    assert spec.info_fields == ("score",)
+    assert hash(config) == hash(EnvConfig("CartPole-v1", frame_stack=4, info_fields=("score",)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"frame_stack": 0}, "frame_stack must be at least 1: got 0"),
+        ({"frame_stack": 2, "suite": "gymnasium_vector"}, "frame_stack is for suites 'gymnasium' and 'probe'"),
+    ],
+)
+def test_settings_that_a_suite_does_not_have_are_refused(settings, says):
+    with pytest.raises(UserError, match=says):
+        EnvConfig("CartPole-v1", **settings).source()

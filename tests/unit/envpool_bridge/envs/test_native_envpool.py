@@ -1,0 +1,96 @@
+"""Environments of the EnvPool package: seeds, spaces and arguments as the rest of the bridge has them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, StepRows
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import zeros_of
+
+pytest.importorskip("envpool")
+
+
+def source_of(env_id, **kwargs):
+    return EnvConfig(env_id, suite="envpool", kwargs=json.dumps({"num_threads": 1, **kwargs})).source()
+
+
+def first_observations(source, request, num_rows=3):
+    rows = source.make_rows(range(num_rows), 5, False)
+    out = FirstRows(zeros_of(source.spec().observation, (num_rows,)), np.zeros(num_rows, bool))
+    rows.reset(request, out)
+    rows.close()
+    return out.observation
+
+
+def test_a_rows_first_episode_follows_from_its_own_seed_alone():
+    source = source_of("CartPole-v1")
+    one = first_observations(source, EpisodeReset((0, 0, 4), (None,) * 3))
+    np.testing.assert_array_equal(first_observations(source, EpisodeReset((0, 0, 4), (None,) * 3)), one)
+    other = first_observations(source, EpisodeReset((1, 0, 4), (None,) * 3))
+    np.testing.assert_array_equal((one == other).all(1), [False, True, True])
+    seeded = first_observations(source, GymnasiumReset((3, 4, 5)))
+    np.testing.assert_array_equal(first_observations(source, GymnasiumReset((5, 3, 4)))[1:], seeded[:2])
+
+
+def test_without_a_seed_every_reset_differs():
+    source = source_of("CartPole-v1")
+    request = GymnasiumReset((None,) * 3)
+    assert (first_observations(source, request) != first_observations(source, request)).all()
+
+
+def test_cart_pole_moves_as_gymnasiums_does():
+    gymnasium_one = EnvConfig("CartPole-v1").source().make_env()
+    gymnasium_one.reset()
+    source = source_of("CartPole-v1")
+    rows, flags = source.make_rows(range(1), 5, False), [np.zeros(1, bool) for _ in range(4)]
+    out = StepRows(np.zeros((1, 4), np.float32), flags[0], np.zeros(1, np.float32), *flags[1:])
+    rows.reset(GymnasiumReset((1,)), FirstRows(out.observation, out.is_first))
+    gymnasium_one.unwrapped.state = out.observation[0].astype(np.float64)
+    for action in (0, 1, 1, 0, 1, 0, 0):
+        rows.step(np.array([action], np.int32), out)
+        observation, reward, terminated, _, _ = gymnasium_one.step(action)
+        np.testing.assert_allclose(out.observation[0], observation, rtol=1e-4, atol=1e-6)
+        assert (out.reward[0], bool(out.terminated[0])) == (reward, terminated)
+    rows.close()
+
+
+def test_structured_observations_are_read_with_the_bounds_that_were_meant():
+    spec = source_of("CheetahRun-v1").spec()
+    position = spec.observation["position"]
+    # It says low = 2.2e-308, C++'s smallest positive number, where it means none.
+    assert (position.low, position.high, position.dtype, position.source_dtype) == (None, None, "float32", "float64")
+    assert (spec.action.low, spec.action.high) == (-1.0, 1.0)
+
+
+def test_frames_are_stacked_by_us_if_asked_for_and_counted_where_they_are_emulated():
+    stacked, native = source_of("Pong-v5", frame_stack=3), source_of("Pong-v5")
+    assert stacked.spec().observation.stored_shape == (84, 84)
+    assert native.spec().observation.stored_shape == (4, 84, 84)
+    assert native.spec().action_repeat == stacked.spec().action_repeat == 4
+    assert source_of("HalfCheetah-v4").spec().action_repeat == 1  # its frame_skip counts steps of the physics
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "message"),
+    [
+        ("CartPol-v1", {}, "unknown id 'CartPol-v1' of suite 'envpool'; did you mean CartPole-v1"),
+        ("CartPole-v1", {"seed": 1}, "seed cannot be given: the number of rows and their seeds decide"),
+        ("CartPole-v1", {"batch_size": 1, "num_envs": 2}, "batch_size, num_envs cannot be given"),
+        ("CartPole-v1", {"colour": 1}, "bad kwargs .*colour"),
+        ("Pong-v5", {"frame_stack": 0}, "frame_stack must be at least 1"),
+    ],
+)
+def test_what_it_does_not_take_is_refused(env_id, kwargs, message):
+    with pytest.raises(UserError, match=message):
+        source_of(env_id, **kwargs)
+
+
+def test_reset_options_are_refused():
+    rows = source_of("CartPole-v1").make_rows(range(1), None, False)
+    out = FirstRows(np.zeros((1, 4), np.float32), np.zeros(1, bool))
+    with pytest.raises(Exception, match="EnvPool takes no reset options"):
+        rows.reset(GymnasiumReset((1,), {"reset_mask": [True]}), out)
+    rows.close()

@@ -1,0 +1,121 @@
+"""Which environments are stepped in halves: never those where a wrapper would be missed."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+
+from envpool_bridge.envs.async_step import begun_steps, halves_of
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.probes.sleep import Sleep
+from envpool_bridge.envs.protocol import FirstRows, GymnasiumReset
+from tests.support.waiting_walks import Clock, WaitingWalk, Walk, limited, rows_of
+
+
+class Shaped(WaitingWalk):
+    """A class that derives from one with halves, and changes what the plain step returns."""
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward * 2, *rest
+
+
+class ShapedInHalves(WaitingWalk):
+    """As it should be done."""
+
+    def step_wait(self):
+        observation, reward, *rest = super().step_wait()
+        return observation, reward * 2, *rest
+
+
+class HalfShaped(Shaped):
+    """Whose first half knows nothing of what its step does."""
+
+    def step_wait(self):
+        return super().step_wait()
+
+
+class Plain(WaitingWalk):
+    step_async = None
+
+
+class Forwards(gymnasium.Wrapper):
+    """As wrappers once were: what it lacks is asked of the environment inside."""
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+
+class WrapperInHalves(Forwards):
+    """Which knows of the halves itself."""
+
+    def step(self, action):
+        return self.env.step(action)
+
+    def step_async(self, action):
+        self.env.step_async(action)
+
+    def step_wait(self):
+        return self.env.step_wait()
+
+
+def with_own_step():
+    env = WaitingWalk()
+    env.step = env.step  # somebody looks on
+    return env
+
+
+@pytest.mark.parametrize(
+    ("make_env", "in_halves"),
+    [
+        (WaitingWalk, True),
+        (limited(WaitingWalk, 5), True),
+        (ShapedInHalves, True),
+        (lambda: WrapperInHalves(WaitingWalk()), True),
+        (Walk, False),
+        (Shaped, False),
+        (HalfShaped, False),
+        (Plain, False),
+        (with_own_step, False),
+        (lambda: Forwards(WaitingWalk()), False),
+        (lambda: RecordEpisodeStatistics(WaitingWalk()), False),
+        (lambda: TimeLimit(RecordEpisodeStatistics(WaitingWalk()), 5), False),
+    ],
+)
+def test_halves_are_used_only_where_they_give_what_the_step_gives(make_env, in_halves):
+    rows, out = rows_of(make_env, 2)
+    rows.reset(GymnasiumReset((0, 1)), FirstRows(out.observation, out.is_first))
+    Walk.calls.clear()
+    rows.step(np.zeros(2, np.int32), out)
+    assert ("begin" in {what for _, what in Walk.calls}) == in_halves
+    rows.close()
+
+
+def test_rows_that_are_alone_or_differ_are_stepped_plainly():
+    assert begun_steps([WaitingWalk()], [str]) is None
+    assert begun_steps([WaitingWalk(), Walk()], [str, str]) is None
+    assert begun_steps([WaitingWalk(), WaitingWalk()], [str, str]) is not None
+
+
+def test_the_environment_that_sleeps_offers_both_halves_unless_it_is_told_not_to():
+    made = [EnvConfig("Sleep", "probe", kwargs).source().make_env() for kwargs in ("{}", '{"halves": false}')]  # pyright: ignore
+    assert [halves_of(env) is not None for env in made] == [True, False]
+
+
+def test_halves_of_sleep_count_from_where_the_step_was_begun(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("envpool_bridge.envs.probes.sleep.time.monotonic", lambda: clock.now)
+    monkeypatch.setattr(
+        "envpool_bridge.envs.probes.sleep.time.sleep", lambda seconds: clock.wait_until(clock.now + seconds)
+    )
+    envs = [Sleep(milliseconds=1, max_milliseconds=9, halves=halves) for halves in (True, True, True, False)]
+    for env in envs:
+        env.reset(seed=4)
+    for env in envs[:2]:
+        env.step_async(0)
+    first, second = (env.step_wait() for env in envs[:2])
+    assert clock.waits == 1, "the second was over with the first"
+    begun, clock.now = clock.now, 0.0
+    plain = [env.step(0) for env in envs[2:]]
+    assert clock.now == pytest.approx(2 * begun)
+    assert len({repr(result) for result in (first, second, *plain)}) == 1

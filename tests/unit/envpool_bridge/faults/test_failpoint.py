@@ -1,0 +1,52 @@
+"""What the variable says, and that it happens where and when it says so."""
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from envpool_bridge.faults import failpoint
+from envpool_bridge.faults.failpoint import Failpoint, FailpointError, arm, wanted
+from tests.chaos.counting import SHAPE, make_pool
+
+
+class Place:
+    def __init__(self):
+        self.done = 0
+
+    def work(self, amount):
+        self.done += amount
+        return self.done
+
+
+def test_the_variable_names_places_actions_and_counts(monkeypatch):
+    monkeypatch.setenv("JAXSRL_FAILPOINT", "worker.commit.before:kill@17,worker.step.after:hang@1")
+    assert wanted() == [Failpoint("worker.commit", True, "kill", 17), Failpoint("worker.step", False, "hang", 1)]
+    monkeypatch.delenv("JAXSRL_FAILPOINT")
+    assert wanted() == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["worker.commit:kill@1", "worker.nowhere.before:kill@1", "worker.step.after:explode@1", "worker.step.after:kill@0"],
+)
+def test_a_failpoint_that_cannot_be_is_refused_before_any_worker_starts(value, monkeypatch):
+    monkeypatch.setenv("JAXSRL_FAILPOINT", value)
+    with pytest.raises(UserError, match="expected place.before:action@count"):
+        make_pool(SHAPE)
+
+
+@pytest.mark.parametrize(("before", "done"), [(True, 2), (False, 3)])
+def test_a_place_fails_at_its_count_before_or_after_it_did_its_work(before, done):
+    first, second = Place(), Place()
+    point = Failpoint("worker.step", before, "raise", 3)
+    arm([point], {"worker.step": [(first, "work"), (second, "work")]})
+    assert (first.work(1), second.work(amount=1)) == (1, 1)
+    with pytest.raises(FailpointError):
+        first.work(1)
+    assert first.done + second.done == done
+    first.work(1)  # once only
+
+
+def test_every_place_is_documented():
+    assert failpoint.__doc__ is not None
+    for place in failpoint.PLACES:
+        assert f"`{place}`" in failpoint.__doc__

@@ -1,0 +1,79 @@
+"""The parent's end of a worker's connection: whole messages only, in order, and never a wait for the rest of one."""
+
+import socket
+from multiprocessing.connection import Connection
+
+import pytest
+
+from envpool_bridge.supervisor import channel
+from envpool_bridge.supervisor.channel import Channel
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    parent, worker = Channel(ours, 0.05), Connection(theirs.detach())
+    yield parent, worker
+    parent.close()
+    worker.close()
+
+
+def frame(message):
+    """Bytes that `Connection.send` writes."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection = Connection(theirs.detach())
+        connection.send(message)
+        connection.close()
+        return ours.makefile("rb").read()
+
+
+def test_messages_arrive_whole_in_both_directions(ends):
+    parent, worker = ends
+    for message in ("one", ("two", 2), b"x" * 10_000):
+        worker.send(message)
+    assert parent.receive() == ["one", ("two", 2), b"x" * 10_000]
+    assert parent.receive() == []
+    parent.send({"to": "the worker"})
+    assert worker.recv() == {"to": "the worker"}
+
+
+def test_a_message_in_pieces_is_returned_once_it_is_whole_and_never_waited_for():
+    ours, theirs = socket.socketpair()
+    parent, data = Channel(ours, 1.0), frame("before") + frame(["a", "message"])
+    with theirs:
+        received = []
+        for byte in data:
+            theirs.sendall(bytes([byte]))
+            received.append(parent.receive())
+    parent.close()
+    assert [messages for messages in received if messages] == [["before"], [["a", "message"]]]
+    assert received[-1] == [["a", "message"]]
+
+
+def test_a_message_whose_length_takes_eight_bytes(ends, monkeypatch):
+    parent, worker = ends
+    monkeypatch.setattr(channel, "_MAX_LENGTH", 3)  # such a message would be of 2 GiB
+    parent.send("a long message")
+    assert worker.recv() == "a long message"
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ordinary = frame("a long message")
+        theirs.sendall(b"\xff\xff\xff\xff" + len(ordinary[4:]).to_bytes(8, "big") + ordinary[4:])
+        other = Channel(ours, 1.0)
+        assert other.receive() == ["a long message"]
+        other.close()
+
+
+def test_what_was_received_before_the_end_is_returned(ends):
+    parent, worker = ends
+    worker.send("last words")
+    worker.close()
+    assert parent.receive() == ["last words"]
+    assert parent.receive() == []
+
+
+def test_a_worker_that_does_not_read_ends_a_send(ends):
+    parent, _ = ends
+    with pytest.raises(BlockingIOError):
+        parent.send(b"x" * 10_000_000)

@@ -1,0 +1,266 @@
+"""Worker processes that are stopped, outlive threads, have many neighbors, or cannot find their environment."""
+
+import logging
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.protocol import GymnasiumReset
+from envpool_bridge.options import SupervisorOptions
+from envpool_bridge.pool import EnvPool
+from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.supervisor import processes as worker_processes
+from envpool_bridge.supervisor.forkserver import STOP_SIGNALS, ForkServer
+from tests.chaos.counting import SHAPE, Counting, begin, check, collect, kill, make_pool, pids, still_running
+from tests.chaos.sessions import ROOT
+
+ONE = PoolShape(num_workers=1, lanes_per_worker=1, workers_per_lane=1, rows_per_part=2, rollout_length=4, num_slots=2)
+MANY_DESCRIPTORS = 1_200  # of 300 workers
+SECONDS = 60.0  # for what happens at once on a machine that does nothing else
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def many_descriptors():
+    """More descriptors than select.select takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2 * MANY_DESCRIPTORS:
+        pytest.skip(f"this machine allows {hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * MANY_DESCRIPTORS), hard))
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(MANY_DESCRIPTORS)]
+    yield
+    for descriptor in held:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class HangsOnce(Counting):
+    """Never returns from its third step while the file is there."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def act_up(self):
+        if self.steps == 3 and os.path.exists(self.path):
+            os.unlink(self.path)
+            while True:
+                time.sleep(0.01)
+
+
+def test_hung_workers_are_replaced_and_pools_closed_above_descriptor_1023(many_descriptors, tmp_path):
+    path = tmp_path / "once"
+    path.touch()
+    options = SupervisorOptions(step_timeout_seconds=0.3)
+    with make_pool(ONE, partial(HangsOnce, str(path)), options) as pool:
+        begin(pool)
+        slots = collect(pool, 3, seconds=SECONDS)
+        assert pool.supervision.hangs >= 1
+        workers = pids(pool)
+    check(slots)
+    wait_until(lambda: not still_running(workers))
+
+
+def test_workers_and_their_server_ignore_stop_signals():
+    with make_pool(SHAPE) as pool:
+        begin(pool)
+        before = pids(pool)
+        processes = [pool._workers._server._process.pid, *before]
+        for number in STOP_SIGNALS:
+            for pid in processes:
+                os.kill(pid, number)
+        slots = collect(pool, 3, seconds=SECONDS)
+        assert pids(pool) == before
+        assert pool.supervision.restarts == 0
+        assert [os.fstat(stack).st_size for stack in pool._workers._stacks] == [0, 0], "no stack was asked for"
+    check(slots)
+
+
+def test_a_stop_signal_does_not_end_a_server_that_still_imports():
+    server = ForkServer()
+    try:
+        for number in STOP_SIGNALS:  # its interpreter has hardly started
+            os.kill(server._process.pid, number)
+        assert server.exit_status(1, 0.0) is None  # it answers
+    finally:
+        server.close()
+
+
+def test_a_pool_outlives_the_thread_that_made_it():
+    made = []
+
+    def make():
+        pool = make_pool(SHAPE)
+        begin(pool)
+        made.append(pool)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    # The thread's task is gone for the kernel a moment after the join.
+    wait_until(lambda: not os.path.exists(f"/proc/self/task/{thread.native_id}"))
+    with made[0] as pool:
+        before = pids(pool)
+        check(collect(pool, 3, seconds=SECONDS))
+        assert pids(pool) == before
+
+
+class StopsInAMessage(Counting):
+    """Stops its process at the third step, in the middle of a message to the parent, while the file is there."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def act_up(self):
+        if self.steps == 3 and os.path.exists(self.path):
+            os.unlink(self.path)
+            frame = sys._getframe()
+            while "connection" not in frame.f_locals:
+                frame = frame.f_back
+            os.write(frame.f_locals["connection"].fileno(), (1000).to_bytes(4, "big") + b"of which there are some")
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_worker_that_stops_in_the_middle_of_a_message_is_killed_as_hung(tmp_path):
+    path = tmp_path / "once"
+    path.touch()
+    # Long enough that the supervisor reads the beginning of the message first: it does so once a second.
+    options = SupervisorOptions(step_timeout_seconds=3.0)
+    with make_pool(ONE, partial(StopsInAMessage, str(path)), options) as pool:
+        begin(pool)
+        check(collect(pool, 3, seconds=SECONDS))
+        assert pool.supervision.hangs >= 1
+
+
+class Heavy(Counting):
+    """Its configuration does not fit into the buffer of a socket."""
+
+    def __init__(self, payload):
+        super().__init__()
+        del payload
+
+
+def test_a_worker_that_does_not_read_its_configuration_is_killed_and_replaced(monkeypatch, caplog):
+    fork, forked = ForkServer.fork, []
+
+    def fork_and_stop_the_first(server, descriptors):
+        pid = fork(server, descriptors)
+        if not forked:
+            os.kill(pid, signal.SIGSTOP)
+        forked.append(pid)
+        return pid
+
+    monkeypatch.setattr(ForkServer, "fork", fork_and_stop_the_first)
+    monkeypatch.setattr(worker_processes, "_SEND_SECONDS", 1)
+    caplog.set_level(logging.WARNING, "envpool_bridge")
+    with make_pool(ONE, partial(Heavy, b"x" * 10_000_000)) as pool:
+        begin(pool)
+        check(collect(pool, 2, seconds=SECONDS))
+    assert f"pid {forked[0]}) was killed: it did not read its configuration within 1 s" in caplog.text
+
+
+class Noise(gymnasium.Env):
+    """Shows what the global generators draw."""
+
+    observation_space = spaces.Box(0.0, 1.0, (2,), np.float64)
+    action_space = spaces.Discrete(5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.drawn(), {}
+
+    def step(self, action):
+        return self.drawn(), 0.0, False, False, {}
+
+    def drawn(self):
+        return np.array([np.random.random(), random.random()])
+
+
+def drawn(disturb=lambda pool, sequence: None):
+    """[steps, rows, 2]: draws of two workers with a row each."""
+    shape = PoolShape(2, 1, 1, 1, 4, 2)
+    with make_pool(shape, Noise) as pool:
+        begin(pool)
+        slots = collect(pool, 4, disturb, seconds=SECONDS)
+    return np.concatenate([slot["observation"][:-1] for slot in slots])
+
+
+def num_distinct(draws):
+    return len(np.unique(draws))
+
+
+def test_global_generators_draw_apart_in_workers_and_the_same_in_equal_runs():
+    draws = drawn()
+    assert num_distinct(draws) == draws.size
+    np.testing.assert_array_equal(drawn(), draws)
+
+
+def test_a_restarted_worker_draws_other_numbers_than_the_one_before():
+    draws = drawn(lambda pool, sequence: kill(pool, 0) if sequence == 2 else None)
+    assert num_distinct(draws) == draws.size
+
+
+def test_without_a_seed_global_generators_draw_apart_in_workers_and_runs():
+    firsts = []
+    for _ in range(2):
+        with EnvPool(GymnasiumSource(Noise), PoolShape(2, 1, 1, 1, 4, 2)) as pool:
+            pool.start([GymnasiumReset((None,))] * 2)
+            assert pool.wait_begun(SECONDS)
+            firsts.append(pool.views[0].observation[0].copy())
+    assert num_distinct(np.stack(firsts)) == 8
+
+
+SCRIPT = """
+import gymnasium, numpy as np
+from envpool_bridge.vector_env import PoolVectorEnv
+
+def make_class():
+    class Own(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.zeros(2, np.float32), {}
+        def step(self, action):
+            return np.zeros(2, np.float32), 0.0, False, False, {}
+    Own.__qualname__ = "Own"
+    return Own
+
+def run():
+    with_env = PoolVectorEnv(Own, 2, num_workers=1)
+    print(with_env.reset(seed=0)[0].shape)
+    with_env.close()
+"""
+BODIES = {
+    "no guard": "Own = make_class()\nrun()",
+    "all below the guard": 'if __name__ == "__main__":\n    Own = make_class()\n    run()',
+    "run below the guard": 'Own = make_class()\nif __name__ == "__main__":\n    run()',
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_script_needs_no_guard_for_its_own_environments(tmp_path, body):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT + body)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "(2, 2)\n", done.stderr

@@ -1,0 +1,50 @@
+"""What jax does to a process that has lost the others ends in our words and our status."""
+
+import subprocess
+import sys
+
+import pytest
+
+SETUP = """
+import ctypes, threading
+from jaxsrl.cluster.learners.abort_handler import AbortHandler
+handler = AbortHandler(lambda: "another process was lost", 75)
+handler.install()
+abort = ctypes.CDLL(None).abort
+"""
+
+
+def ends(code: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", SETUP + code], capture_output=True, text=True, timeout=150, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("code", ["abort()", "t = threading.Thread(target=abort); t.start(); t.join()"])
+def test_abort_of_any_thread_says_what_happened_and_exits_with_the_status(code):
+    assert ends(code) == (75, "error: another process was lost\n")
+
+
+def test_once_removed_abort_is_what_it_was():
+    assert ends("handler.remove(); abort()")[0] == -6
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [("RuntimeError('an environment failed')", 75), ("UserError('no such plan')", -6), ("None", -6)],
+    ids=["a run that failed", "a refusal", "a good end"],
+)
+def test_what_jax_notices_after_the_run_has_failed_ends_in_our_status_too(error, status):
+    code = f"""
+import contextlib, gc, unittest.mock
+from envpool_bridge.errors import UserError
+from jaxsrl.cluster.learners.processes import Processes
+error = {error}
+with contextlib.suppress(RuntimeError, UserError), Processes(1, 2, 1, unittest.mock.Mock()).together():
+    if error is not None:
+        raise error
+gc.collect()
+abort()
+"""
+    assert ends(code)[0] == status

@@ -1,0 +1,101 @@
+"""The checkpoint of process 0 at every learner process, without processes."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import jaxsrl.cluster.learners.training
+import jaxsrl.run_plan
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.cluster.learners.training import DistributedTraining
+from jaxsrl.training.base import Training
+
+
+class Words:
+    """What processes leave for each other, and the bytes that they broadcast."""
+
+    def __init__(self):
+        self.texts, self.data = {}, None
+
+    def broadcast(self, data, length):
+        self.data = data if data is not None else self.data
+        assert len(self.data) == length
+        return self.data
+
+
+def process(number, words, directory):
+    """A process's training, without what restoring does not need."""
+    training = DistributedTraining.__new__(DistributedTraining)
+    training._restores = 0
+    training._processes = SimpleNamespace(
+        is_main=number == 0,
+        tell=words.texts.__setitem__,
+        wait_for=words.texts.__getitem__,
+        meet=lambda: None,
+    )
+    training._checkpoints = CheckpointStore(directory)
+    training.config = SimpleNamespace(partial=False, num_updates=9, env_steps_per_update=4)
+    training.setup = SimpleNamespace(directory=SimpleNamespace(path=directory, log=lambda line: None), quiet=True)
+    training._validate_fit = lambda found: None
+    training._what_continues = lambda arrays, metadata: (arrays, metadata)
+    return training
+
+
+@pytest.fixture
+def words(monkeypatch):
+    found = Words()
+    monkeypatch.setattr(jaxsrl.cluster.learners.training, "broadcast", found.broadcast)
+    return found
+
+
+def test_a_process_with_another_directory_restores_what_process_0_does(tmp_path, words):
+    metadata = {"experiment": {"env": {"id": "E-v0"}}, "env_steps": 28}
+    CheckpointStore(tmp_path / "main").save(7, {"w": np.arange(3.0)}, metadata)
+    main = Training._restore(process(0, words, tmp_path / "main"))
+    other = Training._restore(process(1, words, tmp_path / "empty"))
+    np.testing.assert_array_equal(other[0]["w"], np.arange(3.0))
+    assert set(other[0]) == set(main[0])
+    assert other[1] == main[1] == metadata
+
+
+def test_no_process_restores_where_process_0_has_nothing(tmp_path, words):
+    CheckpointStore(tmp_path / "other").save(7, {"w": np.arange(3.0)}, {})
+    assert Training._restore(process(0, words, tmp_path / "main")) is None
+    assert Training._restore(process(1, words, tmp_path / "other")) is None
+
+
+def test_what_process_0_rejects_every_process_rejects(tmp_path, words):
+    (CheckpointStore(tmp_path / "main").save(7, {"w": np.arange(3.0)}, {}) / "MANIFEST.json").write_text("damaged")
+    for number, directory in enumerate(("main", "other")):
+        with pytest.raises(UserError, match="no checkpoint of this run is whole"):
+            Training._restore(process(number, words, tmp_path / directory))
+    assert "no checkpoint" in json.loads(next(iter(words.texts.values())))
+
+
+def test_jax_starts_no_device_before_the_processes_have_joined(monkeypatch):
+    called = []
+
+    class JoinedError(Exception):
+        pass
+
+    def joins(config):
+        called.append("join")
+        raise JoinedError
+
+    monkeypatch.setattr(jaxsrl.run_plan, "several", joins)
+    monkeypatch.setattr(jaxsrl.run_plan, "keep_programs", lambda *_: called.append("keep"))
+    monkeypatch.setattr(jaxsrl.run_plan, "plan_for_agent", lambda plan, *_: plan)
+    monkeypatch.setattr(jaxsrl.run_plan, "spec_to_dict", lambda spec: {})
+    config = SimpleNamespace(
+        **{"num_envs": 2, "rollout_length": 4, "replay_place": "", "directory": ".", "name": "run"},
+        keep_cores_awake=False,
+    )
+    plan = SimpleNamespace(num_rows=2, shape=SimpleNamespace(rollout_length=4))
+    monkeypatch.setattr(jaxsrl.run_plan, "as_source", lambda made: made)
+    agent, spec = SimpleNamespace(name="agent"), SimpleNamespace(env_id="E-v0")
+    with pytest.raises(JoinedError):
+        jaxsrl.run_plan.run(plan, agent, None, config, experiment={}, spec=spec)
+    assert called == ["join"]

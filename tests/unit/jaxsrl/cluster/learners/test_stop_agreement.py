@@ -1,0 +1,87 @@
+"""Several processes, played by threads that meet at a barrier, always stop before the same update."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from jaxsrl.cluster.learners.stop_agreement import Agreement
+
+
+class Room:
+    """What processes share: a barrier and what was told."""
+
+    def __init__(self, num_processes: int) -> None:
+        self.barrier = threading.Barrier(num_processes, timeout=60)
+        self.told: dict[str, str] = {}
+
+
+class Played:
+    """A process of a room."""
+
+    def __init__(self, room: Room, process_id: int) -> None:
+        self.process_id, self._room = process_id, room
+
+    def tell(self, key: str, text: str) -> None:
+        self._room.told[key] = text
+
+    def told(self, prefix: str) -> dict[str, str]:
+        return {key.removeprefix(prefix): text for key, text in dict(self._room.told).items() if key.startswith(prefix)}
+
+    def meet(self) -> None:
+        self._room.barrier.wait()
+
+
+def updates_of(wishes: dict[int, list[tuple[int, str]]], processes: int, limit: int) -> list[tuple[int, str]]:
+    """(updates made, why it stopped) of each process; wishes[p] are (before which update, signal)."""
+    room = Room(processes)
+    found: list[tuple[int, str]] = [(-1, "")] * processes
+
+    def run(process: int) -> None:
+        agreement = Agreement(Played(room, process))
+        for update in range(limit):
+            for when, name in wishes.get(process, []):
+                if when == update:
+                    agreement.wish(name)
+            if not agreement.goes_on():
+                found[process] = update, agreement.stopped_by
+                return
+        found[process] = limit, ""
+
+    threads = [threading.Thread(target=run, args=(process,)) for process in range(processes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_nobody_stops_unless_somebody_wishes():
+    assert updates_of({}, processes=3, limit=20) == [(20, "")] * 3
+
+
+def test_a_wish_of_one_stops_all_before_the_same_update():
+    assert updates_of({1: [(7, "SIGTERM")]}, processes=3, limit=20) == [(7, "SIGTERM")] * 3
+
+
+def test_of_several_wishes_all_name_the_same_signal():
+    wishes = {0: [(4, "SIGINT")], 2: [(4, "SIGTERM")]}
+    assert updates_of(wishes, processes=3, limit=20) == [(4, "SIGTERM")] * 3  # 15 is more than 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_wishes_at_any_time_never_part_the_processes(seed):
+    draw = np.random.default_rng(seed)
+    wishes = {process: [(int(draw.integers(0, 30)), "SIGUSR1")] for process in range(4) if draw.random() < 0.6}
+    found = updates_of(wishes, processes=4, limit=40)
+    assert len(set(found)) == 1
+    assert found[0][0] == min((when for told in wishes.values() for when, _ in told), default=40)
+
+
+def test_a_wish_that_comes_while_others_read_waits_for_the_next_meeting():
+    room = Room(1)
+    agreement = Agreement(Played(room, 0))
+    room.told["jaxsrl/stop/1"] = "1 SIGTERM"  # process 1 is past meeting 0 already, and wishes before meeting 1
+    assert agreement.goes_on()
+    assert not agreement.goes_on()
+    assert agreement.stopped_by == "SIGTERM"

@@ -1,0 +1,108 @@
+"""What a run reserves of a cluster: arithmetic by hand."""
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from jaxsrl.cluster.placement import num_hosts, placed_plan
+from jaxsrl.cluster.protocol.bundles import (
+    SERVERS,
+    Bundle,
+    Reserving,
+    bundles_of,
+    match_bundles,
+    preferred_nodes,
+    refusal,
+    with_hosts_on,
+)
+from jaxsrl.cluster.ray.placement_group import placed_on
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Node, Resources
+from jaxsrl.plan.policies import POLICIES
+
+NODES = (Node("a", 9), Node("b", 8), Node("c", 4))
+
+
+def plan_of(policy, **changes):
+    run = RunConfig(num_envs=24, num_env_workers=6, lanes_per_worker=1, policy=policy, **changes)
+    return placed_plan(run, POLICIES[policy](run, Resources(8, "cpu", 4)), NODES, 3)
+
+
+def test_every_host_of_a_plan_is_a_bundle_of_its_cores_and_of_memory_where_asked():
+    assert bundles_of(plan_of("single_learner_coarse")) == (Bundle(2, 0, "a"), Bundle(2, 0, "b"), Bundle(2, 0, "a"))
+    fine = bundles_of(plan_of("single_learner_fine"), host_gib=0.5)  # with a core for the server
+    assert fine[0].resources() == {"CPU": 3.0, "memory": float(1 << 29)}
+    assert Bundle(3).resources() == {"CPU": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("spreading", "expected"),
+    [
+        ("spread", ("a", "b", "a")),
+        ("pack", ("a", "a", "a")),
+        ("strict_spread", ("a", "b", "c")),
+        ("strict_pack", ("a", "a", "a")),
+    ],
+)
+def test_hosts_are_expected_where_an_empty_cluster_would_have_them(spreading, expected):
+    assert preferred_nodes(NODES, 3, 3, spreading) == expected
+    assert plan_of("single_learner_fine", cluster_placement=spreading).environments.nodes == expected
+
+
+@pytest.mark.parametrize(
+    ("spreading", "hosts", "cores", "advice"),
+    [
+        ("strict_spread", 3, 5, "--run.cluster-placement spread"),
+        ("strict_pack", 4, 3, "--run.cluster-placement pack"),
+        ("pack", 4, 4, None),
+        ("pack", 6, 4, "larger nodes"),
+    ],
+)
+def test_what_not_even_an_empty_cluster_can_take_is_refused_with_its_numbers(spreading, hosts, cores, advice):
+    if advice is None:
+        assert preferred_nodes(NODES, hosts, cores, spreading) == ("a", "a", "b", "b")
+        return
+    with pytest.raises(UserError, match=f"{hosts} environment hosts of {cores} cores each.*a: 9 cores.*{advice}"):
+        preferred_nodes(NODES, hosts, cores, spreading)
+
+
+def test_a_host_takes_a_bundle_on_the_node_it_wants_as_far_as_there_is_one():
+    assert match_bundles(["b", "a", "a"], ["a", "b", "c"]) == (1, 0, 2)
+    assert match_bundles(["", "", "", ""], ["z", "y", "z", "y"]) == (1, 3, 0, 2)  # neighbours share nodes
+    assert match_bundles(["q", "y"], ["y", "z"]) == (1, 0)
+
+
+def test_hosts_and_what_acts_at_them_move_together_and_the_learner_stays():
+    moved = with_hosts_on(plan_of("single_learner_fine"), ["c", "c", "a"])
+    assert moved.environments.nodes == moved.inference.nodes == ("c", "c", "a")
+    assert moved.learner.nodes == ()
+
+
+def test_a_refusal_says_what_was_asked_what_there_is_and_what_to_do():
+    how = Reserving("strict_spread", 2.0, 5.0)
+    said = refusal([[Bundle(3, 2 << 30)] * 4], how, [Node("a", 8, memory_bytes=1 << 30)], 2.0)
+    for words in ("within 5 s", "4 environment hosts of 3 cores and 2 GiB", "a: 8 cores and 1 GiB", "2 cores are free"):
+        assert words in said
+    for words in ("wait until", "--run.cluster-placement spread", "--run.cluster-host-gib", "--run.num-env-workers"):
+        assert words in said
+
+
+def test_a_refusal_names_all_that_was_asked_for_together():
+    asked = [[Bundle(3)] * 4, [Bundle(1, gpus=1, what=SERVERS)] * 2]
+    said = refusal(asked, Reserving("spread"), [Node("a", 8, 1), Node("b", 8)], 2.0)
+    assert "4 environment hosts of 3 cores each, on as many nodes as possible, and at the same time" in said
+    assert "for 2 inference servers of 1 cores and 1 GPU each; it has a: 8 cores and 1 GPUs, b: 8 cores and 0" in said
+    assert said.endswith("fewer --run.cluster-inference-servers")
+
+
+def test_a_bundle_of_a_dead_node_is_nowhere():
+    table = {"state": "RESCHEDULING", "bundles_to_node_id": {0: "x", 1: ""}}
+    assert placed_on(table) == {0: "x"}
+    assert placed_on({**table, "state": "REMOVED"}) == {}
+
+
+def test_hosts_are_as_many_for_every_learner_process():
+    run = RunConfig(cluster="auto")
+    assert [num_hosts(run, nodes, 2) for nodes in (1, 2, 3, 5)] == [2, 2, 2, 4]
+    assert num_hosts(RunConfig(cluster="auto", cluster_nodes=6), 2, 3) == 6
+    with pytest.raises(UserError, match="5 environment hosts do not divide over 2 learner processes: use .* 4"):
+        num_hosts(RunConfig(cluster="auto", cluster_nodes=5), 2, 2)

@@ -1,0 +1,123 @@
+"""RunConfig: what it refuses, and configurations on their way to a file and back."""
+
+import dataclasses
+import json
+
+import pytest
+
+from agents.catalog import AGENT_CONFIGS, AGENTS
+from agents.networks.config import NetworkConfig
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.errors import UserError
+from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
+from jaxsrl.config.run_config import MAY_CHANGE, OPERATION, RunConfig, differences, from_json, to_json
+
+POSITIVE = [
+    "env_steps",
+    "num_envs",
+    "num_env_workers",
+    "lanes_per_worker",
+    "workers_per_lane",
+    "rollout_length",
+    "num_devices",
+    "keep_checkpoints",
+]
+NOT_NEGATIVE = ["seed", "max_policy_lag", "checkpoint_every_updates", "log_every_seconds", "evaluation_episodes"]
+
+
+@pytest.mark.parametrize("name", POSITIVE)
+def test_sizes_start_at_one(name):
+    assert getattr(RunConfig(**{name: 1}), name) == 1
+    with pytest.raises(UserError, match=f"^run.{name} must be at least 1: got 0$"):
+        RunConfig(**{name: 0})
+
+
+@pytest.mark.parametrize("name", NOT_NEGATIVE)
+def test_counts_and_times_start_at_zero(name):
+    assert getattr(RunConfig(**{name: 0}), name) == 0
+    with pytest.raises(UserError, match=f"^run.{name} must not be negative: got -1$"):
+        RunConfig(**{name: -1})
+
+
+@pytest.mark.parametrize("name", ["a/b", "/tmp/run", ".", ".."])
+def test_a_run_cannot_be_named_out_of_its_directory(name):
+    with pytest.raises(UserError, match="run.name must be a plain directory name"):
+        RunConfig(name=name)
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "num_updates"), [(1, 1), (4096, 1), (4097, 2), (8192, 2), (800_000, 196)], ids=str
+)
+def test_the_budget_is_rounded_up_to_whole_updates(env_steps, num_updates):
+    assert RunConfig(env_steps=env_steps, num_envs=128, rollout_length=32).num_updates == num_updates
+
+
+@pytest.mark.parametrize("module", [ppo_cartpole, ppo_mujoco, ppo_atari])
+def test_every_experiment_survives_its_file(module):
+    experiment = module.Experiment()
+    saved = json.loads(json.dumps(to_json(experiment)))
+    assert set(saved) == {"env", "network", "agent", "run"}
+    assert from_json(EnvConfig, saved["env"]) == experiment.env
+    assert from_json(NetworkConfig, saved["network"]) == experiment.network
+    assert from_json(AGENT_CONFIGS["ppo"], saved["agent"]) == experiment.agent
+    assert from_json(RunConfig, saved["run"]) == experiment.run
+
+
+def test_a_setting_that_an_older_file_lacks_gets_its_default():
+    assert from_json(RunConfig, {"seed": 7}) == RunConfig(seed=7)
+
+
+def test_all_settings_that_are_not_known_are_named():
+    with pytest.raises(UserError, match="RunConfig has no field hue, shade: the file was written by another version"):
+        from_json(RunConfig, {"shade": 1, "seed": 7, "hue": 2})
+
+
+def test_a_file_is_checked_as_a_command_line_is():
+    with pytest.raises(UserError, match="run.num_envs must be at least 1"):
+        from_json(RunConfig, {"num_envs": 0})
+
+
+def test_mappings_and_nested_sequences_become_json():
+    @dataclasses.dataclass(frozen=True)
+    class Tree:
+        layers: tuple[tuple[int, str], ...]
+        named: dict
+
+    tree = Tree(((1, "a"), (2, "b")), {3: NetworkConfig(hidden_sizes=(8,))})
+    assert to_json(tree) == {"layers": [[1, "a"], [2, "b"]], "named": {"3": to_json(NetworkConfig(hidden_sizes=(8,)))}}
+
+
+def test_equal_trees_have_no_differences():
+    tree = to_json(ppo_cartpole.Experiment())
+    assert differences(tree, json.loads(json.dumps(tree))) == []
+
+
+def test_every_difference_is_listed_in_order_of_its_path():
+    old = {"run": {"seed": 0, "name": "x"}, "agent": {"discount": 0.99}, "same": {"a": [1, 2]}, "gone": 1}
+    new = {"run": {"seed": 1, "name": "x"}, "agent": {"discount": 0.9}, "same": {"a": [1, 2]}, "come": {"b": 2}}
+    assert differences(old, new) == [
+        "agent.discount: 0.99 -> 0.9",
+        "come: None -> {'b': 2}",
+        "gone: 1 -> None",
+        "run.seed: 0 -> 1",
+    ]
+
+
+def test_a_bare_value_differs_under_the_path_it_is_given():
+    assert differences("ppo", "vtrace", "agent") == ["agent: 'ppo' -> 'vtrace'"]
+
+
+def test_options_that_may_change_exist_and_those_of_operation_change_no_step():
+    names = {path.removeprefix("run.") for path in MAY_CHANGE}
+    run = RunConfig()
+    known = {field.name for field in dataclasses.fields(run)}
+    nested = {name for name in known if dataclasses.is_dataclass(getattr(run, name))}
+    inner = {f"{name}.{field.name}" for name in nested for field in dataclasses.fields(getattr(run, name))}
+    assert names <= known | inner
+    computed = {"seed", "num_envs", "rollout_length", "max_policy_lag", "num_env_workers", "inference_batching"}
+    assert not {path.removeprefix("run.") for path in OPERATION} & computed
+    assert not names & {"seed", "num_envs", "rollout_length"}
+
+
+def test_every_algorithm_has_a_configuration():
+    assert set(AGENTS) == set(AGENT_CONFIGS)

@@ -1,0 +1,156 @@
+"""The doctor: what a machine lacks is said with what to do; what dead runs left is found, and what lives is left alone."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import jaxsrl.cli.main
+from jaxsrl.doctor import checks
+from jaxsrl.doctor.checks import check_open_files, check_packages, check_python, check_shared_memory, run_checks
+from jaxsrl.doctor.leftovers import Leftover, find_leftovers
+from jaxsrl.doctor.report import Report
+
+
+def dead_process() -> int:
+    """Number of a process that has ended."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Directories that stand for runs, names of shared memory, and processes."""
+    for name in ("runs", "shm", "proc", "tmp"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def found_on(machine, clean=False):
+    return find_leftovers(machine / "runs", clean, machine / "shm", machine / "proc", [machine / "tmp"])
+
+
+def test_this_machine_is_well():
+    assert [check.name for check in run_checks() if not check.is_well] == []
+
+
+def test_a_python_too_old_is_named():
+    check = check_python((3, 9))
+    assert (check.is_well, check.advice) == (False, "install Python 3.11 or newer")
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(checks, "PACKAGES", ("numpy", "no-such-package"))
+    check = check_packages()
+    assert not check.is_well
+    assert check.advice == "pip install no-such-package"
+
+
+def test_too_little_shared_memory_is_said_with_a_remedy():
+    check = check_shared_memory(2**60)
+    assert not check.is_well
+    assert "--shm-size" in check.advice
+
+
+def test_too_few_open_files_are_said():
+    assert check_open_files(2**40).advice == f"ulimit -n {2**40}"
+
+
+def test_a_check_that_fails_does_not_keep_the_others_from_being_made(monkeypatch):
+    def broken():
+        raise OSError("no such thing")
+
+    monkeypatch.setattr(checks, "CHECKS", {"broken": broken, "python": check_python})
+    first, second = run_checks()
+    assert (first.is_well, first.found, second.is_well) == (False, "OSError: no such thing", True)
+
+
+def test_names_of_dead_processes_are_removed_and_those_of_living_ones_and_of_others_stay(machine):
+    dead, alive, other = (machine / "shm" / name for name in ("jaxsrl-11-ab", "jaxsrl-12-ab", "somebody-11-ab"))
+    for path in (dead, alive, other):
+        path.touch()
+    (machine / "proc" / "12").mkdir()
+    assert found_on(machine) == [Leftover("shared memory", str(dead))]
+    assert dead.exists()
+    assert found_on(machine, clean=True) == [Leftover("shared memory", str(dead), removed=True)]
+    assert sorted(path.name for path in (machine / "shm").iterdir()) == ["jaxsrl-12-ab", "somebody-11-ab"]
+
+
+def test_a_worker_without_its_main_process_is_found(machine):
+    number = dead_process()
+    for name, parent, command in (
+        (str(number), 1, b"python\0-c\0from envpool_bridge.supervisor.forkserver"),
+        ("7", 6, b"sh"),
+    ):
+        (machine / "proc" / name).mkdir()
+        (machine / "proc" / name / "cmdline").write_bytes(command)
+        (machine / "proc" / name / "stat").write_text(f"{name} (pyth) on) S {parent} 1 1")
+    assert found_on(machine, clean=True) == [Leftover("process", str(number), removed=True)]
+
+
+def test_an_unfinished_checkpoint_of_a_dead_run_is_removed_and_of_a_living_one_stays(machine):
+    for name in ("dead", "alive"):
+        (machine / "runs" / name / "checkpoints" / ".12.tmp").mkdir(parents=True)
+        (machine / "runs" / name / "checkpoints" / "10").mkdir()
+    with open(machine / "runs" / "alive" / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = found_on(machine, clean=True)
+    assert [left.what for left in found] == [str(machine / "runs" / "dead" / "checkpoints" / ".12.tmp")]
+    assert (machine / "runs" / "alive" / "checkpoints" / ".12.tmp").exists()
+    assert (machine / "runs" / "dead" / "checkpoints" / "10").exists()
+
+
+def a_clusters_files(machine, name, age_seconds=3600.0):
+    """A directory as a local cluster makes it, that long ago."""
+    path = machine / "tmp" / name
+    path.mkdir()
+    (path / "nodes.log").touch()
+    made = time.time() - age_seconds
+    os.utime(path, (made, made))
+    return path
+
+
+def test_files_of_a_local_cluster_are_removed_when_no_process_names_them(machine):
+    dead, alive = (a_clusters_files(machine, f"jaxsrl-ray-{name}") for name in ("dead_123", "alive_12"))
+    (machine / "proc" / "12").mkdir()
+    (machine / "proc" / "12" / "cmdline").write_bytes(b"raylet\0--session_dir=%s/session" % os.fsencode(alive))
+    assert found_on(machine) == [Leftover("files of a local cluster", str(dead))]
+    assert dead.exists()
+    assert found_on(machine, clean=True) == [Leftover("files of a local cluster", str(dead), removed=True)]
+    assert [path.name for path in (machine / "tmp").iterdir()] == [alive.name]
+
+
+def test_a_cluster_that_is_about_to_start_and_what_is_no_cluster_of_ours_is_left_alone(machine, monkeypatch):
+    a_clusters_files(machine, "jaxsrl-ray-justmade", age_seconds=1.0)
+    a_clusters_files(machine, "jaxsrl-ray-of-somebody")
+    (machine / "tmp" / "jaxsrl-ray-pointing").symlink_to(a_clusters_files(machine, "elsewhere"))
+    assert found_on(machine, clean=True) == []
+    old = a_clusters_files(machine, "jaxsrl-ray-12345678")
+    assert [left.what for left in found_on(machine)] == [str(old)]
+    monkeypatch.setattr(os, "getuid", lambda: 12345)  # another user's
+    assert found_on(machine, clean=True) == []
+    assert len(list((machine / "tmp").iterdir())) == 5
+
+
+def test_a_report_is_well_when_all_is_and_nothing_is_left():
+    assert Report([check_python()], []).is_well
+    assert not Report([check_python((2, 7))], []).is_well
+    assert not Report([], [Leftover("process", "7")]).is_well
+    assert Report([], [Leftover("process", "7", removed=True)]).is_well
+
+
+def test_the_command_says_it_as_json_and_by_its_exit_status(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(checks, "CHECKS", {"python": check_python})
+    (tmp_path / "r" / "checkpoints" / ".3.tmp").mkdir(parents=True)
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main.main(["doctor", "--runs", str(tmp_path), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, report["is_well"], len(report["leftovers"])) == (1, False, 1)
+    jaxsrl.cli.main.main(["doctor", "--runs", str(tmp_path), "--clean"])  # returns: status 0
+    assert not os.listdir(tmp_path / "r" / "checkpoints")
+    assert "removed" in capsys.readouterr().out

@@ -1,0 +1,76 @@
+"""Which environments a configuration can name."""
+
+import pickle
+import sys
+
+import pytest
+
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.envs.cartpole import CartPole
+from jaxsrl.envs.registry import jax_env_of, source_of
+
+
+def test_the_jax_suite_is_served_to_both_kinds_of_plan():
+    config = EnvConfig(suite="jax", kwargs='{"max_steps": 30}', check_range=False)
+    assert jax_env_of(config) == CartPole(30)
+    source = pickle.loads(pickle.dumps(source_of(config)))
+    assert source.make_jax_env() == CartPole(30)
+    assert not source.check_range
+    assert source.spec() == EnvConfig().source().spec()
+
+
+def test_other_suites_go_to_the_pools_own_sources():
+    for config in (
+        EnvConfig("Pendulum-v1"),
+        EnvConfig("MatchObservation", "probe"),
+        EnvConfig(suite="gymnasium_vector"),
+    ):
+        mine, theirs = source_of(config), config.source()
+        assert type(mine) is type(theirs)
+        assert mine.spec() == theirs.spec()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            EnvConfig(suite="jax", id="Cartpole-v1"),
+            "unknown environment 'Cartpole-v1' of suite 'jax'.*mean CartPole-v1?",
+        ),
+        (EnvConfig(suite="jax", kwargs='{"gravity": 1}'), "bad kwargs {'gravity': 1}: .*gravity"),
+        (EnvConfig(suite="jax", kwargs="[]"), "must be a JSON object"),
+        (EnvConfig(id="NoSuch-v0"), "unknown environment id 'NoSuch-v0'"),
+    ],
+)
+def test_what_does_not_exist_is_refused(config, message):
+    with pytest.raises(UserError, match=message):
+        source_of(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (EnvConfig(), "needs a JAX environment; CartPole-v1 has one: --env.suite jax"),
+        (
+            EnvConfig("ALE/Pong-v5", "atari"),
+            "ALE/Pong-v5 of suite 'atari' is none: expected a suite of brax, gymnax, jax",
+        ),
+    ],
+)
+def test_what_is_no_jax_environment_is_refused_on_a_device(config, message):
+    with pytest.raises(UserError, match=message):
+        jax_env_of(config)
+
+
+def test_the_pools_configuration_alone_says_where_jax_environments_are_made():
+    with pytest.raises(UserError, match=r"suite 'gymnax' are made by jaxsrl.envs.registry.source_of"):
+        EnvConfig(suite="gymnax").source()
+
+
+@pytest.mark.parametrize("suite", ["gymnax", "brax", "jumanji"])
+def test_a_missing_package_is_named_with_what_installs_it(suite, monkeypatch):
+    for module in (suite, f"{suite}.envs"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=rf"suite '{suite}' need a package.*pip install 'jaxsrl\[{suite}\]'"):
+        source_of(EnvConfig("anything", suite, '{"not cached": 1}'))

@@ -1,0 +1,116 @@
+"""Updates that are not finite are left out, counted, and given up on after too many."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.api import LearnerState
+from jaxsrl.learner.finite_updates import SKIPPED, all_finite, finite_or_before
+from jaxsrl.learner.finite_watch import FiniteWatch, write_batch
+from jaxsrl.replay.state import Replayed, with_learnt
+
+BEFORE = LearnerState({"w": jnp.ones(3)}, {"m": jnp.zeros(3)}, jnp.int32(4), {"target": jnp.ones(2)})
+AFTER = LearnerState({"w": jnp.full(3, 2.0)}, {"m": jnp.ones(3)}, jnp.int32(5), {"target": jnp.zeros(2)})
+guard = jax.jit(finite_or_before)
+
+
+def same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_an_update_that_is_finite_is_taken_to_the_bit():
+    state, metrics = guard(BEFORE, AFTER, {"loss": jnp.float32(1.0)})
+    same(state, AFTER)
+    assert metrics == {"loss": 1.0, SKIPPED: 0.0}
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        dataclasses.replace(AFTER, params={"w": jnp.array([1.0, jnp.nan, 1.0])}),
+        dataclasses.replace(AFTER, opt_state={"m": jnp.array([jnp.inf, 0.0, 0.0])}),
+        dataclasses.replace(AFTER, extra={"target": jnp.array([0.0, -jnp.inf])}),
+    ],
+    ids=["parameters", "optimizer", "extra"],
+)
+def test_an_update_with_anything_not_finite_leaves_all_as_it_was_and_is_counted(spoilt):
+    state, metrics = guard(BEFORE, spoilt, {"loss": jnp.float32(1.0)})
+    same(state, dataclasses.replace(BEFORE, num_updates=jnp.int32(5)))
+    assert metrics[SKIPPED] == 1.0
+
+
+def test_a_loss_that_is_not_finite_counts_and_another_metric_does_not():
+    assert guard(BEFORE, AFTER, {"loss/value": jnp.float32(jnp.nan)})[1][SKIPPED] == 1.0
+    assert guard(BEFORE, AFTER, {"explained_variance": jnp.float32(jnp.nan)})[1][SKIPPED] == 0.0
+
+
+def test_integers_and_keys_are_finite():
+    assert bool(all_finite((jnp.int32(3), jax.random.key(0), jnp.zeros(2))))
+    assert bool(all_finite(()))
+
+
+def test_experience_that_came_in_with_the_update_stays():
+    before = dataclasses.replace(BEFORE, extra=Replayed(BEFORE.extra, jnp.zeros(2)))
+    spoilt = dataclasses.replace(AFTER, params={"w": jnp.full(3, jnp.nan)}, extra=Replayed(AFTER.extra, jnp.ones(2)))
+    state, _ = guard(before, spoilt, {})
+    same(state.extra, Replayed(BEFORE.extra, jnp.ones(2)))
+    same(state.params, BEFORE.params)
+
+
+def test_rolling_back_keeps_count_and_experience():
+    now = dataclasses.replace(AFTER, extra=Replayed(AFTER.extra, jnp.ones(2)))
+    rolled = with_learnt(now, BEFORE)
+    same(rolled, LearnerState(BEFORE.params, BEFORE.opt_state, jnp.int32(5), Replayed(BEFORE.extra, jnp.ones(2))))
+    same(with_learnt(AFTER, now), AFTER)
+
+
+def skipping(*flags, limit=2, wait=True, dump=None):
+    watch = FiniteWatch(limit, dump)
+    return watch, [watch.observe({SKIPPED: np.float32(flag)}, {"reward": np.ones(2)}, wait) for flag in flags]
+
+
+def test_as_many_in_a_row_as_allowed_are_too_many():
+    watch, stuck = skipping(1, 0, 1, 1, 1, 0)
+    assert stuck == [False, False, False, True, False, False]
+    assert watch.skipped == 4
+
+
+def test_without_a_limit_they_are_only_counted():
+    watch, stuck = skipping(1, 1, 1, 1, limit=0)
+    assert not any(stuck)
+    assert watch.skipped == 4
+
+
+def test_where_reading_would_wait_the_first_is_seen_one_late_and_the_others_at_once():
+    class Unread(dict):
+        def items(self):
+            pytest.fail("the metrics were read while their update was under way")
+
+    watch = FiniteWatch(3)
+    assert not watch.observe({SKIPPED: np.float32(1.0)}, (), wait=False)
+    assert watch.skipped == 0
+    assert not watch.observe({SKIPPED: np.float32(1.0)}, (), wait=False)
+    assert watch.skipped == 2
+    assert not watch.observe({SKIPPED: np.float32(0.0)}, (), wait=False)
+    assert not watch.observe(Unread(), (), wait=False)
+
+
+def test_of_several_policies_any_one_counts():
+    watch = FiniteWatch(1)
+    assert watch.observe({f"a/{SKIPPED}": np.float32(0.0), f"b/{SKIPPED}": np.float32(1.0)}, (), wait=True)
+
+
+def test_the_batch_that_was_too_many_is_written(tmp_path):
+    _, stuck = skipping(1, 1, dump=tmp_path / "batch.npz")
+    assert stuck[-1]
+    with np.load(tmp_path / "batch.npz") as found:
+        assert {name: value.tolist() for name, value in found.items()} == {"['reward']": [1.0, 1.0]}
+
+
+def test_a_trajectorys_arrays_are_written_by_name(tmp_path):
+    write_batch(tmp_path / "b.npz", AFTER)
+    with np.load(tmp_path / "b.npz") as found:
+        assert "num_updates" in found.files

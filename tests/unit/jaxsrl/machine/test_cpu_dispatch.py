@@ -1,0 +1,57 @@
+"""In processes of their own: jax decides once, when it begins to use its devices, how programs are run."""
+
+import subprocess
+import sys
+
+import pytest
+
+_CALLS = 200
+_WAKE_UPS = """
+import os, time
+import jax, numpy as np
+{settings}
+program = jax.jit(lambda matrix: matrix @ matrix)
+values = np.ones((64, 64), np.float32)
+def wake_ups():
+    found = 0
+    for task in os.listdir("/proc/self/task"):
+        if int(task) != os.getpid():
+            with open("/proc/self/task/" + task + "/status") as file:
+                found += sum(int(line.split()[1]) for line in file if line.startswith("voluntary"))
+    return found
+program(values).block_until_ready()
+before = wake_ups()
+for _ in range({calls}):
+    program(values).block_until_ready()
+    end = time.perf_counter() + 2e-4  # long enough for a thread to fall asleep
+    while time.perf_counter() < end:
+        pass
+print(wake_ups() - before)
+"""
+
+
+def wake_ups_of_other_threads(settings: str) -> int:
+    """In so many calls of a small program."""
+    script = _WAKE_UPS.format(settings=settings, calls=_CALLS)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=150)
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "from jaxsrl.machine.cpu_dispatch import dispatch_inline; dispatch_inline()",
+        "from jaxsrl.machine.resources import Resources; Resources.detect()",
+        "from jaxsrl.collect.actors.policy import start_jax; start_jax(0)",
+        "from jaxsrl.launch import launch; import dataclasses; "
+        "launch(lambda _: None, dataclasses.make_dataclass('Experiment', [('seed', int, 0)]), arguments=[])",
+    ],
+)
+def test_no_other_thread_wakes_for_a_call_of_what_jaxsrl_has_started(
+    settings: str,
+) -> None:
+    assert wake_ups_of_other_threads(settings) < _CALLS / 4
+
+
+def test_jax_itself_wakes_another_thread_for_every_call() -> None:
+    assert wake_ups_of_other_threads("") > _CALLS / 2

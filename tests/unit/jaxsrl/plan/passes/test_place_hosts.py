@@ -1,0 +1,122 @@
+import dataclasses
+import sys
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from jaxsrl.cluster.placement import place_of
+from jaxsrl.cluster.ray.engine import node_names, nodes_of
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Node, Resources
+from jaxsrl.metrics.cluster_traffic import NodeTraffic, traffic_totals, traffic_values
+from jaxsrl.plan.cost.channel_bytes import PlanBytes
+from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
+from jaxsrl.plan.fragment import Carries, Transport
+from jaxsrl.plan.passes.place_hosts import place_hosts, plan_on_nodes
+from jaxsrl.plan.plan import plan_from_json, plan_to_json
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.validate import validate_plan
+
+NODES = [Node("a", 8), Node("b", 8), Node("c", 8)]
+HERE = Resources(8, "cpu", 4, nodes=tuple(NODES))
+
+
+def plan_of(policy, nodes=NODES, hosts=3, **changes):
+    run = RunConfig(**{"num_envs": 24, "num_env_workers": 6, "lanes_per_worker": 1, **changes})
+    return plan_on_nodes(POLICIES[policy](run, HERE), nodes, hosts)
+
+
+@pytest.mark.parametrize("policy", ["single_learner_coarse", "single_learner_fine", "distributed_replay", "decoupled"])
+def test_environments_and_acting_go_to_the_nodes_and_nothing_else_does(policy):
+    plan = plan_of(policy)
+    validate_plan(plan, HERE)
+    assert (plan.num_rows, plan.shape.num_workers) == (24, 2)
+    for fragment in plan.fragments:
+        expected = ("a", "b", "c") if fragment in (plan.environments, plan.inference) else ()
+        assert fragment.nodes == expected
+    for channel in plan.channels:
+        crosses = channel.carries is Carries.PARAMETERS or channel.source == plan.environments.name
+        crosses = crosses and channel.carries is not Carries.OBSERVATIONS
+        assert (channel.transport is Transport.OBJECT_STORE) == crosses, channel
+    assert plan_from_json(plan_to_json(plan)) == plan
+
+
+def test_a_host_goes_where_the_most_cores_are_left():
+    nodes = [Node("small", 2), Node("large", 6)]
+    assert place_hosts(nodes, 3, 2) == ("large", "large", "small")
+    assert place_hosts(nodes, 1, 2, {"large": 6}) == ("small",)
+    with pytest.raises(UserError, match="no node has 2 cores left for environment host 4 of 5"):
+        place_hosts(nodes, 5, 2)
+    with pytest.raises(UserError, match="there are none"):
+        place_hosts([], 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "message"),
+    [
+        ("serial", {}, "in the learner's own process"),
+        ("single_learner_coarse", {"num_env_workers": 4}, "4 environment workers do not divide over 3 hosts: use .* 3"),
+        ("single_learner_fine", {"when_full": "drop_oldest", "max_policy_lag": 2}, "use --run.when-full block"),
+        ("central", {"gradients": "asynchronous"}, "use --run.gradients synchronous"),
+    ],
+)
+def test_what_cannot_be_on_nodes_is_refused(policy, changes, message):
+    with pytest.raises(UserError, match=message):
+        plan_of(policy, **changes)
+
+
+def test_plans_with_nodes_that_are_not_there_are_refused():
+    plan = plan_of("single_learner_coarse")
+    with pytest.raises(UserError, match="is on c, which the cluster does not have"):
+        validate_plan(plan, dataclasses.replace(HERE, nodes=tuple(NODES[:2])))
+    environments = dataclasses.replace(plan.environments, nodes=("a", "b"))
+    short = dataclasses.replace(plan, fragments=(environments, *plan.fragments[1:]))
+    with pytest.raises(UserError, match="needs a node for each of 3 replicas: got 2"):
+        validate_plan(short, HERE)
+
+
+def test_bytes_between_nodes_are_a_slot_a_host_and_the_parameters_a_node():
+    plan = plan_of("single_learner_coarse", nodes=[Node("a", 4), Node("b", 2)], rollout_length=10)
+    sent = bytes_between_nodes(plan, PlanBytes((), slot=1000, slots=0, params=70))
+    assert (sent.trajectories, sent.parameters) == (3000, 140)
+    assert sent.env_step == pytest.approx(3140 / 240)
+
+
+def test_nodes_that_share_a_name_get_numbers_and_those_without_cores_are_left_out():
+    def node(name, number, **resources):
+        return {"NodeName": name, "NodeID": number, "Resources": resources}
+
+    alive = [node("host", "2", CPU=4.0), node("host", "1", CPU=8.0, GPU=2.0, memory=5.0), node("head", "0", memory=1.0)]
+    assert node_names(alive) == {"head": "0", "host": "1", "host#2": "2"}
+    assert nodes_of(alive) == (Node("host", 8, 2, 5), Node("host#2", 4))
+
+
+def test_a_record_says_what_each_node_sent_and_how_late():
+    before = {"a": NodeTraffic(env_steps=100, bytes=1000, slots=2, lag_sum=2.0)}
+    after = {"a": NodeTraffic(env_steps=400, bytes=5000, slots=4, lag_sum=5.0)}
+    totals = {
+        **traffic_totals(after),
+        "cluster/parameters/bytes": 60.0,
+        "cluster/hosts_lost": 1.0,
+        "learner/updates": 9.0,
+    }
+    gained = {name: value - traffic_totals(before).get(name, 0.0) for name, value in totals.items()}
+    assert traffic_values(totals, gained, 2.0) == {
+        "cluster/a/env_steps_per_second": 150.0,
+        "cluster/a/bytes_per_second": 2000.0,
+        "cluster/a/policy_lag": 1.5,
+        "cluster/parameters/bytes_per_second": 30.0,
+        "cluster/hosts_lost": 1.0,
+    }
+    assert traffic_values({"learner/updates": 9.0}, {"learner/updates": 9.0}, 2.0) == {}
+
+
+@pytest.mark.parametrize("kind", ["local", "auto"])
+def test_without_ray_the_message_names_what_to_install(kind, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    run = RunConfig(num_envs=24, num_env_workers=6, lanes_per_worker=1, cluster=kind)
+    with (
+        pytest.raises(UserError, match=r'pip install "jaxsrl\[ray\]"'),
+        place_of(run, POLICIES["single_learner_coarse"](run, HERE), HERE),
+    ):
+        pytest.fail("it was placed")

@@ -1,0 +1,138 @@
+"""Plans of agents that learn from replay: where experience is kept, and what is refused."""
+
+import dataclasses
+
+import pytest
+
+from agents.api import Agent, OnPolicy, Replay, ReplayAgent
+from agents.replay_config import ReplayConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.fragment import Carries, Channel, Devices, FragmentKind, InProcess, Transport
+from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.plan import plan_from_json, plan_to_json
+from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.validate import validate_plan
+
+MACHINE = Resources(8, "gpu", 4)
+WITH_REPLAY = [
+    "serial",
+    "single_learner_fine",
+    "single_learner_coarse",
+    "decoupled",
+    "multiple_learners",
+    "device_only",
+]
+
+
+def unused(*arguments):
+    raise NotImplementedError
+
+
+def replaying(**config):
+    data = Replay(ReplayConfig(**config), num_steps=3)
+    return ReplayAgent("toy", unused, unused, unused, unused, {}, data)
+
+
+ON_POLICY = Agent("toy", unused, unused, unused, unused, {}, OnPolicy())
+
+
+def plan_of(policy, agent, replay_on="device", **config):
+    run = RunConfig(num_envs=96, num_devices=2, replay_on=replay_on, **config)
+    return plan_for_agent(POLICIES[policy](run, MACHINE), agent, run.replay_on)
+
+
+def ends(plan, carries):
+    return [(one.source, one.target) for one in plan.channels if one.carries is carries]
+
+
+@pytest.mark.parametrize("policy", WITH_REPLAY)
+def test_replay_stands_between_environments_and_learner_on_the_learners_devices(policy):
+    plan = plan_of(policy, replaying())
+    assert plan.replay is not None
+    assert plan.replay.placement == plan.learner.placement
+    assert ends(plan, Carries.TRAJECTORIES) == [("environments", "replay")]
+    assert ends(plan, Carries.SAMPLES) == [("replay", "learner")]
+    assert ends(plan, Carries.PRIORITIES) == []
+    validate_plan(plan, MACHINE)
+
+
+def test_on_the_host_samples_are_copied_to_the_devices():
+    plan = plan_of("single_learner_fine", replaying(), "host")
+    assert plan.replay is not None
+    assert isinstance(plan.replay.placement, InProcess)
+    samples = plan.channel(Carries.SAMPLES)
+    assert samples is not None
+    assert samples.transport is Transport.DEVICE_COPY
+    validate_plan(plan, MACHINE)
+
+
+def test_priorities_go_back_as_late_as_the_agent_says():
+    plan = plan_of("decoupled", replaying(priority_exponent=0.6, priority_delay=2))
+    channel = plan.channel(Carries.PRIORITIES)
+    assert channel is not None
+    assert (channel.source, channel.target, channel.max_lag, channel.capacity) == ("learner", "replay", 2, 3)
+    validate_plan(plan, MACHINE)
+
+
+def test_distributed_replay_keeps_experience_on_the_host_whatever_else_is_asked_for():
+    plan = plan_of("distributed_replay", replaying(), "device", max_policy_lag=4)
+    assert plan.replay is not None
+    assert isinstance(plan.replay.placement, InProcess)
+    assert ends(plan, Carries.TRAJECTORIES) == [("environments", "replay")]
+    assert plan.inference.placement == plan.environments.placement
+    validate_plan(plan, MACHINE)
+
+
+def test_plans_with_replay_come_back_from_json():
+    plan = plan_of("distributed_replay", replaying(priority_exponent=0.6))
+    assert plan_from_json(plan_to_json(plan)) == plan
+
+
+def test_an_agent_that_learns_once_from_each_trajectory_has_its_plan_as_it_is():
+    plan = POLICIES["decoupled"](RunConfig(num_envs=96), MACHINE)
+    assert plan_for_agent(plan, ON_POLICY, "host") is plan
+
+
+def test_a_plan_with_replay_refuses_an_agent_without():
+    with pytest.raises(
+        UserError, match="fragment replay keeps experience, but agent toy learns from each trajectory once"
+    ):
+        plan_of("distributed_replay", ON_POLICY)
+
+
+def test_a_parameter_server_refuses_replay():
+    with pytest.raises(
+        UserError, match="agent toy learns from replay, which replicas of a parameter server do not have"
+    ):
+        plan_of("central", replaying())
+
+
+def test_experience_on_the_host_of_environments_on_devices_is_refused():
+    with pytest.raises(
+        UserError, match="replay is on the host, but environments are on devices: use --run.replay-on device"
+    ):
+        plan_of("device_only", replaying(), "host")
+
+
+def test_replay_on_devices_that_do_not_learn_is_refused():
+    plan = plan_of("single_learner_fine", replaying())
+    elsewhere = tuple(
+        dataclasses.replace(one, placement=Devices((3,))) if one.kind is FragmentKind.REPLAY else one
+        for one in plan.fragments
+    )
+    with pytest.raises(UserError, match="needs the learner's own devices or the main process"):
+        plan_for_agent(dataclasses.replace(plan, fragments=elsewhere), replaying())
+
+
+def test_trajectories_that_may_be_dropped_are_refused():
+    with pytest.raises(UserError, match="no trajectory may be missing between two: use --run.when-full block"):
+        plan_of("single_learner_fine", replaying(), max_policy_lag=2, when_full="drop_oldest")
+
+
+def test_priorities_that_come_later_than_the_agent_says_are_refused():
+    plan = plan_of("single_learner_fine", replaying())
+    late = Channel("learner", "replay", Carries.PRIORITIES, Transport.IN_PROCESS, 4, max_lag=3)
+    with pytest.raises(UserError, match="may be 3 gradient steps late, but --agent.replay.priority-delay is 1"):
+        plan_for_agent(dataclasses.replace(plan, channels=(*plan.channels, late)), replaying(priority_delay=1))

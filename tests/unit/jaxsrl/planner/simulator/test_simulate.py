@@ -1,0 +1,222 @@
+"""Simulated runs against closed forms for cases that have one."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+import jaxsrl.planner.validate
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.errors import UserError
+from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.experiment import Composed
+from jaxsrl.planner import measure
+from jaxsrl.planner.calibration import Calibration, at_rows, load_calibration
+from jaxsrl.planner.predict import MSRL, Cluster, predict
+from jaxsrl.planner.simulator.scenario import Costs, Network, Scenario
+from jaxsrl.planner.simulator.simulate import simulate
+from jaxsrl.planner.validate import Point, compare, fitted, predict_here, with_hand_over
+
+ROWS, STEPS = 8, 16
+COSTS = Costs(row_seconds=1e-3, part_seconds=2e-3, act=((1, 1e-3), (64, 5e-3)), update_seconds=0.05, update_cores=1)
+MANY_CORES = 64
+NET = Network("test", 1e9, 1e-4)
+
+
+def shape(workers: int = 1, lanes: int = 1, lag: int = 1) -> PoolShape:
+    return PoolShape(workers, lanes, 1, ROWS, STEPS, lag + 2)
+
+
+def speed(scenario: Scenario) -> float:
+    return simulate(scenario).env_steps_per_second
+
+
+def test_a_lone_lane_steps_and_waits_for_actions_in_turn():
+    step, act = 2e-3 + ROWS * 1e-3, COSTS.act_seconds(ROWS)
+    scenario = Scenario(shape(), 1, MANY_CORES, dataclasses.replace(COSTS, wake_seconds=1e-4))
+    assert speed(scenario) == pytest.approx(ROWS / (step + act + 2e-4), rel=1e-3)
+
+
+def test_two_lanes_hide_acting_behind_stepping():
+    step = 2e-3 + ROWS * 1e-3
+    assert speed(Scenario(shape(lanes=2), 1, MANY_CORES, COSTS)) == pytest.approx(ROWS / step, rel=1e-3)
+
+
+def test_without_lag_collecting_and_learning_take_turns():
+    collecting = STEPS * (2e-3 + ROWS * 1e-3 + COSTS.act_seconds(ROWS))
+    scenario = Scenario(shape(lag=0), 0, MANY_CORES, COSTS)
+    # The first action of a slot, but no step, waits for the update: what is seen at its beginning was stepped before.
+    assert speed(scenario) == pytest.approx(ROWS * STEPS / (collecting + 0.05), rel=1e-3)
+
+
+def test_a_slow_learner_sets_the_pace():
+    slow = dataclasses.replace(COSTS, update_seconds=1.0)
+    found = simulate(Scenario(shape(), 1, MANY_CORES, slow))
+    assert found.env_steps_per_second == pytest.approx(ROWS * STEPS, rel=1e-3)
+    assert found.limit == "learner"
+
+
+def test_one_core_does_one_thing_at_a_time():
+    work = STEPS * (2 * (2e-3 + ROWS * 1e-3) + 2 * COSTS.act_seconds(ROWS)) + 0.05
+    scenario = Scenario(shape(workers=2), 1, 1, COSTS)
+    assert speed(scenario) == pytest.approx(2 * ROWS * STEPS / work, rel=0.01)
+
+
+@pytest.mark.parametrize("width", [1.0, 1.25, 2.5])
+def test_an_update_takes_the_cores_it_keeps_busy_for_as_long_as_it_takes_alone(width):
+    only_learns = dataclasses.replace(COSTS, row_seconds=0.0, part_seconds=0.0, act=((1, 0.0),), update_cores=width)
+    one_core, enough = (speed(Scenario(shape(), 1, cores, only_learns)) for cores in (1, 3))
+    assert enough == pytest.approx(ROWS * STEPS / 0.05, rel=1e-3)
+    assert one_core == pytest.approx(enough / width, rel=1e-3)
+
+
+def test_who_acts_rings_for_every_worker_of_a_lane():
+    step, act, ring = 2e-3 + ROWS * 1e-3, COSTS.act_seconds(4 * ROWS), 1e-3
+    shared = PoolShape(4, 1, 4, ROWS, STEPS, 3)
+    scenario = Scenario(shared, 1, MANY_CORES, dataclasses.replace(COSTS, ring_seconds=ring))
+    assert speed(scenario) == pytest.approx(4 * ROWS / (step + act + 4 * ring), rel=1e-3)
+
+
+def test_rows_that_sleep_need_no_core():
+    sleeps = dataclasses.replace(COSTS, row_seconds=0.0, part_seconds=0.0, sleep_seconds=0.01, act=((1, 0.0),))
+    four = speed(Scenario(shape(workers=4), 1, 1, dataclasses.replace(sleeps, update_seconds=0.0)))
+    assert four == pytest.approx(4 * ROWS / 0.01, rel=1e-3)
+
+
+def test_a_narrow_link_bounds_what_comes_in():
+    narrow = dataclasses.replace(NET, bytes_per_second=1e6)
+    big = dataclasses.replace(COSTS, slot_bytes=1e6, update_cores=0, update_seconds=1e-3)
+    found = simulate(Scenario(shape(), 1, MANY_CORES, big, hosts=2, network=narrow))
+    assert found.env_steps_per_second == pytest.approx(2 * ROWS * STEPS / 2.0, rel=0.01)
+    assert found.limit == "trajectories' link"
+
+
+def test_learners_wait_for_their_all_reduce():
+    scenario = Scenario(
+        shape(),
+        1,
+        MANY_CORES,
+        dataclasses.replace(COSTS, update_seconds=1.0, params_bytes=1e9, gradients_an_update=1),
+        learners=2,
+        between_learners=Network("slow", 1e9, 0.0),
+    )
+    assert scenario.all_reduce_seconds() == pytest.approx(1.0)
+    assert speed(scenario) == pytest.approx(2 * ROWS * STEPS / 2.0, rel=1e-3)
+
+
+def test_twice_the_hosts_collect_twice_as_much_while_nothing_is_shared():
+    fast = dataclasses.replace(COSTS, update_cores=0, update_seconds=1e-3)
+    one = speed(Scenario(shape(), 1, MANY_CORES, fast, hosts=1, network=NET))
+    assert speed(Scenario(shape(), 1, MANY_CORES, fast, hosts=2, network=NET)) == pytest.approx(2 * one, rel=0.01)
+
+
+def test_step_times_that_vary_cost_what_waiting_for_the_slowest_costs():
+    steady = Scenario(PoolShape(4, 1, 4, ROWS, STEPS, 3), 1, MANY_CORES, COSTS)
+    varied = dataclasses.replace(steady, costs=dataclasses.replace(COSTS, step_cv=1.0))
+    assert speed(varied) < 0.95 * speed(steady)
+
+
+def test_a_line_through_measured_sizes_is_never_below_the_smallest():
+    assert at_rows(((64, 1.0), (128, 1.5)), 256) == pytest.approx(2.5)
+    assert at_rows(((64, 1.0), (128, 0.9)), 4096) == pytest.approx(0.9)
+    assert at_rows(((64, 2.0),), 32) == pytest.approx(1.0)
+
+
+def calibration() -> Calibration:
+    return Calibration(
+        experiment="test",
+        env_id="Test-v0",
+        cores=2,
+        cpu="test",
+        row_seconds=1e-3,
+        part_seconds=1e-4,
+        step_cv=0.2,
+        act=((8, 1e-4), (64, 2e-4)),
+        update=((64, 0.1), (128, 0.15)),
+        update_cores=1.6,
+        update_flops=((64, 1e9), (128, 2e9)),
+        rollout_length=4,
+        ring_seconds=3e-6,
+        hand_over_seconds=5e-5,
+        copy_bytes_per_second=1e10,
+        row_bytes=1e3,
+        params_bytes=1e5,
+    )
+
+
+def test_a_calibration_comes_back_from_its_file(tmp_path):
+    calibration().save(tmp_path / "c.json")
+    assert load_calibration(tmp_path / "c.json") == calibration()
+    (tmp_path / "broken.json").write_text('{"experiment": 3}')
+    with pytest.raises(UserError, match="no calibration of this version"):
+        load_calibration(tmp_path / "broken.json")
+
+
+def test_a_prediction_counts_every_core_and_names_what_limits_it():
+    found = predict(calibration(), Cluster("small", cores=32, gpus=2, cores_a_host=8, rows_a_core=4), updates=2)
+    assert (found["cores"], found["hosts"], found["rows"]) == (32, 4, 4 * 7 * 4)
+    # Seven of eight cores step, each at most 1 / 1 ms.
+    assert 0 < found["env_steps_per_second"] <= 28 / 1e-3
+    assert f"{found['limit']} busy" in found
+
+
+@pytest.mark.parametrize("wrong", [{"cores": 64}, {"network": "pigeons"}])
+def test_clusters_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(UserError):
+        predict(calibration(), dataclasses.replace(MSRL, **wrong))
+
+
+def test_scenarios_that_make_no_sense_are_refused():
+    with pytest.raises(UserError, match="need a network"):
+        Scenario(shape(), 1, 1, COSTS, hosts=2)
+    with pytest.raises(UserError, match="several learners"):
+        Scenario(shape(), 1, 1, COSTS, learners=2)
+
+
+def test_the_fastest_run_of_a_point_counts_and_the_slowest_is_told(monkeypatch):
+    speeds = iter([100.0, 300.0, 200.0, 250.0, 150.0, 275.0])  # both points in turn
+    monkeypatch.setattr(jaxsrl.planner.validate, "_measured", lambda *_: next(speeds))
+    monkeypatch.setattr(jaxsrl.planner.validate, "predict_here", lambda *_: 240.0)
+    environment = EnvSpec("Test-v0", ArraySpec((1,), "float32"), DiscreteSpec(2))
+    agent = make_ppo(PPOConfig(), environment, NetworkConfig())
+    composed = Composed(agent, EnvConfig(id="CartPole-v1").source(), environment, RunConfig())
+    found = compare(calibration(), composed, (Point(64, 1), Point(128, 2)))
+    assert [(one["rows"], one["measured"], one["slowest"]) for one in found] == [
+        (64, 200.0, 100.0),
+        (128, 300.0, 250.0),
+    ]
+    assert [one["error"] for one in found] == pytest.approx([0.2, -0.2])
+
+
+def test_a_calibration_is_fitted_to_the_fastest_of_its_reference_runs(monkeypatch):
+    speeds, config = iter([100.0, 400.0, 300.0, 200.0]), RunConfig()
+    monkeypatch.setattr(jaxsrl.planner.validate, "_config", lambda *_: config)
+    monkeypatch.setattr(jaxsrl.planner.validate, "_measured", lambda *_: next(speeds))
+    monkeypatch.setattr(jaxsrl.planner.validate, "predict_here", lambda *_: 240.0)
+    monkeypatch.setattr(jaxsrl.planner.validate, "with_hand_over", lambda _, __, measured: measured)
+    assert fitted(calibration(), None, 1.0) == 400.0
+
+
+def test_what_comes_before_a_timed_call_is_done_each_time_and_not_timed(monkeypatch):
+    clock, done = [0.0], []
+
+    def taking(name, seconds):
+        done.append(name)
+        clock[0] += seconds
+
+    monkeypatch.setattr(measure, "_SECONDS", 0.0)
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: clock[0], process_time=lambda: clock[0]))
+    assert measure._timed(lambda: taking("call", 2.0), lambda: taking("before", 50.0)) == (2.0, 1.0)
+    assert done == ["call", *["before", "call"] * 5]
+
+
+def test_the_hand_over_is_what_is_missing_of_a_measured_run():
+    config = RunConfig(num_envs=16, num_env_workers=1, lanes_per_worker=1, rollout_length=4)
+    slower = 0.95 * predict_here(calibration(), config)
+    found = with_hand_over(calibration(), config, slower)
+    assert predict_here(found, config) == pytest.approx(slower, rel=0.01)
+    assert with_hand_over(calibration(), config, 10 * slower).hand_over_seconds < 1e-5

@@ -1,0 +1,102 @@
+"""Gradient steps are exactly those of the formula, however many env steps there are."""
+
+from fractions import Fraction
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.replay_config import ReplayConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.replay.schedule import HostPace, PaceState, first_pace_state, make_pace, steps_due
+
+
+def all_steps(pace, count):
+    """[count] int, gradient steps after each trajectory."""
+
+    def step(state, _):
+        due, state = steps_due(pace, state, jnp.asarray(True))
+        return state, due
+
+    return np.asarray(jax.lax.scan(step, first_pace_state(pace), None, count)[1])
+
+
+def formula(config, samples, env_steps):
+    return max(0, int((env_steps - config.min_size) * samples / config.batch_size))
+
+
+@pytest.mark.parametrize(
+    ("samples", "exact"),
+    [(8.0, Fraction(8)), (0.1, Fraction(1, 10)), (1 / 3, Fraction(1, 3)), (0.25, Fraction(1, 4)), (317.7, Fraction(3177, 10))],
+)  # fmt: skip
+def test_steps_are_floor_of_the_formula(samples, exact):
+    config = ReplayConfig(batch_size=48, min_size=777, samples_per_insert=samples)
+    due = all_steps(make_pace(config, 60), 3000)
+    assert np.cumsum(due).tolist() == [formula(config, exact, number * 60) for number in range(1, 3001)]
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    batch_size=st.integers(1, 4096),
+    min_size=st.integers(1, 5000),
+    tenths=st.integers(1, 500),
+    env_steps=st.integers(1, 4096),
+)
+def test_steps_are_floor_of_the_formula_for_any_sizes(batch_size, min_size, tenths, env_steps):
+    config = ReplayConfig(batch_size=batch_size, min_size=min_size, samples_per_insert=tenths / 10)
+    due = all_steps(make_pace(config, env_steps), 500)
+    assert np.cumsum(due).tolist() == [formula(config, Fraction(tenths, 10), n * env_steps) for n in range(1, 501)]
+
+
+def test_ten_billion_env_steps_are_counted_exactly():
+    config = ReplayConfig(batch_size=997, min_size=1000, samples_per_insert=0.3)
+    pace, env_steps = make_pace(config, 123_457), 123_457
+    done = 10**10 // env_steps  # trajectories; their remainder is known without stepping through them
+    ratio = Fraction(3, 10) / 997
+    left = int(((done * env_steps - 1000) * ratio % 1) * ratio.denominator)
+    state = PaceState(*(jnp.asarray(value, jnp.int32) for value in (0, left, 0)))
+    step = jax.jit(partial(steps_due, pace))
+    total = 0
+    for number in range(1, 20):
+        due, state = step(state, True)
+        total += int(due)
+        expected = formula(config, Fraction(3, 10), (done + number) * env_steps)
+        assert total == expected - formula(config, Fraction(3, 10), done * env_steps)
+
+
+def test_steps_that_find_nothing_to_draw_are_owed():
+    pace = make_pace(ReplayConfig(batch_size=4, min_size=8, samples_per_insert=2.0), 8)
+    state, done = first_pace_state(pace), []
+    for can_draw in (True, True, False, False, True):
+        due, state = steps_due(pace, state, jnp.asarray(can_draw))
+        done.append(int(due))
+    assert done == [0, 4, 0, 0, 12]
+
+
+def test_no_steps_and_too_many_are_refused():
+    with pytest.raises(UserError, match="never be a gradient step: got 1e-12 with replay.batch_size 256"):
+        make_pace(ReplayConfig(samples_per_insert=1e-12), 64)
+    with pytest.raises(
+        UserError, match="1000000000.0 are 4000000000 gradient steps for a trajectory of 1024 env steps"
+    ):
+        make_pace(ReplayConfig(samples_per_insert=1e9), 1024)
+
+
+@pytest.mark.parametrize(("samples", "env_steps"), [(0.3, 7), (317.7, 60), (8.0, 4096)])
+def test_a_buffer_on_the_host_counts_the_same_steps(samples, env_steps):
+    pace = make_pace(ReplayConfig(batch_size=48, min_size=777, samples_per_insert=samples), env_steps)
+    host, device, step = HostPace(pace), first_pace_state(pace), jax.jit(partial(steps_due, pace))
+    rng = np.random.default_rng(0)
+    for number in range(300):
+        can_draw = bool(rng.random() < 0.8)
+        due, device = step(device, can_draw)
+        assert host.steps_due(can_draw) == int(due)
+        if number % 100 == 50:
+            saved, host = jax.device_get(device), HostPace(pace)
+            host.restore(saved)
+    jax.tree.map(np.testing.assert_array_equal, host.arrays(), device)
+    assert [leaf.dtype for leaf in jax.tree.leaves(host.arrays())] == [np.int32] * 3

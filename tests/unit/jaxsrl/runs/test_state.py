@@ -1,0 +1,87 @@
+"""What a run is doing, told from its files and from who holds its lock."""
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from jaxsrl.run_directory import LOCK, RunDirectory
+from jaxsrl.runs.state import CRASHED, EMPTY, FINISHED, RUNNING, STOPPED, is_held, run_state
+
+BEGAN = "2026-01-01 10:00:00 begins: 100 updates"
+SAVED = "2026-01-01 10:01:00 checkpoint at update 50"
+STOP = "2026-01-01 10:02:00 stopped by SIGINT at update 60, 600 env steps, 9.0 s"
+RESUMED = "2026-01-01 10:03:00 resumes runs/x at update 60 of 100"
+DONE = "2026-01-01 10:04:00 complete at update 100, 1000 env steps, 5.0 s"
+
+
+@pytest.mark.parametrize(
+    ("log", "update", "state"),
+    [
+        ([], 0, EMPTY),
+        ([BEGAN], 0, CRASHED),
+        ([BEGAN, SAVED], 55, CRASHED),
+        ([BEGAN, SAVED, STOP], 60, STOPPED),
+        ([BEGAN, SAVED, STOP, RESUMED], 70, CRASHED),
+        ([BEGAN, STOP, RESUMED, DONE], 100, FINISHED),
+        ([DONE, "2026-01-01 10:05:00 already complete"], 100, FINISHED),
+        ([], 100, FINISHED),
+        ([], 55, CRASHED),
+    ],
+)
+def test_the_newest_event_of_the_log_tells_how_a_run_ended(tmp_path, log, update, state):
+    assert run_state(tmp_path, log, update, 100) == state
+
+
+def test_a_run_whose_directory_is_held_is_running_whatever_its_log_says(tmp_path):
+    with RunDirectory(tmp_path):
+        assert run_state(tmp_path, [BEGAN, STOP], 60, 100) == RUNNING
+    assert run_state(tmp_path, [BEGAN, STOP], 60, 100) == STOPPED
+
+
+def test_looking_never_takes_the_lock(tmp_path, monkeypatch):
+    with RunDirectory(tmp_path):
+        pass
+    monkeypatch.setattr(fcntl, "flock", lambda *_: pytest.fail("a run that begins now would be refused"))
+    assert not is_held(tmp_path / LOCK)
+
+
+def test_a_lock_that_another_file_has_is_not_this_runs(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b"):
+        pass
+    with RunDirectory(tmp_path / "a"):
+        assert is_held(tmp_path / "a" / LOCK)
+        assert not is_held(tmp_path / "b" / LOCK)
+
+
+def test_where_the_kernel_has_no_list_the_process_that_the_file_names_counts(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    lock, nowhere = tmp_path / LOCK, tmp_path / "no-list"
+    for process, machine, expected in (
+        (os.getpid(), socket.gethostname(), True),
+        (dead.pid, socket.gethostname(), False),
+        (os.getpid(), "another-machine", False),
+    ):
+        lock.write_text(f"process {process} on {machine}, started 2026-01-01 10:00:00")
+        assert is_held(lock, nowhere) is expected
+    lock.write_text("nothing of the kind")
+    assert not is_held(lock, nowhere)
+
+
+def test_a_file_system_that_tells_another_device_number_is_seen_through(tmp_path):
+    lock = tmp_path / LOCK
+    lock.write_text("process 4711 on somewhere, started 2026-01-01 10:00:00")
+    inode = lock.stat().st_ino
+    listed = tmp_path / "locks"
+    listed.write_text(f"1: FLOCK  ADVISORY  WRITE 4711 aa:bb:{inode} 0 EOF\n")
+    assert is_held(lock, listed)
+    listed.write_text(
+        f"1: FLOCK  ADVISORY  WRITE 4712 aa:bb:{inode} 0 EOF\n1: POSIX  ADVISORY  WRITE 4711 aa:bb:{inode} 0 EOF\n"
+    )
+    assert not is_held(lock, listed)
