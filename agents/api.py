@@ -277,8 +277,8 @@ class GradientSteps(NamedTuple):
 class Agent(NamedTuple):
     """An algorithm bound to its configuration and to an environment's spec: pure functions and declarations.
 
-    `gradient_steps` is the same update as `update`, cut at its gradients; None where it cannot be cut. `groups` is the same
-    update cut into those of several policies that do not touch each other (`agents.transforms.multi_policy.LearningGroup`); () where it is one.
+    `gradient_steps` is the same update as `update`, cut at its gradients; None if it cannot be cut. `groups` is the same update
+    as independent updates of several policies (`agents.transforms.multi_policy.LearningGroup`); () for a single one.
     """
 
     name: str

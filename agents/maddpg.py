@@ -27,13 +27,13 @@ from agents.api import (
     Trajectory,
 )
 from agents.continuous_control import UNIFORM, refresh
-from agents.networks.config import NetworkConfig
+from agents.networks.config import NetworkConfig, require_plain_network
 from agents.networks.maddpg import MaddpgNetworks, joint_actions, make_maddpg_networks, with_own
 from agents.networks.team_actions import TeamActions, make_team_actions
-from agents.networks.team_branch import by_agent
 from agents.ops import returns
-from agents.ops.continuous_config import ContinuousConfig, require_plain_network
+from agents.ops.continuous_config import ContinuousConfig
 from agents.ops.target_update import polyak
+from agents.ops.team_rows import by_agent
 from agents.replay_config import ReplayConfig
 from agents.team_q import WeighFn, make_weigh
 from envpool_bridge.errors import UserError

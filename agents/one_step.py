@@ -27,8 +27,9 @@ from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
 from agents.ops import returns, schedules
 from agents.ops.gradient_steps import make_apply
+from agents.ops.policy_gradient import approximate_kl, clipped_adam, log_ratio_of
 from agents.transforms.normalization import NormalisationConfig
-from agents.transforms.on_policy_agent import approximate_kl, clipped_adam, log_ratio_of, make_on_policy_agent
+from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 

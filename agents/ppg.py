@@ -19,9 +19,10 @@ from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, make_phasic
 from agents.ops import returns, schedules
 from agents.ops.gradient_steps import first_progress
+from agents.ops.policy_gradient import clipped_adam, clipped_policy_loss
 from agents.ppg_auxiliary import auxiliary_phase, descend, empty_memory, remember, time_order
 from agents.ppg_config import PPGConfig
-from agents.transforms.on_policy_agent import clipped_adam, clipped_policy_loss, make_on_policy_agent
+from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 

@@ -32,9 +32,10 @@ from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
 from agents.ops import popart, returns, schedules
 from agents.ops.gradient_steps import make_apply
+from agents.ops.policy_gradient import clipped_adam, clipped_policy_loss
 from agents.ops.value_targets import ValueTargets, make_targets
 from agents.ppo_config import PPOConfig
-from agents.transforms.on_policy_agent import clipped_adam, clipped_policy_loss, make_on_policy_agent
+from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 

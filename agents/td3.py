@@ -12,12 +12,12 @@ import jax.numpy as jnp
 
 from agents.api import Array, Metrics, Observation, Params, ReplayAgent
 from agents.continuous_control import ActorPart, Bound, make_continuous_agent
-from agents.networks.config import NetworkConfig
+from agents.networks.config import NetworkConfig, require_plain_network
 from agents.networks.critics import CriticEnsemble, make_critics
 from agents.networks.deterministic_actor import DeterministicActor, make_deterministic_actor
 from agents.ops import returns
 from agents.ops.action_scaling import continuous_actions
-from agents.ops.continuous_config import ContinuousConfig, require_plain_network
+from agents.ops.continuous_config import ContinuousConfig
 from agents.ops.target_update import polyak
 from agents.ops.transitions import Batch
 from envpool_bridge.errors import UserError

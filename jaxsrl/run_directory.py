@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from envpool_bridge.errors import UserError
-from jaxsrl.config.run_config import MAY_CHANGE, differences
+from jaxsrl.config.run_config import MAY_CHANGE
+from jaxsrl.config.serialization import differences
 
 CONFIG, PLAN, LOG, LOCK = "config.json", "plan.json", "log.txt", ".lock"
 

@@ -14,7 +14,8 @@ from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
 from jaxsrl.cluster.learners.run import WholeRun, run_together, several
 from jaxsrl.cluster.placement import place_of
 from jaxsrl.cluster.training import ClusterTraining
-from jaxsrl.config.run_config import RunConfig, to_json
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import to_json
 from jaxsrl.learner.learning_agent import kept_bytes, learning_agent
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.cpu_latency import awake_cores
@@ -22,10 +23,10 @@ from jaxsrl.machine.program_cache import keep_programs
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.passes.for_agent import plan_for_agent
 from jaxsrl.plan.passes.replay import replays_on_host
+from jaxsrl.plan.placement import devices_of
 from jaxsrl.plan.plan import Plan
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.training.base import RunReport, TrainingSetup
-from jaxsrl.training.build import devices_of
 from jaxsrl.training.device_training import DeviceTraining
 from jaxsrl.training.host_training import HostTraining
 from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device

@@ -73,3 +73,25 @@ def _require_heads_divide(heads_name: str, num_heads: int, size_name: str, size:
         raise UserError(
             f"{heads_name} must divide {size_name}: got {num_heads} and {size}; use a {size_name} of {near}"
         )
+
+
+def require_plain_network(name: str, network: NetworkConfig) -> None:
+    """Refuses what these algorithms cannot do with a network.
+
+    Args:
+        name: of the algorithm.
+        network: of actor and critics.
+
+    Raises:
+        UserError: it is to remember, or actor and critics are to share a torso.
+    """
+    if network.core != "none":
+        raise UserError(
+            f"{name} learns from single transitions, without the state of a memory: expected network.core 'none', got "
+            f"{network.core!r}; use it, with stacked frames if one observation does not say enough, or PPO"
+        )
+    if network.shared_torso:
+        raise UserError(
+            f"{name}'s critics see the action in their first layers, so each has a torso of its own: expected "
+            f"network.shared_torso False or None, got True; leave it out"
+        )

@@ -10,8 +10,9 @@ from agents.api import Array, Observation, Params
 from agents.distributions import find_mask
 from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig
-from agents.networks.team_branch import by_agent, by_row, make_team_branch
+from agents.networks.team_branch import make_team_branch
 from agents.networks.team_state import make_team_state, memoryless_config
+from agents.ops.team_rows import by_agent, by_row
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import lookup
 

@@ -5,7 +5,7 @@ Rows are environment x agent with environments major, so that everything here st
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Para
 from agents.networks.branch import Branch, HeadSize, Outputs, make_branch
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import inputs_of, require_fit
+from agents.ops.team_rows import by_agent, by_row
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import Path
 
@@ -88,13 +89,3 @@ def _apart(branch: Branch, count: int) -> TeamBranch:
         return jax.tree.map(partial(by_row, 1), outputs), jax.tree.map(partial(by_row, 0), state)
 
     return TeamBranch(lambda key: jax.vmap(branch.init)(jax.random.split(key, count)), unroll, branch.initial_state)
-
-
-def by_agent(count: int, axis: int, rows: Any) -> Any:
-    """[.., N, count, ...] of an array [.., N * count, ...] whose rows are at `axis`."""
-    return rows.reshape((*rows.shape[:axis], -1, count, *rows.shape[axis + 1 :]))
-
-
-def by_row(axis: int, agents: Any) -> Any:
-    """[.., N * count, ...] of an array [.., N, count, ...] whose environments are at `axis`."""
-    return agents.reshape((*agents.shape[:axis], -1, *agents.shape[axis + 2 :]))

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from agents.api import Array, Observation
 from agents.networks.config import IMAGE_TORSOS, NetworkConfig
 from agents.networks.observation_inputs import inputs_of, is_image
-from agents.networks.team_branch import by_agent
 from agents.networks.torsos.entity_sets import is_entity_set
+from agents.ops.team_rows import by_agent
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import items, lookup, path_name
 

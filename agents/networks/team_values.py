@@ -11,8 +11,9 @@ from agents.distributions import find_mask
 from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import Mixer
-from agents.networks.team_branch import by_agent, make_team_branch
+from agents.networks.team_branch import make_team_branch
 from agents.ops.counterfactual import taken
+from agents.ops.team_rows import by_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec, is_one_leaf
 from envpool_bridge.spec.tree import lookup

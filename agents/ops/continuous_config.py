@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from agents.networks.config import NetworkConfig
 from agents.ops.target_update import require_step_size
 from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
@@ -53,25 +52,3 @@ class ContinuousConfig:
                 f"{self.random_updates}"
             )
         require_step_size("target_step_size", self.target_step_size)
-
-
-def require_plain_network(name: str, network: NetworkConfig) -> None:
-    """Refuses what these algorithms cannot do with a network.
-
-    Args:
-        name: of the algorithm.
-        network: of actor and critics.
-
-    Raises:
-        UserError: it is to remember, or actor and critics are to share a torso.
-    """
-    if network.core != "none":
-        raise UserError(
-            f"{name} learns from single transitions, without the state of a memory: expected network.core 'none', got "
-            f"{network.core!r}; use it, with stacked frames if one observation does not say enough, or PPO"
-        )
-    if network.shared_torso:
-        raise UserError(
-            f"{name}'s critics see the action in their first layers, so each has a torso of its own: expected "
-            f"network.shared_torso False or None, got True; leave it out"
-        )

@@ -20,8 +20,8 @@ How an agent uses it, cut into gradient steps or not:
 Deviations from the papers, on purpose:
 
 - A batch is one step of the running moments, with all its targets together; the papers take a step for each.
-- Targets are normalised by statistics from before their own batch, which count from the next version on (as
-  `agents/transforms/normalization.py` has it for observations). The papers update them first. The first update is then not normalised.
+- Targets are normalised by the statistics before their own batch, which apply from the next version on, as observations are in
+  `agents/transforms/normalization.py`. The papers update the statistics first. Here the first update is not normalised.
 - The optimizer's moments of the rescaled layer are left as they are: after a change of s by a factor c they are off by c (first)
   and c^2 (second) until they have forgotten. The papers use plain gradient descent and RMSProp, and leave them alone as well.
 - Moments are debiased, so that the beginning (0, 1) of the statistics has no part in them; and kept as mean and variance, which

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from agents.api import Array, Trajectory
-from agents.networks.team_branch import by_agent
 from agents.ops.n_step import at_positions, n_step
+from agents.ops.team_rows import by_agent
 
 
 class TeamSteps(NamedTuple):

@@ -25,8 +25,7 @@ from agents.api import (
     Sample,
     Trajectory,
 )
-from envpool_bridge.shm.layout import num_frames
-from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec, SpecTree
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec, SpecTree, num_frames
 from envpool_bridge.spec.tree import Tree, map_leaves
 
 

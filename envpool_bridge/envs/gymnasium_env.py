@@ -21,8 +21,7 @@ from envpool_bridge.envs.seeding import EpisodeSeeds
 from envpool_bridge.envs.threaded_step import OverlappedSteps
 from envpool_bridge.envs.time_limits import TimeLimits
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
-from envpool_bridge.shm.layout import num_frames
-from envpool_bridge.spec.specs import EnvSpec, with_frames
+from envpool_bridge.spec.specs import EnvSpec, num_frames, with_frames
 from envpool_bridge.spec.tree import Tree, leaves, take
 
 # Looked up at every step.

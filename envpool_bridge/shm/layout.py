@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec, SpecTree, spec_to_dict
-from envpool_bridge.spec.tree import Path, items, leaves, path_name
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, SpecTree, frames_in_leaf, num_frames, spec_to_dict
+from envpool_bridge.spec.tree import Path, items, path_name
 
 ALIGNMENT = 64  # bytes: a cache line, and what jax needs to alias host memory on CPU
 FORMAT_VERSION = 3
@@ -189,19 +189,10 @@ def make_layout(
     return SlotLayout(spec, shape, tuple(fields), offset, digest, agent_state)
 
 
-def num_frames(spec: EnvSpec) -> int:
-    """The largest number of frames that agents see of any leaf of the observation."""
-    return max((_frames(leaf) for leaf in leaves(spec.observation)), default=1)
-
-
-def _frames(leaf: LeafSpec) -> int:
-    return leaf.frames if isinstance(leaf, ArraySpec) else 1
-
-
 def _leaf_fields(name: str, tree: SpecTree, steps: int, rows: int) -> list[tuple[str, tuple[int, ...], str]]:
     """(name, shape, dtype) of each leaf. A leaf of F frames has F - 1 more steps before the first: its history."""
     return [
-        (field_name(name, path), (steps + _frames(leaf) - 1, rows, *leaf.stored_shape), leaf.dtype)
+        (field_name(name, path), (steps + frames_in_leaf(leaf) - 1, rows, *leaf.stored_shape), leaf.dtype)
         for path, leaf in items(tree)
     ]
 

@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from envpool_bridge.shm.layout import Field, SlotLayout
+from envpool_bridge.shm.packed_arrays import params_layout, view_leaves
 from envpool_bridge.shm.slots import SlotViews, view_slot
-from jaxsrl.collect.params.shared_memory import params_layout, view_leaves
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from envpool_bridge.shm.layout import ALIGNMENT, SlotLayout, field_name, num_frames
-from envpool_bridge.spec.specs import EnvSpec, LeafSpec, SpecTree
+from envpool_bridge.shm.layout import ALIGNMENT, SlotLayout, field_name
+from envpool_bridge.spec.specs import EnvSpec, LeafSpec, SpecTree, num_frames
 from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, take, unflatten, write
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_bridge.spec.tree import Tree, is_dict, is_tuple, items, map_leaves, shown_path, unflatten
+from envpool_bridge.spec.tree import Tree, is_dict, is_tuple, items, leaves, map_leaves, shown_path, unflatten
 
 Bound = float | tuple[float, ...] | None
 
@@ -268,3 +268,13 @@ def _tree_from_json(data: Mapping[str, Any]) -> SpecTree:
         if name != "kind":
             fields[name] = tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
     return _KINDS[kind](**fields)
+
+
+def num_frames(spec: EnvSpec) -> int:
+    """The largest number of frames that agents see of any leaf of the observation."""
+    return max((frames_in_leaf(leaf) for leaf in leaves(spec.observation)), default=1)
+
+
+def frames_in_leaf(leaf: LeafSpec) -> int:
+    """Returns the number of stacked frames of an observation leaf; 1 for a leaf without frames."""
+    return leaf.frames if isinstance(leaf, ArraySpec) else 1

@@ -214,9 +214,9 @@ class _Server:
     """What the server process has. One thread."""
 
     def __init__(self, connection: socket.socket) -> None:
-        from envpool_bridge.worker import worker  # imports gymnasium, once for all workers
+        from envpool_bridge.worker import main  # imports gymnasium, once for all workers
 
-        self._connection, self._main, self._pid = connection, worker.main, os.getpid()
+        self._connection, self._main, self._pid = connection, main.main, os.getpid()
         gc.freeze()  # else the first collection in every worker would touch, and so copy, all that they share
         self._spare: Spare | None = None
         self._modules: list[str] = []  # that workers need, and that this process may import

@@ -1,14 +1,10 @@
 """Main loop of one environment process: waits for actions, steps its rows, writes straight into the trajectory slot."""
 
-import contextlib
 import dataclasses
-import faulthandler
-import os
 import pickle
 import random
 import signal
 import time
-import traceback
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
@@ -19,7 +15,6 @@ import gymnasium  # noqa: F401  imported before the fork, so that a worker start
 import numpy as np
 
 from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset, ResetRequest, first_rows, step_rows
-from envpool_bridge.faults import failpoint
 from envpool_bridge.faults.journal import Journal, JournaledRows, environment_name
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm import segment
@@ -28,9 +23,7 @@ from envpool_bridge.shm.layout import SlotLayout
 from envpool_bridge.shm.slots import SlotAccess, SlotViews, view_slots
 from envpool_bridge.shm.worker_board import Progress, WorkerBoard
 from envpool_bridge.spec.tree import Tree, take
-from envpool_bridge.worker import garbage
 from envpool_bridge.worker.isolation import IsolatedRows
-from envpool_bridge.worker.process_tuning import wake_on_time
 from envpool_bridge.worker.recovery import BrokenStep, DisabledRows, Recovery
 
 NUM_DESCRIPTORS = 7  # that every worker receives: see `main`
@@ -314,42 +307,3 @@ class Worker:
             wanted, request = self._connection.recv()
             self._pending_resets[wanted] = request
         return self._pending_resets.pop(part)
-
-
-def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> Worker:
-    with contextlib.suppress(OSError):  # a sandbox may forbid it: environments that sleep then do so a little longer
-        wake_on_time()
-    if config.cores:  # before anything starts threads
-        allowed = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {allowed[config.cores[config.worker % len(config.cores)]]})
-    if not config.local_policy:
-        return Worker(config, connection, descriptors)
-    from envpool_bridge.worker.acting_worker import ActingWorker  # it builds on this module
-
-    return ActingWorker(config, connection, descriptors[:NUM_DESCRIPTORS], descriptors[NUM_DESCRIPTORS:])
-
-
-def main(descriptors: Sequence[int]) -> None:
-    """Body of a forked worker; reports any exception to the parent before it ends.
-
-    Args:
-        descriptors: segment, connection, own doorbell, file for stacks, board, inference doorbell, learner doorbell; then the
-            local policy's.
-    """
-    # The parent reads this file, and reports its content.
-    faulthandler.enable(descriptors[3])
-    faulthandler.register(STACK_SIGNAL, descriptors[3])  # even when an environment hangs in C
-    connection = Connection(descriptors[1])
-    try:
-        config: WorkerConfig = connection.recv()
-        worker = _make_worker(config, connection, descriptors)
-        failpoint.arm(failpoint.wanted(), worker.failpoints())
-        garbage.look_rarely()
-        worker.serve()
-    except BaseException as error:  # noqa: BLE001  the parent must learn of it, whatever it is
-        text = "".join(traceback.format_exception(error))
-        try:
-            connection.send(ErrorMessage(type(error).__name__, str(error), text))
-        except OSError:
-            traceback.print_exc()
-        os._exit(1)

@@ -10,7 +10,6 @@ from envpool_bridge.supervisor.processes import pickle_source
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.cluster.hosts.source import ClusterSource
 from jaxsrl.cluster.placement import OpenEngine
-from jaxsrl.cluster.protocol.bundles import with_hosts_on
 from jaxsrl.cluster.protocol.engine import Engine
 from jaxsrl.cluster.protocol.published_params import layout_of
 from jaxsrl.cluster.replay.client import RemoteExperience, RemoteReplayMesh
@@ -18,13 +17,14 @@ from jaxsrl.cluster.replay.setup import PART_BYTES, sample_layout
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 from jaxsrl.collect.source import SourceConfig, TrajectorySource
 from jaxsrl.learner.host_replay import HostReplay
+from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.passes.place_inference import with_servers_on
 from jaxsrl.plan.passes.place_replay import SAMPLES_AHEAD, with_replay_on
+from jaxsrl.plan.placement import devices_of
 from jaxsrl.plan.plan import Plan, plan_to_json
 from jaxsrl.replay.experience import buffer_shapes
 from jaxsrl.run_directory import PLAN, write_json
 from jaxsrl.training.base import TrainingSetup
-from jaxsrl.training.build import devices_of
 from jaxsrl.training.host_training import HostTraining
 from jaxsrl.training.run_state import holds_replay, restore_buffer
 

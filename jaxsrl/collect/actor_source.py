@@ -10,12 +10,13 @@ import numpy as np
 from agents.api import Agent, AnyAgent, Params
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.pool import EnvPool, PoolOptions
+from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import Tree, map_leaves
 from envpool_bridge.worker.policy import LocalPolicySpec, check_shape
 from jaxsrl.collect.actors.counters import ActorCounters
 from jaxsrl.collect.actors.factory import ActorFactory
-from jaxsrl.collect.params.shared_memory import ParamsLayout, SharedParams, params_layout
+from jaxsrl.collect.params.shared_memory import SharedParams
 from jaxsrl.collect.slot_layout import agent_state_spec
 from jaxsrl.collect.source import SourceConfig, describe_lanes, split_reset, supervision_metrics
 from jaxsrl.machine.lifecycle import Lifecycle

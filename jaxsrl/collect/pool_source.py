@@ -18,7 +18,7 @@ from jaxsrl.collect.inference.server import InferenceServer
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_state_spec
 from jaxsrl.collect.source import SourceConfig, describe_lanes, split_reset, supervision_metrics
-from jaxsrl.learner.mesh import Device, on_device
+from jaxsrl.machine.devices import Device, on_device
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.fragment import Processes
 from jaxsrl.plan.plan import Plan

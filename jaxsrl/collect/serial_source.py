@@ -14,7 +14,7 @@ from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.collect.source import SourceConfig
-from jaxsrl.learner.mesh import Device, on_device
+from jaxsrl.machine.devices import Device, on_device
 
 
 class SerialSource:

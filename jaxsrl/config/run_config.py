@@ -1,12 +1,10 @@
 """RunConfig: everything about a run that is neither the environment nor the algorithm; and configurations as JSON."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal
 
 import tyro
 
-from envpool_bridge.envs.function_name import function_name
 from envpool_bridge.errors import UserError
 from envpool_bridge.options import SupervisorOptions
 from jaxsrl.config.learner_processes import DistributedConfig
@@ -274,52 +272,3 @@ class RunConfig:
     def num_updates(self) -> int:
         """Updates that `env_steps` take, rounded up."""
         return -(-self.env_steps // self.env_steps_per_update)
-
-
-def to_json(value: Any) -> Any:
-    """Returns a dataclass tree as JSON data; a function in it is its name."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): to_json(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
-    return function_name(value) if callable(value) else value
-
-
-def from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:
-    """The dataclass `kind` that `to_json` wrote, with the dataclasses inside it; lists become tuples.
-
-    Raises:
-        UserError: the data has a field that `kind`, or a dataclass inside it, lacks.
-    """
-    known = {field.name for field in dataclasses.fields(kind)}
-    unknown = sorted(set(data) - known)
-    if unknown:
-        raise UserError(
-            f"{kind.__name__} has no field {', '.join(unknown)}: the file was written by another version of jaxsrl"
-        )
-    kinds = get_type_hints(kind)
-    return kind(**{name: _value_from_json(kinds[name], value) for name, value in data.items()})
-
-
-def _value_from_json(kind: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
-        return from_json(kind, value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Where two JSON trees differ, as "path: old -> new" lines.
-
-    Examples:
-        >>> differences({"run": {"seed": 0, "name": "a"}}, {"run": {"seed": 1, "name": "a"}})
-        ['run.seed: 0 -> 1']
-    """
-    if isinstance(old, dict) and isinstance(new, dict):
-        lines: list[str] = []
-        for name in sorted(set(old) | set(new)):
-            where = f"{path}.{name}" if path else name
-            lines += differences(old.get(name), new.get(name), where)
-        return lines
-    return [] if old == new else [f"{path}: {old!r} -> {new!r}"]

@@ -11,14 +11,14 @@ from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.function_source import AnyEnv, as_source
 from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset, StepRows, first_rows, step_rows
 from envpool_bridge.errors import UserError
-from envpool_bridge.shm.layout import PoolShape, num_frames
+from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.shm.slots import SlotAccess, allocate_slots
-from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.specs import EnvSpec, num_frames
 from envpool_bridge.spec.tree import take
 from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.collect.slot_layout import agent_layout
-from jaxsrl.learner.mesh import on_device
 from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.machine.devices import on_device
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,13 +15,15 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.partial_restore import in_words, what_fits
-from jaxsrl.config.run_config import RunConfig, from_json
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.cpu_dispatch import dispatch_inline
 from jaxsrl.population.policies import PoliciesConfig, remade_agent
 from jaxsrl.runs.read_checkpoint import read_saved_run
-from jaxsrl.training.run_state import LEARNER, restore_state, state_to_arrays
+from jaxsrl.training.run_state import restore_state, state_to_arrays
 
 _PETTINGZOO = ("pettingzoo/", "mpe2/")  # packages of environments
 _FOREIGN = "GymV2"  # Gymnasium's ids for environments of older packages, whose ids are arguments

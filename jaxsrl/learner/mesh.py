@@ -3,8 +3,8 @@
 Rows (B) are sharded over the axis `data`, everything else is replicated. This is what `jax.pmap` lowers to since jax 0.8;
 the agent's update contains no axis name, the compiler inserts the all-reduces.
 
-A mesh may have devices of several processes (`jaxsrl.cluster.learners`). Each of them then places the slots of its own rows on its own
-devices, publishes copies on these, and otherwise calls the same programs in the same order as the others.
+A mesh may have devices of several processes (`jaxsrl.cluster.learners`). Each process then places the slots of its own rows on
+its own devices and publishes copies there. Otherwise all processes call the same programs in the same order.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ from agents.api import Agent, Array, LearnerState, Metrics, Params, ReplayAgent,
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import map_leaves
 from jaxsrl.learner.finite_updates import with_finite_updates
+from jaxsrl.machine.devices import Device
 from jaxsrl.replay.host.sample_pool import SampleMemory, is_large
 from jaxsrl.replay.state import state_shardings
 
-Device = Any  # a jax.Device, which is no type to type checkers
 KeyedUpdate = Callable[[LearnerState, Trajectory], tuple[LearnerState, Metrics]]
 
 
@@ -163,35 +163,6 @@ class LearnerMesh:
 
         shardings = self.state_shardings(jax.eval_shape(agent.init, run_key))
         return jax.jit(update, donate_argnums=0, out_shardings=(shardings, self.replicated))
-
-
-def run_devices(platform: str = "") -> list[Device]:
-    """Devices of a platform ("" for jax's default one), of all processes of the run: those of process 0 first."""
-    found: list[Device] = jax.devices(platform or None)
-    return sorted(found, key=lambda device: (device.process_index, device.id))
-
-
-def on_device(tree: Any, device: Device) -> Any:
-    """Returns the tree on one device: the shards of replicated arrays that are already there, without a transfer.
-
-    Args:
-        tree: of arrays, each replicated over its devices, or of numpy.
-        device: of this process.
-    """
-    shards = jax.tree.map(lambda leaf: _shard_at(leaf, device), tree)
-    here = {device}
-    # A `device_put` costs several times as much for a leaf as taking its shard, even where it returns that shard.
-    if all(isinstance(leaf, jax.Array) and leaf.devices() == here for leaf in jax.tree.leaves(shards)):
-        return shards
-    return jax.device_put(shards, device)
-
-
-def _shard_at(leaf: Any, device: Device) -> Any:
-    """Returns a replicated array's shard on the device, or any one of its shards where the device has none."""
-    if not isinstance(leaf, jax.Array):
-        return leaf
-    shards = leaf.addressable_shards
-    return next((shard for shard in shards if shard.device == device), shards[0]).data
 
 
 def _apart(state: LearnerState) -> LearnerState:

@@ -13,9 +13,9 @@ from agents.api import AnyAgent, Params
 from agents.transforms.multi_policy import MakeAgent, make_policies, places_of_policies, spec_of_policy
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.store import DamagedCheckpointError, unflatten
 from jaxsrl.runs.read_checkpoint import read_saved_run
-from jaxsrl.training.run_state import LEARNER
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,11 @@ import numpy as np
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import MANIFEST, DamagedCheckpointError, check_files, read_manifest
+from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.schema import require_manifest
 from jaxsrl.checkpoints.store import load_checkpoint
 from jaxsrl.run_directory import CONFIG, read_json
 from jaxsrl.runs.summary import checkpoint_steps, is_run, summarise
-from jaxsrl.training.run_state import LEARNER
 
 WHOLE, DAMAGED, OTHER_VERSION = "whole", "damaged", "other version"
 _PARAMETERS = f"{LEARNER}.params"

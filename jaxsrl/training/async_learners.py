@@ -15,9 +15,10 @@ from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.pool_source import PoolSource
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
 from jaxsrl.learner.loop import LearnerStats
-from jaxsrl.learner.mesh import Device, LearnerMesh
+from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.async_replica import AsynchronousReplica
 from jaxsrl.learner.parameter_server.async_server import ParameterServer
+from jaxsrl.machine.devices import Device
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.training.run_state import Progress

@@ -14,6 +14,7 @@ from agents.api import AnyAgent, LearnerState
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.checkpoints.names import REPLAY
 from jaxsrl.checkpoints.partial_restore import in_words
 from jaxsrl.checkpoints.schema import Form, require_fit
 from jaxsrl.checkpoints.store import Arrays, CheckpointNotSavedError, CheckpointStore, RequireFn, Restored
@@ -28,7 +29,6 @@ from jaxsrl.plan.plan import Plan, plan_to_json
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.training.reporter import AnyLearner, Reporter
 from jaxsrl.training.run_state import (
-    REPLAY,
     holds_replay,
     learner_that_fits,
     replay_forms,

@@ -1,7 +1,5 @@
 """From a plan to what runs: which devices a fragment has, what collects trajectories, what makes an update."""
 
-import jax
-
 from agents.api import Agent, Array, ReplayAgent
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import Arrays
@@ -14,37 +12,19 @@ from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.groups.mesh import GroupMeshes, stacked_groups
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import HostLearner, Learner
-from jaxsrl.learner.mesh import Device, LearnerMesh, run_devices
+from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.synchronous import SynchronousUpdate
 from jaxsrl.learner.recent_trajectories import RecentTrajectories
 from jaxsrl.machine.lifecycle import Lifecycle
-from jaxsrl.plan.fragment import Carries, Devices, Fragment, InProcess, Processes, WhenFull
+from jaxsrl.plan.fragment import Carries, InProcess, Processes, WhenFull
 from jaxsrl.plan.passes.policy_groups import learns_by_group
+from jaxsrl.plan.placement import device_of_each_replica, devices_of
 from jaxsrl.replay.experience import LocalExperience, buffer_shapes
 from jaxsrl.replay.queue.trajectory_queue import QueueConfig
 from jaxsrl.training.async_learners import AsynchronousLearners, ReplicaSetup
 from jaxsrl.training.base import TrainingSetup
 from jaxsrl.training.preflight import gradient_steps_of
 from jaxsrl.training.run_state import Progress, holds_replay, restore_buffer
-
-
-def devices_of(fragment: Fragment) -> list[Device]:
-    """The fragment's devices, in order; the first one of the default platform where it has no device of its own."""
-    placement = fragment.placement
-    if not isinstance(placement, Devices):
-        return jax.local_devices()[:1]
-    devices = run_devices(placement.platform)
-    return [devices[index] for index in placement.indices]
-
-
-def device_of_each_replica(fragment: Fragment) -> list[Device]:
-    """The first device of every replica."""
-    placement = fragment.placement
-    if not isinstance(placement, Devices):
-        return devices_of(fragment) * fragment.replicas
-    devices = run_devices(placement.platform)
-    firsts = [placement.of_replica(replica, fragment.replicas)[0] for replica in range(fragment.replicas)]
-    return [devices[index] for index in firsts]
 
 
 def make_source(config: SourceConfig, lifecycle: Lifecycle) -> TrajectorySource:

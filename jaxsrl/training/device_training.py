@@ -3,6 +3,7 @@
 import jax
 
 from agents.api import Agent, LearnerState
+from jaxsrl.checkpoints.names import EPISODES
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.device_loop.checkpoint_rows import rows_fit
 from jaxsrl.device_loop.loop import DeviceLearner, run_device_learner
@@ -11,10 +12,10 @@ from jaxsrl.envs.protocol import JaxEnv, validate_env
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
 from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.plan.placement import devices_of
 from jaxsrl.training.base import Training, TrainingSetup
-from jaxsrl.training.build import devices_of
 from jaxsrl.training.reporter import AnyLearner, Reporter
-from jaxsrl.training.run_state import EPISODES, named, restore_state, state_to_arrays
+from jaxsrl.training.run_state import named, restore_state, state_to_arrays
 
 
 class DeviceTraining(Training):

@@ -10,9 +10,10 @@ from jaxsrl.collect.source import SourceConfig, TrajectorySource
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import HostLearner, Learner, run_learner
 from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.plan.placement import devices_of
 from jaxsrl.training.async_learners import AsynchronousLearners
 from jaxsrl.training.base import Training, TrainingSetup
-from jaxsrl.training.build import devices_of, make_host_replay, make_learner, make_source
+from jaxsrl.training.build import make_host_replay, make_learner, make_source
 from jaxsrl.training.reporter import AnyLearner, Reporter
 from jaxsrl.training.run_state import Progress, begin, buffer_to_arrays, from_arrays, rows_fit, to_arrays
 

@@ -10,6 +10,7 @@ import numpy as np
 from agents.api import AnyAgent, LearnerState, Params, ReplayAgent, Trajectory
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.checkpoints.names import BEHIND, EPISODES, LEARNER, LOG, REPLAY
 from jaxsrl.checkpoints.partial_restore import what_fits
 from jaxsrl.checkpoints.schema import Form, require_fit
 from jaxsrl.checkpoints.store import Arrays, flatten, forms_of, unflatten
@@ -19,7 +20,6 @@ from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.replay.experience import buffer_shapes
 from jaxsrl.replay.state import Replayed
 
-LEARNER, REPLAY, _BEHIND, EPISODES, LOG = "learner", "replay", "behind", "episodes/", "environments/"
 _DEVICE_ROWS = "rows"  # of `jaxsrl.device_loop.checkpoint_rows`
 _STEPS = "steps"
 
@@ -61,7 +61,7 @@ def to_arrays(
     behind = jax.device_get(behind)
     arrays = state_to_arrays(state, with_replay)
     if behind is not None:
-        arrays |= flatten(behind, _BEHIND)
+        arrays |= flatten(behind, BEHIND)
     arrays |= {EPISODES + name: value for name, value in episodes.to_arrays().items()}
     arrays |= {LOG + name: value for name, value in log.to_arrays().items()}
     return arrays | {_STEPS: np.array(log.end_step)}
@@ -78,8 +78,8 @@ def from_arrays(
         UserError: the arrays are of another network or algorithm.
     """
     state = restore_state(agent, key, arrays)
-    has_behind = any(name.startswith(_BEHIND) for name in arrays)
-    behind = unflatten(state.params, arrays, _BEHIND) if has_behind else None
+    has_behind = any(name.startswith(BEHIND) for name in arrays)
+    behind = unflatten(state.params, arrays, BEHIND) if has_behind else None
     episodes = EpisodeTracker(num_rows, spec.info_fields)
     # With dropped trajectories, more steps were collected than learned from.
     first_step = int(arrays.get(_STEPS, int(state.num_updates) * rollout_length))

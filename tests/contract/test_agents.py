@@ -15,7 +15,7 @@ from agents.catalog import AGENT_CONFIGS, AGENTS
 from agents.networks.config import NetworkConfig
 from agents.ops.gradient_steps import make_update
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config.run_config import from_json
+from jaxsrl.config.serialization import from_json
 from tests.contract.replaying_agents import REPLAYING
 
 STEPS, ROWS = 8, 4

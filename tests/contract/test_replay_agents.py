@@ -12,7 +12,7 @@ import pytest
 
 from agents.api import LearnerState, Mode, ReplayAgent, Sample
 from agents.catalog import AGENT_CONFIGS
-from jaxsrl.config.run_config import from_json
+from jaxsrl.config.serialization import from_json
 from tests.contract.replaying_agents import REPLAYING, WINDOWS, agent_of, sample_for
 
 

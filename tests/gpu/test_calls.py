@@ -13,7 +13,8 @@ from jaxsrl.collect.inference.act import fetched, make_act, row_keys
 from jaxsrl.device_loop.loop import DeviceLearner
 from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.envs.cartpole import CartPole
-from jaxsrl.learner.mesh import LearnerMesh, on_device
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.machine.devices import on_device
 from jaxsrl.machine.split_cpu import host_device
 from tests.gpu.made_slots import IMAGE, VECTOR, median_ms, ppo, random_slots
 

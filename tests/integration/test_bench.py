@@ -143,7 +143,8 @@ def test_busy_processes_compute_until_their_time_is_over():
 
 
 def test_busy_processes_end_with_a_process_that_is_killed():
-    script = "from jaxsrl.bench.rivals.vector_envs import busy_processes\nwith busy_processes(1):\n    print(flush=True)\n    input()"
+    importing = "from jaxsrl.bench.rivals.vector_envs import busy_processes"
+    script = f"{importing}\nwith busy_processes(1):\n    print(flush=True)\n    input()"
     parent = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     parent.stdout.readline()
     (child,) = _children_of(parent.pid)

@@ -17,7 +17,8 @@ from envpool_bridge.envs.config import EnvConfig
 from experiments.ppo_cartpole import Experiment
 from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, sealed
 from jaxsrl.collect.episode_log import EpisodeLog
-from jaxsrl.config.run_config import RunConfig, to_json
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import to_json
 from jaxsrl.run_directory import write_json
 from jaxsrl.training.run_state import begin, to_arrays
 
@@ -311,7 +312,10 @@ def test_ctrl_c_and_a_reader_that_has_seen_enough_end_a_command_quietly(tmp_path
 
 
 def test_help_does_not_wait_for_jax():
-    code = "import sys, jaxsrl.cli.main\ntry: jaxsrl.cli.main.main(['--help'])\nexcept SystemExit: pass\nsys.exit('jax' in sys.modules)"
+    code = (
+        "import sys\nfrom jaxsrl.cli.main import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\nsys.exit('jax' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "evaluate" in done.stdout

@@ -11,7 +11,7 @@ import jaxsrl.cli.main
 from experiments.ppo_cartpole import Experiment
 from jaxsrl.checkpoints.manifest import MANIFEST, sealed
 from jaxsrl.checkpoints.store import CheckpointStore
-from jaxsrl.config.run_config import to_json
+from jaxsrl.config.serialization import to_json
 
 RECORD = {"update": 1, "env_steps": 4096, "frames": 4096, "wall_seconds": 2.0, "episode/return_mean": 20.0}
 ARRAYS = {"learner.num_updates": np.array(1, np.int32), "learner.params['w']": np.ones((2, 2), np.float32)}

@@ -97,7 +97,7 @@ def test_a_run_directory_in_use_is_refused_naming_its_holder(capsys, monkeypatch
 
 def test_another_configuration_in_the_same_directory_is_refused_with_the_difference(capsys, monkeypatch, tmp_path):
     with RunDirectory(tmp_path / "run") as directory:
-        from jaxsrl.config.run_config import to_json
+        from jaxsrl.config.serialization import to_json
 
         experiment = ppo_cartpole.Experiment()
         saved = dataclasses.replace(

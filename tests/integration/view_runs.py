@@ -2,7 +2,8 @@
 
 import json
 
-from jaxsrl.config.run_config import RunConfig, to_json
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import to_json
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import plan_to_json
 from jaxsrl.plan.policies import POLICIES

@@ -12,7 +12,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.shm.slots import SlotAccess, allocate_slots
 from jaxsrl.cluster.inference.messages import ActingMessages
 from jaxsrl.cluster.inference.server_handle import ServerRecord
-from jaxsrl.cluster.placement import placed_plan, rooms_of
+from jaxsrl.cluster.placement import rooms_of
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room
 from jaxsrl.cluster.ray.server_actor import RayLink
@@ -21,6 +21,7 @@ from jaxsrl.collect.source import SourceConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.passes.on_cluster import placed_plan
 from jaxsrl.plan.policies import POLICIES
 
 _SECONDS = 300.0

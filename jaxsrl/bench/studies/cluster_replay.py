@@ -15,7 +15,7 @@ from agents.api import LearnerState, Replay, ReplayAgent
 from agents.replay_config import ReplayConfig
 from envpool_bridge.shm.slots import view_slot
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.cluster.placement import placed_plan, rooms_of
+from jaxsrl.cluster.placement import rooms_of
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room, import_ray
 from jaxsrl.cluster.replay.client import RemoteExperience
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
@@ -24,6 +24,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.passes.on_cluster import placed_plan
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.replay.experience import Experience, LocalExperience, UpdateKeys
 from jaxsrl.replay.on_device import step_keys

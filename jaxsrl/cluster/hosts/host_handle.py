@@ -11,19 +11,17 @@ from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.faults.journal import LearnerJournal
 from envpool_bridge.options import RestartBudget
 from envpool_bridge.shm.layout import SlotLayout
+from envpool_bridge.shm.packed_arrays import ParamsLayout
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import Tree, map_leaves
 from jaxsrl.cluster.hosts.resumed_rows import FollowingSource, last_seen
 from jaxsrl.cluster.protocol.engine import Call, Engine, RemoteHost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
 from jaxsrl.cluster.protocol.setup import HostSetup, make_setup
-from jaxsrl.collect.params.shared_memory import ParamsLayout
 from jaxsrl.collect.source import SourceConfig
 
 if TYPE_CHECKING:
     from jaxsrl.cluster.replay.client import RemoteExperience
-
-STATS_SECONDS = 1.0  # between questions
 
 
 class HostRecord:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.options import SupervisorOptions
-from jaxsrl.cluster.hosts.host_handle import STATS_SECONDS, HostRecord, describe
-from jaxsrl.cluster.protocol.engine import Engine, HostLostError
+from jaxsrl.cluster.hosts.host_handle import HostRecord, describe
+from jaxsrl.cluster.protocol.engine import STATS_SECONDS, Engine, HostLostError
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
 
 _LOG = logging.getLogger("jaxsrl.cluster")

@@ -15,7 +15,7 @@ from jaxsrl.cluster.inference.messages import ActingMessages, Request
 from jaxsrl.collect.inference import batching
 from jaxsrl.collect.inference.act import make_act, row_keys
 from jaxsrl.collect.source import SourceConfig
-from jaxsrl.learner.mesh import Device
+from jaxsrl.machine.devices import Device
 
 
 class ActingCalls:

@@ -6,7 +6,7 @@ import socket
 import jax
 
 from envpool_bridge.errors import UserError
-from jaxsrl.learner.mesh import Device
+from jaxsrl.machine.devices import Device
 from jaxsrl.plan.fragment import Devices, Placement
 
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from envpool_bridge.shm.layout import SlotLayout, field_name
+from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout, view_leaves
 from envpool_bridge.shm.slots import ActRows, blank_window
 from envpool_bridge.spec.specs import SpecTree
 from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, unflatten, write
-from jaxsrl.collect.params.shared_memory import ParamsLayout, params_layout, view_leaves
 
 _HEADER = ((4,), "int64")
 

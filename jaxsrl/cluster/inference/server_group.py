@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envpool_bridge.options import SupervisorOptions
-from jaxsrl.cluster.hosts.host_handle import STATS_SECONDS, HostRecord
+from envpool_bridge.shm.packed_arrays import ParamsLayout
+from jaxsrl.cluster.hosts.host_handle import HostRecord
 from jaxsrl.cluster.inference.server_handle import ServerRecord
-from jaxsrl.cluster.protocol.engine import Call, Engine, HostLostError, RemoteHost
+from jaxsrl.cluster.protocol.engine import STATS_SECONDS, Call, Engine, HostLostError, RemoteHost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
-from jaxsrl.collect.params.shared_memory import ParamsLayout
 from jaxsrl.collect.source import SourceConfig
 from jaxsrl.metrics.cluster_traffic import PREFIX, SERVERS_LOST
 from jaxsrl.plan.passes.place_inference import servers_of_hosts

@@ -5,10 +5,10 @@ import time
 
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.options import RestartBudget
+from envpool_bridge.shm.packed_arrays import ParamsLayout
 from jaxsrl.cluster.protocol.engine import Call, Engine, RemoteServer
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
 from jaxsrl.cluster.protocol.setup import make_setup
-from jaxsrl.collect.params.shared_memory import ParamsLayout
 from jaxsrl.collect.source import SourceConfig
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.place_inference import lanes_of_server

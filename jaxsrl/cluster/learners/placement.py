@@ -17,12 +17,13 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners.processes import Processes
-from jaxsrl.cluster.placement import Place, local_nodes, nodes_for, num_hosts, placed_plan, reserving
+from jaxsrl.cluster.placement import Place, nodes_for, reserving
 from jaxsrl.cluster.protocol.bundles import Bundle, bundles_of, bundles_of_servers
 from jaxsrl.cluster.protocol.engine import Engine
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
-from jaxsrl.plan.passes.learner_processes import learners_over, plan_over, replicas_of, resources_over, servers_of
+from jaxsrl.plan.passes.learner_processes import plan_over, replicas_of, resources_over, servers_of
+from jaxsrl.plan.passes.on_cluster import local_nodes, place_over_processes
 from jaxsrl.plan.plan import Plan
 
 _PREFIX = "jaxsrl/cluster/"
@@ -53,7 +54,7 @@ def place_together(processes: Processes, config: RunConfig, plan: Plan, resource
         yield _local(processes, config, plan, resources)
     else:
         with _joined(processes, config, plan) as nodes:
-            placed = _placed_over(config, plan, nodes, number, resources)
+            placed = place_over_processes(config, plan, nodes, number, resources)
 
             @contextlib.contextmanager
             def open_engine(store_bytes: int) -> Iterator[Engine]:
@@ -88,7 +89,7 @@ def planned_together(config: RunConfig, plan: Plan, resources: Resources) -> Pla
 
         with joined_cluster():
             nodes = nodes_for(config, plan, RayEngine().nodes, number)
-    placed = _placed_over(config, plan, nodes, number, resources)
+    placed = place_over_processes(config, plan, nodes, number, resources)
     return Place(placed, dataclasses.replace(whole, nodes=nodes))
 
 
@@ -124,7 +125,7 @@ def _local(processes: Processes, config: RunConfig, plan: Plan, resources: Resou
     _require_one_machine(processes)
     number = processes.num_processes
     nodes = local_nodes(config, plan, number)
-    placed = _placed_over(config, plan, nodes, number, resources)
+    placed = place_over_processes(config, plan, nodes, number, resources)
 
     @contextlib.contextmanager
     def open_engine(store_bytes: int) -> Iterator[Engine]:
@@ -190,12 +191,6 @@ def _engine(processes: Processes, config: RunConfig, placed: Plan) -> Iterator[E
         for (hex_id, bundle_of_each), bundles in zip(told, kinds, strict=False)  # without servers there is one
     ]
     yield RayEngine(*rooms)
-
-
-def _placed_over(config: RunConfig, plan: Plan, nodes: Sequence[Node], processes: int, resources: Resources) -> Plan:
-    """The plan with hosts on these nodes, and learning on devices of every process."""
-    placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes), processes), processes=processes)
-    return learners_over(placed, processes, resources.num_devices)
 
 
 def _require_one_machine(processes: Processes) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxsrl.checkpoints.names import EPISODES, LOG
 from jaxsrl.metrics.episodes import WINDOW
-from jaxsrl.training.run_state import EPISODES, LOG
 
 Arrays = dict[str, np.ndarray]
 _RECENT, _COUNT = EPISODES + "recent", EPISODES + "count"

@@ -16,7 +16,8 @@ from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.cluster.learners.placement import place_together
 from jaxsrl.cluster.learners.processes import Processes, join, joined
 from jaxsrl.cluster.learners.training import DistributedTraining
-from jaxsrl.config.run_config import RunConfig, differences
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import differences
 from jaxsrl.learner.learning_agent import learning_agent
 from jaxsrl.machine.program_cache import keep_programs
 from jaxsrl.machine.resources import Resources

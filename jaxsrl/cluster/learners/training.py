@@ -29,10 +29,10 @@ from jaxsrl.collect.source import SourceConfig, TrajectorySource
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.plan.passes.learner_processes import replicas_of
+from jaxsrl.plan.placement import device_of_each_replica
 from jaxsrl.plan.plan import plan_to_json
 from jaxsrl.run_directory import PLAN, write_json
 from jaxsrl.training.base import RunReport, TrainingSetup
-from jaxsrl.training.build import device_of_each_replica
 from jaxsrl.training.host_training import HostTraining
 from jaxsrl.training.reporter import AnyLearner
 from jaxsrl.training.run_state import begin, from_arrays

@@ -2,31 +2,17 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
 
-from envpool_bridge.errors import UserError
 from jaxsrl.machine.resources import Node
 from jaxsrl.plan.drawing.text import bytes_in_words
-from jaxsrl.plan.fragment import Devices, FragmentKind
-from jaxsrl.plan.passes.place_hosts import cores_of_host, place_hosts
+from jaxsrl.plan.fragment import Devices
+from jaxsrl.plan.passes.place_hosts import SPREADING_ADVICE, SPREADING_TEXT, Spreading, cores_of_host, format_node
 from jaxsrl.plan.passes.place_inference import CORES_OF_SERVER
 from jaxsrl.plan.passes.place_replay import CORES_OF_REPLAY
 from jaxsrl.plan.plan import Plan
 
-Spreading = Literal["spread", "pack", "strict_spread", "strict_pack"]
-
 HOSTS, SERVERS, REPLAY = "environment hosts", "inference servers", "replay"
 _GIB = 1 << 30
-_IN_WORDS = {
-    "spread": "on as many nodes as possible",
-    "pack": "on as few nodes as possible",
-    "strict_spread": "each on a node of its own",
-    "strict_pack": "all on one node",
-}
-_ADVICE = {
-    "strict_spread": "--run.cluster-placement spread",
-    "strict_pack": "--run.cluster-placement pack",
-}
 _SMALLER = {
     HOSTS: "a smaller --run.cluster-host-gib",
     REPLAY: "a smaller --agent.replay.capacity",
@@ -96,39 +82,6 @@ def bundles_of_replay(plan: Plan, num_bytes: int) -> tuple[Bundle, ...]:
     return tuple(Bundle(CORES_OF_REPLAY, num_bytes, node, what=REPLAY) for node in plan.replay.nodes)
 
 
-def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Spreading) -> tuple[str, ...]:
-    """The node of each host as a cluster that nobody else uses would have it; a cluster decides for itself.
-
-    Raises:
-        UserError: not even an empty cluster has room.
-    """
-    if spreading == "spread":
-        return place_hosts(nodes, hosts, cores)
-    room = {node.name: node.num_cores // cores for node in nodes}
-    if spreading == "strict_spread":
-        found = [name for name in room if room[name] > 0][:hosts]
-    elif spreading == "strict_pack":
-        found = [name for name in room if room[name] >= hosts][:1] * hosts
-    else:
-        found = [name for name in sorted(room, key=lambda one: -room[one]) for _ in range(room[name])][:hosts]
-    if len(found) < hosts:
-        sizes = ", ".join(_node_in_words(node, False) for node in nodes) or "no nodes"
-        raise UserError(
-            f"{hosts} environment hosts of {cores} cores each, {_IN_WORDS[spreading]}, do not fit into a cluster with {sizes}: add "
-            f"nodes, use fewer --run.num-env-workers or --run.cluster-nodes, or {_ADVICE.get(spreading, 'larger nodes')}"
-        )
-    return tuple(found)
-
-
-def with_hosts_on(plan: Plan, nodes: Sequence[str]) -> Plan:
-    """The plan with its environment hosts, and what acts at them, on these nodes instead."""
-    moved = {FragmentKind.ENVIRONMENT} | (set() if plan.calls_servers else {FragmentKind.INFERENCE})
-    fragments = tuple(
-        dataclasses.replace(one, nodes=tuple(nodes)) if one.kind in moved else one for one in plan.fragments
-    )
-    return dataclasses.replace(plan, fragments=fragments)
-
-
 def match_bundles(wanted: Sequence[str], reserved: Sequence[str]) -> tuple[int, ...]:
     """Which reserved bundle each host takes, all bundles being alike: one on the node that it wants, as far as there is one.
 
@@ -167,19 +120,19 @@ def refusal(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Sequence[N
     hosts, *others = [_bundles_in_words(kind) for kind in kinds]
     first = [kind[0] for kind in kinds]
     with_memory, with_gpus = any(one.memory_bytes for one in first), any(one.gpus for one in first)
-    sizes = ", ".join(_node_in_words(node, with_memory, with_gpus) for node in nodes) or "no nodes"
+    sizes = ", ".join(format_node(node, with_memory, with_gpus) for node in nodes) or "no nodes"
     advice = [
         "wait until other runs have ended",
         "add nodes",
         "use fewer --run.num-env-workers or --run.cluster-nodes",
-        *([_ADVICE[how.spreading]] if how.spreading in _ADVICE else []),
+        *([SPREADING_ADVICE[how.spreading]] if how.spreading in SPREADING_ADVICE else []),
         *[_SMALLER[one.what] for one in first if one.memory_bytes and one.what in _SMALLER],
         *(["fewer --run.cluster-inference-servers"] if any(one.what == SERVERS for one in first) else []),
     ]
     beside = "".join(f", and at the same time for {words}" for words in others)
     return (
         f"the cluster had no room within {how.wait_seconds:g} s (--run.cluster-wait-seconds) for {hosts}, "
-        f"{_IN_WORDS[how.spreading]}{beside}; it has {sizes}, of which {free_cores:g} cores are free. Nothing is held. Do one of: "
+        f"{SPREADING_TEXT[how.spreading]}{beside}; it has {sizes}, of which {free_cores:g} cores are free. Nothing is held. Do one of: "
         f"{'; '.join(advice)}"
     )
 
@@ -189,9 +142,3 @@ def _bundles_in_words(bundles: Sequence[Bundle]) -> str:
     memory = f" and {bytes_in_words(one.memory_bytes)} of memory" if one.memory_bytes else ""
     gpus = f" and {one.gpus} GPU" if one.gpus else ""
     return f"{len(bundles)} {one.what} of {one.cores} cores{memory}{gpus} each"
-
-
-def _node_in_words(node: Node, with_memory: bool, with_gpus: bool = False) -> str:
-    memory = f" and {bytes_in_words(node.memory_bytes)}" if with_memory and node.memory_bytes is not None else ""
-    gpus = f" and {node.num_gpus} GPUs" if with_gpus else ""
-    return f"{node.name}: {node.num_cores} cores{memory}{gpus}"

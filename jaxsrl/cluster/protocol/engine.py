@@ -133,3 +133,6 @@ class Engine(Protocol):
     def close(self) -> None:
         """Lets go of the cluster; idempotent."""
         ...
+
+
+STATS_SECONDS = 1.0  # between questions

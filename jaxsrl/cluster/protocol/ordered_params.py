@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from agents.api import Params
-from jaxsrl.collect.params.shared_memory import ParamsLayout, view_leaves
+from envpool_bridge.shm.packed_arrays import ParamsLayout, view_leaves
 
 
 class ParamsInTurn:

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from agents.api import Params
+from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout, view_leaves
 from jaxsrl.cluster.protocol.engine import Engine
-from jaxsrl.collect.params.shared_memory import ParamsLayout, params_layout, view_leaves
 
 
 def layout_of(params: Params) -> ParamsLayout:

@@ -11,7 +11,7 @@ import numpy as np
 
 from agents.api import Agent, AnyAgent, LearnerState, Params
 from envpool_bridge.envs.protocol import EpisodeReset
-from jaxsrl.collect.params.shared_memory import ParamsLayout
+from envpool_bridge.shm.packed_arrays import ParamsLayout
 from jaxsrl.collect.source import SourceConfig
 
 # Settings that change what a program computes: a host's must be the learner's.

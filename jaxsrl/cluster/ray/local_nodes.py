@@ -1,8 +1,8 @@
 """A small Ray cluster on the loopback interface, in a process without jax: Ray forks, which jax's threads do not survive.
 
-Run by `ray_local.LocalCluster`: `python -m jaxsrl.cluster.ray.local_nodes DIRECTORY CORES OBJECT_STORE_BYTES`. It writes the address on
-its first line of output, then obeys lines of its input, `add NAME GPUS` and `remove NAME`, and answers each with a line. When its
-input ends it ends the cluster; should it die itself, the kernel ends the nodes.
+Run by `local_cluster.LocalCluster` as `python -m jaxsrl.cluster.ray.local_nodes DIRECTORY CORES OBJECT_STORE_BYTES`. It writes the
+address as its first line of output. It then executes the commands `add NAME GPUS` and `remove NAME` from its input and answers each
+with a line. At the end of its input it stops the cluster. If it dies, the kernel kills the nodes.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -15,8 +15,7 @@ import numpy as np
 from agents.api import Sample
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.shm.slots import SlotViews
-from jaxsrl.cluster.hosts.host_handle import STATS_SECONDS
-from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, RemoteReplay, ReplayLostError
+from jaxsrl.cluster.protocol.engine import STATS_SECONDS, Call, Engine, HostGoneError, RemoteReplay, ReplayLostError
 from jaxsrl.cluster.replay.host import PART_BYTES, bytes_of_leaves, copy_part, num_parts
 from jaxsrl.cluster.replay.setup import SampleBlocks, make_replay_setup
 from jaxsrl.collect.source import SourceConfig

@@ -10,9 +10,9 @@ import numpy as np
 
 from agents.api import ReplayAgent, Sample, Trajectory
 from envpool_bridge.shm.layout import SlotLayout
+from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout, view_leaves
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.cluster.protocol.setup import JAX_SETTINGS, acting_agent
-from jaxsrl.collect.params.shared_memory import ParamsLayout, params_layout, view_leaves
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 from jaxsrl.collect.source import SourceConfig
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from envpool_bridge.shm.layout import SlotLayout
+from envpool_bridge.shm.packed_arrays import ParamsLayout
 from envpool_bridge.spec.tree import Tree
-from jaxsrl.collect.params.shared_memory import ParamsLayout
 
 if TYPE_CHECKING:
     from jaxsrl.collect.actors.policy import ActorPolicy

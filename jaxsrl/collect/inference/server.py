@@ -17,7 +17,7 @@ from envpool_bridge.spec.tree import map_leaves, take
 from jaxsrl.collect.inference.act import ActOnRows, act_in_slot, fetched, make_act, take_rows
 from jaxsrl.collect.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.collect.params.store import ParamsStore
-from jaxsrl.learner.mesh import Device
+from jaxsrl.machine.devices import Device
 
 _WAIT_SECONDS = 0.2
 

@@ -8,60 +8,16 @@ Two are enough. At lag 0 and 1 version v + 1 overwrites v - 1, and it is publish
 the last one that v - 1 may act for. At larger lags the newest acts, and the newest is never the one that is overwritten.
 """
 
-import dataclasses
-import math
 import threading
 from collections.abc import Sequence
 
 import numpy as np
 
 from envpool_bridge.shm.layout import ALIGNMENT
+from envpool_bridge.shm.packed_arrays import NUM_BLOCKS, ParamsLayout, view_leaves
 from envpool_bridge.shm.segment import SharedBytes, reserve
 
-_NUM_BLOCKS = 2
 _ATTEMPTS = 100  # a copy is overtaken only by a writer that publishes twice meanwhile
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-    """One array of the parameters: its shape and dtype, and its byte offset inside a block."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    offset_bytes: int
-
-    @property
-    def num_bytes(self) -> int:
-        """Size."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-@dataclasses.dataclass(frozen=True)
-class ParamsLayout:
-    """Where flattened parameters lie: `[version of block 0 | version of block 1 | block 0 | block 1]`.
-
-    Attributes:
-        leaves: in the order of the flattened tree.
-        block_bytes: size of a block, a multiple of 64.
-    """
-
-    leaves: tuple[Leaf, ...]
-    block_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        """Size of the whole memory."""
-        return _NUM_BLOCKS * (ALIGNMENT + self.block_bytes)
-
-
-def params_layout(leaves: Sequence[tuple[tuple[int, ...], str]]) -> ParamsLayout:
-    """The layout for leaves of these shapes and dtypes."""
-    placed: list[Leaf] = []
-    offset = 0
-    for shape, dtype in leaves:
-        placed.append(Leaf(tuple(shape), dtype, offset))
-        offset += -(-placed[-1].num_bytes // ALIGNMENT) * ALIGNMENT
-    return ParamsLayout(tuple(placed), max(offset, ALIGNMENT))
 
 
 class SharedParams:
@@ -81,12 +37,12 @@ class SharedParams:
         self.layout = layout
         made = reserve(layout.total_bytes, "a shared copy of the parameters") if descriptor is None else descriptor
         self._memory = SharedBytes(made, layout.total_bytes)
-        begin = _NUM_BLOCKS * ALIGNMENT
+        begin = NUM_BLOCKS * ALIGNMENT
         self._words = self._memory.buffer[:begin].cast("q")  # version + 1, or 0 while there is none
-        self._places = [index * ALIGNMENT // 8 for index in range(_NUM_BLOCKS)]
+        self._places = [index * ALIGNMENT // 8 for index in range(NUM_BLOCKS)]
         self._blocks = [
             np.frombuffer(self._memory.buffer, np.uint8, layout.block_bytes, begin + index * layout.block_bytes)
-            for index in range(_NUM_BLOCKS)
+            for index in range(NUM_BLOCKS)
         ]
         self._fence = threading.Lock()
 
@@ -171,12 +127,6 @@ class SharedParams:
         # Taking a lock is a full barrier for the processor, whoever's lock it is (as in envpool_bridge.shm.ring).
         with self._fence:
             pass
-
-
-def view_leaves(layout: ParamsLayout, block: np.ndarray) -> list[np.ndarray]:
-    """The leaves as views of a block of bytes."""
-    ends = [(leaf, leaf.offset_bytes + leaf.num_bytes) for leaf in layout.leaves]
-    return [block[leaf.offset_bytes : end].view(leaf.dtype).reshape(leaf.shape) for leaf, end in ends]
 
 
 def describe_missing(version: int, max_policy_lag: int, newest: int) -> str:

@@ -16,7 +16,8 @@ from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.learner.finite_updates import SKIPPED, with_finite_updates
 from jaxsrl.learner.groups.rows import rows_of_places
-from jaxsrl.learner.mesh import Device, KeyedUpdate, LearnerMesh, on_device
+from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
+from jaxsrl.machine.devices import Device, on_device
 
 
 def stacked_groups(agent: Agent, spec: EnvSpec) -> tuple[LearningGroup, ...]:

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import GradientSteps, LearnerState, Metrics, Params, Progress
-from jaxsrl.learner.mesh import Device
 from jaxsrl.learner.parameter_server.packed_tree import Block
 from jaxsrl.learner.parameter_server.synchronous import ServerPrograms
+from jaxsrl.machine.devices import Device
 
 
 class Pulled(NamedTuple):

@@ -13,9 +13,10 @@ import numpy as np
 
 from agents.api import Array, GradientSteps, LearnerState, Metrics, OptState, Params, Progress, Trajectory
 from jaxsrl.learner.finite_updates import SKIPPED, all_finite
-from jaxsrl.learner.mesh import Device, LearnerMesh
+from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.packed_tree import Block, pack, unpack, unpack_stacked
 from jaxsrl.learner.parameter_server.replica import Replica
+from jaxsrl.machine.devices import Device
 
 
 class ServerPrograms:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from agents.api import AnyAgent
-from envpool_bridge.shm.layout import SlotLayout, num_frames
+from envpool_bridge.shm.layout import SlotLayout
 from envpool_bridge.shm.slot_summary import SlotSummaries
+from envpool_bridge.spec.specs import num_frames
 from envpool_bridge.spec.tree import leaves
 from jaxsrl.plan.fragment import Carries, Channel, Transport
 from jaxsrl.plan.plan import Plan

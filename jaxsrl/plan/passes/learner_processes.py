@@ -146,7 +146,8 @@ def shares_of(plan: Plan, processes: int) -> tuple[ProcessShare, ...]:
     """Who has what of a plan for several processes, in order of their ids."""
     placement = plan.learner.placement
     devices = placement.indices if isinstance(placement, Devices) else ()
-    each, shares = len(devices) // processes, []
+    each = len(devices) // processes
+    shares: list[ProcessShare] = []
     for process in range(processes):
         replicas = replicas_of(plan, process, processes)
         rows = (replicas.start * plan.shape.num_rows, replicas.stop * plan.shape.num_rows - 1)

@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.resources import Node
+from jaxsrl.plan.drawing.text import bytes_in_words
 from jaxsrl.plan.fragment import Carries, Channel, Devices, Fragment, FragmentKind, Processes, Transport, WhenFull
 from jaxsrl.plan.plan import Plan, nearest_multiple
 
@@ -109,3 +111,59 @@ def _between_nodes(channel: Channel, moved: set[str]) -> Channel:
     if (channel.source in moved) == (channel.target in moved):
         return channel
     return dataclasses.replace(channel, transport=Transport.OBJECT_STORE)
+
+
+Spreading = Literal["spread", "pack", "strict_spread", "strict_pack"]
+
+SPREADING_TEXT = {
+    "spread": "on as many nodes as possible",
+    "pack": "on as few nodes as possible",
+    "strict_spread": "each on a node of its own",
+    "strict_pack": "all on one node",
+}
+
+SPREADING_ADVICE = {
+    "strict_spread": "--run.cluster-placement spread",
+    "strict_pack": "--run.cluster-placement pack",
+}
+
+
+def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Spreading) -> tuple[str, ...]:
+    """The node of each host as a cluster that nobody else uses would have it; a cluster decides for itself.
+
+    Raises:
+        UserError: not even an empty cluster has room.
+    """
+    if spreading == "spread":
+        return place_hosts(nodes, hosts, cores)
+    room = {node.name: node.num_cores // cores for node in nodes}
+    if spreading == "strict_spread":
+        found = [name for name in room if room[name] > 0][:hosts]
+    elif spreading == "strict_pack":
+        found = [name for name in room if room[name] >= hosts][:1] * hosts
+    else:
+        found = [name for name in sorted(room, key=lambda one: -room[one]) for _ in range(room[name])][:hosts]
+    if len(found) < hosts:
+        sizes = ", ".join(format_node(node, False) for node in nodes) or "no nodes"
+        raise UserError(
+            f"{hosts} environment hosts of {cores} cores each, {SPREADING_TEXT[spreading]}, do not fit into a cluster with {sizes}: add "
+            f"nodes, use fewer --run.num-env-workers or --run.cluster-nodes, or {SPREADING_ADVICE.get(spreading, 'larger nodes')}"
+        )
+    return tuple(found)
+
+
+def with_hosts_on(plan: Plan, nodes: Sequence[str]) -> Plan:
+    """The plan with its environment hosts, and what acts at them, on these nodes instead."""
+    environment = {FragmentKind.ENVIRONMENT}
+    moved = environment if plan.calls_servers else environment | {FragmentKind.INFERENCE}
+    fragments = tuple(
+        dataclasses.replace(one, nodes=tuple(nodes)) if one.kind in moved else one for one in plan.fragments
+    )
+    return dataclasses.replace(plan, fragments=fragments)
+
+
+def format_node(node: Node, with_memory: bool, with_gpus: bool = False) -> str:
+    """Returns a node's name and cores, and its free memory and GPUs on request, for a message."""
+    memory = f" and {bytes_in_words(node.memory_bytes)}" if with_memory and node.memory_bytes is not None else ""
+    gpus = f" and {node.num_gpus} GPUs" if with_gpus else ""
+    return f"{node.name}: {node.num_cores} cores{memory}{gpus}"

@@ -14,7 +14,7 @@ from agents.networks.config import NetworkConfig
 from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config.run_config import from_json
+from jaxsrl.config.serialization import from_json
 
 SPEC = EnvSpec("test", ArraySpec((1,), "float32"), ArraySpec((1,), "float32", -1.0, 1.0))
 NETWORK = NetworkConfig(hidden_sizes=(2,), activation="relu")

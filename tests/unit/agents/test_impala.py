@@ -6,7 +6,7 @@ import pytest
 from agents import a2c, impala
 from agents.api import Trajectory
 from agents.ops.vtrace import VTraceConfig
-from jaxsrl.config.run_config import from_json, to_json
+from jaxsrl.config.serialization import from_json, to_json
 
 
 def batch(valid=(True, True, True, False)) -> Trajectory:

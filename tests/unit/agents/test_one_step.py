@@ -21,7 +21,7 @@ from agents.ops.vtrace import VTraceConfig
 from agents.reinforce import REINFORCEConfig, make_reinforce
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config.run_config import from_json, to_json
+from jaxsrl.config.serialization import from_json, to_json
 from jaxsrl.learner.mesh import LearnerMesh
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))

@@ -17,7 +17,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, PhasicOutputs, make_phasic, policy_divergence
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
-from jaxsrl.config.run_config import from_json, to_json
+from jaxsrl.config.serialization import from_json, to_json
 from jaxsrl.learner.mesh import LearnerMesh
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))

@@ -19,7 +19,7 @@ from agents.replay_config import ReplayConfig
 from agents.sac import SACConfig, Temperature, bind_sac, make_sac, temperature_step
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
-from jaxsrl.config.run_config import from_json
+from jaxsrl.config.serialization import from_json
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0, 0.0), (3.0, 0.5)))
 NETWORK = NetworkConfig(hidden_sizes=(4,), activation="relu")

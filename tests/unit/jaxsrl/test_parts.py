@@ -19,7 +19,8 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.inference.batching import Request, compiled_sizes, group_requests
 from jaxsrl.collect.params.store import ParamsStore
-from jaxsrl.config.run_config import RunConfig, differences, from_json, to_json
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import differences, from_json, to_json
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.metrics.episodes import EpisodeTracker

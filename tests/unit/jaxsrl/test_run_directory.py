@@ -11,7 +11,8 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from experiments.ppo_cartpole import Experiment
-from jaxsrl.config.run_config import MAY_CHANGE, to_json
+from jaxsrl.config.run_config import MAY_CHANGE
+from jaxsrl.config.serialization import to_json
 from jaxsrl.run_directory import LOCK, RunDirectory, read_json, write_json
 
 

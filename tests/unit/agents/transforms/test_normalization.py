@@ -16,7 +16,7 @@ from agents.ops.running_moments import RunningMoments
 from agents.transforms.normalization import NormalisationConfig, with_normalisation
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config.run_config import from_json, to_json
+from jaxsrl.config.serialization import from_json, to_json
 from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.async_replica import AsynchronousReplica

@@ -10,7 +10,8 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
-from jaxsrl.config.run_config import MAY_CHANGE, OPERATION, RunConfig, differences, from_json, to_json
+from jaxsrl.config.run_config import MAY_CHANGE, OPERATION, RunConfig
+from jaxsrl.config.serialization import differences, from_json, to_json
 
 POSITIVE = [
     "env_steps",

@@ -14,7 +14,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from experiments.ppo_cartpole import Experiment
 from jaxsrl.checkpoints.store import CheckpointStore
-from jaxsrl.config.run_config import to_json
+from jaxsrl.config.serialization import to_json
 from jaxsrl.evaluation.evaluate import EvaluationReport
 from jaxsrl.evaluation.load_agent import Loaded, load_agent
 from jaxsrl.training.base import RunReport

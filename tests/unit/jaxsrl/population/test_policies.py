@@ -14,7 +14,7 @@ from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.probes.single_agent import PROBES
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore, flatten
-from jaxsrl.config.run_config import to_json
+from jaxsrl.config.serialization import to_json
 from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent, params_of_run, remade_agent
 from tests.support.scripted_agents import Scripted
 

@@ -7,11 +7,12 @@ from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import SlotViews, allocate_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import map_leaves
+from jaxsrl.checkpoints.names import EPISODES, LOG
 from jaxsrl.cluster.learners.host_gather import pack, unpack
 from jaxsrl.cluster.learners.row_shards import merged, of_rows, share_of
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.metrics.episodes import EpisodeTracker
-from jaxsrl.training.run_state import EPISODES, LOG, named
+from jaxsrl.training.run_state import named
 
 ROWS, STEPS = 12, 5
 SPEC = EnvSpec("test", {"x": ArraySpec((2,), "float32")}, DiscreteSpec(3))

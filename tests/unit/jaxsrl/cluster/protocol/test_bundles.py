@@ -3,20 +3,12 @@
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.placement import num_hosts, placed_plan
-from jaxsrl.cluster.protocol.bundles import (
-    SERVERS,
-    Bundle,
-    Reserving,
-    bundles_of,
-    match_bundles,
-    preferred_nodes,
-    refusal,
-    with_hosts_on,
-)
+from jaxsrl.cluster.protocol.bundles import SERVERS, Bundle, Reserving, bundles_of, match_bundles, refusal
 from jaxsrl.cluster.ray.placement_group import placed_on
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
+from jaxsrl.plan.passes.on_cluster import num_hosts, placed_plan
+from jaxsrl.plan.passes.place_hosts import preferred_nodes, with_hosts_on
 from jaxsrl.plan.policies import POLICIES
 
 NODES = (Node("a", 9), Node("b", 8), Node("c", 4))

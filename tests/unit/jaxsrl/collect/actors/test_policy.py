@@ -10,13 +10,14 @@ import pytest
 
 from agents.api import Agent, OnPolicy
 from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.packed_arrays import params_layout
 from envpool_bridge.shm.slots import SlotAccess, view_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.collect.actors.counters import ActorCounters
 from jaxsrl.collect.actors.factory import ActorFactory, set_up_jax
 from jaxsrl.collect.actors.policy import ActorParams, ActorPolicy, start_jax
 from jaxsrl.collect.inference.act import make_act, row_keys
-from jaxsrl.collect.params.shared_memory import SharedParams, params_layout
+from jaxsrl.collect.params.shared_memory import SharedParams
 
 SPEC = EnvSpec("e", ArraySpec((2,), "float32"), DiscreteSpec(1000))
 SHAPE = PoolShape(num_workers=2, lanes_per_worker=2, workers_per_lane=1, rows_per_part=3, rollout_length=4, num_slots=2)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import LayoutMismatchError
-from jaxsrl.collect.params.shared_memory import SharedParams, params_layout
+from envpool_bridge.shm.packed_arrays import params_layout
+from jaxsrl.collect.params.shared_memory import SharedParams
 from jaxsrl.collect.params.store import ParamsStore
 
 ROOT = Path(__file__).parents[5]
@@ -19,7 +20,7 @@ TORN = params_layout([((40_000,), "int64"), ((3,), "int64")])
 WRITER = """
 import select, sys, time
 import numpy as np
-from jaxsrl.collect.params.shared_memory import SharedParams, params_layout
+from jaxsrl.collect.params.shared_memory import SharedParams; from envpool_bridge.shm.packed_arrays import params_layout
 shared = SharedParams(params_layout([((40_000,), "int64"), ((3,), "int64")]), int(sys.argv[1]))
 print("ready", flush=True)
 version, until = 1, time.monotonic() + 60.0

@@ -11,7 +11,8 @@ from agents.ops.gradient_steps import make_apply
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.learner.mesh import LearnerMesh, run_devices
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.machine.devices import run_devices
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.training.async_learners import AsynchronousLearners, ReplicaSetup
 

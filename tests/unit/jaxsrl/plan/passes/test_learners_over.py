@@ -9,11 +9,11 @@ from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners.placement import bundles_near
 from jaxsrl.cluster.learners.shared_metrics import told_totals, with_totals_of_others
 from jaxsrl.cluster.learners.synchronized_source import TogetherSource
-from jaxsrl.cluster.placement import placed_plan
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.learner_processes import learners_over, replicas_of, resources_over, servers_of, shares_of
+from jaxsrl.plan.passes.on_cluster import placed_plan
 from jaxsrl.plan.passes.place_inference import lanes_of_server
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.plan.validate import validate_plan

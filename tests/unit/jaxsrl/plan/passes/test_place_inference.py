@@ -8,14 +8,15 @@ from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import SlotAccess, allocate_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.cluster.inference.messages import ActingMessages
-from jaxsrl.cluster.placement import local_nodes, placed_plan
-from jaxsrl.cluster.protocol.bundles import bundles_of, bundles_of_servers, with_hosts_on
+from jaxsrl.cluster.protocol.bundles import bundles_of, bundles_of_servers
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.metrics.cluster_traffic import traffic_values
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
 from jaxsrl.plan.fragment import Carries, Devices, Transport
+from jaxsrl.plan.passes.on_cluster import local_nodes, placed_plan
+from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.passes.place_inference import lanes_of_server, server_of_lane, servers_of_hosts
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import POLICIES

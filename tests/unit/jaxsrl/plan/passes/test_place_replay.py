@@ -9,8 +9,8 @@ from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.cluster.placement import local_nodes, placed_plan, rooms_of
-from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of_replay, refusal, with_hosts_on
+from jaxsrl.cluster.placement import rooms_of
+from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of_replay, refusal
 from jaxsrl.cluster.protocol.engine import ReplayLostError
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.run_config import RunConfig
@@ -21,6 +21,8 @@ from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
 from jaxsrl.plan.fragment import Carries, Processes, Transport
 from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.passes.on_cluster import local_nodes, placed_plan
+from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.plan.validate import validate_plan, validate_replay_memory

@@ -1,0 +1,52 @@
+"""What an environment process runs from its start to its end."""
+
+import contextlib
+import faulthandler
+import os
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from envpool_bridge.faults import failpoint
+from envpool_bridge.worker import garbage
+from envpool_bridge.worker.process_tuning import wake_on_time
+from envpool_bridge.worker.worker import NUM_DESCRIPTORS, STACK_SIGNAL, ErrorMessage, Worker, WorkerConfig
+
+
+def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> Worker:
+    with contextlib.suppress(OSError):  # a sandbox may forbid it: environments that sleep then do so a little longer
+        wake_on_time()
+    if config.cores:  # before anything starts threads
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {allowed[config.cores[config.worker % len(config.cores)]]})
+    if not config.local_policy:
+        return Worker(config, connection, descriptors)
+    from envpool_bridge.worker.acting_worker import ActingWorker  # it builds on this module
+
+    return ActingWorker(config, connection, descriptors[:NUM_DESCRIPTORS], descriptors[NUM_DESCRIPTORS:])
+
+
+def main(descriptors: Sequence[int]) -> None:
+    """Body of a forked worker; reports any exception to the parent before it ends.
+
+    Args:
+        descriptors: segment, connection, own doorbell, file for stacks, board, inference doorbell, learner doorbell; then the
+            local policy's.
+    """
+    # The parent reads this file, and reports its content.
+    faulthandler.enable(descriptors[3])
+    faulthandler.register(STACK_SIGNAL, descriptors[3])  # even when an environment hangs in C
+    connection = Connection(descriptors[1])
+    try:
+        config: WorkerConfig = connection.recv()
+        worker = _make_worker(config, connection, descriptors)
+        failpoint.arm(failpoint.wanted(), worker.failpoints())
+        garbage.look_rarely()
+        worker.serve()
+    except BaseException as error:  # noqa: BLE001  the parent must learn of it, whatever it is
+        text = "".join(traceback.format_exception(error))
+        try:
+            connection.send(ErrorMessage(type(error).__name__, str(error), text))
+        except OSError:
+            traceback.print_exc()
+        os._exit(1)

@@ -1,0 +1,36 @@
+"""The devices of a run."""
+
+from typing import Any
+
+import jax
+
+Device = Any  # a jax.Device, which is no type to type checkers
+
+
+def run_devices(platform: str = "") -> list[Device]:
+    """Devices of a platform ("" for jax's default one), of all processes of the run: those of process 0 first."""
+    found: list[Device] = jax.devices(platform or None)
+    return sorted(found, key=lambda device: (device.process_index, device.id))
+
+
+def on_device(tree: Any, device: Device) -> Any:
+    """Returns the tree on one device: the shards of replicated arrays that are already there, without a transfer.
+
+    Args:
+        tree: of arrays, each replicated over its devices, or of numpy.
+        device: of this process.
+    """
+    shards = jax.tree.map(lambda leaf: _shard_at(leaf, device), tree)
+    here = {device}
+    # A `device_put` costs several times as much for a leaf as taking its shard, even where it returns that shard.
+    if all(isinstance(leaf, jax.Array) and leaf.devices() == here for leaf in jax.tree.leaves(shards)):
+        return shards
+    return jax.device_put(shards, device)
+
+
+def _shard_at(leaf: Any, device: Device) -> Any:
+    """Returns a replicated array's shard on the device, or any one of its shards where the device has none."""
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    shards = leaf.addressable_shards
+    return next((shard for shard in shards if shard.device == device), shards[0]).data
