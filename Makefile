@@ -5,16 +5,16 @@ BIN := .venv/bin
 # Four processes, on two cores too: tests often wait. An idle process takes tests from the end of another's list; until then tests of
 # one file share what they compile.
 SIDE_BY_SIDE := $(BIN)/python -m pytest -n 4 --dist worksteal
-# The tests' time is spent in compiling: tests/conftest.py compiles without optimization for all but these, which see the programs
-# that users run, as everything does in test-all. `compilations` clears jax's caches, from which the others profit.
-OPTIMISED := $(patsubst %,tests/integration/test_%.py,cli own_policy compilations)
+# Most of the tests' time is compilation. tests/conftest.py compiles without optimization for all but these, which run the programs
+# that users run, as all tests do in test-all.
+OPTIMIZED := $(patsubst %,tests/integration/test_%.py,cli own_policy)
 
 .PHONY: train test test-all check chaos mutants docs bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
 test: .venv/installed
 	@status=0; \
-	JAXSRL_TEST_COMPILE=quick $(SIDE_BY_SIDE) tests $(addprefix --ignore=,$(OPTIMISED)) || status=1; \
-	$(SIDE_BY_SIDE) $(OPTIMISED) || status=1; \
+	JAXSRL_TEST_COMPILE=quick $(SIDE_BY_SIDE) tests $(addprefix --ignore=,$(OPTIMIZED)) || status=1; \
+	$(SIDE_BY_SIDE) $(OPTIMIZED) || status=1; \
 	exit $$status
 test-all: .venv/installed ; $(BIN)/python -m pytest -m "not gpu" --timeout 1200
 check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/check_sizes.py && $(BIN)/lint-imports && $(BIN)/pyright

@@ -78,6 +78,7 @@ def make_waiting(wait, layout, worker, parts, descriptors):
     return WaitsForParameters(parts, wait)
 
 
+@pytest.mark.slow
 def test_a_policy_that_waits_for_its_parameters_does_not_hang(tmp_path):
     wait = tmp_path / "wait"
     wait.touch()

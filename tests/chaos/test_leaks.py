@@ -138,6 +138,7 @@ def kill_until_no_spare(pool):
     kill_and_wait(pool, 0)  # the server answers requests in turn, so the imports are done
 
 
+@pytest.mark.slow
 def test_eight_pools_started_and_stopped_leave_nothing():
     start_and_stop(8, 3)
 

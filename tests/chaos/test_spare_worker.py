@@ -5,6 +5,8 @@ import os
 import threading
 import time
 
+import pytest
+
 from tests.chaos.counting import PATIENT, Counting, begin, check, collect, kill, make_pool
 from tests.chaos.test_leaks import SHAPE, children_of_server, kill_and_wait, kill_until, wait_for_children
 
@@ -31,6 +33,7 @@ def test_a_spare_waits_from_the_first_death_on_and_becomes_the_next_worker():
         check(collect(pool, 2))
 
 
+@pytest.mark.slow
 def test_a_spare_that_is_killed_is_missed_by_nobody():
     with make_pool(SHAPE, Threaded) as pool:
         begin(pool)

@@ -60,6 +60,7 @@ def test_a_store_of_a_run_in_one_process_likewise(tmp_path):
     assert f"the environments wait for parameters of version {STUCK_AFTER} from the learner" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_actors_without_the_wanted_version_end_the_run(tmp_path):
     with deadline_from_now() as shorten, unpublished(SharedParams, shorten), pytest.raises(StalledError) as raised:
         train(tmp_path, "single_learner_coarse", max_policy_lag=1)
@@ -67,6 +68,7 @@ def test_actors_without_the_wanted_version_end_the_run(tmp_path):
     assert f"the learner waits for the trajectory of update {STUCK_AFTER + 2}" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_an_asynchronous_replica_that_does_not_return_ends_the_run(tmp_path, monkeypatch):
     update, released = AsynchronousReplica.update, threading.Event()
     monkeypatch.setattr(Lifecycle.join, "__defaults__", (1.0,))  # in place of 30 s
@@ -137,9 +139,10 @@ def test_a_rate_limiter_says_which_thread_waits_for_what(what):
             "update",
             rf"the learner has not finished update {STUCK_AFTER + 1}\b.* inference server 0 waits for parameters",
         ),
-        (
+        pytest.param(
             "act",
             r"the learner waits for the trajectory of update \d+.* inference server 0 has not returned actions for",
+            marks=slow,
         ),
     ],
 )

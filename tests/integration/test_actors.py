@@ -84,7 +84,7 @@ def collect(source: TrajectorySource, agent: Agent, lag: int, first: int = 0):
     return found, totals
 
 
-@pytest.mark.parametrize(("lag", "first"), [(0, 0), (1, 0), (1, 5)])
+@pytest.mark.parametrize(("lag", "first"), [(1, 5), *(pytest.param(lag, 0, marks=pytest.mark.slow) for lag in (0, 1))])
 def test_actors_collect_what_the_serial_loop_collects(lag, first):
     agent = make_agent(CARTPOLE)
     serial = SerialSource(make_config(CARTPOLE, agent, lag, first, "serial"), jax.local_devices()[0])
@@ -102,6 +102,7 @@ def test_actors_collect_what_the_serial_loop_collects(lag, first):
     assert 0.0 < totals["inference/busy_seconds"] < 60.0
 
 
+@pytest.mark.slow
 def test_actors_wait_for_parameters_and_go_on_when_they_come():
     agent = make_agent(CARTPOLE)
     source = actors(CARTPOLE, agent)
@@ -123,6 +124,7 @@ def test_actors_wait_for_parameters_and_go_on_when_they_come():
         source.close()
 
 
+@pytest.mark.slow
 def test_from_lag_2_on_no_version_is_older_than_the_lag(tmp_path):
     settings = {"num_envs": ROWS, "num_env_workers": 2, "rollout_length": STEPS, "max_policy_lag": 3}
     config = RunConfig(name="run", directory=str(tmp_path), env_steps=ROWS * STEPS * 20, **settings)
@@ -145,6 +147,7 @@ def raises(*arguments):
     raise ValueError("the network is upside down")
 
 
+@pytest.mark.slow
 def test_an_exception_of_the_policy_comes_back_with_its_traceback():
     agent = make_agent(CARTPOLE)._replace(act=raises)
     source = actors(CARTPOLE, agent)

@@ -48,6 +48,7 @@ def test_a_run_without_a_record_of_learning_counts_as_a_whole():
     assert [record[speed] for record in steady_records(records[:1])] == [2.0]
 
 
+@pytest.mark.slow
 def test_the_pool_is_measured_against_every_rival_in_one_json_object():
     command = [sys.executable, "-m", "jaxsrl.cli.main", "bench", "pool", "--workers", "1", "--envs-per-worker", "2"]
     done = subprocess.run(

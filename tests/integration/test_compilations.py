@@ -36,17 +36,16 @@ def dqn(spec: EnvSpec) -> AnyAgent:
 
 SERVERS = {"num_inference_devices": 2, "num_inference_servers": 2}
 PLANS = [
-    ("serial", ppo, {}),
-    ("single_learner_coarse", ppo, {}),
+    *(pytest.param(policy, ppo, {}, marks=pytest.mark.slow) for policy in ("serial", "single_learner_coarse")),
     ("single_learner_fine", ppo, {"inference_batching": "merged", "lanes_per_worker": 2, "max_policy_lag": 2}),
-    ("single_learner_fine", gru, {}),
+    pytest.param("single_learner_fine", gru, {}, marks=pytest.mark.slow),
     ("decoupled", ppo, {**SERVERS, "inference_batching": "merged", "lanes_per_worker": 2}),
     pytest.param("decoupled", gru, SERVERS, marks=pytest.mark.slow),
-    ("multiple_learners", ppo, {"num_devices": 2}),
-    ("central", ppo, {"num_devices": 2}),
+    pytest.param("multiple_learners", ppo, {"num_devices": 2}, marks=pytest.mark.slow),
+    pytest.param("central", ppo, {"num_devices": 2}, marks=pytest.mark.slow),
     ("central", ppo, {"num_devices": 2, "gradients": "asynchronous", "max_policy_lag": 2}),
     ("device_only", ppo, {}),
-    ("dedicated_environments", ppo, {"num_env_workers": 1}),
+    pytest.param("dedicated_environments", ppo, {"num_env_workers": 1}, marks=pytest.mark.slow),
     ("distributed_replay", dqn, {"num_devices": 2}),
     pytest.param("single_learner_fine", dqn, {"replay_on": "device"}, marks=pytest.mark.slow),
     pytest.param("single_learner_fine", dqn, {"replay_on": "host"}, marks=pytest.mark.slow),

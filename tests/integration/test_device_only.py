@@ -76,7 +76,7 @@ def trained_by_loop():
     return leaves(state)
 
 
-@pytest.mark.parametrize("num_devices", [1, 4, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_devices", [4, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))])
 def test_parameters_are_those_of_environments_stepped_on_the_host(trained_by_loop, num_devices):
     trained = learner(num_devices)
     trained.step(4)
@@ -117,6 +117,7 @@ def test_rows_of_another_run_are_refused():
         learner(saved=saved)
 
 
+@pytest.mark.slow
 def test_episodes_are_counted_once_whenever_they_are_taken():
     often, rarely = learner(), learner()
     many, few = EpisodeTotals(), EpisodeTotals()
@@ -190,6 +191,7 @@ def test_the_benchmark_measures_every_program_at_the_size_asked_for():
         assert size["rounds"] >= 1
 
 
+@pytest.mark.slow
 def test_the_benchmark_compares_with_a_program_that_learns():
     init, advance = make_flat_ppo(CartPole(), Sizes(32, 64, 4, 4), (32,), 2e-3)
     state = init(jax.random.key(0))

@@ -59,7 +59,7 @@ KEYS = {
     "guards": {"cost", "cpu_cost", "guarded_env_steps_per_second"},
 }
 FORKS = {"pool"}  # in the process of the command, which a process that has started jax must not do
-SLOW = {"train", "plans", "sleep", "scale", "recurrent", "cluster", "device", "replay", "guards"}
+SLOW = {"train", "pool", "step-times", "plans", "sleep", "scale", "recurrent", "cluster", "device", "replay", "guards"}
 TRAINED = {"env_steps_per_second": 5.0, "policy_lag_mean": 0.5, "policy_lag_max": 1.0, "learner_idle_share": 0.25}
 TRAINED |= {"peak_memory_bytes": 7, "slots_bytes": 3, "platform": "cpu", "records": 2, "inference_latency_ms": 0.5}
 HEAD = {"acting_busy": 0.5, "learning_busy": 0.5, "head_cores": 1.0, "cores": 2, "profile": {"MainThread": 0.5}}

@@ -126,6 +126,7 @@ def test_an_unknown_flag_ends_with_status_2():
     assert subprocess.run(command, capture_output=True, check=False).returncode == 2
 
 
+@pytest.mark.slow
 def test_evaluate_prints_one_json_object_for_a_run(capsys, tmp_path):
     experiment = ppo_cartpole.Experiment()
     run = dataclasses.replace(

@@ -55,6 +55,7 @@ def test_a_checkpoint_plays_once_it_is_given_the_function(trained):
         assert max(report.returns) <= 7
 
 
+@pytest.mark.slow
 def test_run_takes_a_function_itself(tmp_path):
     make = make_shorter(5)
     config = jaxsrl.RunConfig(

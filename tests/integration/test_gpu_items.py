@@ -59,6 +59,7 @@ def test_long(): raise AssertionError("never started")
     assert "size | 1" in rows
 
 
+@pytest.mark.slow
 def test_an_item_that_hangs_is_killed_at_the_deadline_and_those_after_it_are_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr(jaxsrl.bench.gpu, "_END_SECONDS", -1e9)  # no item is skipped because of the time it needs
     (file,) = files(tmp_path, hangs="def test_hangs(): time.sleep(3600)\ndef test_never(): pass\n")
@@ -108,6 +109,7 @@ def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200, check=False)
 
 
+@pytest.mark.slow
 def test_some_items_run_without_an_accelerator():
     done = dry_run("-k", "place_a_slot or checkpoint_of_replay or not_finite")
     assert done.returncode == 0, done.stdout[-4000:]

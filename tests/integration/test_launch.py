@@ -61,11 +61,13 @@ def test_the_host_is_split_before_jax_begins():
     assert ran("early").stdout == "devices 1\n"
 
 
+@pytest.mark.slow
 def test_a_host_that_is_split_already_is_left_as_it_is():
     done = ran("late", "--run.host-devices", "4", flags="--xla_force_host_platform_device_count=4")
     assert (done.stdout, done.returncode) == ("devices 4\n", 0), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", ["", "--xla_force_host_platform_device_count=3"])
 def test_splitting_the_host_too_late_is_refused_in_one_line(flags):
     done = ran("late", "--run.host-devices", "4", flags=flags)
@@ -74,6 +76,7 @@ def test_splitting_the_host_too_late_is_refused_in_one_line(flags):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_flag_is_stronger_than_the_environment_variable():
     assert (
         ran("early", "--run.host-devices", "2", flags="--xla_force_host_platform_device_count=3").stdout

@@ -152,6 +152,7 @@ def test_replay_on_the_host_is_told_apart_from_learning(tmp_path):
     assert max(record["wait_on/learner/replay"] for record in written) > 0.0
 
 
+@pytest.mark.slow
 def test_prometheus_scrapes_a_run_while_it_goes_on_and_not_after_it(tmp_path, monkeypatch):
     port, scraped, enough = free_port(), [], threading.Event()
 
@@ -221,6 +222,7 @@ def test_a_run_whose_files_cannot_be_written_trains_to_its_end_and_says_so_once(
     assert "log.txt" in told.err
 
 
+@pytest.mark.slow
 def test_a_directory_of_a_version_without_sinks_to_choose_goes_on_with_other_sinks_in_the_same_file(tmp_path):
     path = train(tmp_path, env_steps=8 * 8 * 2).directory / "config.json"
     saved = json.loads(path.read_text())

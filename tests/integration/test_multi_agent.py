@@ -84,6 +84,7 @@ def experiment(directory, name, policies, **changes):
     )
 
 
+@pytest.mark.slow
 def test_a_frozen_policy_stays_as_it_was_and_the_run_is_evaluated_without_the_one_it_came_from(tmp_path, capsys):
     pytest.importorskip("mpe2")
     from jaxsrl.evaluation.load_agent import load_agent

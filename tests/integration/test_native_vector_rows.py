@@ -48,6 +48,7 @@ def test_a_worker_steps_a_native_vector_as_this_process_does(package):
             np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name))
 
 
+@pytest.mark.slow
 def test_a_native_vector_is_measured_against_itself_alone():
     result = bench_pool(CONFIGS["gymnasium_vector"], workers=1, envs_per_worker=4, seconds=0.2, rounds=2)
     assert set(result["rounds"]) == {"pool", "in_process", "native"}

@@ -66,6 +66,7 @@ def test_too_many_in_a_row_stop_the_run_with_the_batch_at_hand(tmp_path):
         assert batch["reward"].shape == (4, 8)
 
 
+@pytest.mark.slow
 def test_rolled_back_the_run_goes_on_from_its_newest_good_checkpoint(tmp_path):
     report = train(tmp_path, 5, 8, when_not_finite="roll_back")
     assert report.num_updates == UPDATES

@@ -61,16 +61,16 @@ def serial_parameters(tmp_path_factory):
 
 
 FAST = [
-    ("single_learner_fine", {}),
     ("single_learner_coarse", {"num_env_workers": 2, "num_devices": 4}),
     ("decoupled", {"num_devices": 2, "num_inference_devices": 2, "num_inference_servers": 2}),
     ("multiple_learners", {"num_devices": 2}),
     ("central", {"num_devices": 4}),
-    ("central", {"num_replicas": 2}),
-    ("dedicated_environments", {"num_env_workers": 1}),
 ]
 # The same policies with fewer or more of what the fast ones have several of.
 SLOW = [
+    ("single_learner_fine", {}),
+    ("central", {"num_replicas": 2}),
+    ("dedicated_environments", {"num_env_workers": 1}),
     ("single_learner_fine", {"num_devices": 4}),
     ("single_learner_coarse", {"num_env_workers": 2}),
     ("decoupled", {}),
@@ -96,6 +96,7 @@ def test_every_policy_computes_what_the_serial_one_does(tmp_path, serial_paramet
     assert (plan.policy, plan.num_rows) == (policy, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "num_devices", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
 )
@@ -185,6 +186,7 @@ def test_on_the_device_alone_a_resumed_run_is_the_uninterrupted_one_to_the_bit(t
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
+@pytest.mark.slow
 def test_a_slow_learner_that_may_drop_takes_the_newest_and_counts_the_others(tmp_path, monkeypatch):
     from jaxsrl.learner.loop import Learner
 

@@ -67,6 +67,7 @@ def test_a_network_with_memory_learns_the_same_under_every_plan(tmp_path, refere
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "lag"),
     [

@@ -70,7 +70,7 @@ def serial_parameters(tmp_path_factory):
 slow = pytest.mark.slow
 CASES = [
     ("serial", {"replay_on": "host"}),
-    ("single_learner_fine", {}),
+    pytest.param("single_learner_fine", {}, marks=slow),
     pytest.param("single_learner_coarse", {}, marks=slow),
     pytest.param("distributed_replay", {}, marks=slow),
     ("distributed_replay", {"num_devices": 2}),
@@ -113,6 +113,7 @@ def test_runs_with_their_experience_resume_to_the_bit(tmp_path, policy, suite, c
     assert resumed.metrics == whole.metrics
 
 
+@pytest.mark.slow
 def test_experience_that_was_not_saved_is_collected_anew_and_that_is_said(tmp_path, capsys):
     train(tmp_path, "serial", env_steps=16 * 4 * 5, checkpoint_replay=False)
     report = train(tmp_path, "serial", checkpoint_replay=False)

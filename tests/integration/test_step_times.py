@@ -9,6 +9,7 @@ from jaxsrl.bench.step_times import bench_step_times
 from jaxsrl.cli.main import main
 
 
+@pytest.mark.slow
 def test_every_contender_steps_and_is_compared_with_the_limit(capsys):
     main(["bench", "step-times", "--rows", "3", "--least", "1", "--most", "5", "--seconds", "0.8", "--json"])
     found = json.loads(capsys.readouterr().out)

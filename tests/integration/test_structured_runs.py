@@ -106,8 +106,8 @@ def serial(tmp_path_factory):
 
 CASES = [
     ("hybrid", "single_learner_fine"),
-    ("hybrid", "single_learner_coarse"),
-    ("masked", "single_learner_fine"),
+    pytest.param("hybrid", "single_learner_coarse", marks=pytest.mark.slow),
+    pytest.param("masked", "single_learner_fine", marks=pytest.mark.slow),
     pytest.param("hybrid", "central", marks=pytest.mark.slow),
     pytest.param("hybrid", "multiple_learners", marks=pytest.mark.slow),
     pytest.param("masked", "single_learner_coarse", marks=pytest.mark.slow),
@@ -145,6 +145,7 @@ def test_a_structured_run_resumes_to_the_bit(tmp_path, kind, policy, lag):
     assert resumed.metrics == whole.metrics
 
 
+@pytest.mark.slow
 def test_a_merged_inference_batch_gathers_every_leaf(tmp_path, serial):
     _, report = train(tmp_path, "hybrid", "single_learner_fine", inference_batching="merged", lanes_per_worker=2)
     for one, other in zip(

@@ -259,6 +259,7 @@ class StartsSlowly(MatchObservation):
             time.sleep(1.0)
 
 
+@pytest.mark.slow
 def test_starting_the_workers_may_take_longer_than_a_step():
     env = PoolVectorEnv(partial(StartsSlowly, os.getpid()), 2, num_workers=1, timeout_seconds=0.5)
     try:

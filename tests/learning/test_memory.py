@@ -43,6 +43,7 @@ def test_a_network_with_memory_names_the_cue_and_knows_what_that_is_worth(tmp_pa
     np.testing.assert_allclose(value, np.repeat(DISCOUNT ** np.array([3, 2, 1, 0])[:, None], 2, 1), atol=0.1)
 
 
+@pytest.mark.slow
 def test_a_network_without_memory_cannot(tmp_path):
     mean_return, _, _ = learnt(tmp_path, NetworkConfig(hidden_sizes=(16,)), 60)
     assert abs(mean_return) < 0.5  # a fair coin over 100 episodes: five standard deviations

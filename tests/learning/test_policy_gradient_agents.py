@@ -36,7 +36,7 @@ AGENTS = {
 }
 # What the clock ended has the return it got: without a bootstrap, nothing follows.
 WITHOUT_BOOTSTRAP = {"EndsByClock": {0.0: 1.0}}
-FAST = {("impala", "EndsByClock"), ("a2c", "MatchObservation"), ("reinforce", "MatchObservation")}
+FAST = {("impala", "EndsByClock"), ("a2c", "MatchObservation")}
 CASES = [
     pytest.param(agent, probe, marks=() if (agent, probe) in FAST else pytest.mark.slow, id=f"{agent}-{probe}")
     for agent in AGENTS

@@ -24,6 +24,7 @@ CONFIG = PPGConfig(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in VALUES]
 )

@@ -14,7 +14,12 @@ from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, source_of,
 NETWORK = NetworkConfig(hidden_sizes=(32,))
 
 
-@pytest.mark.parametrize("name", VALUES)
+QUICK = ("MatchObservation", "EndsByClock", "DiscountedReward")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in VALUES]
+)
 def test_values_and_actions_of_a_probe_are_learned(tmp_path, name):
     config = PPOConfig(learning_rate=5e-3, discount=DISCOUNT, entropy_coef=0.0, max_grad_norm=10.0)
     make_agent = partial(make_ppo, config, network=NETWORK)

@@ -132,8 +132,8 @@ def refusal(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Sequence[N
     beside = "".join(f", and at the same time for {words}" for words in others)
     return (
         f"the cluster had no room within {how.wait_seconds:g} s (--run.cluster-wait-seconds) for {hosts}, "
-        f"{SPREADING_TEXT[how.spreading]}{beside}; it has {sizes}, of which {free_cores:g} cores are free. Nothing is held. Do one of: "
-        f"{'; '.join(advice)}"
+        f"{SPREADING_TEXT[how.spreading]}{beside}; it has {sizes}, of which {free_cores:g} cores are free. Nothing is held. "
+        f"Do one of: {'; '.join(advice)}"
     )
 
 

@@ -146,8 +146,8 @@ def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Sp
     if len(found) < hosts:
         sizes = ", ".join(format_node(node, False) for node in nodes) or "no nodes"
         raise UserError(
-            f"{hosts} environment hosts of {cores} cores each, {SPREADING_TEXT[spreading]}, do not fit into a cluster with {sizes}: add "
-            f"nodes, use fewer --run.num-env-workers or --run.cluster-nodes, or {SPREADING_ADVICE.get(spreading, 'larger nodes')}"
+            f"{hosts} environment hosts of {cores} cores each, {SPREADING_TEXT[spreading]}, do not fit into a cluster with {sizes}: "
+            f"add nodes, use fewer --run.num-env-workers or --run.cluster-nodes, or {SPREADING_ADVICE.get(spreading, 'larger nodes')}"
         )
     return tuple(found)
 

@@ -178,6 +178,7 @@ def learnt(request):
     return agent, jax.jit(agent.init)(jax.random.key(0)), jax.jit(agent.update), sample(spec), spec
 
 
+@pytest.mark.slow
 def test_a_gradient_step_moves_everything_but_the_version(learnt):
     agent, state, update, drawn, _ = learnt
     after, metrics, priorities = update(state, drawn, jax.random.key(1))

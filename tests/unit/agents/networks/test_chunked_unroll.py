@@ -142,6 +142,7 @@ def test_gradients_of_chunks_are_those_of_a_full_sequence_that_is_cut_by_hand():
     assert max(jax.tree.leaves(difference)) > 1e-4  # the cut can be seen
 
 
+@pytest.mark.slow
 def test_what_a_reset_step_holds_changes_nothing_to_the_bit():
     data = trajectory(seed=2, rows=8)
     assert not data.valid.all()
@@ -158,6 +159,7 @@ def test_what_a_reset_step_holds_changes_nothing_to_the_bit():
     chex.assert_trees_all_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_recurrent_update_over_four_devices_is_the_one_on_one_device_and_gathers_nothing():
     agent, init, update_alone, _, _ = compiled(CHUNKS)
     data, first = trajectory(rows=8), init(jax.random.key(1))

@@ -3,6 +3,7 @@
 import chex
 import jax
 import numpy as np
+import pytest
 
 from agents.api import Mode, Trajectory
 from agents.networks.actor_critic import make_actor_critic
@@ -37,6 +38,7 @@ def both_of(net):
     return lambda params, observation: net.unroll(params, observation, (), None)[:2]
 
 
+@pytest.mark.slow
 def test_a_network_that_is_given_learns_what_the_same_network_learns_that_is_configured():
     ours = make_actor_critic(NETWORK, SPEC)
     own = memoryless_network(ours.init, both_of(ours), ours.distribution)

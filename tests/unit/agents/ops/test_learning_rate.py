@@ -57,7 +57,7 @@ def served(agent):
     return one
 
 
-@pytest.mark.parametrize("how", [plain, served])
+@pytest.mark.parametrize("how", [plain, pytest.param(served, marks=pytest.mark.slow)])
 def test_skipped_steps_do_not_delay_a_linear_rate_and_the_metric_is_the_rate_used(how):
     agent = ppo.make_ppo(CONFIG, SPEC, NETWORK)
     steps, update = agent.gradient_steps, how(agent)
@@ -82,6 +82,7 @@ def test_skipped_steps_do_not_delay_a_linear_rate_and_the_metric_is_the_rate_use
     np.testing.assert_allclose(reported, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_of_several_policies_has_the_rate_of_the_update():
     members = tuple(AgentSpec(name, SPEC.observation, SPEC.action) for name in ("one", "two"))
     spec = dataclasses.replace(SPEC, agents=members)

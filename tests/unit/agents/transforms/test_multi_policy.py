@@ -103,7 +103,10 @@ def pairs():
     return make_grouped(TWINS, groups), groups
 
 
-@pytest.mark.parametrize(("spec", "make", "mode"), [(SPEC, each_its_own, Mode.SAMPLE), (TWINS, pairs, Mode.GREEDY)])
+@pytest.mark.parametrize(
+    ("spec", "make", "mode"),
+    [(SPEC, each_its_own, Mode.SAMPLE), pytest.param(TWINS, pairs, Mode.GREEDY, marks=pytest.mark.slow)],
+)
 def test_every_policy_acts_for_its_agents_as_it_would_alone(spec, make, mode):
     agent, groups = make()
     state = jax.jit(agent.init)(jax.random.key(3))
@@ -124,6 +127,7 @@ def test_every_policy_acts_for_its_agents_as_it_would_alone(spec, make, mode):
             np.testing.assert_array_equal(rows_of(group.places, spec.rows_per_env, extras[name], 0), values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spec", "make"), [(TWINS, pairs)])
 def test_every_policy_learns_from_its_agents_rows_as_it_would_alone(spec, make):
     agent, groups = make()

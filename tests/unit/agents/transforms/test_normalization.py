@@ -213,6 +213,7 @@ def test_a_parameter_server_in_lockstep_ends_with_the_same_state(num_devices, se
     chex.assert_trees_all_close(jax.device_get(metrics), expected_metrics, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_replicas_at_their_own_pace_all_add_to_the_statistics():
     agent, device = ppo.make_ppo(BOTH, SPEC, NETWORK), jax.local_devices()[0]
     mesh = LearnerMesh([device])

@@ -71,7 +71,10 @@ def assert_statistics(state, *batches):
 
 @pytest.mark.parametrize(
     ("config", "learner"),
-    [(BOTH, on_one_device), (BOTH, on_a_server), (PPG, on_one_device)],
+    [
+        (BOTH, on_one_device),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((BOTH, on_a_server), (PPG, on_one_device))),
+    ],
     ids=["ppo", "server", "ppg"],
 )
 def test_updates_from_steps_of_version_0_make_statistics_and_change_nothing_else(config, learner):

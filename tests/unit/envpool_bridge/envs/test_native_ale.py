@@ -82,6 +82,7 @@ def no_ops(source, episodes):
     return [info["frame_number"] for info in rows.infos]
 
 
+@pytest.mark.slow
 def test_every_row_draws_its_own_no_ops_from_its_seed_alone():
     source = vector("ALE/Pong-v5")
     drawn = [no_ops(source, (episode, 0, 1)) for episode in range(3)]

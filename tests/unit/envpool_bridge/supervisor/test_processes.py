@@ -66,6 +66,7 @@ class HangsOnce(Counting):
                 time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_hung_workers_are_replaced_and_pools_closed_above_descriptor_1023(many_descriptors, tmp_path):
     path = tmp_path / "once"
     path.touch()
@@ -219,6 +220,7 @@ def test_a_restarted_worker_draws_other_numbers_than_the_one_before():
     assert num_distinct(draws) == draws.size
 
 
+@pytest.mark.slow
 def test_without_a_seed_global_generators_draw_apart_in_workers_and_runs():
     firsts = []
     for _ in range(2):

@@ -200,6 +200,7 @@ def test_a_slow_learner_is_no_hang():
         assert pool.supervision.hangs == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_keeps_dying_is_given_up_and_its_rows_are_never_valid_again(caplog):
     options = SupervisorOptions(max_restarts=2, max_backoff_seconds=0.0)
 

@@ -102,6 +102,7 @@ class HangsUp(Counting):
             os.close(null)
 
 
+@pytest.mark.slow
 def test_a_connection_that_has_ended_wakes_no_wait_and_its_worker_can_still_be_replaced():
     with make_pool(ONE, HangsUp) as pool:
         begin(pool)

@@ -64,6 +64,7 @@ def seen() -> np.ndarray:
     return np.stack(observations)
 
 
+@pytest.mark.slow
 def test_a_worker_looks_for_garbage_only_once_many_objects_have_been_kept(seen: np.ndarray) -> None:
     assert seen[-1, 1] > 10_000
     assert seen[:40, 0].max() > 20 * CYCLES_A_STEP

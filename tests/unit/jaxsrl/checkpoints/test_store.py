@@ -195,7 +195,9 @@ for step in range(1, 1000):
 """
 
 
-@pytest.mark.parametrize("delay", [0.005, 0.013, 0.021, 0.029])
+@pytest.mark.parametrize(
+    "delay", [0.013, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0.005, 0.021, 0.029))]
+)
 def test_a_kill_in_the_middle_of_a_save_leaves_the_finished_ones(tmp_path, delay):
     process = subprocess.Popen(
         [sys.executable, "-c", SAVES, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -55,6 +55,7 @@ def collected():
     return trajectories, slots_by_loop(params, 2), rows
 
 
+@pytest.mark.slow
 def test_two_trajectories_hold_what_the_serial_plan_writes(collected):
     trajectories, slots, _ = collected
     for trajectory, slot in zip(trajectories, slots, strict=True):

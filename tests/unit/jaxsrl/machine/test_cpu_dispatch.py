@@ -41,8 +41,8 @@ def wake_ups_of_other_threads(settings: str) -> int:
     "settings",
     [
         "from jaxsrl.machine.cpu_dispatch import dispatch_inline; dispatch_inline()",
-        "from jaxsrl.machine.resources import Resources; Resources.detect()",
-        "from jaxsrl.collect.actors.policy import start_jax; start_jax(0)",
+        pytest.param("from jaxsrl.machine.resources import Resources; Resources.detect()", marks=pytest.mark.slow),
+        pytest.param("from jaxsrl.collect.actors.policy import start_jax; start_jax(0)", marks=pytest.mark.slow),
         "from jaxsrl.launch import launch; import dataclasses; "
         "launch(lambda _: None, dataclasses.make_dataclass('Experiment', [('seed', int, 0)]), arguments=[])",
     ],
@@ -53,5 +53,6 @@ def test_no_other_thread_wakes_for_a_call_of_what_jaxsrl_has_started(
     assert wake_ups_of_other_threads(settings) < _CALLS / 4
 
 
+@pytest.mark.slow
 def test_jax_itself_wakes_another_thread_for_every_call() -> None:
     assert wake_ups_of_other_threads("") > _CALLS / 2

@@ -48,6 +48,7 @@ def test_nothing_is_kept_there_on_a_host_alone_or_where_the_user_decided(tmp_pat
     assert programs == []
 
 
+@pytest.mark.slow
 def test_the_next_run_of_a_process_keeps_its_programs_beside_its_own_runs(tmp_path):
     twice = SCRIPT + SCRIPT.replace("sys.argv[1]", "sys.argv[3]").replace("x * 2", "x * 3")
     settings = {name: value for name, value in os.environ.items() if "CACHE" not in name}

@@ -24,6 +24,7 @@ def split(**environment: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_every_device_has_threads_to_wait_with() -> None:
     devices, threads, left = split()
     assert devices == "2"
@@ -31,6 +32,6 @@ def test_every_device_has_threads_to_wait_with() -> None:
     assert left == "None"  # processes that are started later are not meant
 
 
-@pytest.mark.parametrize("threads", ["3", "7"])
+@pytest.mark.parametrize("threads", ["3", pytest.param("7", marks=pytest.mark.slow)])
 def test_a_number_of_threads_that_the_user_has_chosen_stands(threads: str) -> None:
     assert split(NPROC=threads) == ["2", threads, threads]

@@ -12,7 +12,7 @@ from tests.support.counting_agent import make_counting
 from tests.support.replay_model import Stream
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("exponent", [0.0, 0.6])
 def test_the_compiled_update_has_no_room_for_a_second_ring(exponent, devices):
     config = ReplayConfig(

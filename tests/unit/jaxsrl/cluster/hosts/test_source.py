@@ -62,7 +62,7 @@ def cluster_source(config, nodes=NODES):
         engine.close()
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_two_hosts_collect_what_one_machine_does_to_the_bit(lag):
     config, local, params = run_of(lag)
     with cluster_source(config) as (source, engine):
@@ -138,6 +138,7 @@ def test_what_a_lost_host_had_not_handed_over_is_collected_anew_and_nothing_else
     assert (audited.hosts_followed, audited.consumed) == (1, 5 * STEPS * 2)
 
 
+@pytest.mark.slow
 def test_a_host_that_is_lost_before_it_sent_anything_begins_as_if_nothing_had_happened():
     config, local, params = run_of(0)
     with cluster_source(config) as (source, engine):
@@ -151,6 +152,7 @@ def test_a_host_that_is_lost_before_it_sent_anything_begins_as_if_nothing_had_ha
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_host_whose_node_may_be_dead_waits_for_its_room_to_be_moved():
     config, _, params = run_of(0)
     with cluster_source(config) as (source, engine):
@@ -253,6 +255,7 @@ def wait_until(condition):
     return {}
 
 
+@pytest.mark.slow
 def test_a_lost_host_waits_for_a_node_that_comes_back_and_no_longer_than_it_may():
     options = SupervisorOptions(start_timeout_seconds=0.5)
     config, _, params = run_of(0, nodes={"one": 2, "two": 2}, supervision=options)
@@ -281,6 +284,7 @@ class Raises(gymnasium.Env):
         raise ValueError("the wheel came off")
 
 
+@pytest.mark.slow
 def test_what_an_environment_raises_at_a_host_is_raised_with_its_traceback():
     config, _, params = run_of(0, GymnasiumSource(Raises))
     with cluster_source(config) as (source, _):

@@ -68,7 +68,7 @@ def inputs(rows, rng):
     return observation, rng.random(rows) < 0.5, np.full(rows, 12, np.uint32)
 
 
-@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("number", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_packed_calls_act_as_calls_that_are_not_to_the_bit(number):
     device, rng = jax.devices()[number], np.random.default_rng(3)
     plain, packed = (make_act(looking_agent(), platform=platform) for platform in ("cpu", "gpu"))

@@ -52,7 +52,10 @@ def plain_updates():
     return jax.device_get(state), jax.device_get(metrics)
 
 
-@pytest.mark.parametrize(("num_devices", "server"), [(1, 0), (2, 0), (4, 3), (2, 2)])
+@pytest.mark.parametrize(
+    ("num_devices", "server"),
+    [(2, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 0), (2, 0), (4, 3)))],
+)
 def test_gradients_applied_by_a_server_give_the_parameters_of_the_plain_update(num_devices, server, plain_updates):
     agent = ppo.make_ppo(CONFIG, SPEC, NETWORK)
     devices = jax.local_devices()
