@@ -145,9 +145,10 @@ def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Sp
         found = [name for name in sorted(room, key=lambda one: -room[one]) for _ in range(room[name])][:hosts]
     if len(found) < hosts:
         sizes = ", ".join(format_node(node, False) for node in nodes) or "no nodes"
+        advice = SPREADING_ADVICE.get(spreading, "larger nodes")
         raise UserError(
-            f"{hosts} environment hosts of {cores} cores each, {SPREADING_TEXT[spreading]}, do not fit into a cluster with {sizes}: "
-            f"add nodes, use fewer --run.num-env-workers or --run.cluster-nodes, or {SPREADING_ADVICE.get(spreading, 'larger nodes')}"
+            f"{hosts} environment hosts of {cores} cores each, {SPREADING_TEXT[spreading]}, do not fit into a cluster with "
+            f"{sizes}: add nodes, use fewer --run.num-env-workers or --run.cluster-nodes, or {advice}"
         )
     return tuple(found)
 
