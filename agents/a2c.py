@@ -1,6 +1,6 @@
 """Advantage actor-critic: one gradient step on the advantages of each trajectory. A3C where replicas push at their own pace.
 
-Source: Mnih et al. 2016 (arXiv:1602.01783), section 4 and algorithm S3. `docs/agents/a2c.md` lists what deviates.
+Source: Mnih et al. 2016 (arXiv:1602.01783), section 4 and algorithm S3. `docs/algorithms/a2c.md` lists what deviates.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """COMA as pure functions: counterfactual credit for the agents of a team. Source: Foerster et al. 2018 (arXiv:1705.08926).
 
 A centralised critic says what each action of an agent is worth while the others do what they did; an agent's advantage is the value
-of what it did over the mean of what its policy might have done. `docs/agents/coma.md` lists every choice made here.
+of what it did over the mean of what its policy might have done. `docs/algorithms/coma.md` lists every choice made here.
 """
 
 import dataclasses

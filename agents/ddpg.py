@@ -1,7 +1,7 @@
 """Deep deterministic policy gradients. Source: Lillicrap et al. 2016 (arXiv:1509.02971), algorithm 1.
 
 DDPG is TD3 without its three additions: one critic, an actor that learns at every step, targets that are not smoothed.
-`docs/agents/ddpg.md` lists what deviates.
+`docs/algorithms/ddpg.md` lists what deviates.
 """
 
 import dataclasses

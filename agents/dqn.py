@@ -1,6 +1,6 @@
 """DQN, and by its options double, dueling, prioritised, n-step, distributional and noisy DQN, Rainbow and Ape-X.
 
-Source: Mnih et al. 2015, algorithm 1. `docs/agents/dqn.md` lists the sources of the options and every deviation.
+Source: Mnih et al. 2015, algorithm 1. `docs/algorithms/dqn.md` lists the sources of the options and every deviation.
 """
 
 from functools import partial

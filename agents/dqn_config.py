@@ -1,4 +1,4 @@
-"""Hyper-parameters of the DQN family. `docs/agents/dqn.md` says what each changes and where its default is from."""
+"""Hyper-parameters of the DQN family. `docs/algorithms/dqn.md` says what each changes and where its default is from."""
 
 import dataclasses
 from typing import Any, Literal

@@ -1,6 +1,6 @@
 """IMPALA: an actor-critic on V-trace, for trajectories of parameters some updates old.
 
-Source: Espeholt et al. 2018 (arXiv:1802.01561), section 4. `docs/agents/impala.md` lists what deviates.
+Source: Espeholt et al. 2018 (arXiv:1802.01561), section 4. `docs/algorithms/impala.md` lists what deviates.
 """
 
 import dataclasses

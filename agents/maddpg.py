@@ -1,6 +1,6 @@
 """MADDPG: actors of their own observations climb critics that see the whole team. Source: Lowe et al. 2017 (arXiv:1706.02275).
 
-Each agent has its own reward, so that teams, rivals and both together can be learned. `docs/agents/maddpg.md` lists every choice.
+Each agent has its own reward, so that teams, rivals and both together can be learned. `docs/algorithms/maddpg.md` lists choices.
 """
 
 import dataclasses

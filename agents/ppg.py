@@ -2,7 +2,7 @@
 
 Every update is a policy phase: PPO's losses, policy and value on torsos of their own. Every `num_policy_phases`-th update then has
 an auxiliary phase over all trajectories since the last one. Their observations and value targets are kept in `LearnerState.extra`.
-`docs/agents/ppg.md` lists what deviates from the paper, and what the kept trajectories cost.
+`docs/algorithms/ppg.md` lists what deviates from the paper, and what the kept trajectories cost.
 """
 
 import dataclasses

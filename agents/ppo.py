@@ -1,6 +1,6 @@
 """PPO-clip as pure functions. Source: Schulman et al. 2017 (arXiv:1707.06347), eq. 7 and 9.
 
-`docs/agents/ppo.md` lists every detail that the paper leaves open, and what is chosen here.
+`docs/algorithms/ppo.md` lists every detail that the paper leaves open, and what is chosen here.
 """
 
 import dataclasses

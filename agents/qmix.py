@@ -1,7 +1,7 @@
 """QMIX: a team's value rises with each of its agents' values, in a way that the state decides. Source: Rashid et al. 2018.
 
 arXiv:1803.11485. As with VDN, what is best for each agent's own value is best for the team's; but how much an agent's value counts
-may depend on the others' values and on the state. `docs/agents/qmix.md` lists every choice made here.
+may depend on the others' values and on the state. `docs/algorithms/qmix.md` lists every choice made here.
 """
 
 import dataclasses

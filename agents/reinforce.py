@@ -1,6 +1,6 @@
 """REINFORCE with a baseline: the policy gradient of the returns that episodes had. MSRL calls it PG.
 
-Source: Williams 1992; Sutton and Barto 2018, section 13.4. `docs/agents/reinforce.md` lists what deviates.
+Source: Williams 1992; Sutton and Barto 2018, section 13.4. `docs/algorithms/reinforce.md` lists what deviates.
 """
 
 import dataclasses

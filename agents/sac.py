@@ -1,6 +1,6 @@
 """Soft actor-critic. Source: Haarnoja et al. 2018 (arXiv:1812.05905), "Soft Actor-Critic Algorithms and Applications".
 
-`docs/agents/sac.md` lists the equations and what deviates.
+`docs/algorithms/sac.md` lists the equations and what deviates.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Twin delayed deep deterministic policy gradients. Source: Fujimoto et al. 2018 (arXiv:1802.09477), algorithm 1.
 
-`docs/agents/td3.md` lists the equations and what deviates.
+`docs/algorithms/td3.md` lists the equations and what deviates.
 """
 
 import dataclasses

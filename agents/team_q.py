@@ -1,6 +1,6 @@
 """Q-learning of a team: its value is mixed from its agents' values, which each agent maximises alone. Pure functions.
 
-What VDN (`agents.vdn`) and QMIX (`agents.qmix`) share, which differ in how values are mixed. See `docs/agents/qmix.md`.
+What VDN (`agents.vdn`) and QMIX (`agents.qmix`) share, which differ in how values are mixed. See `docs/algorithms/qmix.md`.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """VDN: a team's value is the sum of its agents' values. Source: Sunehag et al. 2018 (arXiv:1706.05296).
 
 Actions that are best for each agent's own value are best for the sum, so that what was learned together is acted on apart.
-`docs/agents/vdn.md` says what it cannot learn.
+`docs/algorithms/vdn.md` says what it cannot learn.
 """
 
 import dataclasses

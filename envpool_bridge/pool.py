@@ -31,7 +31,7 @@ from envpool_bridge.supervisor.supervisor import SupervisionTotals, Supervisor
 from envpool_bridge.worker.policy import LocalPolicySpec, check_shape
 from envpool_bridge.worker.worker import WorkerConfig
 
-# The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/ring_protocol.md).
+# The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/reference/ring_protocol.md).
 _SPIN_SECONDS = 500e-6
 _BEGIN_SECONDS = 0.01
 
@@ -70,7 +70,7 @@ def _spin_seconds() -> tuple[float, float]:
     """Returns how long workers, and the threads that act, spin before they sleep, given all open pools of this process.
 
     More workers than cores would only yield to each other, and an acting thread must not spin on a worker's core
-    (docs/benchmarks.md).
+    (docs/benchmarks).
     """
     cores = len(os.sched_getaffinity(0))
     with _OPEN_LOCK:

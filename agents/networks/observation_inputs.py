@@ -49,7 +49,7 @@ class ObservationInputs:
             float32 features [..., D] of a leaf, images as they are, an EntitySet of a set where the torso is for those; of
             several leaves, a dict by name. [T, B] becomes [B * T], which `restore` takes back: convolutions want one batch
             axis, and the gradient of a dense layer over two is copied and multiplied at half the speed on processors
-            (docs/benchmarks.md).
+            (docs/benchmarks).
         """
         values = [lookup(observation, path) for path, _ in self.leaves]
         if self._flattens(observation):

@@ -74,7 +74,7 @@ class EnvConfig:
             (tasks with known values, some of teams, and Sleep), "jax" (our own: CartPole-v1), "gymnax", "brax", "jumanji" (those
             packages' ids); of several agents: "pettingzoo" (paths of modules), "mpe" (simple_*), "hanabi" (Hanabi-*), "overcooked"
             (layouts), "hide_and_seek" (base, randomwalls), "smax" (scenarios).
-        kwargs: JSON object of further arguments: the suite's options (docs/environments.md), or those of `gymnasium.make`,
+        kwargs: JSON object of further arguments: the suite's options (docs/environments/index.md), or those of `gymnasium.make`,
             the probe or the JAX environment.
         check_range: whether observations must lie within the declared bounds.
         mask_from_info: whether `info["action_mask"]`, which says what actions are legal, becomes part of the observation, where
@@ -83,7 +83,7 @@ class EnvConfig:
             "probe" ("atari" has an option of that name).
         info_fields: numbers in the environment's infos to record and average over episodes' ends.
         overlap_rows: step a worker's rows side by side in threads: for environments that wait rather than compute. Not needed
-            by those that offer a step's two halves (docs/own_environment.md), which wait side by side without threads.
+            by those that offer a step's two halves (docs/how_to/custom_environment.md), which wait side by side without threads.
     """
 
     id: str = "CartPole-v1"

@@ -17,7 +17,7 @@ class OverlappedSteps:
 
     A wake-up must cost no more than the sleep that it overlaps. One write to an eventfd that counts down wakes all rows, where
     locks or queues take a system call each; and the threads keep to one core, since on two they would wake only to wait for the
-    interpreter's lock, which triples the processor time of a step (docs/benchmarks.md).
+    interpreter's lock, which triples the processor time of a step (docs/benchmarks).
 
     Thread-safety: called and closed by one thread.
     """

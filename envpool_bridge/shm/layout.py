@@ -2,7 +2,7 @@
 
 The segment is `[header | counters | slot 0 | slot 1 | ...]`. A slot holds all rows of the pool, time-major, one array a
 field, each 64-byte aligned, so that the rows of a lane are contiguous at every step (what inference reads) and the
-whole slot is one contiguous batch (what the learner reads). `docs/ring_protocol.md` draws it.
+whole slot is one contiguous batch (what the learner reads). `docs/reference/ring_protocol.md` draws it.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""`make gpu`: the tests and benchmarks that need an accelerator, in one command, recorded in docs/benchmarks.md.
+"""`make gpu`: the tests and benchmarks that need an accelerator, in one command, recorded in docs/benchmarks/index.md.
 
 Items are the tests in tests/gpu. A file of them runs in a process of its own, and this process never uses the accelerator. A
 failing item, or one that ends its process, is a row too, and the others still run. The whole has one deadline.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_TABLE = Path("docs/benchmarks.md")
+_TABLE = Path("docs/benchmarks/index.md")
 _ITEMS = Path("tests/gpu")
 _FILES = (
     "test_exactness.py",

@@ -17,7 +17,7 @@ def awake_cores(latency_file: Path = _LATENCY_FILE) -> Iterator[None]:
     """Keeps all cores of this machine from sleeping until the context ends, or this process does, however it ends.
 
     For runs whose environments wait rather than compute: there every step pays for wake-ups of cores that went to sleep, and for
-    what they forgot: on a virtual machine half a millisecond of 5.9 (16 rows, docs/distribution_policies.md). It costs power, and
+    what they forgot: on a virtual machine half a millisecond of 5.9 (16 rows, docs/how_to/custom_plan.md). It costs power, and
     where all cores compute anyway it gains nothing.
 
     Args:

@@ -27,7 +27,7 @@ def fragment_shares(plan: Plan, gained: Mapping[str, float], seconds: float) -> 
         seconds: of wall time in which they did.
 
     Returns:
-        Shares from 0 to 1 by name. A fragment of which nothing is known has none: see docs/metrics.md for which those are.
+        Shares from 0 to 1 by name. Fragments that cannot be measured have none (docs/reference/metrics.md).
     """
     known = _with_what_follows(plan, gained, seconds)
     shares: dict[str, float] = {}

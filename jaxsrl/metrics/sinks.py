@@ -19,7 +19,7 @@ class Record:
         env_steps: environment steps done.
         frames: emulator frames, env_steps times the action repeat.
         wall_seconds: since this process began to train.
-        values: by name; units in `docs/metrics.md`.
+        values: by name; units in `docs/reference/metrics.md`.
     """
 
     update: int

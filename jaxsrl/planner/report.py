@@ -15,7 +15,7 @@ ACT_ROWS = (8, 32, 128)
 UPDATE_ROWS = (64, 128)
 PREDICTION = (
     "predictions of a simulation, not measurements: environment hosts like this machine's cores, each acting for its rows; updates "
-    "at the assumed operations per second; nothing fails and nobody else uses the network (docs/simulation.md)"
+    "at the assumed operations per second; nothing fails and nobody else uses the network (docs/operations/simulation.md)"
 )
 
 

@@ -19,7 +19,7 @@ _SPANS = ((2 * 3600.0, 3600.0, "h"), (2 * 60.0, 60.0, "min"))
 
 
 def metric_label(metric: str) -> str:
-    """What a metric is, with its unit where it is known (docs/metrics.md)."""
+    """What a metric is, with its unit where it is known (docs/reference/metrics.md)."""
     if metric.startswith(_SHARES):
         return f"{metric} (share of time)"
     return _METRICS.get(metric, metric)

@@ -46,7 +46,7 @@ def read_curves(paths: list[Path], x: XAxis, metric: str) -> tuple[list[RunCurve
     Args:
         paths: runs, and directories of runs.
         x: what the curves are over.
-        metric: a name of docs/metrics.md.
+        metric: a name of docs/reference/metrics.md.
 
     Raises:
         UserError: a path is no run and has none in it, or no run has the metric.

@@ -30,8 +30,8 @@ def code_of(page, beginning):
     ("page", "beginning", "says"),
     [
         ("README.md", "import jaxsrl", r"mean return \d+\.\d; everything is in runs/ppo_CartPole-v1_seed0"),
-        ("docs/getting_started.md", "import jaxsrl", r"^\d+\.\d+$"),
-        ("docs/own_environment.md", "# my_experiment.py", r"^-\d+\.\d+$"),
+        ("docs/getting_started/quickstart.md", "import jaxsrl", r"^\d+\.\d+$"),
+        ("docs/how_to/custom_environment.md", "# my_experiment.py", r"^-\d+\.\d+$"),
     ],
 )
 def test_a_documented_program_runs_as_it_stands(page, beginning, says, tmp_path):
@@ -62,7 +62,7 @@ def test_the_documented_pool_is_a_vector_environment():
 
 
 def test_the_documented_environment_that_waits_is_stepped_in_halves():
-    page = (ROOT / "docs/own_environment.md").read_text()
+    page = (ROOT / "docs/how_to/custom_environment.md").read_text()
     block = next(block for block in _BLOCK.findall(page) if "step_async" in block)
     names: dict = {"gymnasium": gymnasium}
     exec(block, names)

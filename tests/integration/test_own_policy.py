@@ -1,4 +1,4 @@
-"""The policy that docs/distribution_policies.md tells users to write: the block itself runs, and computes what serial does."""
+"""The policy that docs/how_to/custom_plan.md tells users to write: the block itself runs, and computes what serial does."""
 
 import re
 from pathlib import Path

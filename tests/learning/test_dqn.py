@@ -105,7 +105,7 @@ CARTPOLE = {
     "dqn": (dqn_cartpole, {}),
     "c51": (dqn_cartpole, {"value": "c51"}),
     "quantile": (dqn_cartpole, {"value": "quantile"}),
-    "noisy": (dqn_cartpole, {"noisy": True}),  # beside epsilon; alone it does not suffice (docs/agents/dqn.md)
+    "noisy": (dqn_cartpole, {"noisy": True}),  # beside epsilon; alone it does not suffice (docs/algorithms/dqn.md)
     "rainbow": (rainbow_cartpole, {}),
 }
 

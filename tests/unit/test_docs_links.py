@@ -14,7 +14,7 @@ PAGES += sorted((ROOT / "notebooks").glob("*.ipynb"))
 _LINK = re.compile(r"\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
-# Paths of the repository as prose names them: `agents/ppo.py`, `docs/metrics.md`, `tests/chaos`, `notebooks/01_train_ppo.ipynb`.
+# Paths of the repository as prose names them: `agents/ppo.py`, `tests/chaos`, `notebooks/01_train_ppo.ipynb`.
 _NAMED = re.compile(
     r"^(?:agents|docs|envpool_bridge|experiments|jaxsrl|notebooks|tests)/[\w./-]*[\w]/?(?=$|::)|^[A-Z]+\.md$|^pyproject\.toml$"
 )

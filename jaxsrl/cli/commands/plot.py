@@ -18,7 +18,7 @@ class Plot:
     Attributes:
         runs: run directories, and directories of runs.
         x: env steps, seconds of training, or emulator frames.
-        metric: a name of docs/metrics.md.
+        metric: a name of docs/reference/metrics.md.
         out: picture to write: .png, .svg or .pdf.
         group_by: fields of the configuration, as agent.learning_rate; runs that agree in them are one group. Also agent, policy,
             seed, and run for each run by itself. Without it runs are one group that differ only in the seed.

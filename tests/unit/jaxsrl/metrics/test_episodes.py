@@ -232,7 +232,7 @@ def test_an_episode_that_a_failure_cut_is_in_no_mean(at):
     for view in views:
         view.reward[...] = 1.0
     broken = views[slot]
-    # What the pool writes of a step that broke: see docs/reliability.md.
+    # What the pool writes of a step that broke: see docs/operations/reliability.md.
     broken.valid[step, 2], broken.truncated[step, 2], broken.reward[step, 2] = False, True, 0.0
     broken.is_first[step + 1, 2] = True
     if step:

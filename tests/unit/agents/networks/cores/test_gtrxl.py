@@ -219,7 +219,7 @@ def test_the_initial_state_is_zeros_and_as_large_as_the_documentation_says():
     state = make_core(config).initial_state(2)
     assert state["memory"].shape == (2, config.core_layers, config.core_memory, config.core_size)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(state))
-    assert sum(leaf.nbytes for leaf in jax.tree.leaves(state)) // 2 == 32_772  # docs/networks.md
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(state)) // 2 == 32_772  # docs/concepts/networks.md
 
 
 def test_sizes_that_do_not_fit_are_refused():

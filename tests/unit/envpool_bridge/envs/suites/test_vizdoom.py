@@ -212,7 +212,7 @@ def test_a_game_ends_when_the_process_that_plays_it_is_killed():
     while any(plays_in(pid, directory) for pid in games) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(plays_in(pid, directory) for pid in games)
-    for name in names:  # what ViZDoom cannot remove itself once it is killed; see docs/environments.md
+    for name in names:  # what ViZDoom cannot remove itself once it is killed; see docs/environments/index.md
         Path("/dev/shm", name).unlink(missing_ok=True)
 
 
