@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from envpool_bridge.faults.audit import audit
 from envpool_bridge.faults.failpoint import PLACES
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm.layout import PoolShape
 from tests.chaos.counting import Counting, begin, check, collect, make_pool, pids, still_running
+from tests.support.journal_audit import audit
 
 TWO_LANES = PoolShape(2, 2, 1, 2, 6, 2)
 SHARED_LANE = PoolShape(2, 1, 2, 2, 6, 3)

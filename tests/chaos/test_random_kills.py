@@ -10,10 +10,10 @@ import time
 import numpy as np
 import pytest
 
-from envpool_bridge.faults.audit import audit
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm.layout import PoolShape
 from tests.chaos.counting import SHAPE, begin, check, collect, joined, kill, make_pool, pids, still_running
+from tests.support.journal_audit import audit
 
 SHARED = PoolShape(
     num_workers=2, lanes_per_worker=2, workers_per_lane=2, rows_per_part=3, rollout_length=8, num_slots=3

@@ -145,7 +145,7 @@ def train_under_fire(directory, policy, env_steps, mean_seconds):
     finally:
         end(process)
     assert names_left() <= names
-    command = [sys.executable, "-m", "envpool_bridge.faults.audit", str(directory / "journals")]
+    command = [sys.executable, "-m", "tests.support.journal_audit", str(directory / "journals")]
     audited = subprocess.run(command, capture_output=True, text=True, check=False)
     found = json.loads(audited.stdout)
     assert found["clean"], found

@@ -18,7 +18,6 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.cluster.audit import audit_cluster
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Resources
@@ -26,6 +25,7 @@ from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import run
 from jaxsrl.training import host_training
 from tests.integration.ray_marks import RAY_MARKS
+from tests.support.cluster_audit import audit_cluster
 
 ray = pytest.importorskip("ray")
 

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 import pytest
 
+from agents.api import ReplayConfig
 from agents.dqn import make_dqn
 from agents.dqn_config import DQNConfig
 from agents.networks.config import NetworkConfig
-from agents.replay_config import ReplayConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.protocol.engine import ReplayLostError
@@ -169,7 +169,7 @@ def test_replay_that_is_killed_ends_the_run_which_goes_on_to_the_bit(cluster, tm
 
 def test_a_host_that_is_killed_is_followed_and_every_step_goes_into_replay_once(cluster, tmp_path, monkeypatch):
     from jaxsrl.cluster import training
-    from jaxsrl.cluster.audit import audit_cluster
+    from tests.support.cluster_audit import audit_cluster
 
     journal = tmp_path / "journal"
     make_source = training.ClusterTraining.make_source

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
-from envpool_bridge.faults.audit import audit
 from envpool_bridge.faults.journal import RECORD, Journal
 from tests.chaos.counting import SHAPE, begin, check, collect, kill, make_pool
+from tests.support.journal_audit import audit
 
 ENV, LEARNER = "environments-0-{}-{}.journal", "learner-0.journal"
 
@@ -96,7 +96,7 @@ def test_a_pool_whose_worker_was_killed_passes_the_audit(tmp_path):
     with make_pool(SHAPE, journal=str(tmp_path / "journals")) as pool:
         begin(pool)
         valid, cuts = check(collect(pool, 6, disturb))
-    command = [sys.executable, "-m", "envpool_bridge.faults.audit", str(tmp_path / "journals")]
+    command = [sys.executable, "-m", "tests.support.journal_audit", str(tmp_path / "journals")]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert found["clean"]
     assert (found["consumed"], found["transitions"]) == (6 * 8 * 2, valid)

@@ -21,7 +21,6 @@ from envpool_bridge.envs.seeding import episode_seed
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.spec.tree import leaves
-from jaxsrl.cluster.audit import audit_cluster
 from jaxsrl.cluster.hosts.source import ClusterSource
 from jaxsrl.cluster.protocol.engine import HostLostError
 from jaxsrl.collect.source import SourceConfig
@@ -30,6 +29,7 @@ from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.passes.place_hosts import plan_on_nodes
 from jaxsrl.plan.policies import POLICIES
+from tests.support.cluster_audit import audit_cluster
 from tests.support.collecting import RESET, ROWS, SECONDS, STEPS, collect, collect_locally
 from tests.support.thread_engine import ThreadEngine
 

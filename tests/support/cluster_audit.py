@@ -1,7 +1,7 @@
 """Proves from the journals of a run on a cluster that the learner consumed what its hosts' environments made.
 
 The directory holds the learner's journals, one a host's rows, and one directory a beginning of each host (`host-0-1` and so on)
-with what its workers wrote down. Run it outside the run: `python -m jaxsrl.cluster.audit DIRECTORY`. It prints one line of JSON and
+with what its workers wrote down. Run it outside the run: `python -m tests.support.cluster_audit DIRECTORY`. It prints one line of JSON and
 ends with status 1 if something is wrong.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from envpool_bridge.faults.audit import Audit, compare_read, newest_records, records_by_part
 from envpool_bridge.faults.journal import RECORD
+from tests.support.journal_audit import Audit, compare_read, newest_records, records_by_part
 
 _HOST = re.compile(r"host-(\d+)-(\d+)")
 _ENVIRONMENTS = re.compile(r"environments-(\d+)-(\d+)-(\d+)\.journal")
@@ -89,10 +89,10 @@ def _newest_of_beginnings(beginnings: list[dict[int, np.void]], found: ClusterAu
 def main() -> None:
     """The command."""
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-        print("usage: python -m jaxsrl.cluster.audit DIRECTORY", file=sys.stderr)  # noqa: T201
+        print("usage: python -m tests.support.cluster_audit DIRECTORY", file=sys.stderr)
         sys.exit(2)
     found = audit_cluster(Path(sys.argv[1]))
-    print(json.dumps({"clean": found.is_clean, **dataclasses.asdict(found)}))  # noqa: T201
+    print(json.dumps({"clean": found.is_clean, **dataclasses.asdict(found)}))
     sys.exit(0 if found.is_clean else 1)
 
 

@@ -1,6 +1,6 @@
-"""Proves from a run's journals that the learner consumed what the environments made: nothing lost, doubled, changed or reordered.
+"""Auditor of a run's journals: proves that the learner consumed what the environments made: nothing lost, doubled, changed or reordered.
 
-Run it on a directory of journals, outside the run: `python -m envpool_bridge.faults.audit DIRECTORY`. It prints one line of JSON
+Run it on a directory of journals, outside the run: `python -m tests.support.journal_audit DIRECTORY`. It prints one line of JSON
 and ends with status 1 if something is wrong.
 """
 
@@ -144,10 +144,10 @@ def _compare_step(record: np.void, made: dict[int, np.void], found: Audit) -> No
 def main() -> None:
     """The command."""
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-        print("usage: python -m envpool_bridge.faults.audit DIRECTORY", file=sys.stderr)  # noqa: T201
+        print("usage: python -m tests.support.journal_audit DIRECTORY", file=sys.stderr)
         sys.exit(2)
     found = audit(Path(sys.argv[1]))
-    print(json.dumps({"clean": found.is_clean, **dataclasses.asdict(found)}))  # noqa: T201
+    print(json.dumps({"clean": found.is_clean, **dataclasses.asdict(found)}))
     sys.exit(0 if found.is_clean else 1)
 
 
