@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any, Literal
 
+from agents.api import ReplayConfig
 from agents.ops import schedules
 from agents.ops.epsilon_greedy import Exploration
 from agents.ops.value_distributions import ValueDistribution, categorical_value, expected_value, quantile_value
-from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
 
 ValueKind = Literal["expected", "c51", "quantile"]

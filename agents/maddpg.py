@@ -23,6 +23,7 @@ from agents.api import (
     Params,
     Replay,
     ReplayAgent,
+    ReplayConfig,
     Sample,
     Trajectory,
 )
@@ -34,7 +35,6 @@ from agents.ops import returns
 from agents.ops.continuous_config import ContinuousConfig
 from agents.ops.target_update import polyak
 from agents.ops.team_rows import by_agent
-from agents.replay_config import ReplayConfig
 from agents.team_q import WeighFn, make_weigh
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec

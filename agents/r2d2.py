@@ -13,7 +13,18 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from agents.api import AgentState, Array, LearnerState, Metrics, Params, Replay, ReplayAgent, Sample, Trajectory
+from agents.api import (
+    AgentState,
+    Array,
+    LearnerState,
+    Metrics,
+    Params,
+    Replay,
+    ReplayAgent,
+    ReplayConfig,
+    Sample,
+    Trajectory,
+)
 from agents.dqn_config import DQNConfig
 from agents.dqn_learning import (
     DQNParts,
@@ -31,7 +42,6 @@ from agents.dqn_learning import (
 from agents.networks.config import NetworkConfig
 from agents.ops.epsilon_greedy import Exploration
 from agents.ops.n_step import at_positions
-from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 

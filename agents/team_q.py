@@ -22,6 +22,7 @@ from agents.api import (
     Params,
     Replay,
     ReplayAgent,
+    ReplayConfig,
     Sample,
     Trajectory,
 )
@@ -33,7 +34,6 @@ from agents.ops.epsilon_greedy import Schedule, epsilon_greedy, epsilon_schedule
 from agents.ops.importance_weights import importance_exponent, importance_weights
 from agents.ops.target_update import periodic, polyak
 from agents.ops.team_targets import team_steps, team_targets
-from agents.replay_config import ReplayConfig
 from agents.team_q_config import TeamQConfig
 from envpool_bridge.spec.specs import EnvSpec
 

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Literal
 
+from agents.api import ReplayConfig
 from agents.ops.epsilon_greedy import Exploration
 from agents.ops.target_update import require_step_size
-from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
 
 

@@ -5,10 +5,10 @@ Double, dueling, three steps, prioritised; `--agent.value c51` or `quantile`, an
 
 import dataclasses
 
+from agents.api import ReplayConfig
 from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
 from agents.ops.epsilon_greedy import Exploration
-from agents.replay_config import ReplayConfig
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of

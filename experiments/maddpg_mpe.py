@@ -2,9 +2,9 @@
 
 import dataclasses
 
+from agents.api import ReplayConfig
 from agents.maddpg import MADDPGConfig, make_maddpg
 from agents.networks.config import NetworkConfig
-from agents.replay_config import ReplayConfig
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of

@@ -2,10 +2,10 @@
 
 import dataclasses
 
+from agents.api import ReplayConfig
 from agents.networks.config import NetworkConfig
 from agents.ops.epsilon_greedy import Exploration
 from agents.r2d2 import R2D2Config, make_r2d2
-from agents.replay_config import ReplayConfig
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of

@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from agents.api import ReplayConfig
 from agents.networks.config import NetworkConfig
-from agents.replay_config import ReplayConfig
 from agents.sac import SACConfig, make_sac
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig

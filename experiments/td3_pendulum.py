@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from agents.api import ReplayConfig
 from agents.networks.config import NetworkConfig
-from agents.replay_config import ReplayConfig
 from agents.td3 import TD3Config, make_td3
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig

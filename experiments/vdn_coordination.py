@@ -2,9 +2,9 @@
 
 import dataclasses
 
+from agents.api import ReplayConfig
 from agents.networks.config import NetworkConfig
 from agents.ops.epsilon_greedy import Exploration
-from agents.replay_config import ReplayConfig
 from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig

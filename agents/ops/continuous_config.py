@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from agents.api import ReplayConfig
 from agents.ops.target_update import require_step_size
-from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
 
 ONE_STEP_REPLAY = ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, samples_per_insert=256.0)

@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from agents.api import Replay, Trajectory
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.api import Array
-from agents.replay_config import ReplayConfig
+from agents.api import Array, ReplayConfig
 from envpool_bridge.errors import UserError
 
 _LARGEST = 2**30  # remainders below it add up within int32

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from agents.api import ReplayConfig
 from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from agents.replay_config import ReplayConfig
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of

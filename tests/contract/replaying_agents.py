@@ -5,10 +5,9 @@ import dataclasses
 import jax
 import numpy as np
 
-from agents.api import ReplayAgent, Sample, Trajectory
+from agents.api import ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.catalog import AGENT_CONFIGS, AGENTS
 from agents.networks.config import NetworkConfig
-from agents.replay_config import ReplayConfig
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 
 REPLAYING = sorted(

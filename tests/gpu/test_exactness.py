@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from agents.api import Replay
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.inference.act import fetched, make_act, row_keys
 from jaxsrl.learner.finite_watch import FiniteWatch

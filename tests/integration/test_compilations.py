@@ -2,11 +2,10 @@
 
 import pytest
 
-from agents.api import AnyAgent
+from agents.api import AnyAgent, ReplayConfig
 from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from agents.replay_config import ReplayConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.config.run_config import RunConfig

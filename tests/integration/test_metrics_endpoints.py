@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from agents.api import ReplayConfig
 from agents.dqn import make_dqn
 from agents.dqn_config import DQNConfig
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from agents.replay_config import ReplayConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.metrics_config import MetricsConfig

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+from agents.api import ReplayConfig
 from agents.dqn import make_dqn
 from agents.dqn_config import DQNConfig
 from agents.networks.config import NetworkConfig
-from agents.replay_config import ReplayConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from agents.api import ReplayConfig
 from agents.continuous_control import Bound, make_continuous_agent
 from agents.ddpg import DDPGConfig, bind_ddpg
 from agents.networks.config import NetworkConfig
-from agents.replay_config import ReplayConfig
 from agents.sac import SACConfig, bind_sac
 from agents.td3 import TD3Config, bind_td3
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource

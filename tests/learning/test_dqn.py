@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.api import ReplayConfig
 from agents.dqn import DQNConfig, make_dqn
 from agents.dqn_learning import make_parts
 from agents.networks.config import NetworkConfig
 from agents.ops.epsilon_greedy import Exploration
 from agents.r2d2 import make_r2d2
-from agents.replay_config import ReplayConfig
 from experiments import dqn_cartpole, r2d2_remember_cue, rainbow_cartpole
 from jaxsrl.evaluation.evaluate import evaluate
 from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, source_of, trained

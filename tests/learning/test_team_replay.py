@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import Mode
+from agents.api import Mode, ReplayConfig
 from agents.maddpg import MADDPGConfig, make_maddpg
 from agents.networks.config import NetworkConfig
 from agents.networks.maddpg import joint_actions, make_maddpg_networks
@@ -16,7 +16,6 @@ from agents.networks.team_actions import make_team_actions
 from agents.networks.team_values import make_team_values
 from agents.ops.epsilon_greedy import Exploration
 from agents.qmix import QMIXConfig, make_qmix
-from agents.replay_config import ReplayConfig
 from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.api import LearnerState, Replay, ReplayAgent
-from agents.replay_config import ReplayConfig
+from agents.api import LearnerState, Replay, ReplayAgent, ReplayConfig
 from envpool_bridge.shm.slots import view_slot
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.cluster.placement import rooms_of

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cached_property
 
-from agents.replay_config import ReplayConfig
+from agents.api import ReplayConfig
 from envpool_bridge.errors import BridgeError, UserError, WaitTimeoutError
 
 

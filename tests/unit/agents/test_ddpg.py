@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import Sample, Trajectory
+from agents.api import ReplayConfig, Sample, Trajectory
 from agents.ddpg import DDPGConfig, bind_ddpg, make_ddpg
 from agents.networks.config import NetworkConfig
-from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config.serialization import from_json

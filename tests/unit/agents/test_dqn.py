@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import Mode, Sample, Trajectory
+from agents.api import Mode, ReplayConfig, Sample, Trajectory
 from agents.dqn import DQNConfig, initial_priority, loss, make_dqn, rainbow_config, transitions
 from agents.dqn_learning import make_parts, sample_weights
 from agents.networks.config import NetworkConfig
 from agents.networks.q_network import QNetwork
 from agents.ops.epsilon_greedy import Exploration
-from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from agents import maddpg
-from agents.api import Mode, Sample, Trajectory
+from agents.api import Mode, ReplayConfig, Sample, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.networks.maddpg import MaddpgNetworks, joint_actions, make_maddpg_networks, with_own
 from agents.networks.team_actions import make_team_actions
-from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 

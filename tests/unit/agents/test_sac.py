@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import LearnerState, Mode, ReplayAgent, Sample, Trajectory
+from agents.api import LearnerState, Mode, ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.continuous_control import Bound, act, critic_loss, make_continuous_agent, targets
 from agents.networks.config import NetworkConfig
 from agents.networks.squashed_actor import Squashed, squash
-from agents.replay_config import ReplayConfig
 from agents.sac import SACConfig, Temperature, bind_sac, make_sac, temperature_step
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import LearnerState, ReplayAgent, Sample, Trajectory
+from agents.api import LearnerState, ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.continuous_control import Bound, make_continuous_agent
 from agents.networks.config import NetworkConfig
-from agents.replay_config import ReplayConfig
 from agents.td3 import TD3Config, bind_td3
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec

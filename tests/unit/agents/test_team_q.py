@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from agents import team_q
-from agents.api import LearnerState, Mode, Sample, Trajectory
+from agents.api import LearnerState, Mode, ReplayConfig, Sample, Trajectory
 from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_sum_mixer
@@ -20,7 +20,6 @@ from agents.networks.team_values import TeamValues, make_team_values
 from agents.ops.epsilon_greedy import Exploration
 from agents.ops.team_targets import team_steps, team_targets
 from agents.qmix import QMIXConfig, make_qmix
-from agents.replay_config import ReplayConfig
 from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec

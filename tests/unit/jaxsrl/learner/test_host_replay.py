@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from agents.api import Replay
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.replay.experience import LocalExperience

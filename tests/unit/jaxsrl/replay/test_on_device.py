@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import Replay
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.replay.device.sum_tree import level_offsets
 from jaxsrl.replay.on_device import step_keys, with_device_replay

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import Replay
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig
 from envpool_bridge.errors import WaitTimeoutError
 from jaxsrl.replay.host.buffer import HostBuffer
 from jaxsrl.replay.on_device import prepare_sample, step_keys, with_device_replay

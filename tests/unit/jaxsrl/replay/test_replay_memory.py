@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from agents.api import Replay
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.replay.on_device import with_device_replay
 from tests.support.counting_agent import make_counting

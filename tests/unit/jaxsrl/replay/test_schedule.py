@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.replay_config import ReplayConfig
+from agents.api import ReplayConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.replay.schedule import HostPace, PaceState, first_pace_state, make_pace, steps_due
 

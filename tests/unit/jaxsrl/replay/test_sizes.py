@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from agents.api import Replay, Trajectory
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig, Trajectory
 from envpool_bridge.errors import UserError
 from jaxsrl.replay.device.sampler import first_selection
 from jaxsrl.replay.device.storage import empty_storage, storage_bytes

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from agents.api import Replay
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig
 from envpool_bridge.faults.journal import RECORD, learner_name
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm.slot_summary import SlotSummaries

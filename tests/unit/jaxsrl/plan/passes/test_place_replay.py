@@ -2,10 +2,9 @@
 
 import pytest
 
-from agents.api import Replay
+from agents.api import Replay, ReplayConfig
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from agents.replay_config import ReplayConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec

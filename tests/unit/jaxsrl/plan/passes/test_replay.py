@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from agents.api import Agent, OnPolicy, Replay, ReplayAgent
-from agents.replay_config import ReplayConfig
+from agents.api import Agent, OnPolicy, Replay, ReplayAgent, ReplayConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources

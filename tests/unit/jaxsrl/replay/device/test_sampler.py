@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import Replay
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig
 from jaxsrl.replay.device.sampler import Drawn, draw, first_selection, insert_slot, update_priorities
 from jaxsrl.replay.device.sum_tree import weights_at
 from jaxsrl.replay.priority_delay import delay_priorities, no_pending

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from agents.api import Replay
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig
 from jaxsrl.replay.device.ring_index import step_of
 from jaxsrl.replay.device.sampler import draw, first_selection, insert_slot, num_windows
 from jaxsrl.replay.device.storage import empty_storage, insert

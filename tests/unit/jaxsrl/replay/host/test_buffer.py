@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsrl.replay.host.memory
-from agents.api import Replay
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig
 from envpool_bridge.errors import BadEnvOutputError, UserError
 from jaxsrl.replay.device.storage import empty_storage, insert
 from jaxsrl.replay.device.windows import gather_windows

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from agents.api import Replay
-from agents.replay_config import ReplayConfig
+from agents.api import Replay, ReplayConfig
 from jaxsrl.replay.device.sampler import draw, first_selection, insert_slot, num_windows, update_priorities
 from jaxsrl.replay.host.sampler import HostSelector
 from jaxsrl.replay.sizes import make_sizes
