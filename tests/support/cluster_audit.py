@@ -1,8 +1,7 @@
-"""Proves from the journals of a run on a cluster that the learner consumed what its hosts' environments made.
+"""Auditor of the journals of a run on a cluster.
 
-The directory holds the learner's journals, one a host's rows, and one directory a beginning of each host (`host-0-1` and so on)
-with what its workers wrote down. Run it outside the run: `python -m tests.support.cluster_audit DIRECTORY`. It prints one line of JSON and
-ends with status 1 if something is wrong.
+The directory holds the learner's journals, one per host, and one directory per incarnation of each host (`host-0-1` and so on).
+`python -m tests.support.cluster_audit DIRECTORY` prints one line of JSON and exits with status 1 if something is wrong.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
-"""Auditor of a run's journals: proves that the learner consumed what the environments made: nothing lost, doubled, changed or reordered.
+"""Auditor of a run's journals.
 
-Run it on a directory of journals, outside the run: `python -m tests.support.journal_audit DIRECTORY`. It prints one line of JSON
-and ends with status 1 if something is wrong.
+It proves that the learner consumed exactly the steps that the environments made: none lost, duplicated, changed or reordered.
+`python -m tests.support.journal_audit DIRECTORY` prints one line of JSON and exits with status 1 if something is wrong.
 """
 
 import dataclasses
