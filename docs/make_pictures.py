@@ -14,11 +14,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-from jaxsrl.metrics.live_state import RunFacts, begun, observed
+from jaxsrl.metrics.live_state import RunInfo, begun, observed
 from jaxsrl.metrics.read_records import read_records
-from jaxsrl.metrics.terminal_view import panel_of
+from jaxsrl.metrics.terminal_view import render_panel
 from jaxsrl.plan.plan import plan_from_json
-from jaxsrl.runs.summary import summarise
+from jaxsrl.runs.summary import summarize
 from tests.integration.headless_chromium import Page, chromium, find_chromium
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -59,7 +59,7 @@ def main() -> None:
 
 def train(runs: Path, name: str, flags: list[str]) -> None:
     """Trains one run; one that is complete is left as it is."""
-    if (runs / name).is_dir() and summarise(runs / name).state == "finished":
+    if (runs / name).is_dir() and summarize(runs / name).state == "finished":
         return
     sizes = ["--run.env-steps", str(ENV_STEPS), "--run.log-every-seconds", "0.5", "--run.evaluation-episodes", "20"]
     sizes += ["--run.checkpoint-every-updates", "20"]
@@ -76,11 +76,11 @@ def draw_terminal(run: Path, out: Path) -> None:
     """What the terminal showed when two thirds of the run were done."""
     plan = plan_from_json(json.loads((run / "plan.json").read_text()))
     records = read_records(run / "metrics.jsonl")
-    state = begun(RunFacts("runs/ppo_CartPole-v1_seed1", plan, ENV_STEPS, action_repeat=1))
+    state = begun(RunInfo("runs/ppo_CartPole-v1_seed1", plan, ENV_STEPS, action_repeat=1))
     for record in records[: len(records) * 2 // 3]:
         state = observed(state, record)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(panel_of(state))
+    console.print(render_panel(state))
     svg = console.export_svg(title="jaxsrl train ppo_cartpole", theme=SVG_EXPORT_THEME, unique_id="jaxsrl")
     # Rich's SVG loads a font from elsewhere; any monospaced one does.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")

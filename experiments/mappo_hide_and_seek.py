@@ -15,7 +15,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.experiment import train_and_evaluate
 from jaxsrl.launch import launch
-from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
+from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 
 # Which phase a run is in: seekers chase (seen_fraction rises), hiders build (boxes move and are locked in the preparation phase,
 # seen_fraction falls), seekers use ramps (ramps move after it), hiders take the ramps first (they move or are locked in it).
@@ -88,7 +88,7 @@ def main(experiment: Experiment) -> None:
     source = source_of(experiment.env)
     spec = source.spec()
     config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_updates)
-    agent = make_mapped_agent(spec, experiment.policies, lambda own: make_ppo(config, own, experiment.network))
+    agent = make_multi_policy_agent(spec, experiment.policies, lambda own: make_ppo(config, own, experiment.network))
     train_and_evaluate(experiment, agent, source, spec, experiment.run)
 
 

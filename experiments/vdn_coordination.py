@@ -11,7 +11,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.experiment import train_and_evaluate
 from jaxsrl.launch import launch
-from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
+from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ def main(experiment: Experiment) -> None:
     source = source_of(experiment.env)
     spec = source.spec()
     config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_updates)
-    agent = make_mapped_agent(spec, PoliciesConfig(), lambda own: make_vdn(config, own, experiment.network))
+    agent = make_multi_policy_agent(spec, PoliciesConfig(), lambda own: make_vdn(config, own, experiment.network))
     train_and_evaluate(experiment, agent, source, spec, experiment.run)
 
 

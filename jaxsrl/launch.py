@@ -62,17 +62,17 @@ def launch(
     import tyro
 
     parsed = tyro.cli(experiment, args=arguments, description=description)
-    from jaxsrl.machine.cpu_dispatch import dispatch_inline  # imports jax, which --help need not wait for
+    from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch  # imports jax, which --help need not wait for
 
-    dispatch_inline()
+    use_synchronous_cpu_dispatch()
     num_host_devices = max((run.host_devices for run in _run_configs(parsed)), default=0)
     distributed = next((run.distributed for run in _run_configs(parsed) if run.distributed.is_on), None)
     if distributed is not None and _joins(distributed, num_host_devices):
         pass  # which has split the host too
     elif num_host_devices:
-        from jaxsrl.machine.split_cpu import split_host
+        from jaxsrl.machine.split_cpu import set_num_cpu_devices
 
-        split_host(num_host_devices)
+        set_num_cpu_devices(num_host_devices)
     with stop_on_signals(exit_now):
         main(parsed)
 

@@ -18,8 +18,8 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
 from jaxsrl.learner.learning_agent import kept_bytes, learning_agent
 from jaxsrl.learner.mesh import LearnerMesh
-from jaxsrl.machine.cpu_latency import awake_cores
-from jaxsrl.machine.program_cache import keep_programs
+from jaxsrl.machine.cpu_latency import disable_cpu_idle
+from jaxsrl.machine.program_cache import enable_program_cache
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.passes.for_agent import plan_for_agent
 from jaxsrl.plan.passes.replay import replays_on_host
@@ -73,10 +73,10 @@ def run(
     path = Path(config.directory) / run_name(config, agent, spec)
     with contextlib.ExitStack() as held:
         if config.keep_cores_awake:
-            held.enter_context(awake_cores())
+            held.enter_context(disable_cpu_idle())
         if (processes := several(config)) is not None:
             return run_together(processes, WholeRun(plan, agent, source, spec, config, path, identity, quiet))
-        keep_programs(Path(config.directory), jax.default_backend())
+        enable_program_cache(Path(config.directory), jax.default_backend())
         place = held.enter_context(place_of(config, plan, Resources.detect(), kept_bytes(config, agent, spec)))
         plan = place.plan
         check_run(plan, agent, source, spec, place.resources)

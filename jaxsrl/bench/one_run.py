@@ -33,9 +33,9 @@ def _measure(host_devices: int = 0, **settings: Any) -> dict[str, Any]:
     from jaxsrl.bench.train import bench_train
 
     if host_devices:
-        from jaxsrl.machine.split_cpu import split_host
+        from jaxsrl.machine.split_cpu import set_num_cpu_devices
 
-        split_host(host_devices)
+        set_num_cpu_devices(host_devices)
     if "env" in settings:
         settings["env"] = EnvConfig(**settings["env"])
     return bench_train(**settings)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.one_run import run_apart
 from jaxsrl.bench.studies.bare_sleep import bare_rows
-from jaxsrl.machine.cpu_latency import awake_cores
+from jaxsrl.machine.cpu_latency import disable_cpu_idle
 
 Steps = Literal["begun", "threads"]
 _KEEPS_UP = 0.9
@@ -79,7 +79,7 @@ def bench_sleep(what: SleepBench) -> dict[str, Any]:
     Raises:
         UserError: cores are to be kept awake, and may not be.
     """
-    with awake_cores() if what.awake else contextlib.nullcontext():
+    with disable_cpu_idle() if what.awake else contextlib.nullcontext():
         return _bench(what)
 
 

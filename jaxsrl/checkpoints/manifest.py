@@ -12,11 +12,11 @@ FORMAT = 2
 MANIFEST = "MANIFEST.json"
 
 
-class DamagedCheckpointError(Exception):
+class CorruptCheckpointError(Exception):
     """A checkpoint whose files are not what its manifest says."""
 
 
-def sealed(manifest: Mapping[str, Any]) -> str:
+def sign_manifest(manifest: Mapping[str, Any]) -> str:
     """The text of a manifest, with the sha256 of what it says."""
     said = {name: value for name, value in manifest.items() if name != "sha256"}
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
@@ -28,21 +28,21 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Raises:
         UserError: the path is no checkpoint, or one of another format.
-        DamagedCheckpointError: it is not what was written.
+        CorruptCheckpointError: it is not what was written.
     """
     try:
         text = (path / MANIFEST).read_text()
         manifest = json.loads(text)
-        version, is_whole = manifest["format"], sealed(manifest) == text
+        version, is_whole = manifest["format"], sign_manifest(manifest) == text
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"{path} is no checkpoint: expected a directory with {MANIFEST}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedCheckpointError(f"{path}: {MANIFEST} cannot be read ({error})") from error
+        raise CorruptCheckpointError(f"{path}: {MANIFEST} cannot be read ({error})") from error
     # Format 1 had no sha256 of its own.
     if version != FORMAT and (is_whole or "sha256" not in manifest):
         raise UserError(f"{path} has checkpoint format {version}, this version of jaxsrl reads {FORMAT}")
     if not is_whole:
-        raise DamagedCheckpointError(f"{path}: {MANIFEST} is not what was written (sha256 differs)")
+        raise CorruptCheckpointError(f"{path}: {MANIFEST} is not what was written (sha256 differs)")
     return manifest
 
 
@@ -50,15 +50,15 @@ def check_files(path: Path, manifest: Mapping[str, Any]) -> None:
     """Compares every file of a checkpoint with its manifest.
 
     Raises:
-        DamagedCheckpointError: a file is missing, added or changed.
+        CorruptCheckpointError: a file is missing, added or changed.
     """
     files = manifest["files"]
     found = set(files_of(path)) - {MANIFEST}
     if found != set(files):
-        raise DamagedCheckpointError(f"{path}: files differ from the manifest: {sorted(found ^ set(files))}")
+        raise CorruptCheckpointError(f"{path}: files differ from the manifest: {sorted(found ^ set(files))}")
     for name, digest in files.items():
         if sha256_of(path / name) != digest:
-            raise DamagedCheckpointError(f"{path}: {name} is not what was written (sha256 differs)")
+            raise CorruptCheckpointError(f"{path}: {name} is not what was written (sha256 differs)")
 
 
 def files_of(directory: Path) -> list[str]:

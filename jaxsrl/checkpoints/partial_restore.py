@@ -9,7 +9,7 @@ from jaxsrl.checkpoints.store import Arrays
 _MOST_SHOWN = 20
 
 
-def what_fits(
+def restore_matching(
     saved: Mapping[str, np.ndarray], fresh: Mapping[str, np.ndarray], prefix: str
 ) -> tuple[Arrays, list[str]]:
     """The arrays of a fresh state, those of them replaced that a checkpoint has in the same name, shape and dtype.
@@ -38,7 +38,7 @@ def what_fits(
 
 
 def in_words(arrays: Arrays, left_out: list[str]) -> str:
-    """What `what_fits` came to, a line each, the first few."""
+    """What `restore_matching` came to, a line each, the first few."""
     begun = sum("begins as new" in line for line in left_out)
     more = [f"... and {len(left_out) - _MOST_SHOWN} more"] if len(left_out) > _MOST_SHOWN else []
     head = f"partial restore: {len(arrays) - begun} of {len(arrays)} arrays fit the checkpoint's"

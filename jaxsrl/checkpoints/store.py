@@ -23,21 +23,21 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import (
     FORMAT,
     MANIFEST,
-    DamagedCheckpointError,
+    CorruptCheckpointError,
     check_files,
     files_of,
     read_manifest,
-    sealed,
+    sign_manifest,
 )
 from jaxsrl.checkpoints.manifest import sha256_of as _sha256
 from jaxsrl.checkpoints.own_checkpointer import own_checkpointer
 from jaxsrl.checkpoints.schema import (
     Form,
-    read_schema,
-    require_fit,
-    require_manifest,
-    require_plain_files,
-    require_stored,
+    parse_schema,
+    validate_match,
+    validate_manifest,
+    reject_links,
+    validate_stored_arrays,
 )
 
 _REPLACED = ".replaced.tmp"
@@ -48,7 +48,7 @@ Restored = tuple[int, Arrays, dict[str, Any], list[str]]
 """Step, arrays, metadata and what is wrong with newer checkpoints."""
 
 
-class CheckpointNotSavedError(Exception):
+class CheckpointSaveError(Exception):
     """A checkpoint that could not be written; those before it are as they were."""
 
 
@@ -72,7 +72,7 @@ def unflatten(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> A
         UserError: a leaf is missing, of another shape or dtype, or left over; all are listed.
     """
     wanted = forms_of(template, prefix)
-    require_fit(wanted, {name: (array.shape, array.dtype) for name, array in arrays.items()}, prefix)
+    validate_match(wanted, {name: (array.shape, array.dtype) for name, array in arrays.items()}, prefix)
     return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in wanted])
 
 
@@ -94,7 +94,7 @@ class CheckpointStore:
         """Writes a checkpoint, which is durable when this returns, and removes old ones.
 
         Raises:
-            CheckpointNotSavedError: the disk is full or not writable, say; older checkpoints are untouched.
+            CheckpointSaveError: the disk is full or not writable, say; older checkpoints are untouched.
         """
         try:
             path = self._save(step, arrays, metadata)
@@ -102,7 +102,7 @@ class CheckpointStore:
             self._remove_unfinished()
             kept = self.steps()
             newest = f"the newest is that of update {kept[-1]}" if kept else "there is none yet"
-            raise CheckpointNotSavedError(
+            raise CheckpointSaveError(
                 f"the checkpoint of update {step} could not be written to {self.directory} ({type(error).__name__}: {error}); "
                 f"{newest}"
             ) from error
@@ -133,7 +133,7 @@ class CheckpointStore:
             "metadata": dict(metadata),
         }
         with open(temporary / MANIFEST, "w") as file:
-            file.write(sealed(manifest))
+            file.write(sign_manifest(manifest))
             file.flush()
             os.fsync(file.fileno())
         _sync_all(temporary)
@@ -175,9 +175,9 @@ class CheckpointStore:
             path = self.directory / str(step)
             try:
                 if not (path / MANIFEST).is_file():
-                    raise DamagedCheckpointError(f"{path}: {MANIFEST} is missing")
+                    raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
                 arrays, metadata = load_checkpoint(path, require)
-            except DamagedCheckpointError as error:
+            except CorruptCheckpointError as error:
                 problems.append(f"{error}; moved to {self._quarantine(path)}" if set_aside else str(error))
                 continue
             return step, arrays, metadata, problems
@@ -202,13 +202,13 @@ def load_checkpoint(path: Path, require: RequireFn | None = None) -> tuple[Array
 
     Raises:
         UserError: the path is no checkpoint.
-        DamagedCheckpointError: a file is missing, added or changed, or is no ordinary file; or the manifest declares what the
+        CorruptCheckpointError: a file is missing, added or changed, or is no ordinary file; or the manifest declares what the
             files are not.
     """
     manifest = read_manifest(path)
-    require_manifest(path, manifest)
-    require_plain_files(path)
-    schema = read_schema(path, manifest["schema"])
+    validate_manifest(path, manifest)
+    reject_links(path)
+    schema = parse_schema(path, manifest["schema"])
     check_files(path, manifest)
     if require is not None:
         require(schema)
@@ -218,12 +218,12 @@ def load_checkpoint(path: Path, require: RequireFn | None = None) -> tuple[Array
 def _read_arrays(path: Path, schema: Mapping[str, Form]) -> Arrays:
     checkpointer, state = own_checkpointer(), path.resolve() / "state"
     try:
-        require_stored(path, schema, state, checkpointer)
+        validate_stored_arrays(path, schema, state, checkpointer)
         stored = checkpointer.restore(state)
-    except (DamagedCheckpointError, UserError):
+    except (CorruptCheckpointError, UserError):
         raise
     except Exception as error:  # whatever Orbax makes of files that are not its own
-        raise DamagedCheckpointError(f"{path}: the arrays cannot be read ({type(error).__name__}: {error})") from error
+        raise CorruptCheckpointError(f"{path}: the arrays cannot be read ({type(error).__name__}: {error})") from error
     finally:
         checkpointer.close()
     return {

@@ -15,7 +15,7 @@ from jaxsrl.cluster.protocol.published_params import layout_of
 from jaxsrl.cluster.replay.client import RemoteExperience, RemoteReplayMesh
 from jaxsrl.cluster.replay.setup import PART_BYTES, sample_layout
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
-from jaxsrl.collect.source import SourceConfig, TrajectorySource
+from jaxsrl.collect.collector import CollectorConfig, Collector
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.passes.place_inference import with_servers_on
@@ -48,7 +48,7 @@ class ClusterTraining(HostTraining):
         self._opened = contextlib.ExitStack()
         self._experience: RemoteExperience | None = None
 
-    def make_source(self, config: SourceConfig) -> TrajectorySource:
+    def make_source(self, config: CollectorConfig) -> Collector:
         """Environment hosts, one a replica of the plan."""
         engine = self._opened.enter_context(self._open_engine(store_bytes(config)))
         plan = plan_where_reserved(config.plan, engine)
@@ -91,7 +91,7 @@ def plan_where_reserved(plan: Plan, engine: Engine) -> Plan:
     return with_servers_on(placed, [engine.server_node(server) or node for server, node in servers])
 
 
-def store_bytes(config: SourceConfig) -> int:
+def store_bytes(config: CollectorConfig) -> int:
     """What a node may have to hold at once: all slots of all hosts, the newest twice, parameters, samples and parts of replay."""
     plan = config.plan
     slots = agent_layout(config.spec, plan.shape, config.agent).slot_bytes * (plan.shape.num_slots + 1)

@@ -36,8 +36,8 @@ def source_of(config: EnvConfig | AnyEnv) -> EnvSource:
     if config.suite not in JAX_SUITES:
         return config.source()
     _refuse_settings(config, "frame_stack", "mask_from_info", "overlap_rows", "info_fields")
-    jax_env_of(config)  # tells here, and not in a worker, what is wrong
-    return JaxSource(partial(jax_env_of, config), check_range=config.check_range)
+    make_jax_env(config)  # tells here, and not in a worker, what is wrong
+    return JaxSource(partial(make_jax_env, config), check_range=config.check_range)
 
 
 def _refuse_settings(config: EnvConfig, *names: str) -> None:
@@ -49,7 +49,7 @@ def _refuse_settings(config: EnvConfig, *names: str) -> None:
             )
 
 
-def jax_env_of(config: EnvConfig) -> JaxEnv:
+def make_jax_env(config: EnvConfig) -> JaxEnv:
     """The environment as pure functions, for plans that step environments on an accelerator.
 
     Raises:

@@ -9,7 +9,7 @@ import numpy as np
 
 from agents.api import Mode
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import MANIFEST, DamagedCheckpointError, read_manifest
+from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, read_manifest
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.plots.bootstrap import bootstrap_mean
@@ -72,10 +72,10 @@ def evaluate_checkpoints(
         path = run / "checkpoints" / str(step)
         try:
             if not (path / MANIFEST).is_file():
-                raise DamagedCheckpointError(f"{path}: {MANIFEST} is missing")
+                raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
             metadata = read_manifest(path)["metadata"]
             loaded = load_agent(path, partial, trust_env=trust_env)
-        except DamagedCheckpointError as error:
+        except CorruptCheckpointError as error:
             yield f"damaged checkpoint skipped: {error}"
             continue
         if loaded.left_out:

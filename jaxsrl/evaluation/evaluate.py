@@ -17,7 +17,7 @@ from envpool_bridge.spec.specs import EnvSpec, num_frames
 from envpool_bridge.spec.tree import take
 from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.collect.slot_layout import agent_layout
-from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.devices import on_device
 
 
@@ -104,7 +104,7 @@ def evaluate(
     for name, value, least in (("episodes", episodes, 1), ("max_rows", max_rows, 1), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"{name} must be at least {least}: got {value}")
-    dispatch_inline()
+    use_synchronous_cpu_dispatch()
     params = _on_one_device(params)
     source = _for_evaluation(as_source(make_env))
     spec = source.spec()

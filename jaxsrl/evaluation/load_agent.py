@@ -16,12 +16,12 @@ from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.names import LEARNER
-from jaxsrl.checkpoints.partial_restore import in_words, what_fits
+from jaxsrl.checkpoints.partial_restore import in_words, restore_matching
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import source_of
-from jaxsrl.machine.cpu_dispatch import dispatch_inline
-from jaxsrl.population.policies import PoliciesConfig, remade_agent
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
+from jaxsrl.population.policies import PoliciesConfig, rebuild_multi_policy_agent
 from jaxsrl.runs.read_checkpoint import read_saved_run
 from jaxsrl.training.run_state import restore_state, state_to_arrays
 
@@ -68,16 +68,16 @@ def load_agent(
     Raises:
         UserError: the path is neither, or was saved by something that is not in the catalogue; or the checkpoint's environment is
             in a module of its own, and neither `env` nor `trust_env` is given.
-        DamagedCheckpointError: the one checkpoint asked for is damaged.
+        CorruptCheckpointError: the one checkpoint asked for is damaged.
     """
-    dispatch_inline()
+    use_synchronous_cpu_dispatch()
     saved = read_saved_run(path)
     if env is None and not trust_env:
         _validate_needs_no_module(saved.metadata)
     agent, source = rebuild(saved.metadata, env)
     arrays, said = saved.arrays, ""
     if partial:
-        arrays, left_out = what_fits(arrays, state_to_arrays(agent.init(jax.random.key(0)), with_replay=False), LEARNER)
+        arrays, left_out = restore_matching(arrays, state_to_arrays(agent.init(jax.random.key(0)), with_replay=False), LEARNER)
         said = in_words(arrays, left_out) if left_out else ""
     state = restore_state(agent, jax.random.key(0), arrays)
     update = int(state.num_updates)
@@ -138,4 +138,4 @@ def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> 
     config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_updates)
     network = from_json(NetworkConfig, saved["network"])
     policies = from_json(PoliciesConfig, saved.get("policies", {}))
-    return remade_agent(source.spec(), policies, lambda spec: AGENTS[name](config, spec, network)), source
+    return rebuild_multi_policy_agent(source.spec(), policies, lambda spec: AGENTS[name](config, spec, network)), source

@@ -14,7 +14,7 @@ from envpool_bridge.shm.slots import SlotViews
 from jaxsrl.learner.finite_updates import SKIPPED, finite_or_before
 from jaxsrl.learner.mesh import LearnerMesh, as_trajectory
 from jaxsrl.machine.split_cpu import host_device
-from jaxsrl.metrics.fragment_shares import SAMPLE_WAIT_SECONDS
+from jaxsrl.metrics.utilization import SAMPLE_WAIT_SECONDS
 from jaxsrl.replay.experience import Experience, UpdateKeys
 from jaxsrl.replay.on_device import prepare_sample, step_keys
 from jaxsrl.replay.state import Buffer

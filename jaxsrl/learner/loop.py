@@ -11,7 +11,7 @@ import numpy as np
 from agents.api import LearnerState, Metrics, Params
 from envpool_bridge.shm.slots import SlotViews, join_slots
 from jaxsrl.collect.episode_log import EpisodeLog
-from jaxsrl.collect.source import TrajectorySource
+from jaxsrl.collect.collector import Collector
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
 from jaxsrl.learner.recent_trajectories import RecentTrajectories
@@ -63,7 +63,7 @@ class Learner:
     def __init__(
         self,
         mesh: LearnerMesh,
-        source: TrajectorySource,
+        source: Collector,
         state: LearnerState,
         update: KeyedUpdate,
         behind: Params = None,

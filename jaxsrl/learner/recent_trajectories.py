@@ -15,7 +15,7 @@ from agents.api import Trajectory
 from envpool_bridge.errors import WaitTimeoutError
 from envpool_bridge.shm.slots import SlotViews, join_slots
 from envpool_bridge.spec.tree import map_leaves
-from jaxsrl.collect.source import TrajectorySource
+from jaxsrl.collect.collector import Collector
 from jaxsrl.learner.mesh import as_trajectory
 from jaxsrl.replay.queue.trajectory_queue import QueueConfig, TrajectoryQueue
 
@@ -30,7 +30,7 @@ class RecentTrajectories:
         outdated: those that were left out because the policy that acted in them was too far behind.
     """
 
-    def __init__(self, source: TrajectorySource, config: QueueConfig, max_policy_lag: int) -> None:
+    def __init__(self, source: Collector, config: QueueConfig, max_policy_lag: int) -> None:
         """An empty queue.
 
         Args:

@@ -3,7 +3,7 @@
 import jax
 
 
-def dispatch_inline() -> None:
+def use_synchronous_cpu_dispatch() -> None:
     """Makes jax run single-device CPU programs in the calling thread, unless jax has already used its devices.
 
     By default jax hands each program to another thread, which helps when the caller has other work. Inference does not: it blocks

@@ -13,7 +13,7 @@ _NO_LATENCY = bytes(4)  # microseconds that a wake-up may take, as a 32-bit inte
 
 
 @contextlib.contextmanager
-def awake_cores(latency_file: Path = _LATENCY_FILE) -> Iterator[None]:
+def disable_cpu_idle(latency_file: Path = _LATENCY_FILE) -> Iterator[None]:
     """Keeps all cores of this machine from sleeping until the context ends, or this process does, however it ends.
 
     For runs whose environments wait rather than compute: there every step pays for wake-ups of cores that went to sleep, and for

@@ -14,7 +14,7 @@ _MAX_BYTES = 2_000_000_000
 _chosen: list[str] = []  # by an earlier run of this process; otherwise a directory is the user's choice
 
 
-def keep_programs(runs: Path, backend: str) -> None:
+def enable_program_cache(runs: Path, backend: str) -> None:
     """Enables jax's compilation cache in a directory beside the runs, unless the user chose another or turned the cache off.
 
     Not on a host without an accelerator: jax's loader for the host's programs rejects some that the same machine compiled, with an

@@ -74,9 +74,9 @@ class Resources:
         """What this process sees; initialises jax's devices."""
         import jax
 
-        from jaxsrl.machine.cpu_dispatch import dispatch_inline
+        from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
-        dispatch_inline()
+        use_synchronous_cpu_dispatch()
 
         def local(backend: str | None) -> list[Any]:
             found: list[Any] = jax.local_devices(backend=backend)  # pyright: ignore

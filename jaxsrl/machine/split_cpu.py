@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from envpool_bridge.errors import UserError
-from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
 _THREADS_A_DEVICE = 8  # enough in all runs tried since; fewer were not tried
 _THREADS = "NPROC"  # from which XLA takes the number of its threads, if it is set
@@ -22,13 +22,13 @@ def host_device() -> Any:
         return jax.local_devices()[0]
 
 
-def split_host(num_devices: int) -> None:
+def set_num_cpu_devices(num_devices: int) -> None:
     """Makes jax see so many devices of the platform "cpu"; initialises jax's devices, which fixes their number.
 
     Raises:
         UserError: jax already has another number of them, or none at all.
     """
-    dispatch_inline()
+    use_synchronous_cpu_dispatch()
     try:
         jax.config.update("jax_num_cpu_devices", num_devices)
     except RuntimeError:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 
-class WholeAppends:
+class AtomicAppendFile:
     """A file opened for appending, without a buffer. One thread, one process."""
 
     def __init__(self, path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.live import Live
 
-from jaxsrl.metrics.live_state import RunFacts, begun, observed
+from jaxsrl.metrics.live_state import RunInfo, begun, observed
 from jaxsrl.metrics.plain_line import plain_line
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.metrics.terminal_view import RunPanel
@@ -18,7 +18,7 @@ _REFRESHES_PER_SECOND = 1  # what changes between two records is a clock
 class ConsoleSink:
     """Shows the newest record."""
 
-    def __init__(self, facts: RunFacts, seen: Iterable[Record] = ()) -> None:
+    def __init__(self, facts: RunInfo, seen: Iterable[Record] = ()) -> None:
         """A view of a run.
 
         Args:

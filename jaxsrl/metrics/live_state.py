@@ -13,7 +13,7 @@ _SPEED_SECONDS = 60.0  # of the newest records, which the speed to expect is tak
 
 
 @dataclasses.dataclass(frozen=True)
-class RunFacts:
+class RunInfo:
     """What is known before the first record.
 
     Attributes:
@@ -46,7 +46,7 @@ class RunState:
         checkpoint_at: wall seconds of the record that first told of the newest checkpoint; None if this process has saved none.
     """
 
-    facts: RunFacts
+    facts: RunInfo
     record: Record | None = None
     curve: tuple[float, ...] = ()
     best_return: float | None = None
@@ -69,7 +69,7 @@ class RunState:
         return min(1.0, self.env_steps / max(1, self.facts.total_env_steps))
 
 
-def begun(facts: RunFacts, seen: Iterable[Record] = ()) -> RunState:
+def begun(facts: RunInfo, seen: Iterable[Record] = ()) -> RunState:
     """A run before this process' first record.
 
     Args:

@@ -6,7 +6,7 @@ from pathlib import Path
 from envpool_bridge.errors import UserError
 from jaxsrl.config.metrics_config import MetricsConfig
 from jaxsrl.metrics.console import ConsoleSink
-from jaxsrl.metrics.live_state import RunFacts
+from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.read_records import read_records
 from jaxsrl.metrics.sinks import JsonlSink, MetricsSink, Sinks
 from jaxsrl.metrics.tensorboard_sink import TensorBoardSink
@@ -15,7 +15,7 @@ RECORDS, TENSORBOARD = "metrics.jsonl", "tensorboard"
 
 
 def make_sinks(
-    options: MetricsConfig, directory: Path, facts: RunFacts, say: Callable[[str], None], quiet: bool = False
+    options: MetricsConfig, directory: Path, facts: RunInfo, say: Callable[[str], None], quiet: bool = False
 ) -> Sinks:
     """Opens them; what the user asked for and cannot have is refused before anything of the run starts.
 

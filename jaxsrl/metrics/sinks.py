@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from jaxsrl.metrics.atomic_append import WholeAppends
+from jaxsrl.metrics.atomic_append import AtomicAppendFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class JsonlSink:
     def __init__(self, path: Path) -> None:
         """Opens the file with the first record, for appending."""
         self._path = path
-        self._file: WholeAppends | None = None
+        self._file: AtomicAppendFile | None = None
 
     def write(self, record: Record) -> None:
         """Appends a line.
@@ -57,7 +57,7 @@ class JsonlSink:
         """
         fixed = {name: value for name, value in dataclasses.asdict(record).items() if name != "values"}
         if self._file is None:
-            self._file = WholeAppends(self._path)
+            self._file = AtomicAppendFile(self._path)
             _drop_torn_line(self._path, self._file)
         self._file.append((json.dumps({**fixed, **record.values}) + "\n").encode())
 
@@ -68,7 +68,7 @@ class JsonlSink:
             self._file = None
 
 
-def _drop_torn_line(path: Path, file: WholeAppends) -> None:
+def _drop_torn_line(path: Path, file: AtomicAppendFile) -> None:
     """Takes away what a process that was killed had written of its last line: the next one would be glued to it."""
     end = file.size
     with open(path, "rb") as reader:

@@ -7,7 +7,7 @@ import struct
 import time
 from pathlib import Path
 
-from jaxsrl.metrics.atomic_append import WholeAppends
+from jaxsrl.metrics.atomic_append import AtomicAppendFile
 from jaxsrl.metrics.sinks import Record
 
 _files = itertools.count()
@@ -23,7 +23,7 @@ class TensorBoardSink:
     def __init__(self, directory: Path) -> None:
         """Writes an event file under `directory`, which begins with the first record."""
         self._directory = directory
-        self._file: WholeAppends | None = None
+        self._file: AtomicAppendFile | None = None
 
     def write(self, record: Record) -> None:
         """Adds a point to every curve.
@@ -39,7 +39,7 @@ class TensorBoardSink:
         if self._file is None:
             self._directory.mkdir(parents=True, exist_ok=True)
             name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
-            self._file = WholeAppends(self._directory / name)
+            self._file = AtomicAppendFile(self._directory / name)
         if not self._file.size:
             self._file.append(_framed(Event(wall_time=now, file_version="brain.Event:2").SerializeToString()))
         points = [scalar(name, value).value[0] for name, value in record.values.items()]

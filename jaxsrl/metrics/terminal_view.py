@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from jaxsrl.metrics.fragment_shares import waits_for
+from jaxsrl.metrics.utilization import wait_reason
 from jaxsrl.metrics.live_state import RunState, seconds_left
 from jaxsrl.plan.fragment import Fragment
 from jaxsrl.terminal.sparkline import duration, lengths, number, sparkline
@@ -33,7 +33,7 @@ class RunPanel:
             yield line
 
 
-def panel_of(state: RunState) -> RunPanel:
+def render_panel(state: RunState) -> RunPanel:
     """The picture of one state: of a run that is over, or of a moment of it."""
     return RunPanel(lambda: state)
 
@@ -103,7 +103,7 @@ class _Page:
             yield self._fragment(fragment, width)
 
     def _bar_width(self) -> int:
-        words = max(len(waits_for(self._state.facts.plan, one.name)) for one in self._state.facts.plan.fragments)
+        words = max(len(wait_reason(self._state.facts.plan, one.name)) for one in self._state.facts.plan.fragments)
         return max(8, self._width - _LABEL - 2 * _SHARE - 3 - words)
 
     def _fragment(self, fragment: Fragment, width: int) -> Text:
@@ -116,7 +116,7 @@ class _Page:
         line.append(f"{self._percent(busy):>{_SHARE}}", "bold")
         line.append(f"{self._percent(waits):>{_SHARE + 1}}")
         if waits is not None:
-            line.append("  " + waits_for(self._state.facts.plan, fragment.name), _QUIET)
+            line.append("  " + wait_reason(self._state.facts.plan, fragment.name), _QUIET)
         elif busy is None:
             line.append("  not known" if self._values else "  starting", _QUIET)
         return line

@@ -14,7 +14,7 @@ from agents.transforms.multi_policy import MakeAgent, make_policies, places_of_p
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.names import LEARNER
-from jaxsrl.checkpoints.store import DamagedCheckpointError, unflatten
+from jaxsrl.checkpoints.store import CorruptCheckpointError, unflatten
 from jaxsrl.runs.read_checkpoint import read_saved_run
 
 
@@ -46,7 +46,7 @@ class PoliciesConfig:
         return _strings("policies.frozen", self.frozen, '{"prey": "runs/prey"}')
 
 
-def make_mapped_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
+def make_multi_policy_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
     """The agent of an experiment: `make_agent` once for each policy, frozen ones with the parameters of another run.
 
     Args:
@@ -64,16 +64,16 @@ def make_mapped_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeA
     frozen: dict[str, Params] = {}
     for name, path in paths.items():
         agent = make_agent(spec_of_policy(spec, places[name]))
-        frozen[name] = params_of_run(agent, name, Path(path))
+        frozen[name] = load_policy_params(agent, name, Path(path))
     return make_policies(spec, mapping, make_agent, frozen)
 
 
-def remade_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
-    """As `make_mapped_agent`, for parameters that come from the run's own checkpoint: frozen ones are not looked for."""
+def rebuild_multi_policy_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
+    """As `make_multi_policy_agent`, for parameters that come from the run's own checkpoint: frozen ones are not looked for."""
     return make_policies(spec, policies.policy_of_agent(), make_agent, dict.fromkeys(policies.frozen_paths()))
 
 
-def params_of_run(agent: AnyAgent, policy: str, path: Path) -> Params:
+def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
     """The parameters of one policy of a run.
 
     Args:
@@ -86,7 +86,7 @@ def params_of_run(agent: AnyAgent, policy: str, path: Path) -> Params:
     """
     try:
         saved = read_saved_run(path)
-    except DamagedCheckpointError as error:
+    except CorruptCheckpointError as error:
         raise UserError(f"frozen policy {policy!r}: damaged checkpoint {error}") from error
     except UserError as error:
         raise UserError(f"frozen policy {policy!r}: {error}") from error

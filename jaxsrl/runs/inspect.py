@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import MANIFEST, DamagedCheckpointError, check_files, read_manifest
+from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, check_files, read_manifest
 from jaxsrl.checkpoints.names import LEARNER
-from jaxsrl.checkpoints.schema import require_manifest
+from jaxsrl.checkpoints.schema import validate_manifest
 from jaxsrl.checkpoints.store import load_checkpoint
 from jaxsrl.run_directory import CONFIG, read_json
-from jaxsrl.runs.summary import checkpoint_steps, is_run, summarise
+from jaxsrl.runs.summary import checkpoint_steps, is_run, summarize
 
 WHOLE, DAMAGED, OTHER_VERSION = "whole", "damaged", "other version"
 _PARAMETERS = f"{LEARNER}.params"
@@ -88,7 +88,7 @@ def inspect(path: Path) -> Inspection:
 
     Raises:
         UserError: the path is neither, or is a checkpoint of another version.
-        DamagedCheckpointError: the one checkpoint asked for is damaged.
+        CorruptCheckpointError: the one checkpoint asked for is damaged.
     """
     if (path / MANIFEST).is_file():
         above = path.resolve().parent.parent
@@ -152,7 +152,7 @@ def short_path(name: str) -> str:
 
 def _health(run: Path) -> dict[str, Any]:
     """Of a run: what it came to, and every checkpoint of it checked to the last byte, newest first."""
-    summary = summarise(run)
+    summary = summarize(run)
     checkpoints = [_checked(run / "checkpoints" / str(step)) for step in reversed(checkpoint_steps(run))]
     good = next((one["update"] for one in checkpoints if one["health"] == WHOLE), None)
     try:
@@ -180,9 +180,9 @@ def _checked(path: Path) -> dict[str, Any]:
     found, why = WHOLE, ""
     try:
         manifest = read_manifest(path)
-        require_manifest(path, manifest)
+        validate_manifest(path, manifest)
         check_files(path, manifest)
-    except DamagedCheckpointError as error:
+    except CorruptCheckpointError as error:
         found, why = DAMAGED, str(error)
     except OSError as error:
         found, why = DAMAGED, f"{path}: {error.strerror}"

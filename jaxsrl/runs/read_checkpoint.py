@@ -33,7 +33,7 @@ def read_saved_run(path: Path) -> SavedRun:
 
     Raises:
         UserError: the path is neither.
-        DamagedCheckpointError: the one checkpoint asked for is damaged.
+        CorruptCheckpointError: the one checkpoint asked for is damaged.
     """
     if (path / MANIFEST).is_file():
         arrays, metadata = load_checkpoint(path)

@@ -87,7 +87,7 @@ def is_run(directory: Path) -> bool:
     return (directory / CONFIG).is_file() or (directory / RECORDS).is_file()
 
 
-def summarise(directory: Path, below: Path | None = None, now: float | None = None) -> RunSummary:
+def summarize(directory: Path, below: Path | None = None, now: float | None = None) -> RunSummary:
     """What the run has come to; of a run that is only half there, what there is.
 
     Args:
@@ -108,10 +108,10 @@ def summarise(directory: Path, below: Path | None = None, now: float | None = No
     except UserError as error:
         problem = problem or str(error)
     name = run_name(directory, directory if below is None else below)
-    return summary_of(directory, name, config, records, problem, now)
+    return summarize_records(directory, name, config, records, problem, now)
 
 
-def summary_of(
+def summarize_records(
     directory: Path,
     name: str,
     config: dict[str, Any],

@@ -12,7 +12,7 @@ import numpy as np
 from agents.api import Array, GradientSteps, LearnerState, Metrics, Params
 from envpool_bridge.shm.slots import SlotViews, copy_slot, join_slots
 from jaxsrl.collect.episode_log import EpisodeLog
-from jaxsrl.collect.pool_source import PoolSource
+from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.learner.mesh import LearnerMesh
@@ -61,7 +61,7 @@ class AsynchronousLearners:
     def __init__(
         self,
         setup: ReplicaSetup,
-        source: PoolSource,
+        source: PoolCollector,
         progress: Progress,
         lifecycle: Lifecycle,
         watch: FiniteWatch | None = None,

@@ -17,12 +17,12 @@ from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.names import REPLAY
 from jaxsrl.checkpoints.partial_restore import in_words
 from jaxsrl.checkpoints.schema import Form, require_fit
-from jaxsrl.checkpoints.store import Arrays, CheckpointNotSavedError, CheckpointStore, RequireFn, Restored
+from jaxsrl.checkpoints.store import Arrays, CheckpointSaveError, CheckpointStore, RequireFn, Restored
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
 from jaxsrl.machine.lifecycle import Lifecycle, stop_on_signals
-from jaxsrl.metrics.live_state import RunFacts
+from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.make_sinks import make_sinks
 from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.plan.plan import Plan, plan_to_json
@@ -234,13 +234,13 @@ class Training(abc.ABC):
             must: raise instead.
 
         Raises:
-            CheckpointNotSavedError: it could not be written, and it must.
+            CheckpointSaveError: it could not be written, and it must.
         """
         update = learner.num_updates
         metadata = {**self.setup.identity, "env_steps": update * self.config.env_steps_per_update}
         try:
             self._checkpoints.save(update, self.arrays(learner), metadata)
-        except CheckpointNotSavedError as error:
+        except CheckpointSaveError as error:
             if must:
                 raise
             learner.stats.unsaved += 1
@@ -351,7 +351,7 @@ class Training(abc.ABC):
     def make_sinks(self, first: int) -> Sinks:
         """Where records of a run that goes on after `first` updates are written."""
         path, config = self.setup.directory.path, self.config
-        facts = RunFacts(
+        facts = RunInfo(
             title=str(path),
             plan=self.setup.plan,
             total_env_steps=config.num_updates * config.env_steps_per_update,

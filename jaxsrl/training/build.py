@@ -3,11 +3,11 @@
 from agents.api import Agent, Array, ReplayAgent
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import Arrays
-from jaxsrl.collect.actor_source import ActorSource
-from jaxsrl.collect.pool_source import PoolSource
-from jaxsrl.collect.serial_source import SerialSource
+from jaxsrl.collect.actor_pool import ActorCollector
+from jaxsrl.collect.pool import PoolCollector
+from jaxsrl.collect.serial import SerialCollector
 from jaxsrl.collect.slot_layout import trajectory_shapes
-from jaxsrl.collect.source import SourceConfig, TrajectorySource
+from jaxsrl.collect.collector import CollectorConfig, Collector
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.groups.mesh import GroupMeshes, stacked_groups
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
@@ -27,19 +27,19 @@ from jaxsrl.training.preflight import gradient_steps_of
 from jaxsrl.training.run_state import Progress, holds_replay, restore_buffer
 
 
-def make_source(config: SourceConfig, lifecycle: Lifecycle) -> TrajectorySource:
+def make_source(config: CollectorConfig, lifecycle: Lifecycle) -> Collector:
     """What collects the trajectories of a plan whose environments run on the host."""
     plan = config.plan
     if isinstance(plan.environments.placement, InProcess):
-        return SerialSource(config, devices_of(plan.inference)[0])
+        return SerialCollector(config, devices_of(plan.inference)[0])
     if isinstance(plan.inference.placement, Processes):
-        return ActorSource(config, lifecycle)
-    return PoolSource(config, device_of_each_replica(plan.inference), lifecycle)
+        return ActorCollector(config, lifecycle)
+    return PoolCollector(config, device_of_each_replica(plan.inference), lifecycle)
 
 
 def make_learner(
     setup: TrainingSetup,
-    source: TrajectorySource,
+    source: Collector,
     progress: Progress,
     update_key: Array,
     lifecycle: Lifecycle,
@@ -90,7 +90,7 @@ def make_learner(
         mesh = LearnerMesh(devices)
         update = SynchronousUpdate(steps, mesh, device, update_key)
         return Learner(mesh, source, progress.state, update, progress.behind, drops, watch)
-    if not isinstance(source, PoolSource):
+    if not isinstance(source, PoolCollector):
         raise UserError(f"plan {plan.policy}: asynchronous replicas need environment processes of their own")
     meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]
     limit = setup.config.stall_timeout_seconds

@@ -6,7 +6,7 @@ import numpy as np
 from agents.api import LearnerState
 from envpool_bridge.spec.tree import Tree, leaves
 from jaxsrl.checkpoints.store import Arrays
-from jaxsrl.collect.source import SourceConfig, TrajectorySource
+from jaxsrl.collect.collector import CollectorConfig, Collector
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import HostLearner, Learner, run_learner
 from jaxsrl.metrics.sinks import Sinks
@@ -29,7 +29,7 @@ class HostTraining(Training):
         """Nothing starts yet."""
         super().__init__(setup)
         self._progress: Progress | None = None
-        self._source: TrajectorySource | None = None
+        self._source: Collector | None = None
         self._learner: HostLearner | None = None
         self._replay: HostReplay | None = None
         self._saved: Arrays | None = None
@@ -68,7 +68,7 @@ class HostTraining(Training):
         remembered = progress.log.agent_state
         if remembered is None:
             remembered = jax.device_get(setup.agent.initial_agent_state(self.config.num_envs))
-        source_config = SourceConfig(
+        source_config = CollectorConfig(
             setup.source,
             setup.spec,
             setup.plan,
@@ -123,7 +123,7 @@ class HostTraining(Training):
             return self.act_key
         return jax.random.fold_in(jax.random.fold_in(self.act_key, _NO_ROW), np.uint32(steps % 2**32))
 
-    def make_source(self, config: SourceConfig) -> TrajectorySource:
+    def make_source(self, config: CollectorConfig) -> Collector:
         """What collects the trajectories."""
         return make_source(config, self.lifecycle)
 
@@ -171,7 +171,7 @@ class HostTraining(Training):
                 self._replay.close()
 
     def _totals(self) -> dict[str, float]:
-        """Returns the totals of a record, see `TrajectorySource.totals`."""
+        """Returns the totals of a record, see `Collector.totals`."""
         return self.own_totals()
 
     def own_totals(self) -> dict[str, float]:
@@ -181,7 +181,7 @@ class HostTraining(Training):
             totals |= self._learner.totals()
         return totals | (self._replay.totals() if self._replay is not None else {})
 
-    def _check_replay(self, source: TrajectorySource, expected: Tree) -> None:
+    def _check_replay(self, source: Collector, expected: Tree) -> None:
         """Warns of environments that did not return to their saved state; the run continues from where they are."""
         observed = source.first_observation(self.stops)
         if observed is None:

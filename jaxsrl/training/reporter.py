@@ -8,10 +8,10 @@ import jax
 
 from agents.api import LearnerState, Metrics
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
-from jaxsrl.collect.source import supervision_metrics
+from jaxsrl.collect.collector import supervision_metrics
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.metrics.cluster_traffic import traffic_values
-from jaxsrl.metrics.fragment_shares import fragment_shares
+from jaxsrl.metrics.utilization import utilization
 from jaxsrl.metrics.sinks import MetricsSink, Record
 from jaxsrl.plan.plan import Plan
 
@@ -69,7 +69,7 @@ class Reporter:
         Args:
             sink: takes the records.
             learner: whose state and totals to read.
-            source_totals: of everything else: seconds and counts since the start, by name, as TrajectorySource gives them.
+            source_totals: of everything else: seconds and counts since the start, by name, as Collector gives them.
             steps_per_update: env steps that an update learns from.
             action_repeat: frames an env step.
             plan: whose fragments the shares are of.
@@ -103,7 +103,7 @@ class Reporter:
         updates = gained["learner/updates"]
         values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
         values |= episodes
-        values |= fragment_shares(self._plan, gained, seconds)
+        values |= utilization(self._plan, gained, seconds)
         values |= call_rates(gained) | traffic_values(totals, gained, seconds)
         values |= {name: total for name, total in totals.items() if name in _COUNTED}
         values["speed/env_steps_per_second"] = updates * self._steps_per_update / seconds

@@ -11,7 +11,7 @@ from agents.api import AnyAgent, LearnerState, Params, ReplayAgent, Trajectory
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.names import BEHIND, EPISODES, LEARNER, LOG, REPLAY
-from jaxsrl.checkpoints.partial_restore import what_fits
+from jaxsrl.checkpoints.partial_restore import restore_matching
 from jaxsrl.checkpoints.schema import Form, require_fit
 from jaxsrl.checkpoints.store import Arrays, flatten, forms_of, unflatten
 from jaxsrl.collect.episode_log import EpisodeLog
@@ -120,7 +120,7 @@ def learner_that_fits(arrays: Arrays, fresh: LearnerState) -> tuple[Arrays, list
     Where all of the learner's arrays fit, they are all of the checkpoint's; otherwise the learner's, those that do not fit from
     `fresh`, and the steps collected.
     """
-    fitting, left_out = what_fits(arrays, state_to_arrays(fresh, with_replay=False), LEARNER)
+    fitting, left_out = restore_matching(arrays, state_to_arrays(fresh, with_replay=False), LEARNER)
     if not left_out:
         return arrays, []
     return fitting | {name: x for name, x in arrays.items() if name == _STEPS}, left_out

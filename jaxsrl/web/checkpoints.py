@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import MANIFEST, DamagedCheckpointError, check_files, read_manifest
+from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, check_files, read_manifest
 
 WHOLE, DAMAGED, OTHER_VERSION, GONE, UNCHECKED = "whole", "damaged", "other version", "gone", "not checked"
 _MOST_BYTES = 1 << 30  # what is checked by itself; sha256 takes about a second a GiB
@@ -72,7 +72,7 @@ def _health(path: Path, num_bytes: int) -> tuple[str, str]:
         if num_bytes > _MOST_BYTES:
             return UNCHECKED, f"large: `jaxsrl inspect {path}` checks it"
         check_files(path, manifest)
-    except DamagedCheckpointError as error:
+    except CorruptCheckpointError as error:
         return DAMAGED, str(error)
     except UserError as error:
         missing = not (path / MANIFEST).exists()
@@ -85,7 +85,7 @@ def _health(path: Path, num_bytes: int) -> tuple[str, str]:
 def _said(path: Path) -> dict[str, Any]:
     try:
         manifest = read_manifest(path)
-    except (UserError, DamagedCheckpointError):
+    except (UserError, CorruptCheckpointError):
         return {}
     return {
         "arrays": len(manifest.get("schema", {})),

@@ -10,7 +10,7 @@ from jaxsrl.plan.drawing.svg import plan_as_svg
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.run_directory import CONFIG, PLAN
 from jaxsrl.runs.records import ELAPSED, SPEED, RecordFile
-from jaxsrl.runs.summary import RECORDS, last_log_lines, newest_change, summary_of
+from jaxsrl.runs.summary import RECORDS, last_log_lines, newest_change, summarize_records
 
 _LOG_BYTES = 64 * 1024
 
@@ -33,7 +33,7 @@ class RunFiles:
     def summary(self, name: str) -> dict[str, Any]:
         """What the list of runs shows of the records that are read; `name` is the run's there."""
         config, records = self._json(CONFIG), self.records
-        found = summary_of(self.path, name, config, records)
+        found = summarize_records(self.path, name, config, records)
         run = _dict(_dict(config.get("experiment")).get("run"))
         return {
             "name": name,

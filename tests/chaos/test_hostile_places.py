@@ -14,7 +14,7 @@ import pytest
 import jaxsrl.checkpoints.schema as checkpoint_form
 import jaxsrl.checkpoints.store as checkpoint
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, DamagedCheckpointError, load_checkpoint, sealed
+from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, CorruptCheckpointError, load_checkpoint, sign_manifest
 from jaxsrl.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ SAVE = """
 import sys
 from pathlib import Path
 import numpy as np
-from jaxsrl.checkpoints.store import CheckpointNotSavedError, CheckpointStore
+from jaxsrl.checkpoints.store import CheckpointSaveError, CheckpointStore
 store = CheckpointStore(Path(sys.argv[1]))
 arrays = {"w": np.random.default_rng(0).normal(size=200_000)}
 step = 0
@@ -44,7 +44,7 @@ try:
         store.save(step + 1, arrays, {})
         step += 1
         store._keep = 100
-except CheckpointNotSavedError as error:
+except CheckpointSaveError as error:
     print(error)
 assert 0 < step < 20, "a small disk must be full at some time"
 assert not [path for path in Path(sys.argv[1]).iterdir() if path.name.startswith(".")], "what was begun is taken away"
@@ -119,7 +119,7 @@ def test_checkpoints_that_became_read_only_are_read_and_a_new_one_is_refused(tmp
         "store = CheckpointStore(Path(sys.argv[1]))\n"
         "assert store.restore_newest()[0] == 1\n"
         "try: store.save(2, {'n': np.arange(3)}, {})\n"
-        "except CheckpointNotSavedError as error: print(error)\n"
+        "except CheckpointSaveError as error: print(error)\n"
     )
     remount = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$0" "$@"'
     command = [*IN_A_NAMESPACE, "sh", "-c", remount, sys.executable, str(tmp_path), "-c", code, str(tmp_path)]
@@ -175,7 +175,7 @@ def resealed(path, change):
     """Writes a manifest that verifies, as somebody would who knows how."""
     manifest = json.loads((path / MANIFEST).read_text())
     change(manifest)
-    (path / MANIFEST).write_text(sealed(manifest))
+    (path / MANIFEST).write_text(sign_manifest(manifest))
 
 
 @pytest.mark.parametrize("name", ["state/params.pkl", "extra.npy", "state/_METADATA.pkl"])
@@ -208,7 +208,7 @@ def test_a_link_out_of_the_directory_is_refused(saved, tmp_path):
 def test_a_directory_that_is_a_link_is_refused(saved, tmp_path):
     shutil.move(saved / "state", tmp_path / "elsewhere")
     (saved / "state").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DamagedCheckpointError, match="is a link"):
+    with pytest.raises(CorruptCheckpointError, match="is a link"):
         load_checkpoint(saved)
 
 
@@ -242,7 +242,7 @@ def test_a_manifest_without_its_parts_is_refused(saved):
     for name in ("files", "schema", "metadata"):
         manifest = (saved / MANIFEST).read_text()
         resealed(saved, lambda manifest, name=name: manifest.update({name: ["something", "else"]}))
-        with pytest.raises(DamagedCheckpointError, match=f"the manifest's {name}"):
+        with pytest.raises(CorruptCheckpointError, match=f"the manifest's {name}"):
             load_checkpoint(saved)
         (saved / MANIFEST).write_text(manifest)
 
@@ -250,5 +250,5 @@ def test_a_manifest_without_its_parts_is_refused(saved):
 def test_a_manifest_of_other_json_is_refused(saved):
     for text in ("[]", "null", "3", '{"format": 2}', "[" * 100_000):
         (saved / MANIFEST).write_text(text)
-        with pytest.raises((DamagedCheckpointError, UserError)):
+        with pytest.raises((CorruptCheckpointError, UserError)):
             load_checkpoint(saved)

@@ -10,7 +10,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.partial_restore import in_words, what_fits
+from jaxsrl.checkpoints.partial_restore import in_words, restore_matching
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
@@ -54,7 +54,7 @@ def test_what_fits_is_taken_and_the_rest_begins_as_new():
         "learner.d": np.ones(1),
         "rows.x": np.ones(1),
     }
-    arrays, left_out = what_fits(saved, fresh, "learner")
+    arrays, left_out = restore_matching(saved, fresh, "learner")
     assert list(arrays) == list(fresh)
     assert [float(array.sum()) for array in arrays.values()] == [2.0, 0.0, 0.0]
     assert left_out == [

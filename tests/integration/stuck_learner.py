@@ -4,11 +4,11 @@ import ctypes
 import itertools
 
 from experiments.ppo_cartpole import Experiment, main
-from jaxsrl.collect.pool_source import PoolSource
+from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.launch import launch
 
 if __name__ == "__main__":
-    acquire, calls = PoolSource.acquire, itertools.count()
+    acquire, calls = PoolCollector.acquire, itertools.count()
 
     def stuck(self, timeout_seconds):
         found = acquire(self, timeout_seconds)
@@ -16,5 +16,5 @@ if __name__ == "__main__":
             ctypes.CDLL(None).sleep(600)
         return found
 
-    PoolSource.acquire = stuck
+    PoolCollector.acquire = stuck
     launch(main, Experiment)

@@ -21,9 +21,9 @@ from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.worker.policy import LocalPolicySpec
-from jaxsrl.collect.actor_source import ActorSource
-from jaxsrl.collect.serial_source import SerialSource
-from jaxsrl.collect.source import SourceConfig, TrajectorySource
+from jaxsrl.collect.actor_pool import ActorCollector
+from jaxsrl.collect.serial import SerialCollector
+from jaxsrl.collect.collector import CollectorConfig, Collector
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.loop import Learner
 from jaxsrl.machine.lifecycle import Lifecycle
@@ -43,25 +43,25 @@ def make_agent(source: GymnasiumSource) -> Agent:
 def make_config(source, agent: Agent, lag: int, first_sequence: int = 0, policy="single_learner_coarse"):
     settings = RunConfig(num_envs=ROWS, num_env_workers=2, rollout_length=STEPS, max_policy_lag=lag)
     plan = POLICIES[policy](settings, Resources.detect())
-    return SourceConfig(source, source.spec(), plan, agent, 3, first_sequence, jax.random.key(8))
+    return CollectorConfig(source, source.spec(), plan, agent, 3, first_sequence, jax.random.key(8))
 
 
-def actors(source, agent: Agent, lag: int = 0) -> ActorSource:
-    return ActorSource(make_config(source, agent, lag), Lifecycle())
+def actors(source, agent: Agent, lag: int = 0) -> ActorCollector:
+    return ActorCollector(make_config(source, agent, lag), Lifecycle())
 
 
 def params_of(agent: Agent, version: int):
     return agent.init(jax.random.key(version)).params
 
 
-def acquire(source: TrajectorySource, seconds: float = 60.0) -> int:
+def acquire(source: Collector, seconds: float = 60.0) -> int:
     deadline = time.monotonic() + seconds
     while (sequence := source.acquire(0.2)) is None:
         assert time.monotonic() < deadline, "no slot was filled"
     return sequence
 
 
-def collect(source: TrajectorySource, agent: Agent, lag: int, first: int = 0):
+def collect(source: Collector, agent: Agent, lag: int, first: int = 0):
     """Copies of the first slots, as a learner that publishes other parameters after each would see them."""
     found = []
     try:
@@ -87,9 +87,9 @@ def collect(source: TrajectorySource, agent: Agent, lag: int, first: int = 0):
 @pytest.mark.parametrize(("lag", "first"), [(1, 5), *(pytest.param(lag, 0, marks=pytest.mark.slow) for lag in (0, 1))])
 def test_actors_collect_what_the_serial_loop_collects(lag, first):
     agent = make_agent(CARTPOLE)
-    serial = SerialSource(make_config(CARTPOLE, agent, lag, first, "serial"), jax.local_devices()[0])
+    serial = SerialCollector(make_config(CARTPOLE, agent, lag, first, "serial"), jax.local_devices()[0])
     expected, _ = collect(serial, agent, lag, first)
-    got, totals = collect(ActorSource(make_config(CARTPOLE, agent, lag, first), Lifecycle()), agent, lag, first)
+    got, totals = collect(ActorCollector(make_config(CARTPOLE, agent, lag, first), Lifecycle()), agent, lag, first)
     assert not all(slot["valid"].all() for slot in got)  # episodes ended
     for sequence, (mine, reference) in enumerate(zip(got, expected, strict=True), first):
         for name in EXACT:
@@ -183,7 +183,7 @@ def test_an_exception_of_an_environment_comes_back_with_its_row():
 def test_an_actor_that_is_killed_is_an_error_that_says_so_where_no_restart_is_allowed():
     agent = make_agent(CARTPOLE)
     config = dataclasses.replace(make_config(CARTPOLE, agent, 0), supervision=SupervisorOptions(max_restarts=0))
-    source = ActorSource(config, Lifecycle())
+    source = ActorCollector(config, Lifecycle())
     try:
         source.publish(0, params_of(agent, 0))
         source.start(EpisodeReset((0,) * ROWS, (None,) * ROWS))

@@ -20,7 +20,7 @@ from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.for_agent import plan_for_agent
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.plan.policies import POLICIES
-from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
+from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_plan import RunReport, run
 from jaxsrl.runs.read_checkpoint import read_saved_run
 
@@ -51,7 +51,7 @@ def parts(policies=TWO, **changes):
     config = RunConfig(name="run", **{**settings, **changes})
     source = EnvConfig("simple_tag_v3", "mpe", '{"max_cycles": 10}').source()
     spec = source.spec()
-    agent = make_mapped_agent(spec, policies, lambda own: make_ppo(AGENT, own, NETWORK))
+    agent = make_multi_policy_agent(spec, policies, lambda own: make_ppo(AGENT, own, NETWORK))
     plan = plan_for_agent(POLICIES[config.policy](config, Resources.detect()), agent)
     return plan, agent, source, config, spec
 
@@ -147,7 +147,7 @@ def test_what_one_record_says_is_said_of_every_policy(tmp_path):
 
 def test_plans_that_do_not_fit_the_agent_are_refused_before_anything_starts(tmp_path):
     plan, agent, source, config, spec = parts(directory=str(tmp_path), num_devices=2)
-    other = make_mapped_agent(spec, PoliciesConfig(), lambda own: make_ppo(AGENT, own, NETWORK))
+    other = make_multi_policy_agent(spec, PoliciesConfig(), lambda own: make_ppo(AGENT, own, NETWORK))
     with pytest.raises(
         UserError, match="fragment learner hunters learns policy 'hunters', which agent ppo does not have"
     ):

@@ -255,7 +255,7 @@ def test_cores_are_awake_for_the_runs_and_for_what_they_are_compared_with(monkey
     awake, seen = [], []
 
     @contextlib.contextmanager
-    def awake_cores():
+    def disable_cpu_idle():
         awake.append(True)
         yield
         awake.pop()
@@ -264,7 +264,7 @@ def test_cores_are_awake_for_the_runs_and_for_what_they_are_compared_with(monkey
         seen.append(("run", bool(awake)))
         return {"env_steps_per_second": 1.0, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
 
-    monkeypatch.setattr(jaxsrl.bench.sleep, "awake_cores", awake_cores)
+    monkeypatch.setattr(jaxsrl.bench.sleep, "disable_cpu_idle", disable_cpu_idle)
     monkeypatch.setattr(jaxsrl.bench.sleep, "run_apart", run_apart)
     monkeypatch.setattr(jaxsrl.bench.sleep, "bare_rows", lambda *given: seen.append(("limit", bool(awake))) or 1.0)
     what = SleepBench(5.0, rows=2, fewer_rows=(), divisions=((1, 1),), awake=True)

@@ -15,7 +15,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from experiments.ppo_cartpole import Experiment
-from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, sealed
+from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, sign_manifest
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
@@ -213,7 +213,7 @@ def test_parameters_of_another_network_are_refused_by_leaf(capsys, run):
     path = run / "checkpoints" / "20"
     manifest = json.loads((path / MANIFEST).read_text())
     manifest["metadata"]["experiment"]["network"]["hidden_sizes"] = [5]
-    (path / MANIFEST).write_text(sealed(manifest))
+    (path / MANIFEST).write_text(sign_manifest(manifest))
     code, printed = stopped(capsys, "evaluate", path)
     assert code == 2
     assert "made for another network or algorithm" in printed

@@ -106,7 +106,7 @@ def test_the_curve_through_three_hosts_is_that_of_one_machine_and_resumes_to_the
 
 def test_a_node_is_killed_and_comes_back_and_nothing_accepted_is_lost_or_doubled(cluster, tmp_path, monkeypatch):
     journals = tmp_path / "journals"
-    monkeypatch.setattr(host_training, "SourceConfig", partial(host_training.SourceConfig, journal=str(journals)))
+    monkeypatch.setattr(host_training, "CollectorConfig", partial(host_training.CollectorConfig, journal=str(journals)))
     records = tmp_path / "run" / "metrics.jsonl"
 
     def disturb():

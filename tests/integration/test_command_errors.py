@@ -9,7 +9,7 @@ import pytest
 
 import jaxsrl.cli.main
 from experiments.ppo_cartpole import Experiment
-from jaxsrl.checkpoints.manifest import MANIFEST, sealed
+from jaxsrl.checkpoints.manifest import MANIFEST, sign_manifest
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.serialization import to_json
 
@@ -50,7 +50,7 @@ def places(tmp_path_factory):
     (found["half"] / "checkpoints" / "5" / "state").mkdir(parents=True)
     newer = CheckpointStore(found["newer"] / "checkpoints").save(5, ARRAYS, config)
     manifest = json.loads((newer / MANIFEST).read_text())
-    (newer / MANIFEST).write_text(sealed({**manifest, "format": 99}))
+    (newer / MANIFEST).write_text(sign_manifest({**manifest, "format": 99}))
     found["newer checkpoint"] = newer
     foreign = {**config, "experiment": {**experiment, "agent": {**experiment["agent"], "shoe_size": 43}}}
     (found["foreign"] / "config.json").write_text(json.dumps(foreign))

@@ -7,7 +7,7 @@ import pytest
 
 import jaxsrl.cli.main
 from jaxsrl.run_directory import RunDirectory
-from jaxsrl.runs.summary import summarise
+from jaxsrl.runs.summary import summarize
 
 
 def make_run(path, returns=(), log="", checkpoints=(), seed=0, env_steps=1000, agent="ppo"):
@@ -110,8 +110,8 @@ def test_the_age_is_since_the_newest_file_that_a_run_writes(runs):
     for name in ("metrics.jsonl", "config.json"):
         os.utime(runs / "done" / name, (100, 100))
     os.utime(runs / "done" / "log.txt", (400, 400))
-    assert summarise(runs / "done", now=1000.0).age_seconds == 600.0
-    assert summarise(runs / "done", now=10.0).age_seconds == 0.0
+    assert summarize(runs / "done", now=1000.0).age_seconds == 600.0
+    assert summarize(runs / "done", now=10.0).age_seconds == 0.0
 
 
 def test_a_plot_is_written_and_told_as_a_table_and_as_json(capsys, runs, tmp_path):

@@ -20,7 +20,7 @@ from envpool_bridge.supervisor import forkserver
 from experiments import ppo_cartpole
 from jaxsrl import run_plan as run_module
 from jaxsrl.launch import exit_on_user_error
-from jaxsrl.machine.cpu_latency import awake_cores
+from jaxsrl.machine.cpu_latency import disable_cpu_idle
 from jaxsrl.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def refusal(capsys, monkeypatch, *changes, experiment=None):
 
 
 def test_cores_that_may_not_be_kept_awake_are_told_before_anything_starts(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(run_module, "awake_cores", partial(awake_cores, tmp_path / "latency"))
+    monkeypatch.setattr(run_module, "disable_cpu_idle", partial(disable_cpu_idle, tmp_path / "latency"))
     settings = {"keep_cores_awake": True, "directory": str(tmp_path / "runs")}
     assert "leave keep_cores_awake out" in refusal(capsys, monkeypatch, ("run", settings))
     assert not (tmp_path / "runs").exists()

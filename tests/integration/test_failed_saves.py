@@ -8,7 +8,7 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.checkpoints.store import CheckpointNotSavedError, CheckpointStore
+from jaxsrl.checkpoints.store import CheckpointSaveError, CheckpointStore
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Resources
@@ -61,5 +61,5 @@ def test_training_goes_on_and_keeps_the_older_checkpoints(tmp_path, full_at):
 
 def test_what_was_learned_last_must_be_saved_or_the_run_fails(tmp_path, full_at):
     full_at(6)
-    with pytest.raises(CheckpointNotSavedError, match="the newest is that of update 4"):
+    with pytest.raises(CheckpointSaveError, match="the newest is that of update 4"):
         train(tmp_path)

@@ -22,7 +22,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
-from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
+from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_plan import run
 
 TWO = PoliciesConfig('{"adversary_*": "hunters", "*": "prey"}')
@@ -37,7 +37,7 @@ def train(directory, policies=TWO, **changes):
     config = RunConfig(name="run", directory=str(directory), **{**settings, **changes})
     source = EnvConfig("simple_tag_v3", "mpe", '{"max_cycles": 10}').source()
     spec = source.spec()
-    agent = make_mapped_agent(spec, policies, lambda own: make_ppo(AGENT, own, NETWORK))
+    agent = make_multi_policy_agent(spec, policies, lambda own: make_ppo(AGENT, own, NETWORK))
     plan = POLICIES[config.policy](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 

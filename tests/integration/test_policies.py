@@ -208,14 +208,14 @@ def test_a_slow_learner_that_may_drop_takes_the_newest_and_counts_the_others(tmp
 
 
 def test_trajectories_that_are_kept_are_learned_from_again_while_no_new_one_is_there(tmp_path, monkeypatch):
-    from jaxsrl.collect.pool_source import PoolSource
+    from jaxsrl.collect.pool import PoolCollector
 
-    acquire, looks = PoolSource.acquire, itertools.count()
+    acquire, looks = PoolCollector.acquire, itertools.count()
 
     def seldom(self, timeout_seconds):  # as from environments that are slower than the learner
         return None if next(looks) % 5 else acquire(self, timeout_seconds)
 
-    monkeypatch.setattr(PoolSource, "acquire", seldom)
+    monkeypatch.setattr(PoolCollector, "acquire", seldom)
     keeps = {"max_policy_lag": 3, "when_full": "drop_oldest", "kept_trajectories": 4, "trajectory_reuses": 3}
     report = train(tmp_path, "single_learner_fine", **keeps)
     record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])

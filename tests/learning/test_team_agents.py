@@ -19,7 +19,7 @@ from agents.ppo import PPOConfig, make_ppo
 from agents.transforms.multi_policy import places_of_policies, spec_of_policy
 from envpool_bridge.spec.padding import cut
 from experiments import coma_coordination
-from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
+from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from tests.learning import probe_runs
 from tests.learning.probe_runs import DISCOUNT
 
@@ -64,7 +64,7 @@ def trained(directory, name, make_agent, with_state, mapping=None, num_updates=1
     """(spec, agent, parameters) after a run of 32 environments."""
 
     def mapped(spec):
-        return make_mapped_agent(spec, PoliciesConfig(json.dumps(mapping or {})), make_agent)
+        return make_multi_policy_agent(spec, PoliciesConfig(json.dumps(mapping or {})), make_agent)
 
     source = probe_runs.source_of(name, json.dumps({"global_state": with_state}))
     sizes = {"rows": 64, "steps": 8, "updates": num_updates}

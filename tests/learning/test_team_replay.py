@@ -21,7 +21,7 @@ from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
-from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent
+from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_plan import run
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def trained(directory, name, make_agent, num_updates, policy="serial", with_stat
     """(spec, agent, learner state) after a run of 32 environments."""
     source = EnvConfig(name, suite="probe", kwargs=json.dumps({"global_state": with_state})).source()
     spec = source.spec()
-    agent = make_mapped_agent(spec, PoliciesConfig(), make_agent)
+    agent = make_multi_policy_agent(spec, PoliciesConfig(), make_agent)
     config = RunConfig(
         policy=policy,
         directory=str(directory),

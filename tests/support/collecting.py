@@ -5,7 +5,7 @@ import numpy as np
 
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.spec.tree import leaves
-from jaxsrl.collect.pool_source import PoolSource
+from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.machine.lifecycle import Lifecycle
 
 ROWS, STEPS, SECONDS = 8, 5, 60.0
@@ -40,7 +40,7 @@ def collect(source, params, sequences, first=0):
 
 def collect_locally(config, params, sequences):
     lifecycle = Lifecycle()
-    source = PoolSource(config, jax.local_devices()[:1], lifecycle)
+    source = PoolCollector(config, jax.local_devices()[:1], lifecycle)
     try:
         source.publish(0, params[0])
         source.start(RESET)

@@ -2,7 +2,7 @@
 
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.metrics.live_state import RunFacts
+from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.plan.policies import POLICIES
 
@@ -19,4 +19,4 @@ def make_plan(policy="single_learner_fine", **changes):
 
 
 def facts(updates=10, policy="single_learner_fine", **changes):
-    return RunFacts("runs/x", make_plan(policy), updates * STEPS, changes.pop("action_repeat", 1), **changes)
+    return RunInfo("runs/x", make_plan(policy), updates * STEPS, changes.pop("action_repeat", 1), **changes)

@@ -17,7 +17,7 @@ from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_o
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room
 from jaxsrl.cluster.ray.server_actor import RayLink
 from jaxsrl.collect.slot_layout import agent_layout
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Resources
@@ -50,7 +50,7 @@ def measure_inference(rows: int = 64, calls: int = 300) -> dict[str, float]:
     spec = source.spec()
     agent = make_ppo(PPOConfig(), spec, NetworkConfig())
     plan = placed_plan(run, POLICIES["single_learner_fine"](run, Resources.detect()), RayEngine().nodes(), 1)
-    config = SourceConfig(source, spec, plan, agent, 0, 0, jax.random.key(0))
+    config = CollectorConfig(source, spec, plan, agent, 0, 0, jax.random.key(0))
     layout = agent_layout(spec, plan.shape, agent)
     with engine_with_room(*rooms_of(run, plan)) as engine:
         params = jax.jit(agent.init)(jax.random.key(0)).params

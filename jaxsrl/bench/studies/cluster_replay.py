@@ -18,7 +18,7 @@ from jaxsrl.cluster.placement import rooms_of
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room, import_ray
 from jaxsrl.cluster.replay.client import RemoteExperience
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.machine.resources import Resources
@@ -66,7 +66,7 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
     )
     plan = plan_for_agent(POLICIES["single_learner_coarse"](run, Resources.detect()), agent, run.replay_place)
     plan = placed_plan(run, plan, RayEngine().nodes(), 1)
-    config = SourceConfig(None, spec, plan, agent, 0, 0, jax.random.key(0))  # pyright: ignore[reportArgumentType]
+    config = CollectorConfig(None, spec, plan, agent, 0, 0, jax.random.key(0))  # pyright: ignore[reportArgumentType]
     layout = agent_layout(spec, plan.shape, agent)
     split = jax.jit(partial(step_keys, agent))
     slot = trajectory_on_host([view_slot(layout, np.ones(layout.slot_bytes, np.uint8).data)])

@@ -1,4 +1,4 @@
-"""What a call of the policy takes after a pause, as jax hands it to another thread and as `dispatch_inline` has it run.
+"""What a call of the policy takes after a pause, as jax hands it to another thread and as `use_synchronous_cpu_dispatch` has it run.
 
     python -m jaxsrl.bench.studies.cold_call
 
@@ -20,7 +20,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.shm.slots import blank_window
 from jaxsrl.collect.inference.act import fetched, make_act, row_keys
-from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
 _CALLS = 200
 _PAUSES = (0.0, 0.001, 0.005, 0.02)
@@ -71,7 +71,7 @@ def _print_all() -> None:
 
 def _print_one(way: str) -> None:
     if way == "inline":
-        dispatch_inline()
+        use_synchronous_cpu_dispatch()
     for pausing in ("awake", "asleep"):
         found = zip(_PAUSES, microseconds_after(_PAUSES, pausing == "asleep"), strict=True)
         columns = [f"{took:4.0f} us after {pause * 1000:2g} ms" for pause, took in found]

@@ -50,7 +50,7 @@ class Evaluate:
         if self.out is not None:
             raise UserError("--out draws a curve over checkpoints: give --all too")
         from agents.api import Mode
-        from jaxsrl.checkpoints.store import DamagedCheckpointError
+        from jaxsrl.checkpoints.store import CorruptCheckpointError
         from jaxsrl.evaluation.evaluate import evaluate
         from jaxsrl.evaluation.load_agent import load_agent
         from jaxsrl.evaluation.video import Video
@@ -58,7 +58,7 @@ class Evaluate:
 
         try:
             loaded = load_agent(self.path, self.partial, trust_env=self.trust_env)
-        except DamagedCheckpointError as error:
+        except CorruptCheckpointError as error:
             print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
             return 1
         for problem in loaded.problems:

@@ -24,13 +24,13 @@ class Inspect:
 
     def run(self) -> int:
         """Looks; the exit status is 1 if the one checkpoint asked for is damaged."""
-        from jaxsrl.checkpoints.manifest import DamagedCheckpointError
+        from jaxsrl.checkpoints.manifest import CorruptCheckpointError
         from jaxsrl.cli.inspection_table import print_inspection
         from jaxsrl.runs.inspect import inspect
 
         try:
             found = inspect(self.path)
-        except DamagedCheckpointError as error:
+        except CorruptCheckpointError as error:
             print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
             return 1
         if self.json:

@@ -31,9 +31,9 @@ class Runs:
 
     def run(self) -> int:
         """Lists."""
-        from jaxsrl.runs.summary import find_runs, summarise
+        from jaxsrl.runs.summary import find_runs, summarize
 
-        found = [summarise(path, self.directory) for path in find_runs(self.directory)]
+        found = [summarize(path, self.directory) for path in find_runs(self.directory)]
         rows = [dataclasses.asdict(one) for one in found if not self.state or one.state in self.state]
         rows.sort(key=lambda row: _order(row, self.sort))
         if self.json:

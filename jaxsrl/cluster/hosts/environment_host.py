@@ -16,10 +16,10 @@ from jaxsrl.cluster.inference.client import ServerLink
 from jaxsrl.cluster.inference.served_pool import ServedSource
 from jaxsrl.cluster.protocol.ordered_params import ParamsInTurn
 from jaxsrl.cluster.protocol.setup import HostSetup
-from jaxsrl.collect.actor_source import ActorSource
-from jaxsrl.collect.pool_source import PoolSource
-from jaxsrl.collect.source import SourceConfig
-from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.collect.actor_pool import ActorCollector
+from jaxsrl.collect.pool import PoolCollector
+from jaxsrl.collect.collector import CollectorConfig
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.plan.fragment import Processes
@@ -39,7 +39,7 @@ class EnvironmentHost:
         self._links: dict[int, ServerLink] = {}  # that came before the source
         self._lifecycle = Lifecycle()
         self._versions: ParamsInTurn | None = None
-        self._source: ActorSource | PoolSource | ServedSource | None = None
+        self._source: ActorCollector | PoolCollector | ServedSource | None = None
         self._started = False
         self._lent: int | None = None
 
@@ -55,7 +55,7 @@ class EnvironmentHost:
             TimeoutError: the first version did not come.
         """
         made: HostSetup = pickle.loads(setup)
-        dispatch_inline()
+        use_synchronous_cpu_dispatch()
         for name, value in made.jax_settings.items():
             jax.config.update(name, value)
         with self._starting:  # `close` comes before or after all of this
@@ -127,7 +127,7 @@ class EnvironmentHost:
         if self._lifecycle.should_stop():
             raise RuntimeError("the environment host was closed")
 
-    def _begun(self) -> ActorSource | PoolSource | ServedSource:
+    def _begun(self) -> ActorCollector | PoolCollector | ServedSource:
         deadline = time.monotonic() + _START_SECONDS
         with self._changed:
             while not self._started:
@@ -168,9 +168,9 @@ class EnvironmentHost:
         source.start(made.reset)
 
 
-def _make_source(config: SourceConfig, replica: int, lifecycle: Lifecycle) -> ActorSource | PoolSource:
+def _make_source(config: CollectorConfig, replica: int, lifecycle: Lifecycle) -> ActorCollector | PoolCollector:
     if isinstance(config.plan.inference.placement, Processes):
-        return ActorSource(config, lifecycle, replica)
+        return ActorCollector(config, lifecycle, replica)
     device = host_device()
     replicas = range(replica, replica + 1)
-    return PoolSource(config, [device] * config.plan.environments.replicas, lifecycle, replicas)
+    return PoolCollector(config, [device] * config.plan.environments.replicas, lifecycle, replicas)

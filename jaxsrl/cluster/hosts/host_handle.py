@@ -18,7 +18,7 @@ from jaxsrl.cluster.hosts.resumed_rows import FollowingSource, last_seen
 from jaxsrl.cluster.protocol.engine import Call, Engine, RemoteHost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
 from jaxsrl.cluster.protocol.setup import HostSetup, make_setup
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 
 if TYPE_CHECKING:
     from jaxsrl.cluster.replay.client import RemoteExperience
@@ -46,7 +46,7 @@ class HostRecord:
 
     def __init__(
         self,
-        config: SourceConfig,
+        config: CollectorConfig,
         layout: SlotLayout,
         params: ParamsLayout,
         index: int,

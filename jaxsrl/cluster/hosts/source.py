@@ -28,7 +28,7 @@ from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, SlotLost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.replay.client import RemoteExperience
 from jaxsrl.collect.slot_layout import agent_layout
-from jaxsrl.collect.source import SourceConfig, supervision_metrics
+from jaxsrl.collect.collector import CollectorConfig, supervision_metrics
 from jaxsrl.metrics.cluster_traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
 
 _LOG = logging.getLogger("jaxsrl.cluster")
@@ -40,11 +40,11 @@ _MEANS = ("environment/wait_seconds", "inference/wait_seconds", "inference/busy_
 
 
 class ClusterSource:
-    """A TrajectorySource whose slots come from environment hosts, one a replica of the plan. One thread, the learner's."""
+    """A Collector whose slots come from environment hosts, one a replica of the plan. One thread, the learner's."""
 
     def __init__(
         self,
-        config: SourceConfig,
+        config: CollectorConfig,
         engine: Engine,
         replicas: range | None = None,
         replay: RemoteExperience | None = None,
@@ -154,7 +154,7 @@ class ClusterSource:
         }
 
     def waits(self) -> list[str]:
-        """See `TrajectorySource`."""
+        """See `Collector`."""
         return [
             f"environment host {host.index} on node {host.node} has not sent trajectory {self._next}"
             for host in self._hosts

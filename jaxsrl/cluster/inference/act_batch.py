@@ -14,7 +14,7 @@ from envpool_bridge.spec.tree import Tree, map_leaves, take
 from jaxsrl.cluster.inference.messages import ActingMessages, Request
 from jaxsrl.collect.inference import batching
 from jaxsrl.collect.inference.act import make_act, row_keys
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.machine.devices import Device
 
 
@@ -25,7 +25,7 @@ class ActingCalls:
         rows_per_lane: R.
     """
 
-    def __init__(self, config: SourceConfig, key: Any, lanes: range, messages: ActingMessages, device: Device) -> None:
+    def __init__(self, config: CollectorConfig, key: Any, lanes: range, messages: ActingMessages, device: Device) -> None:
         """Prepares; `warm_up` compiles.
 
         Args:

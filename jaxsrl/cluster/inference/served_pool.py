@@ -10,15 +10,15 @@ from jaxsrl.cluster.inference.client import RemoteActing, ServerLink
 from jaxsrl.cluster.inference.messages import ActingMessages
 from jaxsrl.collect.inference.act import take_rows
 from jaxsrl.collect.slot_layout import agent_layout, agent_state_spec
-from jaxsrl.collect.source import SourceConfig, split_reset, supervision_metrics
+from jaxsrl.collect.collector import CollectorConfig, split_reset, supervision_metrics
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.passes.place_inference import server_of_lane
 
 
 class ServedSource:
-    """One replica of a plan's environments; it knows no parameters. Threads as `PoolSource` has them."""
+    """One replica of a plan's environments; it knows no parameters. Threads as `PoolCollector` has them."""
 
-    def __init__(self, config: SourceConfig, replica: int, lifecycle: Lifecycle, beginning: int) -> None:
+    def __init__(self, config: CollectorConfig, replica: int, lifecycle: Lifecycle, beginning: int) -> None:
         """Reserves memory and begins to start the workers.
 
         Args:

@@ -23,7 +23,7 @@ from jaxsrl.cluster.protocol.ordered_params import ParamsInTurn
 from jaxsrl.cluster.protocol.setup import HostSetup
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_layout
-from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.plan.passes.place_inference import lanes_of_server
 
 _WAIT_SECONDS = 0.2
@@ -93,7 +93,7 @@ class ActionServer:
             UserError: it is to act with a GPU, and jax sees none here.
         """
         made: HostSetup = pickle.loads(setup)
-        dispatch_inline()
+        use_synchronous_cpu_dispatch()
         for name, value in made.jax_settings.items():
             jax.config.update(name, value)
         config, plan = made.config, made.config.plan

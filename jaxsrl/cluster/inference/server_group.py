@@ -15,7 +15,7 @@ from jaxsrl.cluster.hosts.host_handle import HostRecord
 from jaxsrl.cluster.inference.server_handle import ServerRecord
 from jaxsrl.cluster.protocol.engine import STATS_SECONDS, Call, Engine, HostLostError, RemoteHost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.metrics.cluster_traffic import PREFIX, SERVERS_LOST
 from jaxsrl.plan.passes.place_inference import servers_of_hosts
 
@@ -32,7 +32,7 @@ class InferenceServers:
         lost: so far.
     """
 
-    def __init__(self, engine: Engine, config: SourceConfig, params: ParamsLayout, hosts: range) -> None:
+    def __init__(self, engine: Engine, config: CollectorConfig, params: ParamsLayout, hosts: range) -> None:
         """None started.
 
         Args:

@@ -9,7 +9,7 @@ from envpool_bridge.shm.packed_arrays import ParamsLayout
 from jaxsrl.cluster.protocol.engine import Call, Engine, RemoteServer
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
 from jaxsrl.cluster.protocol.setup import make_setup
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.place_inference import lanes_of_server
 
@@ -33,7 +33,7 @@ class ServerRecord:
         stats: newest answer of this beginning.
     """
 
-    def __init__(self, config: SourceConfig, params: ParamsLayout, index: int, node: str) -> None:
+    def __init__(self, config: CollectorConfig, params: ParamsLayout, index: int, node: str) -> None:
         """Not started."""
         options, plan = config.supervision, config.plan
         self.index, self.node = index, node

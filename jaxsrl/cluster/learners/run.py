@@ -19,7 +19,7 @@ from jaxsrl.cluster.learners.training import DistributedTraining
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import differences
 from jaxsrl.learner.learning_agent import learning_agent
-from jaxsrl.machine.program_cache import keep_programs
+from jaxsrl.machine.program_cache import enable_program_cache
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import Plan, plan_to_json
 from jaxsrl.run_directory import RunDirectory
@@ -101,7 +101,7 @@ def run_together(processes: Processes, whole: WholeRun) -> RunReport:
     """
     agent, source, spec = whole.agent, whole.source, whole.spec
     with processes.together(), contextlib.ExitStack() as held:
-        keep_programs(Path(whole.config.directory), jax.default_backend())
+        enable_program_cache(Path(whole.config.directory), jax.default_backend())
         place = held.enter_context(place_together(processes, whole.config, whole.plan, Resources.detect()))
         plan = place.plan
         check_run(plan, agent, source, spec, place.resources)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
-from jaxsrl.collect.source import supervision_metrics
+from jaxsrl.collect.collector import supervision_metrics
 from jaxsrl.metrics.cluster_traffic import PREFIX
 
 _COUNTED = frozenset(supervision_metrics([SupervisionTotals()]))

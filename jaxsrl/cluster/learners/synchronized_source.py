@@ -8,7 +8,7 @@ from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import Tree
 from jaxsrl.cluster.learners.stop_agreement import Agreement
-from jaxsrl.collect.source import TrajectorySource
+from jaxsrl.collect.collector import Collector
 
 _LOOK_SECONDS = 1.0
 
@@ -18,7 +18,7 @@ class TogetherSource:
 
     def __init__(
         self,
-        source: TrajectorySource,
+        source: Collector,
         agreement: Agreement,
         first_row: int,
         num_rows: int,
@@ -38,7 +38,7 @@ class TogetherSource:
         self._raise_failed, self._looked = raise_failed, time.monotonic()
 
     def publish(self, version: int, params: Params) -> None:
-        """See `TrajectorySource`."""
+        """See `Collector`."""
         self._source.publish(version, params)
 
     def start(self, reset: EpisodeReset) -> None:
@@ -65,11 +65,11 @@ class TogetherSource:
         return sequence if self._agreement.goes_on() else None
 
     def slots(self, sequence: int) -> Sequence[SlotViews]:
-        """See `TrajectorySource`."""
+        """See `Collector`."""
         return self._source.slots(sequence)
 
     def release(self, sequence: int) -> None:
-        """See `TrajectorySource`."""
+        """See `Collector`."""
         self._source.release(sequence)
 
     def drop(self, sequence: int) -> None:
@@ -77,7 +77,7 @@ class TogetherSource:
         raise RuntimeError("trajectories are not dropped where learner processes share them")
 
     def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
-        """See `TrajectorySource`."""
+        """See `Collector`."""
         return self._source.first_observation(should_stop)
 
     def totals(self) -> Mapping[str, float]:
@@ -85,12 +85,12 @@ class TogetherSource:
         return {**self._source.totals(), "processes/wait_seconds": self._agreement.waited_seconds}
 
     def waits(self) -> Sequence[str]:
-        """See `TrajectorySource`."""
+        """See `Collector`."""
         return [
             *self._source.waits(),
             f"the other learner processes were waited for {self._agreement.waited_seconds:.0f} s",
         ]
 
     def close(self) -> None:
-        """See `TrajectorySource`."""
+        """See `Collector`."""
         self._source.close()

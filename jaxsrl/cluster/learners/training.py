@@ -24,8 +24,8 @@ from jaxsrl.cluster.learners.stop_agreement import Agreement
 from jaxsrl.cluster.learners.synchronized_source import TogetherSource
 from jaxsrl.cluster.placement import OpenEngine
 from jaxsrl.cluster.training import plan_where_reserved, store_bytes
-from jaxsrl.collect.pool_source import PoolSource
-from jaxsrl.collect.source import SourceConfig, TrajectorySource
+from jaxsrl.collect.pool import PoolCollector
+from jaxsrl.collect.collector import CollectorConfig, Collector
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.plan.passes.learner_processes import replicas_of
@@ -80,7 +80,7 @@ class DistributedTraining(HostTraining):
         self._told_updates = int(self._progress.state.num_updates)
         return self._told_updates
 
-    def make_source(self, config: SourceConfig) -> TrajectorySource:
+    def make_source(self, config: CollectorConfig) -> Collector:
         """The pools, or environment hosts, of this process's replicas."""
         first_row = self._replicas.start * config.plan.shape.num_rows
         if self.progress.log.agent_state is not None:
@@ -213,11 +213,11 @@ class DistributedTraining(HostTraining):
         report = super().report(jax.device_get(state), num_updates, seconds)
         return dataclasses.replace(report, wrote_directory=self._processes.is_main)
 
-    def _pools(self, config: SourceConfig) -> TrajectorySource:
+    def _pools(self, config: CollectorConfig) -> Collector:
         devices = device_of_each_replica(config.plan.inference)
-        return PoolSource(config, devices, self.lifecycle, self._replicas)
+        return PoolCollector(config, devices, self.lifecycle, self._replicas)
 
-    def _hosts(self, config: SourceConfig, open_engine: OpenEngine) -> TrajectorySource:
+    def _hosts(self, config: CollectorConfig, open_engine: OpenEngine) -> Collector:
         engine = self._opened.enter_context(open_engine(store_bytes(config)))
         plan = plan_where_reserved(config.plan, engine)
         if self._processes.is_main:

@@ -12,7 +12,7 @@ import numpy as np
 from agents.api import Agent, AnyAgent, LearnerState, Params
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.shm.packed_arrays import ParamsLayout
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 
 # Settings that change what a program computes: a host's must be the learner's.
 JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
@@ -35,7 +35,7 @@ class HostSetup:
         beginning: how often this host, or server, had begun before.
     """
 
-    config: SourceConfig
+    config: CollectorConfig
     replica: int
     key_data: np.ndarray
     key_impl: str
@@ -52,7 +52,7 @@ class HostSetup:
 
 
 def make_setup(
-    config: SourceConfig,
+    config: CollectorConfig,
     replica: int,
     layout: ParamsLayout,
     first_version: int,

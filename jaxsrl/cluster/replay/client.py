@@ -18,7 +18,7 @@ from envpool_bridge.shm.slots import SlotViews
 from jaxsrl.cluster.protocol.engine import STATS_SECONDS, Call, Engine, HostGoneError, RemoteReplay, ReplayLostError
 from jaxsrl.cluster.replay.host import PART_BYTES, bytes_of_leaves, copy_part, num_parts
 from jaxsrl.cluster.replay.setup import SampleBlocks, make_replay_setup
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.learner.host_replay import HostReplayMesh
 from jaxsrl.metrics.cluster_traffic import PREFIX
 from jaxsrl.plan.passes.place_replay import SAMPLES_AHEAD
@@ -40,7 +40,7 @@ class RemoteExperience:
         num_stale: priorities that came when their windows could no longer be drawn.
     """
 
-    def __init__(self, config: SourceConfig, engine: Engine, update_key: jax.Array) -> None:
+    def __init__(self, config: CollectorConfig, engine: Engine, update_key: jax.Array) -> None:
         """Begins to start it, on the node that the plan names.
 
         Args:

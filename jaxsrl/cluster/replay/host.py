@@ -19,7 +19,7 @@ from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.shm.slots import SlotViews, view_slot
 from jaxsrl.cluster.replay.setup import PART_BYTES, ReplaySetup, SampleBlocks
 from jaxsrl.learner.host_replay import trajectory_on_host
-from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.replay.experience import LocalExperience, UpdateKeys
 from jaxsrl.replay.on_device import step_keys
 
@@ -55,7 +55,7 @@ class ReplayHost:
             UserError: there is not enough memory on this node.
         """
         made: ReplaySetup = pickle.loads(setup)
-        dispatch_inline()
+        use_synchronous_cpu_dispatch()
         for name, value in made.jax_settings.items():
             jax.config.update(name, value)
         self._summaries, self._edges = SlotSummaries(made.layout), SlotSummaries(made.layout, edges=True)

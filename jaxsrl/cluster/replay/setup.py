@@ -14,7 +14,7 @@ from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout, view_l
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.cluster.protocol.setup import JAX_SETTINGS, acting_agent
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 
 PART_BYTES = 16 << 20
 """Of experience that is fetched or restored at a time."""
@@ -51,7 +51,7 @@ class ReplaySetup:
         return cloudpickle.dumps(self)
 
 
-def make_replay_setup(config: SourceConfig, update_key: jax.Array) -> ReplaySetup:
+def make_replay_setup(config: CollectorConfig, update_key: jax.Array) -> ReplaySetup:
     """The setup of the replay of a run whose plan has environment hosts.
 
     Args:

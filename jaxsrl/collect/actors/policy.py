@@ -18,7 +18,7 @@ from jaxsrl.collect.actors.counters import ActorCounters
 from jaxsrl.collect.actors.factory import ActorFactory
 from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys, take_rows
 from jaxsrl.collect.params.shared_memory import SharedParams
-from jaxsrl.machine.cpu_dispatch import dispatch_inline
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
 _HELD_VERSIONS = 2  # parts of one actor may be in slots of two sequences
 
@@ -138,7 +138,7 @@ def start_jax(actor: int) -> None:
     a call for 64 rows measured 110 us with two threads and 52 us with one. No setting says how many, so it is shown
     one core while it starts. Its own threads stay there; this one does not.
     """
-    dispatch_inline()
+    use_synchronous_cpu_dispatch()
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(cores)[actor % len(cores)]})
     try:

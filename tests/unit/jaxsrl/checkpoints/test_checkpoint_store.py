@@ -17,9 +17,9 @@ import jaxsrl.checkpoints.store
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import (
     MANIFEST,
-    CheckpointNotSavedError,
+    CheckpointSaveError,
     CheckpointStore,
-    DamagedCheckpointError,
+    CorruptCheckpointError,
     flatten,
     load_checkpoint,
     unflatten,
@@ -105,7 +105,7 @@ def test_an_error_while_writing_leaves_the_older_ones(tmp_path, monkeypatch):
 
     monkeypatch.setattr(jaxsrl.checkpoints.store, "_sha256", full)
     with pytest.raises(
-        CheckpointNotSavedError, match=r"update 2 could not be .*No space left.*the newest is that of update 1"
+        CheckpointSaveError, match=r"update 2 could not be .*No space left.*the newest is that of update 1"
     ):
         store.save(2, small(2), {})
     monkeypatch.undo()
@@ -164,7 +164,7 @@ def test_who_only_reads_moves_nothing(tmp_path):
 def test_a_manifest_that_is_none_is_damage(tmp_path, content):
     path = CheckpointStore(tmp_path).save(1, small(1), {})
     (path / MANIFEST).write_text(content)
-    with pytest.raises(DamagedCheckpointError, match=f"{MANIFEST} cannot be read"):
+    with pytest.raises(CorruptCheckpointError, match=f"{MANIFEST} cannot be read"):
         load_checkpoint(path)
 
 
@@ -191,7 +191,7 @@ def test_metadata_that_were_changed_are_damage(tmp_path):
     path = CheckpointStore(tmp_path).save(1, small(1), {"agent_name": "ppo"})
     manifest = json.loads((path / MANIFEST).read_text())
     (path / MANIFEST).write_text(json.dumps({**manifest, "metadata": {"agent_name": "dqn"}}))
-    with pytest.raises(DamagedCheckpointError, match="MANIFEST.json is not what was written"):
+    with pytest.raises(CorruptCheckpointError, match="MANIFEST.json is not what was written"):
         load_checkpoint(path)
 
 
@@ -259,7 +259,7 @@ def test_a_replacement_that_fails_leaves_the_checkpoint_that_it_was_to_replace(t
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(CheckpointNotSavedError, match="the newest is that of update 1"):
+    with pytest.raises(CheckpointSaveError, match="the newest is that of update 1"):
         store.save(1, small(2), {})
     monkeypatch.undo()
     np.testing.assert_array_equal(store.restore_newest()[1]["w"], small(1)["w"])

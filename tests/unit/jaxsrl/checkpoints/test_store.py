@@ -18,15 +18,15 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.checkpoints.schema import require_fit
+from jaxsrl.checkpoints.schema import validate_match
 from jaxsrl.checkpoints.store import (
     MANIFEST,
     CheckpointStore,
-    DamagedCheckpointError,
+    CorruptCheckpointError,
     flatten,
     forms_of,
     load_checkpoint,
-    sealed,
+    sign_manifest,
     unflatten,
 )
 from jaxsrl.training.run_state import validate_learner
@@ -96,7 +96,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path, 
     store = CheckpointStore(tmp_path)
     store.save(1, arrays(1), {})
     damage(store.save(2, arrays(2), {}))
-    with pytest.raises(DamagedCheckpointError):
+    with pytest.raises(CorruptCheckpointError):
         load_checkpoint(tmp_path / "2")
     step, got, _, problems = store.restore_newest()
     assert step == 1
@@ -122,7 +122,7 @@ def test_a_path_that_is_no_checkpoint_says_what_one_is(tmp_path):
 def test_another_version_is_refused(tmp_path):
     path = CheckpointStore(tmp_path).save(1, arrays(), {})
     manifest = json.loads((path / MANIFEST).read_text())
-    (path / MANIFEST).write_text(sealed({**manifest, "format": 99}))
+    (path / MANIFEST).write_text(sign_manifest({**manifest, "format": 99}))
     with pytest.raises(UserError, match="format 99"):
         load_checkpoint(path)
 
@@ -151,7 +151,7 @@ def test_what_a_checkpoint_is_wanted_for_is_asked_by_its_schema_before_its_array
 
     def require(found):
         asked.append(found)
-        require_fit({"learner.params['w']": wanted["learner['params']['w']"]}, found, "learner")
+        validate_match({"learner.params['w']": wanted["learner['params']['w']"]}, found, "learner")
 
     monkeypatch.setattr("jaxsrl.checkpoints.store._read_arrays", lambda *arguments: pytest.fail("the arrays were read"))
     with pytest.raises(UserError, match=r"\['w'\]: expected float32\[64, 64\], got float32\[64, 65\]$"):

@@ -15,13 +15,13 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec
 from jaxsrl.envs.protocol import validate_env
-from jaxsrl.envs.registry import jax_env_of
+from jaxsrl.envs.registry import make_jax_env
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_the_time_limit_truncates_and_nothing_else_does():
-    env = jax_env_of(EnvConfig("fast", "brax", '{"episode_length": 3}'))
+    env = make_jax_env(EnvConfig("fast", "brax", '{"episode_length": 3}'))
     spec = validate_env(env)
     assert spec.action == ArraySpec((1,), "float32", -1.0, 1.0)
     state, observation = env.reset(jax.random.key(0))
@@ -36,7 +36,7 @@ def test_the_time_limit_truncates_and_nothing_else_does():
 @pytest.mark.slow
 def test_steps_are_braxs_own():
     theirs = envs.get_environment("inverted_pendulum", backend="spring")
-    ours = jax_env_of(EnvConfig("inverted_pendulum", "brax", '{"backend": "spring"}'))
+    ours = make_jax_env(EnvConfig("inverted_pendulum", "brax", '{"backend": "spring"}'))
     validate_env(ours)
     expected = jax.jit(theirs.reset)(jax.random.key(3))
     state, observation = jax.jit(ours.reset)(jax.random.key(3))
@@ -70,4 +70,4 @@ def test_steps_are_braxs_own():
 )
 def test_what_does_not_exist_is_refused(env_id, kwargs, message):
     with pytest.raises(UserError, match=message):
-        jax_env_of(EnvConfig(env_id, "brax", kwargs))
+        make_jax_env(EnvConfig(env_id, "brax", kwargs))

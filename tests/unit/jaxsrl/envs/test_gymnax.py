@@ -15,13 +15,13 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.protocol import validate_env
-from jaxsrl.envs.registry import jax_env_of, source_of
+from jaxsrl.envs.registry import make_jax_env, source_of
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Catch-bsuite", "FrozenLake-misc"])
 def test_steps_and_ends_are_gymnaxs_own(env_id):
     env, params = gymnax.make(env_id)
-    ours = jax_env_of(EnvConfig(env_id, "gymnax"))
+    ours = make_jax_env(EnvConfig(env_id, "gymnax"))
     spec = validate_env(ours)
     state, observation = ours.reset(jax.random.key(1))
     np.testing.assert_array_equal(observation, env.reset(jax.random.key(1), params)[0])
@@ -48,7 +48,7 @@ def test_steps_and_ends_are_gymnaxs_own(env_id):
 
 
 def test_its_cartpole_is_ours():
-    theirs, ours = jax_env_of(EnvConfig("CartPole-v1", "gymnax")), CartPole()
+    theirs, ours = make_jax_env(EnvConfig("CartPole-v1", "gymnax")), CartPole()
     state, first = theirs.reset(jax.random.key(0))
     own, step, own_step, key = (
         ours.reset(jax.random.key(0))[0],
@@ -65,25 +65,25 @@ def test_its_cartpole_is_ours():
 
 
 def test_parameters_and_constructor_arguments_are_told_apart():
-    short = jax_env_of(EnvConfig("CartPole-v1", "gymnax", '{"max_steps_in_episode": 2}'))
+    short = make_jax_env(EnvConfig("CartPole-v1", "gymnax", '{"max_steps_in_episode": 2}'))
     state, _ = short.reset(jax.random.key(0))
     ends = []
     for _ in range(2):
         state, _, _, terminated, truncated = short.step(state, jnp.int32(0), jax.random.key(0))
         ends.append((bool(terminated), bool(truncated)))
     assert ends == [(False, False), (False, True)]
-    assert jax_env_of(EnvConfig("DeepSea-bsuite", "gymnax", '{"size": 5}')).spec().observation.shape == (5, 5)
+    assert make_jax_env(EnvConfig("DeepSea-bsuite", "gymnax", '{"size": 5}')).spec().observation.shape == (5, 5)
     with pytest.raises(UserError, match="bad kwargs"):
-        jax_env_of(EnvConfig("CartPole-v1", "gymnax", '{"colour": 1}'))
+        make_jax_env(EnvConfig("CartPole-v1", "gymnax", '{"colour": 1}'))
     with pytest.raises(UserError, match="unknown environment 'Cartpole' of suite 'gymnax': did you mean .*CartPole-v1"):
-        jax_env_of(EnvConfig("Cartpole", "gymnax"))
+        make_jax_env(EnvConfig("Cartpole", "gymnax"))
 
 
 def test_specs_are_what_is_returned():
-    assert jax_env_of(EnvConfig("Catch-bsuite", "gymnax")).spec().observation == ArraySpec((10, 5), "float32")
-    assert validate_env(jax_env_of(EnvConfig("FourRooms-misc", "gymnax"))).observation.dtype == "int32"
-    assert jax_env_of(EnvConfig("FrozenLake-misc", "gymnax")).spec().observation.num_values == 16
-    pendulum = jax_env_of(EnvConfig("Pendulum-v1", "gymnax")).spec()
+    assert make_jax_env(EnvConfig("Catch-bsuite", "gymnax")).spec().observation == ArraySpec((10, 5), "float32")
+    assert validate_env(make_jax_env(EnvConfig("FourRooms-misc", "gymnax"))).observation.dtype == "int32"
+    assert make_jax_env(EnvConfig("FrozenLake-misc", "gymnax")).spec().observation.num_values == 16
+    pendulum = make_jax_env(EnvConfig("Pendulum-v1", "gymnax")).spec()
     assert pendulum.action == ArraySpec((1,), "float32", -2.0, 2.0)
 
 

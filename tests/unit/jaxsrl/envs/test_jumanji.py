@@ -15,14 +15,14 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.envs.jumanji import JumanjiEnv
 from jaxsrl.envs.protocol import validate_env
-from jaxsrl.envs.registry import jax_env_of
+from jaxsrl.envs.registry import make_jax_env
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_steps_are_jumanjis_own_joined_into_one_vector():
     theirs = jumanji.make("Maze-v0", time_limit=12)
-    ours = jax_env_of(EnvConfig("Maze-v0", "jumanji", '{"time_limit": 12}'))
+    ours = make_jax_env(EnvConfig("Maze-v0", "jumanji", '{"time_limit": 12}'))
     spec = validate_env(ours)
     their_state, timestep = jax.jit(theirs.reset)(jax.random.key(2))
     state, observation = jax.jit(ours.reset)(jax.random.key(2))
@@ -71,4 +71,4 @@ def test_the_discount_of_the_last_step_tells_termination_from_truncation(step_ty
 )
 def test_what_cannot_be_served_is_refused(env_id, kwargs, message):
     with pytest.raises(UserError, match=message):
-        jax_env_of(EnvConfig(env_id, "jumanji", kwargs))
+        make_jax_env(EnvConfig(env_id, "jumanji", kwargs))

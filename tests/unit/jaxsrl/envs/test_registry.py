@@ -8,12 +8,12 @@ import pytest
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.envs.cartpole import CartPole
-from jaxsrl.envs.registry import jax_env_of, source_of
+from jaxsrl.envs.registry import make_jax_env, source_of
 
 
 def test_the_jax_suite_is_served_to_both_kinds_of_plan():
     config = EnvConfig(suite="jax", kwargs='{"max_steps": 30}', check_range=False)
-    assert jax_env_of(config) == CartPole(30)
+    assert make_jax_env(config) == CartPole(30)
     source = pickle.loads(pickle.dumps(source_of(config)))
     assert source.make_jax_env() == CartPole(30)
     assert not source.check_range
@@ -60,7 +60,7 @@ def test_what_does_not_exist_is_refused(config, message):
 )
 def test_what_is_no_jax_environment_is_refused_on_a_device(config, message):
     with pytest.raises(UserError, match=message):
-        jax_env_of(config)
+        make_jax_env(config)
 
 
 def test_the_pools_configuration_alone_says_where_jax_environments_are_made():

@@ -8,7 +8,7 @@ from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import SlotViews, allocate_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.collect.params.store import ParamsStore
-from jaxsrl.collect.pool_source import PoolSource
+from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.learner.mesh import LearnerMesh
 
 DEVICES = jax.local_devices()
@@ -30,7 +30,7 @@ def addresses(array: jax.Array) -> dict[jax.Device, int]:
 
 def published(params: dict[str, jax.Array], devices: list[jax.Device]) -> dict[jax.Device, dict[str, jax.Array]]:
     """What the servers of each device would act with."""
-    source = object.__new__(PoolSource)  # no environment is needed, nor started
+    source = object.__new__(PoolCollector)  # no environment is needed, nor started
     source._stores = {device: ParamsStore(1) for device in devices}
     source._pools = []
     source.publish(0, params)

@@ -40,7 +40,7 @@ def wake_ups_of_other_threads(settings: str) -> int:
 @pytest.mark.parametrize(
     "settings",
     [
-        "from jaxsrl.machine.cpu_dispatch import dispatch_inline; dispatch_inline()",
+        "from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch; use_synchronous_cpu_dispatch()",
         pytest.param("from jaxsrl.machine.resources import Resources; Resources.detect()", marks=pytest.mark.slow),
         pytest.param("from jaxsrl.collect.actors.policy import start_jax; start_jax(0)", marks=pytest.mark.slow),
         "from jaxsrl.launch import launch; import dataclasses; "

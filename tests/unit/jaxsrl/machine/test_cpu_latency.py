@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.machine.cpu_latency import awake_cores
+from jaxsrl.machine.cpu_latency import disable_cpu_idle
 
 LATENCY_FILE = Path("/dev/cpu_dma_latency")
 HOLDER = """
-from jaxsrl.machine.cpu_latency import awake_cores
-with awake_cores():
+from jaxsrl.machine.cpu_latency import disable_cpu_idle
+with disable_cpu_idle():
     print("awake", flush=True)
     input()
 """
@@ -35,7 +35,7 @@ def may_write() -> bool:
 def test_the_kernel_is_asked_for_wake_ups_that_take_no_time(tmp_path: Path) -> None:
     file = tmp_path / "latency"
     file.write_bytes(b"")
-    with awake_cores(file):
+    with disable_cpu_idle(file):
         assert struct.unpack("i", file.read_bytes()) == (0,)
 
 
@@ -52,7 +52,7 @@ def descriptors_of(file: Path) -> list[int]:
 def test_the_file_is_held_open_until_the_end_and_no_worker_inherits_it(tmp_path: Path) -> None:
     file = tmp_path / "latency"
     file.write_bytes(b"")
-    with contextlib.suppress(ZeroDivisionError), awake_cores(file):
+    with contextlib.suppress(ZeroDivisionError), disable_cpu_idle(file):
         (descriptor,) = descriptors_of(file)
         assert not os.get_inheritable(descriptor)
         raise ZeroDivisionError
@@ -62,7 +62,7 @@ def test_the_file_is_held_open_until_the_end_and_no_worker_inherits_it(tmp_path:
 def test_a_machine_without_such_a_file_is_told_what_to_leave_out(tmp_path: Path) -> None:
     with (
         pytest.raises(UserError, match="latency: No such file or directory: .*; leave keep_cores_awake out"),
-        awake_cores(tmp_path / "latency"),
+        disable_cpu_idle(tmp_path / "latency"),
     ):
         pass
 
@@ -74,7 +74,7 @@ def test_a_user_without_the_right_is_told_who_can_give_it(tmp_path: Path, monkey
     monkeypatch.setattr(os, "open", refused)  # root may write any file
     with (
         pytest.raises(UserError, match=r"may not be written by this user: have root allow it \(chmod o\+w\)"),
-        awake_cores(tmp_path / "latency"),
+        disable_cpu_idle(tmp_path / "latency"),
     ):
         pass
 

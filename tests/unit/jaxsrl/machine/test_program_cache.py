@@ -11,8 +11,8 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 import jax
-from jaxsrl.machine.program_cache import keep_programs
-keep_programs(Path(sys.argv[1]), sys.argv[2])
+from jaxsrl.machine.program_cache import enable_program_cache
+enable_program_cache(Path(sys.argv[1]), sys.argv[2])
 jax.jit(lambda x: x * 2 + 1)(3.0).block_until_ready()
 print(json.dumps([jax.config.jax_compilation_cache_dir, jax.config.jax_compilation_cache_max_size]))
 """

@@ -8,8 +8,8 @@ import pytest
 
 _SCRIPT = """
 import os
-from jaxsrl.machine.split_cpu import split_host
-split_host(2)
+from jaxsrl.machine.split_cpu import set_num_cpu_devices
+set_num_cpu_devices(2)
 import jax
 names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
 print(len(jax.devices()), sum("Eigen" in name for name in names), os.environ.get("NPROC"))

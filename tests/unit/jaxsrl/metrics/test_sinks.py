@@ -8,7 +8,7 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config.metrics_config import MetricsConfig
-from jaxsrl.metrics.atomic_append import WholeAppends
+from jaxsrl.metrics.atomic_append import AtomicAppendFile
 from jaxsrl.metrics.make_sinks import make_sinks
 from jaxsrl.metrics.read_records import read_records
 from jaxsrl.metrics.sinks import JsonlSink, Sinks
@@ -114,17 +114,17 @@ def test_only_what_must_end_a_run_passes_a_sink():
 def test_a_full_disk_is_an_error_of_the_record_alone(kind, tmp_path, monkeypatch):
     sink = kind(tmp_path / "out")
     sink.write(record(1, loss=1.0))
-    written = WholeAppends.append
+    written = AtomicAppendFile.append
 
     def full(self, piece):
         self._file.write(piece[:5])  # a part of it, as a disk that fills up takes it
         self._file.truncate(self._size)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(WholeAppends, "append", full)
+    monkeypatch.setattr(AtomicAppendFile, "append", full)
     with pytest.raises(OSError, match="No space left"):
         sink.write(record(2, loss=2.0))
-    monkeypatch.setattr(WholeAppends, "append", written)
+    monkeypatch.setattr(AtomicAppendFile, "append", written)
     sink.write(record(3, loss=3.0))
     sink.close()
     if kind is JsonlSink:
@@ -159,7 +159,7 @@ def test_what_was_written_of_a_piece_is_taken_back(tmp_path):
         def truncate(self, size):
             self.file.truncate(size)
 
-    file = WholeAppends(tmp_path / "f")
+    file = AtomicAppendFile(tmp_path / "f")
     file.append(b"whole\n")
     real, file._file = file._file, Takes(file._file)
     with pytest.raises(OSError, match="full"):

@@ -9,7 +9,7 @@ from rich.console import Console
 from jaxsrl.metrics.console import ConsoleSink
 from jaxsrl.metrics.live_state import begun, observed
 from jaxsrl.metrics.plain_line import plain_line
-from jaxsrl.metrics.terminal_view import RunPanel, panel_of
+from jaxsrl.metrics.terminal_view import RunPanel, render_panel
 from jaxsrl.terminal.sparkline import duration, lengths, number, sparkline
 from tests.support.metric_records import facts, record
 
@@ -42,7 +42,7 @@ def line(label, lines):
 
 
 def test_at_80_columns_everything_is_there_and_nothing_is_wider():
-    lines = shown(panel_of(state(**WELL)))
+    lines = shown(render_panel(state(**WELL)))
     assert max(map(len, lines)) <= 80
     assert "50%" in line("progress", lines)
     assert "2 s left" in line("progress", lines)  # 5 updates took 2.5 s, rounded to even
@@ -55,7 +55,7 @@ def test_at_80_columns_everything_is_there_and_nothing_is_wider():
 
 
 def test_every_fragment_of_the_plan_has_a_bar_with_what_is_known_of_it():
-    lines = shown(panel_of(state(**WELL)))
+    lines = shown(render_panel(state(**WELL)))
     environments, inference, learner = (line(name, lines) for name in ("environments", "inference", "learner"))
     assert environments.rstrip().endswith("25%    75%  actions, free slots")
     assert environments.count("█") * 3 == pytest.approx(environments.count("░"), abs=3)
@@ -65,8 +65,8 @@ def test_every_fragment_of_the_plan_has_a_bar_with_what_is_known_of_it():
 
 
 def test_the_layout_does_not_change_from_the_first_record_to_the_last():
-    empty = shown(panel_of(begun(facts())))
-    full = shown(panel_of(state(**WELL)))
+    empty = shown(render_panel(begun(facts())))
+    full = shown(render_panel(state(**WELL)))
     assert [text[:14].rstrip() for text in empty] == [text[:14].rstrip() for text in full]
     assert "starting" in line("learner", empty)
     assert "no episode" in line("return", empty)
@@ -83,7 +83,7 @@ def test_what_failed_is_shown_and_only_then():
         "checkpoint/unsaved": 5.0,
         "metrics/lost_records": 6.0,
     }
-    well, ill = shown(panel_of(state(**WELL))), shown(panel_of(state(**WELL, **bad)))
+    well, ill = shown(render_panel(state(**WELL))), shown(render_panel(state(**WELL, **bad)))
     assert well == ill[: len(well)]
     told = "\n".join(ill[len(well) :])
     for words in ("3 restarted (1 had hung), 7 episodes cut", "4 are not stepped", "2 updates were not finite"):
@@ -95,15 +95,15 @@ def test_what_failed_is_shown_and_only_then():
 def test_a_terminal_without_unicode_gets_ascii_whatever_the_run_is_called():
     odd = observed(begun(facts()), record(5, **WELL))
     named = observed(begun(type(odd.facts)("runs/größe", odd.facts.plan, 640, 1)), record(5, **WELL))
-    text = "\n".join(shown(panel_of(named), encoding="ascii"))
+    text = "\n".join(shown(render_panel(named), encoding="ascii"))
     assert "#" in text
     assert "runs/gr??e" in text
 
 
 @pytest.mark.parametrize("width", [20, 60, 200])
 def test_narrow_and_wide_terminals_are_filled_and_not_broken(width):
-    lines = shown(panel_of(state(**WELL)), width)
-    assert len(lines) == len(shown(panel_of(state(**WELL))))
+    lines = shown(render_panel(state(**WELL)), width)
+    assert len(lines) == len(shown(render_panel(state(**WELL))))
     assert max(map(len, lines)) <= min(width, 100)
 
 
@@ -116,7 +116,7 @@ def test_between_two_records_the_clock_goes_on():
 
 def test_a_picture_can_be_exported():
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(panel_of(state(**WELL)))
+    console.print(render_panel(state(**WELL)))
     assert "learner" in console.export_svg(title="jaxsrl")
 
 

@@ -15,7 +15,7 @@ from envpool_bridge.envs.probes.single_agent import PROBES
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore, flatten
 from jaxsrl.config.serialization import to_json
-from jaxsrl.population.policies import PoliciesConfig, make_mapped_agent, params_of_run, remade_agent
+from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent, load_policy_params, rebuild_multi_policy_agent
 from tests.support.scripted_agents import Scripted
 
 SPEC = ParallelSource(Scripted).spec()
@@ -40,22 +40,22 @@ def same(one, other):
 
 
 def test_each_policy_has_parameters_of_its_own():
-    params = make_mapped_agent(SPEC, PoliciesConfig(THREE), make_agent).init(jax.random.key(0)).params
+    params = make_multi_policy_agent(SPEC, PoliciesConfig(THREE), make_agent).init(jax.random.key(0)).params
     assert sorted(params) == ["one", "three", "two"]
 
 
 def test_without_a_mapping_one_policy_acts_for_all():
     spec = env_spec(next(iter(PROBES.values()))(), "probe")
-    agent = make_mapped_agent(spec, PoliciesConfig(), make_agent)
+    agent = make_multi_policy_agent(spec, PoliciesConfig(), make_agent)
     assert same(agent.init(jax.random.key(0)).params, make_agent(spec).init(jax.random.key(0)).params)
     with pytest.raises(UserError, match="have different actions, so one policy cannot choose for all of them"):
-        make_mapped_agent(SPEC, PoliciesConfig(), make_agent)
+        make_multi_policy_agent(SPEC, PoliciesConfig(), make_agent)
 
 
 def test_a_frozen_policy_begins_with_the_parameters_of_its_name_in_another_run(tmp_path):
-    theirs = saved(tmp_path, make_mapped_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
+    theirs = saved(tmp_path, make_multi_policy_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
     policies = PoliciesConfig(THREE, json.dumps({"two": str(tmp_path)}))
-    params = make_mapped_agent(SPEC, policies, make_agent).init(jax.random.key(9)).params
+    params = make_multi_policy_agent(SPEC, policies, make_agent).init(jax.random.key(9)).params
     assert same(params["two"], theirs["two"])
     assert not same(params["one"], theirs["one"])
 
@@ -74,20 +74,20 @@ def test_a_frozen_policy_takes_the_only_one_of_a_run_that_has_one(tmp_path):
         def action_space(self, agent):
             return Scripted().action_space(agent)
 
-    alone = make_mapped_agent(ParallelSource(Lonely).spec(), PoliciesConfig(), make_agent)
+    alone = make_multi_policy_agent(ParallelSource(Lonely).spec(), PoliciesConfig(), make_agent)
     for policies in (None, PoliciesConfig()):
         directory = tmp_path / str(policies is None)
         theirs = saved(directory, alone, policies)
         frozen = PoliciesConfig(THREE, json.dumps({"two": str(directory / "checkpoints" / "3")}))
-        assert same(make_mapped_agent(SPEC, frozen, make_agent).init(jax.random.key(9)).params["two"], theirs)
+        assert same(make_multi_policy_agent(SPEC, frozen, make_agent).init(jax.random.key(9)).params["two"], theirs)
 
 
 def test_a_saved_run_is_remade_without_the_run_its_frozen_policy_came_from(tmp_path):
-    saved(tmp_path, make_mapped_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
+    saved(tmp_path, make_multi_policy_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
     policies = PoliciesConfig(THREE, json.dumps({"two": str(tmp_path)}))
-    agent = make_mapped_agent(SPEC, policies, make_agent)
+    agent = make_multi_policy_agent(SPEC, policies, make_agent)
     gone = dataclasses.replace(policies, frozen='{"two": "nowhere"}')
-    remade = remade_agent(SPEC, gone, make_agent)
+    remade = rebuild_multi_policy_agent(SPEC, gone, make_agent)
     shapes = jax.eval_shape(agent.init, jax.random.key(0))
     assert jax.eval_shape(remade.init, jax.random.key(0)) == shapes
     assert shapes.opt_state["two"] == ()
@@ -112,31 +112,31 @@ def test_a_saved_run_is_remade_without_the_run_its_frozen_policy_came_from(tmp_p
 )
 def test_what_does_not_fit_is_refused_before_anything_starts(policies, says):
     with pytest.raises(UserError, match=says):
-        make_mapped_agent(SPEC, PoliciesConfig(**policies), make_agent)
+        make_multi_policy_agent(SPEC, PoliciesConfig(**policies), make_agent)
 
 
 def test_parameters_of_another_network_or_other_agents_are_refused(tmp_path):
-    saved(tmp_path, make_mapped_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
+    saved(tmp_path, make_multi_policy_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
     frozen = PoliciesConfig(THREE, json.dumps({"two": str(tmp_path)}))
     with pytest.raises(
         UserError, match=r"frozen policy 'two' cannot take the parameters of .*/checkpoints/3: (.|\n)*missing"
     ):
-        make_mapped_agent(SPEC, frozen, lambda spec: make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(8, 8))))
+        make_multi_policy_agent(SPEC, frozen, lambda spec: make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(8, 8))))
     with pytest.raises(UserError, match=r"expected float32\[\d+, 16\], got float32"):
-        make_mapped_agent(SPEC, frozen, lambda spec: make_agent(spec, hidden=16))
+        make_multi_policy_agent(SPEC, frozen, lambda spec: make_agent(spec, hidden=16))
     other = json.dumps({"a": "two", "b": "one", "c": "three"})
     with pytest.raises(UserError, match=r"frozen policy 'two' cannot take"):
-        make_mapped_agent(SPEC, PoliciesConfig(other, frozen.frozen), make_agent)
+        make_multi_policy_agent(SPEC, PoliciesConfig(other, frozen.frozen), make_agent)
     unknown = PoliciesConfig(THREE.replace("two", "new"), frozen.frozen.replace("two", "new"))
     with pytest.raises(UserError, match="frozen policy 'new': .* has policies one, three, two"):
-        make_mapped_agent(SPEC, unknown, make_agent)
+        make_multi_policy_agent(SPEC, unknown, make_agent)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
-    saved(tmp_path, make_mapped_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
+    saved(tmp_path, make_multi_policy_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
     files = [path for path in (tmp_path / "checkpoints" / "3" / "state").rglob("*") if path.is_file()]
     files[0].write_bytes(b"damage")
     with pytest.raises(UserError, match="frozen policy 'two': no checkpoint of this run is whole"):
-        params_of_run(make_agent(SPEC), "two", tmp_path)
+        load_policy_params(make_agent(SPEC), "two", tmp_path)
     with pytest.raises(UserError, match="frozen policy 'two': damaged checkpoint"):
-        params_of_run(make_agent(SPEC), "two", tmp_path / "checkpoints" / "3")
+        load_policy_params(make_agent(SPEC), "two", tmp_path / "checkpoints" / "3")

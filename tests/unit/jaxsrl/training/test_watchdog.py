@@ -8,7 +8,7 @@ import pytest
 
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
 from jaxsrl.cluster.learners.training import DistributedTraining
-from jaxsrl.collect.source import supervision_metrics
+from jaxsrl.collect.collector import supervision_metrics
 from jaxsrl.metrics.cluster_traffic import HOSTS_LOST, SERVERS_LOST
 from jaxsrl.training import watchdog as watchdog_module
 from jaxsrl.training.host_training import HostTraining

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import FORMAT, MANIFEST, sealed, sha256_of
-from jaxsrl.runs.summary import find_runs, summarise
+from jaxsrl.checkpoints.manifest import FORMAT, MANIFEST, sign_manifest, sha256_of
+from jaxsrl.runs.summary import find_runs, summarize
 from jaxsrl.web.checkpoints import Checkpoints
 from jaxsrl.web.run_files import RunFiles, finite
 from jaxsrl.web.runs import Runs
@@ -33,7 +33,7 @@ def make_checkpoint(run, update):
     (path / "state" / "data").write_bytes(b"parameters")
     files = {"state/data": sha256_of(path / "state" / "data")}
     said = {"format": FORMAT, "step": update, "files": files, "schema": {"a": {}}, "versions": {"jaxsrl": "1"}}
-    (path / MANIFEST).write_text(sealed({**said, "metadata": {"env_steps": 600}}))
+    (path / MANIFEST).write_text(sign_manifest({**said, "metadata": {"env_steps": 600}}))
     return path
 
 
@@ -89,7 +89,7 @@ def test_the_page_and_the_table_find_the_same_runs_and_say_the_same_of_them(tmp_
     assert [tmp_path / name for name in found] == find_runs(tmp_path) == [deep, tmp_path / "a"]
     for name, run in found.items():
         run.records.refresh()
-        on_page, in_table = run.summary(name), summarise(run.path, tmp_path)
+        on_page, in_table = run.summary(name), summarize(run.path, tmp_path)
         assert in_table.name == name
         for one, other in (("update", "update"), ("total_updates", "num_updates"), ("return", "last_return")):
             assert on_page[one] == getattr(in_table, other)
@@ -142,7 +142,7 @@ def test_the_health_of_each_checkpoint_is_told(tmp_path):
         make_checkpoint(run, update)
     (run / "checkpoints" / "20" / "state" / "data").write_bytes(b"Parameters")
     (run / "checkpoints" / "30" / MANIFEST).unlink()
-    (run / "checkpoints" / "40" / MANIFEST).write_text(sealed({"format": FORMAT + 1}))
+    (run / "checkpoints" / "40" / MANIFEST).write_text(sign_manifest({"format": FORMAT + 1}))
     (run / "checkpoints" / "quarantine" / "5-1").mkdir(parents=True)
     found = Checkpoints().of(run)
     health = {one["update"]: one["health"] for one in found["checkpoints"]}

@@ -23,7 +23,7 @@ from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.spec.tree import leaves
 from jaxsrl.cluster.hosts.source import ClusterSource
 from jaxsrl.cluster.protocol.engine import HostLostError
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Node, Resources
@@ -37,7 +37,7 @@ NODES = {"one": 4, "two": 4}
 
 
 def run_of(lag, env_source=None, hosts=2, nodes=NODES, **options):
-    """(SourceConfig on a cluster, the same on this machine, parameters of versions 0, 1, ...)."""
+    """(CollectorConfig on a cluster, the same on this machine, parameters of versions 0, 1, ...)."""
     run = RunConfig(
         num_envs=ROWS, num_env_workers=2, lanes_per_worker=1, rollout_length=STEPS, max_policy_lag=lag, env_steps=1
     )
@@ -46,7 +46,7 @@ def run_of(lag, env_source=None, hosts=2, nodes=NODES, **options):
     agent = make_ppo(PPOConfig(num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
     local = POLICIES["single_learner_fine"](run, Resources(4, "cpu", 1))
     plan = plan_on_nodes(local, [Node(name, cores) for name, cores in nodes.items()], hosts)
-    config = SourceConfig(source, spec, plan, agent, 7, 0, jax.random.key(1), **options)
+    config = CollectorConfig(source, spec, plan, agent, 7, 0, jax.random.key(1), **options)
     init = jax.jit(lambda seed: agent.init(jax.random.key(seed)).params)
     return config, dataclasses.replace(config, plan=local), [jax.device_get(init(seed)) for seed in range(6)]
 

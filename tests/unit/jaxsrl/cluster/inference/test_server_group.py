@@ -16,7 +16,7 @@ from envpool_bridge.options import SupervisorOptions
 from jaxsrl.cluster.hosts.source import ClusterSource
 from jaxsrl.cluster.inference import server as action_server
 from jaxsrl.cluster.protocol.engine import HostLostError
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Node, Resources
@@ -30,7 +30,7 @@ NODES = {"one": 4, "two": 4}
 
 
 def run_of(lag, servers=1, core="none", gpus=0, **changes):
-    """(SourceConfig on a cluster with servers, the same on this machine, parameters of versions 0, 1, ...)."""
+    """(CollectorConfig on a cluster with servers, the same on this machine, parameters of versions 0, 1, ...)."""
     options = {name: changes.pop(name) for name in ("supervision",) if name in changes}
     sizes = {"num_envs": ROWS, "num_env_workers": 2, "lanes_per_worker": 1, "rollout_length": STEPS, "env_steps": 1}
     run = RunConfig(**{**sizes, "max_policy_lag": lag, **changes})
@@ -41,7 +41,7 @@ def run_of(lag, servers=1, core="none", gpus=0, **changes):
     local = POLICIES["single_learner_fine"](run, Resources(4, "cpu", 1))
     nodes = [Node(name, cores, gpus) for name, cores in NODES.items()]
     plan = place_servers(plan_on_nodes(call_servers(local), nodes, 2), nodes, servers)
-    config = SourceConfig(source, spec, plan, agent, 7, 0, jax.random.key(1), **options)
+    config = CollectorConfig(source, spec, plan, agent, 7, 0, jax.random.key(1), **options)
     init = jax.jit(lambda seed: agent.init(jax.random.key(seed)).params)
     return config, dataclasses.replace(config, plan=local), [jax.device_get(init(seed)) for seed in range(6)]
 

@@ -86,7 +86,7 @@ def test_jax_starts_no_device_before_the_processes_have_joined(monkeypatch):
         raise JoinedError
 
     monkeypatch.setattr(jaxsrl.run_plan, "several", joins)
-    monkeypatch.setattr(jaxsrl.run_plan, "keep_programs", lambda *_: called.append("keep"))
+    monkeypatch.setattr(jaxsrl.run_plan, "enable_program_cache", lambda *_: called.append("keep"))
     monkeypatch.setattr(jaxsrl.run_plan, "plan_for_agent", lambda plan, *_: plan)
     monkeypatch.setattr(jaxsrl.run_plan, "spec_to_dict", lambda spec: {})
     config = SimpleNamespace(

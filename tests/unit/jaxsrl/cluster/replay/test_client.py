@@ -20,7 +20,7 @@ from jaxsrl.cluster.replay.client import RemoteExperience, RemoteReplayMesh
 from jaxsrl.cluster.replay.host import ReplayHost, bytes_of_leaves
 from jaxsrl.cluster.replay.setup import SampleBlocks, make_replay_setup
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh, trajectory_on_host
 from jaxsrl.learner.mesh import LearnerMesh
@@ -53,7 +53,7 @@ def config_of(replay=UNIFORM, first_sequence=0, **options):
     agent = make_counting(Replay(replay, num_steps=2, initial_priority=first_priority))
     plan = plan_for_agent(POLICIES["single_learner_coarse"](run, Resources(4, "cpu", 1)), agent, "host")
     plan = place_replay(plan_on_nodes(plan, NODES, HOSTS), NODES)
-    return SourceConfig(None, SPEC, plan, agent, 7, first_sequence, jax.random.key(1), **options)  # pyright: ignore
+    return CollectorConfig(None, SPEC, plan, agent, 7, first_sequence, jax.random.key(1), **options)  # pyright: ignore
 
 
 def slots_of(config, updates, seed=0):

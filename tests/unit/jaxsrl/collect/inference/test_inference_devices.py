@@ -13,8 +13,8 @@ from envpool_bridge.envs.protocol import EpisodeReset
 from jaxsrl.collect.inference.act import make_act, take_rows
 from jaxsrl.collect.inference.server import InferenceServer
 from jaxsrl.collect.params.store import ParamsStore
-from jaxsrl.collect.serial_source import SerialSource
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.serial import SerialCollector
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Resources
@@ -142,8 +142,8 @@ def test_the_serial_source_acts_on_its_device_alone(default, acting):
     device = jax.devices()[acting]
     with default_device(default):
         plan = POLICIES["serial"](config, Resources.detect())
-        made = SourceConfig(source, spec, plan, agent, 0, 0, jax.random.key(7), np.zeros(3, np.float32))
-        serial = SerialSource(made, device)
+        made = CollectorConfig(source, spec, plan, agent, 0, 0, jax.random.key(7), np.zeros(3, np.float32))
+        serial = SerialCollector(made, device)
         params = jax.device_put(jnp.int32(1), device)
         serial.publish(0, params)
         serial.start(EpisodeReset((0,) * 3, (None,) * 3))

@@ -17,7 +17,7 @@ from jaxsrl.plan.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
-class SourceConfig:
+class CollectorConfig:
     """What every kind of source is made from.
 
     Attributes:
@@ -46,7 +46,7 @@ class SourceConfig:
     journal: str = ""
 
 
-class TrajectorySource(Protocol):
+class Collector(Protocol):
     """Full slots, in order of sequence."""
 
     def publish(self, version: int, params: Params) -> None:

@@ -13,14 +13,14 @@ from envpool_bridge.spec.tree import Tree, map_leaves, take
 from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_layout
-from jaxsrl.collect.source import SourceConfig
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.machine.devices import Device, on_device
 
 
-class SerialSource:
+class SerialCollector:
     """All rows as one lane, stepped in this process when the learner asks for the next slot."""
 
-    def __init__(self, config: SourceConfig, device: Device) -> None:
+    def __init__(self, config: CollectorConfig, device: Device) -> None:
         """Makes the environments here; `device` acts."""
         shape, agent = config.plan.shape, config.agent
         layout = agent_layout(config.spec, shape, agent)
@@ -93,7 +93,7 @@ class SerialSource:
         }
 
     def waits(self) -> list[str]:
-        """See `TrajectorySource`; only parameters can be waited for in one thread."""
+        """See `Collector`; only parameters can be waited for in one thread."""
         missing = self._store.missing(self._next)
         return [f"the environments wait for {missing}"] if missing else []
 

@@ -17,7 +17,7 @@ from jaxsrl.collect.inference.act import make_act, row_keys, take_rows
 from jaxsrl.collect.inference.server import InferenceServer
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_state_spec
-from jaxsrl.collect.source import SourceConfig, describe_lanes, split_reset, supervision_metrics
+from jaxsrl.collect.collector import CollectorConfig, describe_lanes, split_reset, supervision_metrics
 from jaxsrl.machine.devices import Device, on_device
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.fragment import Processes
@@ -26,7 +26,7 @@ from jaxsrl.plan.plan import Plan
 _WAIT_SECONDS = 0.2
 
 
-class PoolSource:
+class PoolCollector:
     """Replicas of a pool, which share the rows in order, and a batched inference server for each.
 
     A slot of the run is full when it is full in every replica.
@@ -34,7 +34,7 @@ class PoolSource:
 
     def __init__(
         self,
-        config: SourceConfig,
+        config: CollectorConfig,
         devices: Sequence[Device],
         lifecycle: Lifecycle,
         replicas: range | None = None,
@@ -65,7 +65,7 @@ class PoolSource:
             self.close()
             raise
 
-    def _add_replica(self, config: SourceConfig, replica: int, device: Device) -> None:
+    def _add_replica(self, config: CollectorConfig, replica: int, device: Device) -> None:
         shape = self._plan.shape
         first_row = replica * shape.num_rows
         options = PoolOptions(
@@ -192,7 +192,7 @@ class PoolSource:
         }
 
     def waits(self) -> list[str]:
-        """See `TrajectorySource`."""
+        """See `Collector`."""
         return [
             describe_lanes(pool, self._stores[self._devices[replica]].missing, f"inference server {replica}")
             for replica, pool in zip(self._replicas, self._pools, strict=True)

@@ -18,7 +18,7 @@ from jaxsrl.collect.actors.counters import ActorCounters
 from jaxsrl.collect.actors.factory import ActorFactory
 from jaxsrl.collect.params.shared_memory import SharedParams
 from jaxsrl.collect.slot_layout import agent_state_spec
-from jaxsrl.collect.source import SourceConfig, describe_lanes, split_reset, supervision_metrics
+from jaxsrl.collect.collector import CollectorConfig, describe_lanes, split_reset, supervision_metrics
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.fragment import Processes
 
@@ -27,10 +27,10 @@ _WAIT_SECONDS = 0.2
 _JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
 
 
-class ActorSource:
+class ActorCollector:
     """A pool whose workers act themselves. Parameters go out through shared memory, trajectories come in through the ring."""
 
-    def __init__(self, config: SourceConfig, lifecycle: Lifecycle, replica: int = 0) -> None:
+    def __init__(self, config: CollectorConfig, lifecycle: Lifecycle, replica: int = 0) -> None:
         """Reserves memory and begins to start the actors; refuses what cannot run.
 
         Args:
@@ -130,7 +130,7 @@ class ActorSource:
         }
 
     def waits(self) -> list[str]:
-        """See `TrajectorySource`."""
+        """See `Collector`."""
 
         def missing(sequence: int) -> str:
             return self._params.missing(sequence, self._max_policy_lag)
@@ -158,7 +158,7 @@ def _learns_elsewhere(*_: Any) -> NoReturn:
     raise TypeError("an actor acts: it neither begins nor learns")
 
 
-def _factory(config: SourceConfig, template: Params, layout: ParamsLayout) -> ActorFactory:
+def _factory(config: CollectorConfig, template: Params, layout: ParamsLayout) -> ActorFactory:
     key = config.act_key
     structure = jax.tree.map(lambda leaf: 0, template)
     return ActorFactory(

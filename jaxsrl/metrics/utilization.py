@@ -18,7 +18,7 @@ SAMPLE_WAIT_SECONDS = "learner/sample_wait_seconds"
 """Total of a learner that holds a trajectory, but waits for replay on the host to gather a sample."""
 
 
-def fragment_shares(plan: Plan, gained: Mapping[str, float], seconds: float) -> dict[str, float]:
+def utilization(plan: Plan, gained: Mapping[str, float], seconds: float) -> dict[str, float]:
     """`busy_share/NAME` and `wait_share/NAME` of each fragment, where the totals tell; `wait_on/READER/WRITER` likewise.
 
     Args:
@@ -63,7 +63,7 @@ def _with_what_follows(plan: Plan, gained: Mapping[str, float], seconds: float) 
     return known
 
 
-def waits_for(plan: Plan, name: str) -> str:
+def wait_reason(plan: Plan, name: str) -> str:
     """What a fragment waits for when it waits, in words: "actions, free slots"."""
     reads = [channel.carries.value for channel in plan.channels if channel.target == name]
     words = [word for word in dict.fromkeys(reads) if word != Carries.PRIORITIES.value]

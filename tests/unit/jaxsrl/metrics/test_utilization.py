@@ -4,7 +4,7 @@ import pytest
 
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.metrics.fragment_shares import fragment_shares, waits_for
+from jaxsrl.metrics.utilization import utilization, wait_reason
 from jaxsrl.plan.policies import POLICIES
 
 RESOURCES = Resources(num_cores=8, num_devices=4, platform="cpu")
@@ -16,7 +16,7 @@ def plan(policy, **changes):
 
 def test_a_worker_that_does_not_wait_works():
     gained = {"environment/wait_seconds": 0.5, "inference/wait_seconds": 1.0, "inference/busy_seconds": 0.4}
-    shares = fragment_shares(plan("single_learner_fine"), gained, 2.0)
+    shares = utilization(plan("single_learner_fine"), gained, 2.0)
     assert shares == {
         "busy_share/environments": 0.75,
         "wait_share/environments": 0.25,
@@ -27,7 +27,7 @@ def test_a_worker_that_does_not_wait_works():
 
 def test_an_actor_divides_its_time_between_stepping_and_acting():
     gained = {"environment/wait_seconds": 1.0, "inference/busy_seconds": 2.0, "learner/busy_seconds": 3.0}
-    shares = fragment_shares(plan("single_learner_coarse"), gained, 4.0)
+    shares = utilization(plan("single_learner_coarse"), gained, 4.0)
     assert shares == {
         "busy_share/environments": 0.25,
         "wait_share/environments": 0.25,
@@ -38,7 +38,7 @@ def test_an_actor_divides_its_time_between_stepping_and_acting():
 
 def test_in_turn_everyone_is_busy_a_part_of_the_time_and_nobody_waits():
     gained = {"environment/busy_seconds": 1.0, "inference/busy_seconds": 0.5, "learner/busy_seconds": 0.5}
-    shares = fragment_shares(plan("serial"), gained, 2.0)
+    shares = utilization(plan("serial"), gained, 2.0)
     assert shares == {"busy_share/environments": 0.5, "busy_share/inference": 0.25, "busy_share/learner": 0.25}
 
 
@@ -49,7 +49,7 @@ def test_a_learner_that_waits_for_samples_is_not_busy():
         "learner/sample_wait_seconds": 0.5,
         "replay/busy_seconds": 1.0,
     }
-    shares = fragment_shares(plan("distributed_replay"), gained, 2.0)
+    shares = utilization(plan("distributed_replay"), gained, 2.0)
     assert shares == {
         "busy_share/replay": 0.5,
         "busy_share/learner": 0.5,
@@ -59,19 +59,19 @@ def test_a_learner_that_waits_for_samples_is_not_busy():
 
 
 def test_one_program_on_devices_has_the_share_of_the_learner_alone():
-    assert fragment_shares(plan("device_only"), {"learner/busy_seconds": 1.0}, 2.0) == {"busy_share/learner": 0.5}
+    assert utilization(plan("device_only"), {"learner/busy_seconds": 1.0}, 2.0) == {"busy_share/learner": 0.5}
 
 
 def test_the_parameter_server_is_busy_while_it_is_held():
     asynchronous = plan("central", num_replicas=2, gradients="asynchronous")
     gained = {"learner/wait_seconds": 0.5, "server/busy_seconds": 0.25}
-    shares = fragment_shares(asynchronous, gained, 1.0)
+    shares = utilization(asynchronous, gained, 1.0)
     assert shares == {"wait_share/learner": 0.5, "busy_share/server": 0.25}
 
 
 def test_clocks_of_several_threads_never_make_more_than_everything():
     gained = {"environment/wait_seconds": 2.5, "learner/busy_seconds": 3.0, "learner/sample_wait_seconds": 3.5}
-    shares = fragment_shares(plan("distributed_replay"), gained, 2.0)
+    shares = utilization(plan("distributed_replay"), gained, 2.0)
     assert shares["wait_share/environments"] == shares["wait_share/learner"] == 1.0
     assert shares["busy_share/environments"] == shares["busy_share/learner"] == 0.0
 
@@ -88,9 +88,9 @@ def test_clocks_of_several_threads_never_make_more_than_everything():
     ],
 )
 def test_what_a_fragment_waits_for_is_what_its_channels_carry(policy, name, expected):
-    assert waits_for(plan(policy), name) == expected
+    assert wait_reason(plan(policy), name) == expected
 
 
 def test_environments_whose_slots_may_be_dropped_never_wait_for_a_free_one():
     drops = plan("single_learner_fine", when_full="drop_oldest", max_policy_lag=2)
-    assert waits_for(drops, "environments") == "actions"
+    assert wait_reason(drops, "environments") == "actions"
