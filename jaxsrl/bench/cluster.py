@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsrl.bench.studies.cluster_inference import measure_inference
-from jaxsrl.bench.studies.cluster_replay import measure_replay
+from jaxsrl.bench.cluster_inference import measure_inference
+from jaxsrl.bench.cluster_replay import measure_replay
 from jaxsrl.bench.train import bench_train
 from jaxsrl.cluster.ray.engine import RayEngine, import_ray
 from jaxsrl.cluster.ray.local_cluster import LocalCluster

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from envpool_bridge.errors import UserError
+from jaxsrl.bench.bare_sleep import bare_rows
 from jaxsrl.bench.one_run import run_apart
-from jaxsrl.bench.studies.bare_sleep import bare_rows
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
 
 Steps = Literal["begun", "threads"]

@@ -8,14 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import jaxsrl.bench.plans
 import jaxsrl.bench.pool
 import jaxsrl.bench.sleep
-import jaxsrl.bench.studies.cold_call
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
@@ -24,7 +22,6 @@ from jaxsrl.bench.pool import bench_pool
 from jaxsrl.bench.recurrent import bench_recurrent
 from jaxsrl.bench.rivals.vector_envs import busy_processes
 from jaxsrl.bench.sleep import SleepBench, bench_sleep
-from jaxsrl.bench.studies.cold_call import microseconds_after
 from jaxsrl.bench.train import bench_train, steady_records
 
 
@@ -304,19 +301,3 @@ def test_networks_with_memory_are_measured_against_the_one_without():
     assert result["cores"][1]["ratio_to_feed_forward"] == pytest.approx(gru / base)
     with pytest.raises(UserError, match="rounds must be at least 1"):
         bench_recurrent(rounds=0)
-
-
-@pytest.mark.parametrize("asleep", [False, True])
-def test_a_call_is_timed_without_the_pause_before_it(asleep, monkeypatch):
-    # A clock that goes on by a second whenever it is looked at; who sleeps does so for as long as asked.
-    now = [0.0]
-
-    def tick():
-        now[0] += 1.0
-        return now[0]
-
-    def sleep(seconds):
-        now[0] += seconds
-
-    monkeypatch.setattr(jaxsrl.bench.studies.cold_call, "time", SimpleNamespace(perf_counter=tick, sleep=sleep))
-    assert microseconds_after((0.0, 50.0), asleep, rows=2, calls=3) == [1e6, 1e6]

@@ -12,7 +12,7 @@ from jaxsrl.bench.processes import answering_processes, run_module, speed_of_all
 from tests.chaos.sessions import begin_session, end_session, members, seconds_until_gone
 
 SETTINGS = {"rows": 2, "processes": 2, "milliseconds": 10.0, "seconds": 600.0, "waiting": "apart"}
-SLEEPS = "from jaxsrl.bench.studies.bare_sleep import bare_rows; bare_rows(2, 2, 10.0, 600.0)"
+SLEEPS = "from jaxsrl.bench.bare_sleep import bare_rows; bare_rows(2, 2, 10.0, 600.0)"
 TRAINS = "from jaxsrl.bench.one_run import run_apart; run_apart({'workers': 2, 'env_steps': 10**9})"
 HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
@@ -38,7 +38,7 @@ def test_a_benchmark_that_is_stopped_leaves_no_process(program, processes, numbe
 
 def test_a_process_that_takes_too_long_is_ended_with_a_message():
     with pytest.raises(RuntimeError, match=r"bare_sleep .* failed: expected an end within 1 s"):
-        run_module("jaxsrl.bench.studies.bare_sleep", SETTINGS, 1.0)
+        run_module("jaxsrl.bench.bare_sleep", SETTINGS, 1.0)
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_a_process_says_what_it_cannot_do():
 
 def test_a_process_says_why_it_failed():
     with pytest.raises(RuntimeError, match="(?s)bare_sleep .*ended with exit status 1:.*unexpected keyword .*'shoe'"):
-        run_module("jaxsrl.bench.studies.bare_sleep", {"shoe": 43}, 300.0)
+        run_module("jaxsrl.bench.bare_sleep", {"shoe": 43}, 300.0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How fast hide-and-seek steps, where its time goes, and how it scales: python -m jaxsrl.bench.studies.hide_and_seek --seconds 20.
+"""How fast hide-and-seek steps, where its time goes, and how it scales: python docs/lab/hide_and_seek.py --seconds 20.
 
 One process steps one environment with random actions, resets included, against the 257 env steps/s that the original code did
 (2 against 2 on random walls, one process, through a shim of its old MuJoCo bindings, on a machine of two shared cores). The
@@ -28,7 +28,7 @@ from jaxsrl.bench.random_actions import random_actions
 
 ORIGINAL_STEPS_PER_SECOND = 257.0
 _ENVS_PER_WORKER, _LANES_PER_WORKER, _ROLLOUT_LENGTH, _NUM_SLOTS = 4, 2, 32, 3
-_BARE = "from jaxsrl.bench.studies.hide_and_seek import answer; answer({game!r}, {seed})"
+_BARE = f"import runpy; runpy.run_path({__file__!r})['answer']({{game!r}}, {{seed}})"
 
 
 class _Bare:

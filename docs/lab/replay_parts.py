@@ -1,6 +1,6 @@
 """Where a draw and an insertion of the host's replay buffer spend their time, and what the whole costs every contender.
 
-Run: python -m jaxsrl.bench.studies.replay_parts
+Run: python docs/lab/replay_parts.py
 
 It counts the processor's time, of which a machine that does other things too changes little. Compiled programs use several
 cores at once: what they take by the clock is less.

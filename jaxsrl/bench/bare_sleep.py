@@ -46,7 +46,7 @@ def bare_rows(rows: int, processes: int, milliseconds: float, seconds: float, wa
         "seconds": seconds,
         "waiting": waiting,
     }
-    return float(run_module("jaxsrl.bench.studies.bare_sleep", settings, _LIMIT_SECONDS + seconds))
+    return float(run_module("jaxsrl.bench.bare_sleep", settings, _LIMIT_SECONDS + seconds))
 
 
 def _measure(rows: int, processes: int, milliseconds: float, seconds: float, waiting: Waiting) -> float:

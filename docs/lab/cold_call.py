@@ -1,6 +1,6 @@
 """What a call of the policy takes after a pause, as jax hands it to another thread and as `use_synchronous_cpu_dispatch` has it run.
 
-    python -m jaxsrl.bench.studies.cold_call
+    python docs/lab/cold_call.py
 
 A server of environments that wait for milliseconds makes every call after such a pause. While it pauses the other cores sleep, and
 so do jax's threads: to wake one takes longer than the call. If its own core sleeps too, caches are cold when it wakes.
@@ -64,9 +64,7 @@ def _seconds(call: Callable[[], None], pause: float, asleep: bool) -> float:
 def _print_all() -> None:
     """A table; jax decides once in a process how it runs programs, so that each way has one."""
     for way in _WAYS:
-        subprocess.run(
-            [sys.executable, "-m", "jaxsrl.bench.studies.cold_call", way], check=True, timeout=_LIMIT_SECONDS
-        )
+        subprocess.run([sys.executable, __file__, way], check=True, timeout=_LIMIT_SECONDS)
 
 
 def _print_one(way: str) -> None:

@@ -1,1 +1,0 @@
-"""Measurements made once, kept for the record."""
