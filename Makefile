@@ -17,7 +17,7 @@ test: .venv/installed
 	$(SIDE_BY_SIDE) $(OPTIMIZED) || status=1; \
 	exit $$status
 test-all: .venv/installed ; $(BIN)/python -m pytest -m "not gpu" --timeout 1200
-check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/check_sizes.py && $(BIN)/lint-imports && $(BIN)/pyright
+check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/lint/sizes.py && $(BIN)/python tests/lint/language.py && $(BIN)/lint-imports && $(BIN)/pyright
 chaos: .venv/installed ; $(BIN)/python -m pytest tests/chaos -m "not gpu" -s --timeout 3600
 mutants: .venv/installed ; $(BIN)/python tests/chaos/mutants/run.py
 docs: .venv/installed ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
