@@ -65,7 +65,8 @@ def test_language_reports_product_violations(listed, text, message):
 
 def test_language_accepts_plain_product_code(listed):
     text = '"""Numbers."""\n\n\nclass C:\n    """One number."""\n\n    @property\n    def double(self):\n'
-    text += '        """Twice the number."""\n\n    def increase(self):\n        """Adds one."""\n        return "connection refused"\n'
+    text += '        """Twice the number."""\n\n    def increase(self):\n        """Adds one."""\n'
+    text += '        return "connection refused"\n'
     assert listed("agents/x.py", text) == []
 
 
