@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from envpool_bridge.shm.layout import make_layout
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.drawing.svg import plan_as_svg
+from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
+from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_directory import RunDirectory
 from tests.integration.headless_chromium import chromium, find_chromium
@@ -24,6 +27,7 @@ pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine: apt-get install chromium"),
 ]
 STATIC = Path("jaxsrl/web/static")
+PIXELS = EnvSpec("pixels", ArraySpec((4, 84, 84), "uint8"), DiscreteSpec(4))
 HOSTILE = '<img src=x onerror="document.title=1">'
 PAGES = (
     "/",
@@ -310,7 +314,8 @@ def test_no_page_is_wider_than_its_window(opened, width, height):
         assert page.js("document.documentElement.scrollWidth") <= width, path
 
 
-def test_no_text_of_a_plan_lies_on_another_or_leaves_the_drawing(browser):
+@pytest.mark.parametrize("as_file", [False, True])
+def test_no_text_of_a_plan_overlaps(browser, as_file, tmp_path):
     settings = {"num_envs": 1024, "num_env_workers": 32, "rollout_length": 128, "max_policy_lag": 12, "num_devices": 8}
     settings |= {
         "num_inference_servers": 8,
@@ -318,17 +323,26 @@ def test_no_text_of_a_plan_lies_on_another_or_leaves_the_drawing(browser):
         "gradients": "asynchronous",
         "when_full": "drop_oldest",
     }
-    drawings = [plan_as_svg(policy(RunConfig(**settings), Resources(96, "gpu", 16))) for policy in POLICIES.values()]
-    drawings.append(plan_as_svg(plan_of(4)))
-    style = "".join((STATIC / name).read_text() for name in ("theme.css", "charts.css"))
+    plans = [policy(RunConfig(**settings), Resources(96, "gpu", 16)) for policy in POLICIES.values()]
+    plans += [plan_of(4), plan_of(3, when_full="drop_oldest", inference_platform="cpu")]
+    if as_file:
+        style, drawings = "", []
+        for plan in plans:
+            layout = make_layout(PIXELS, plan.shape, {"behaviour_log_prob": ArraySpec((), "float32")})
+            draw_plan(plan, bytes_of_plan(plan, layout, 6_700_000), tmp_path / "plan.svg", "gpu")
+            drawings.append((tmp_path / "plan.svg").read_text())
+    else:
+        style = "".join((STATIC / name).read_text() for name in ("theme.css", "charts.css"))
+        drawings = [plan_as_svg(plan) for plan in plans]
     page = browser.open_page()
     frame = page.call("Page.getFrameTree")["frameTree"]["frame"]["id"]
     page.call("Page.setDocumentContent", frameId=frame, html=f"<style>{style}</style><body>{''.join(drawings)}")
     found = page.js(
         """[...document.querySelectorAll("svg.plan")].flatMap((svg) => {
           const view = svg.viewBox.baseVal, problems = [];
-          svg.querySelectorAll(".busy").forEach((one) => { one.textContent = "busy 100 %"; });
-          const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBBox()]);
+          if (!svg.querySelector("style")) svg.querySelectorAll(".busy").forEach((one) => { one.textContent = "busy 100 %"; });
+          const texts = [...svg.querySelectorAll("text")].filter((text) => text.textContent);
+          const boxes = texts.map((text) => [text.textContent, text.getBBox()]);
           boxes.forEach(([a, p], i) => {
             const across = p.x >= view.x && p.x + p.width <= view.x + view.width;
             const inside = across && p.y >= view.y && p.y + p.height <= view.y + view.height;

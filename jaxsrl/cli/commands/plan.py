@@ -20,7 +20,7 @@ class ShowPlan:
         policy: distribution policy by name, or your own as file.py:function; the experiment's if empty.
         cores: processor cores to plan for; 0 for those of this machine.
         gpus: GPUs to plan for, as if there were so many; 0 for the devices of this machine.
-        out: also draw it into this file, .svg or .png.
+        out: also draw it into this .svg file.
         json: print one JSON object instead of tables.
         simulate: say how fast it would be on --cores and --gpus (without these: on the clusters that SRL and MSRL tell of), from a
             calibration.
@@ -55,7 +55,7 @@ class ShowPlan:
             return self._simulate(path, flags)
         planned = plan_experiment(path, flags, self.cores, self.gpus)
         if self.out is not None:
-            from jaxsrl.plan.drawing.figure import draw_plan
+            from jaxsrl.plan.drawing.svg import draw_plan
 
             draw_plan(planned.plan, planned.sizes, self.out, planned.resources.platform)
         if self.json:

@@ -1,1 +1,1 @@
-"""A plan as text, as SVG and as a figure."""
+"""A plan as text and as SVG."""

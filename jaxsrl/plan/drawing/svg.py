@@ -1,11 +1,13 @@
-"""A plan as SVG for a web page: themed by the page's style sheet, with an element for each fragment that says how busy it is.
+"""A plan as SVG: for a web page, whose style sheet themes it, or as a file of its own.
 
-Every fragment is `<g class="fragment" data-fragment="NAME" data-kind="KIND">` with a `<text class="busy">` to be filled in. The
-boxes lie where `draw_layout` puts them; nothing here needs matplotlib.
+Every fragment is `<g class="fragment" data-fragment="NAME" data-kind="KIND">` with a `<text class="busy">` that a page may fill in.
 """
 
+from pathlib import Path
 from xml.etree import ElementTree
 
+from envpool_bridge.errors import UserError
+from jaxsrl.plan.cost.channel_bytes import PlanBytes
 from jaxsrl.plan.drawing.group_layout import place_learners, place_learners_channels
 from jaxsrl.plan.drawing.layout import (
     HEIGHT,
@@ -19,7 +21,7 @@ from jaxsrl.plan.drawing.layout import (
     place_fragments,
     place_groups,
 )
-from jaxsrl.plan.drawing.text import lag_in_words, placement_in_words
+from jaxsrl.plan.drawing.text import bytes_in_words, lag_in_words, placement_in_words
 from jaxsrl.plan.fragment import Channel, Fragment, WhenFull
 from jaxsrl.plan.plan import Plan
 
@@ -27,14 +29,53 @@ _PER_INCH = 80.0
 _MARGIN = 0.12
 _LINE = 16.0
 _LETTER = 10.0  # of a name, about, in pixels
+# Colors from the palette of Okabe and Ito, lightened: distinct for color-blind readers and on paper.
+_STYLE = """
+svg { background: #fff; font-family: "DejaVu Sans", sans-serif; fill: #222 }
+.place { fill: #f6f6f4; stroke: #c9c9c4 }
+.place-name { fill: #6b6b6b; font-size: 12.5px }
+.body { fill: #bfe3d0; stroke: #222 }
+[data-kind=inference] .body { fill: #bcdcf2 }
+[data-kind=replay] .body { fill: #f4f0a6 }
+[data-kind=learner] .body { fill: #fadcae }
+[data-kind=parameter_server] .body { fill: #ecc9dd }
+.name { font-size: 15.5px; font-weight: 650 }
+.name.small { font-size: 12.5px }
+.where { font-size: 12px }
+.channel line { stroke: #222; stroke-width: 1.5 }
+.channel.loose line { stroke-dasharray: 6 4 }
+.carries { font-size: 11.8px; font-weight: 600 }
+.detail { fill: #6b6b6b; font-size: 11.2px }
+"""
 
 
-def plan_as_svg(plan: Plan, platform: str = "device") -> str:
-    """The drawing, as a string that begins with `<svg`.
+def draw_plan(plan: Plan, sizes: PlanBytes, path: Path, platform: str = "device") -> None:
+    """Writes the drawing into an SVG file that needs no style sheet. The same plan gives the same bytes.
 
     Args:
         plan: to draw.
-        platform: what jax's default platform is, for placements that do not name theirs.
+        sizes: of its channels, written next to their arrows.
+        path: ends in .svg.
+        platform: jax's default platform, for placements that do not name theirs.
+
+    Raises:
+        UserError: the path does not end in .svg, or its directory does not exist.
+    """
+    if path.suffix.lower() != ".svg":
+        raise UserError(f"a plan is drawn as .svg: got {path}")
+    if not path.parent.is_dir():
+        raise UserError(f"there is no directory {path.parent} to draw {path.name} in: make it first")
+    path.write_text(plan_as_svg(plan, platform, sizes, _STYLE))
+
+
+def plan_as_svg(plan: Plan, platform: str = "device", sizes: PlanBytes | None = None, style: str = "") -> str:
+    """Returns the drawing as a string that starts with `<svg`.
+
+    Args:
+        plan: to draw.
+        platform: jax's default platform, for placements that do not name theirs.
+        sizes: of its channels, written next to their arrows; None to omit them.
+        style: CSS to embed; "" if the page has it.
     """
     several = len(plan.learners) > 1
     boxes = place_learners(plan) if several else place_fragments(plan, platform)
@@ -59,11 +100,15 @@ def plan_as_svg(plan: Plan, platform: str = "device") -> str:
             "aria-label": f"plan {plan.policy}: " + ", ".join(_in_words(plan, platform)),
         },
     )
+    if style:
+        ElementTree.SubElement(svg, "style").text = style
     _arrow_head(svg)
     for group in groups:
         _draw_group(svg, group)
     for arrow in arrows:
-        _draw_channel(svg, arrow, plan.channels[arrow.channel])
+        channel = plan.channels[arrow.channel]
+        size = f"{channel.capacity} x {bytes_in_words(sizes.channels[arrow.channel].item)}" if sizes is not None else ""
+        _draw_channel(svg, arrow, channel, size)
     for fragment in plan.fragments:
         _draw_fragment(svg, fragment, boxes[fragment.name], platform)
     return ElementTree.tostring(svg, encoding="unicode")
@@ -109,14 +154,14 @@ def _draw_fragment(svg: ElementTree.Element, fragment: Fragment, box: Box, platf
     _text(parent, x, y + 5 + apart, "", "busy")
 
 
-def _draw_channel(svg: ElementTree.Element, arrow: Arrow, channel: Channel) -> None:
+def _draw_channel(svg: ElementTree.Element, arrow: Arrow, channel: Channel, size: str) -> None:
     loose = not channel.synchronous or channel.when_full is WhenFull.DROP_OLDEST
     parent = ElementTree.SubElement(svg, "g", {"class": "channel loose" if loose else "channel"})
     (x1, y1), (x2, y2) = _point(*arrow.start), _point(*arrow.end)
     ends = {"x1": f"{x1:.1f}", "y1": f"{y1:.1f}", "x2": f"{x2:.1f}", "y2": f"{y2:.1f}"}
     ElementTree.SubElement(parent, "line", {**ends, "marker-end": "url(#plan-arrow)"})
     x, y = (x1 + x2) / 2, (y1 + y2) / 2
-    details = [channel.transport.value.replace("_", " "), lag_in_words(channel)]
+    details = [channel.transport.value.replace("_", " "), size, lag_in_words(channel)]
     details += ["drops oldest"] if channel.when_full is WhenFull.DROP_OLDEST else []
     details += [] if channel.synchronous else ["not waited for"]
     details = [detail for detail in details if detail]

@@ -1,16 +1,11 @@
-"""Drawings of plans with several learners: every word readable, every box apart, every arrow from one to the other."""
+"""Layout of plans with several learners: boxes do not overlap, arrows lead from one box to another."""
 
 import itertools
 
 import pytest
-from matplotlib.text import Text
 
-from envpool_bridge.shm.layout import make_layout
-from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
-from jaxsrl.plan.drawing.figure import draw_figure
 from jaxsrl.plan.drawing.group_layout import place_learners, place_learners_channels
 from jaxsrl.plan.drawing.layout import place_groups, with_replicas
 from jaxsrl.plan.passes.for_agent import plan_for_agent
@@ -18,7 +13,6 @@ from jaxsrl.plan.plan import Plan
 from jaxsrl.plan.policies import POLICIES
 from tests.unit.jaxsrl.plan.passes.test_policy_groups import agent_of
 
-SPEC = EnvSpec("pixels", ArraySpec((4, 84, 84), "uint8"), DiscreteSpec(4))
 NAMES = ("hunters", "prey", "leader", "scouts")
 
 
@@ -28,28 +22,8 @@ def plan_of(count: int, **changes) -> Plan:
     return plan_for_agent(POLICIES["dedicated_environments"](config, Resources(96, "gpu", 8)), agent_of(*NAMES[:count]))
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
-@pytest.mark.parametrize("changes", [{}, {"when_full": "drop_oldest", "inference_platform": "cpu"}])
-def test_no_text_lies_on_another_or_leaves_the_picture(count, changes):
-    plan = plan_of(count, **changes)
-    layout = make_layout(SPEC, plan.shape, {"behaviour_log_prob": ArraySpec((), "float32")})
-    figure = draw_figure(plan, bytes_of_plan(plan, layout, 6_700_000), "gpu")
-    figure.canvas.draw()
-    texts = [text for text in figure.findobj(Text) if text.get_text()]
-    written = [text.get_text() for text in texts]
-    for learner in plan.learners:
-        assert learner.name in written
-    assert written.count("trajectories") == written.count("parameters") == count
-    extents = [(text.get_text(), text.get_window_extent()) for text in texts]
-    for words, extent in extents:
-        assert 0 <= extent.x0 < extent.x1 <= 1200, words
-        assert 0 <= extent.y0 < extent.y1 <= 700, words
-    for (one, here), (other, there) in itertools.combinations(extents, 2):
-        assert not here.overlaps(there), f"{one!r} lies on {other!r}"
-
-
 @pytest.mark.parametrize("count", [2, 4])
-def test_boxes_are_apart_and_arrows_lead_from_one_to_the_other(count):
+def test_boxes_are_apart_and_arrows_join_them(count):
     plan = plan_of(count)
     boxes = place_learners(plan)
     outer = {fragment.name: with_replicas(fragment, boxes[fragment.name]) for fragment in plan.fragments}

@@ -5,14 +5,26 @@ from xml.etree import ElementTree
 
 import pytest
 
+from envpool_bridge.errors import UserError
+from envpool_bridge.shm.layout import make_layout
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.drawing.svg import plan_as_svg
+from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
+from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
+from jaxsrl.plan.drawing.text import bytes_in_words
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import POLICIES
 
 SVG = "{http://www.w3.org/2000/svg}"
 CONFIG = RunConfig(num_envs=16, num_env_workers=4, num_devices=2, num_inference_servers=2, num_inference_devices=2)
+SPEC = EnvSpec("pixels", ArraySpec((4, 84, 84), "uint8"), DiscreteSpec(4))
+
+
+def sized(policy, config=CONFIG):
+    plan = POLICIES[policy](config, Resources(8, "gpu", 4))
+    layout = make_layout(SPEC, plan.shape, {"behaviour_log_prob": ArraySpec((), "float32")})
+    return plan, bytes_of_plan(plan, layout, 6_700_000)
 
 
 def drawn(plan):
@@ -72,3 +84,30 @@ def test_a_name_is_text_and_never_markup():
     svg = drawn(dataclasses.replace(plan, fragments=(*others, learner), channels=channels))
     assert not list(svg.iter(f"{SVG}script"))
     assert hostile in [text.text for text in svg.iter(f"{SVG}text")]
+
+
+def test_draw_plan_is_deterministic(tmp_path):
+    for name in ("one.svg", "two.svg"):
+        draw_plan(*sized("central"), tmp_path / name, "gpu")
+    drawn = (tmp_path / "one.svg").read_bytes()
+    assert drawn.startswith(b"<svg")
+    assert drawn == (tmp_path / "two.svg").read_bytes()
+    draw_plan(*sized("central", dataclasses.replace(CONFIG, num_envs=32)), tmp_path / "three.svg", "gpu")
+    assert (tmp_path / "three.svg").read_bytes() != drawn
+
+
+def test_draw_plan_has_its_style_and_sizes(tmp_path):
+    plan, sizes = sized("serial")
+    draw_plan(plan, sizes, tmp_path / "plan.svg", "gpu")
+    svg = ElementTree.parse(tmp_path / "plan.svg").getroot()
+    texts = " ".join(text.text or "" for text in svg.iter(f"{SVG}text"))
+    for channel, size in zip(plan.channels, sizes.channels, strict=True):
+        assert f"{channel.capacity} x {bytes_in_words(size.item)}" in texts
+    assert ".carries" in svg.find(f"{SVG}style").text
+
+
+def test_draw_plan_rejects_other_files(tmp_path):
+    with pytest.raises(UserError, match=r"as \.svg: got .*plan\.png"):
+        draw_plan(*sized("serial"), tmp_path / "plan.png")
+    with pytest.raises(UserError, match="there is no directory .*nowhere"):
+        draw_plan(*sized("serial"), tmp_path / "nowhere" / "plan.svg")

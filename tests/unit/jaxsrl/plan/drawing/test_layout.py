@@ -1,0 +1,63 @@
+"""Layout of drawings: boxes do not overlap, arrows lead from one box to another."""
+
+import itertools
+
+import pytest
+
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.drawing.layout import Box, place_channels, place_fragments, place_groups, with_replicas
+from jaxsrl.plan.policies import POLICIES
+
+SMALL = {"num_envs": 16, "num_env_workers": 4, "max_policy_lag": 0, "num_devices": 1}
+LARGE = {
+    "num_envs": 1024,
+    "num_env_workers": 32,
+    "rollout_length": 128,
+    "max_policy_lag": 12,
+    "num_devices": 8,
+    "num_inference_servers": 8,
+    "num_inference_devices": 4,
+    "gradients": "asynchronous",
+    "when_full": "drop_oldest",
+}
+
+
+def planned(policy, settings):
+    return POLICIES[policy](RunConfig(**settings), Resources(96, "gpu", 16))
+
+
+@pytest.mark.parametrize("settings", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_boxes_are_apart_and_arrows_join_them(policy, settings):
+    plan = planned(policy, settings)
+    boxes = place_fragments(plan, "gpu")
+    outer = {fragment.name: with_replicas(fragment, boxes[fragment.name]) for fragment in plan.fragments}
+    for one, other in itertools.combinations(outer.values(), 2):
+        assert not one.overlaps(other)
+    arrows = place_channels(plan, boxes)
+    assert sorted(arrow.channel for arrow in arrows) == list(range(len(plan.channels)))
+    assert len({(arrow.start, arrow.end) for arrow in arrows}) == len(arrows)
+    for arrow in arrows:
+        channel = plan.channels[arrow.channel]
+        for (x, y), name in ((arrow.start, channel.source), (arrow.end, channel.target)):
+            box = outer[name]
+            assert x in (box.left, box.right) or y in (box.bottom, box.top)
+            assert box.left <= x <= box.right
+            assert box.bottom <= y <= box.top
+    for group in place_groups(plan, boxes, "gpu"):
+        inside = [name for name, box in outer.items() if group.box.overlaps(box)]
+        assert inside
+        assert all(
+            group.box.left < outer[name].left
+            and outer[name].right < group.box.right
+            and outer[name].top < group.box.top
+            for name in inside
+        )
+
+
+def test_box_that_only_touches_does_not_overlap():
+    box = Box(0, 0, 2, 2)
+    assert box.overlaps(Box(1, 1, 3, 3))
+    assert not box.overlaps(Box(2, 0, 3, 2))
+    assert not box.overlaps(Box(0, 2, 2, 3))
