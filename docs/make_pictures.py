@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-from jaxsrl.metrics.live_state import RunInfo, begun, observed
+from jaxsrl.metrics.live_state import RunInfo, initial_state, with_record
 from jaxsrl.metrics.read_records import read_records
 from jaxsrl.metrics.terminal_view import render_panel
 from jaxsrl.plan.plan import plan_from_json
@@ -76,9 +76,9 @@ def draw_terminal(run: Path, out: Path) -> None:
     """What the terminal showed when two thirds of the run were done."""
     plan = plan_from_json(json.loads((run / "plan.json").read_text()))
     records = read_records(run / "metrics.jsonl")
-    state = begun(RunInfo("runs/ppo_CartPole-v1_seed1", plan, ENV_STEPS, action_repeat=1))
+    state = initial_state(RunInfo("runs/ppo_CartPole-v1_seed1", plan, ENV_STEPS, action_repeat=1))
     for record in records[: len(records) * 2 // 3]:
-        state = observed(state, record)
+        state = with_record(state, record)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(render_panel(state))
     svg = console.export_svg(title="jaxsrl train ppo_cartpole", theme=SVG_EXPORT_THEME, unique_id="jaxsrl")

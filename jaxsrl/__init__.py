@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxsrl.envs.registry import source_of
     from jaxsrl.evaluation.evaluate import EvaluationReport
     from jaxsrl.evaluation.evaluate import evaluate as evaluate_agent
-    from jaxsrl.evaluation.load_agent import Loaded, load_agent
+    from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
     from jaxsrl.evaluation.video import Video
     from jaxsrl.machine.resources import Resources
     from jaxsrl.plan.make_plan import make_plan
@@ -30,7 +30,7 @@ __all__ = [
     "BridgeError",
     "EnvConfig",
     "EvaluationReport",
-    "Loaded",
+    "LoadedAgent",
     "NetworkConfig",
     "Plan",
     "Resources",
@@ -49,7 +49,7 @@ _HOMES = {
     "BridgeError": "envpool_bridge.errors",
     "EnvConfig": "envpool_bridge.envs.config",
     "EvaluationReport": "jaxsrl.evaluation.evaluate",
-    "Loaded": "jaxsrl.evaluation.load_agent",
+    "LoadedAgent": "jaxsrl.evaluation.load_agent",
     "NetworkConfig": "agents.networks.config",
     "POLICIES": "jaxsrl.plan.policies",
     "Plan": "jaxsrl.plan.plan",

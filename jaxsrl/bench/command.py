@@ -8,7 +8,7 @@ import tyro
 
 from agents.networks.config import CoreName
 from envpool_bridge.errors import UserError
-from jaxsrl.terminal.tables import show
+from jaxsrl.terminal.tables import print_tables
 
 _MAY_BE_ZERO = frozenset({"workers_per_lane", "busy", "max_policy_lag", "priority_exponent"})
 
@@ -356,7 +356,7 @@ class BenchCommand:
         else:
             validate_numbers(self.what)
             name = next(name for name, kind in BENCHMARKS.items() if kind is type(self.what))
-            show(self.what.measure(), self.what.json, f"bench {name}")
+            print_tables(self.what.measure(), self.what.json, f"bench {name}")
         return 0
 
 

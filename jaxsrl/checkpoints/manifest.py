@@ -46,27 +46,27 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def check_files(path: Path, manifest: Mapping[str, Any]) -> None:
+def verify_files(path: Path, manifest: Mapping[str, Any]) -> None:
     """Compares every file of a checkpoint with its manifest.
 
     Raises:
         CorruptCheckpointError: a file is missing, added or changed.
     """
     files = manifest["files"]
-    found = set(files_of(path)) - {MANIFEST}
+    found = set(list_files(path)) - {MANIFEST}
     if found != set(files):
         raise CorruptCheckpointError(f"{path}: files differ from the manifest: {sorted(found ^ set(files))}")
     for name, digest in files.items():
-        if sha256_of(path / name) != digest:
+        if file_sha256(path / name) != digest:
             raise CorruptCheckpointError(f"{path}: {name} is not what was written (sha256 differs)")
 
 
-def files_of(directory: Path) -> list[str]:
+def list_files(directory: Path) -> list[str]:
     """Every file in a directory, by its path from there; sorted."""
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def sha256_of(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """Of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -37,7 +37,7 @@ def restore_matching(
     return arrays, left_out
 
 
-def in_words(arrays: Arrays, left_out: list[str]) -> str:
+def format_report(arrays: Arrays, left_out: list[str]) -> str:
     """What `restore_matching` came to, a line each, the first few."""
     begun = sum("begins as new" in line for line in left_out)
     more = [f"... and {len(left_out) - _MOST_SHOWN} more"] if len(left_out) > _MOST_SHOWN else []

@@ -24,26 +24,26 @@ from jaxsrl.checkpoints.manifest import (
     FORMAT,
     MANIFEST,
     CorruptCheckpointError,
-    check_files,
-    files_of,
+    file_sha256,
+    list_files,
     read_manifest,
     sign_manifest,
+    verify_files,
 )
-from jaxsrl.checkpoints.manifest import sha256_of as _sha256
 from jaxsrl.checkpoints.own_checkpointer import own_checkpointer
 from jaxsrl.checkpoints.schema import (
     Form,
     parse_schema,
-    validate_match,
-    validate_manifest,
     reject_links,
+    validate_manifest,
+    validate_match,
     validate_stored_arrays,
 )
 
 _REPLACED = ".replaced.tmp"
 WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
 Arrays = dict[str, np.ndarray]
-RequireFn = Callable[[Mapping[str, Form]], None]
+ValidateFn = Callable[[Mapping[str, Form]], None]
 Restored = tuple[int, Arrays, dict[str, Any], list[str]]
 """Step, arrays, metadata and what is wrong with newer checkpoints."""
 
@@ -58,7 +58,7 @@ def flatten(tree: Any, prefix: str) -> Arrays:
     return {f"{prefix}{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
 
 
-def forms_of(tree: Any, prefix: str) -> dict[str, Form]:
+def leaf_forms(tree: Any, prefix: str) -> dict[str, Form]:
     """Shape and dtype of every leaf, of arrays or of what `jax.eval_shape` says of them, named as by `flatten`."""
     forms = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else np.asarray(leaf), tree)
     leaves = jax.tree_util.tree_flatten_with_path(forms)[0]
@@ -71,7 +71,7 @@ def unflatten(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> A
     Raises:
         UserError: a leaf is missing, of another shape or dtype, or left over; all are listed.
     """
-    wanted = forms_of(template, prefix)
+    wanted = leaf_forms(template, prefix)
     validate_match(wanted, {name: (array.shape, array.dtype) for name, array in arrays.items()}, prefix)
     return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in wanted])
 
@@ -127,7 +127,7 @@ class CheckpointStore:
         manifest = {
             "format": FORMAT,
             "step": step,
-            "files": {name: _sha256(temporary / name) for name in files_of(temporary)},
+            "files": {name: file_sha256(temporary / name) for name in list_files(temporary)},
             "schema": {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()},
             "versions": {name: importlib.metadata.version(name) for name in WRITTEN_BY},
             "metadata": dict(metadata),
@@ -158,27 +158,27 @@ class CheckpointStore:
         for path in self.directory.glob(".*.tmp"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def restore_newest(self, set_aside: bool = True, require: RequireFn | None = None) -> Restored | None:
+    def restore_newest(self, quarantine: bool = True, validate: ValidateFn | None = None) -> Restored | None:
         """(step, arrays, metadata, what was wrong with newer ones) of the newest checkpoint that verifies; None without any.
 
         Args:
-            set_aside: whether damaged ones are moved to quarantine; only the writer may.
-            require: see `load_checkpoint`.
+            quarantine: whether damaged ones are moved to quarantine; only the writer may.
+            validate: see `load_checkpoint`.
 
         Raises:
-            UserError: there are checkpoints, but none is whole; or one is of another format; or what `require` raises.
+            UserError: there are checkpoints, but none is whole; or one is of another format; or what `validate` raises.
         """
         problems: list[str] = []
-        if set_aside:
+        if quarantine:
             self._put_back_replaced()
         for step in reversed(self.steps()):
             path = self.directory / str(step)
             try:
                 if not (path / MANIFEST).is_file():
                     raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
-                arrays, metadata = load_checkpoint(path, require)
+                arrays, metadata = load_checkpoint(path, validate)
             except CorruptCheckpointError as error:
-                problems.append(f"{error}; moved to {self._quarantine(path)}" if set_aside else str(error))
+                problems.append(f"{error}; moved to {self._quarantine(path)}" if quarantine else str(error))
                 continue
             return step, arrays, metadata, problems
         if problems:
@@ -193,12 +193,12 @@ class CheckpointStore:
         return quarantine
 
 
-def load_checkpoint(path: Path, require: RequireFn | None = None) -> tuple[Arrays, dict[str, Any]]:
+def load_checkpoint(path: Path, validate: ValidateFn | None = None) -> tuple[Arrays, dict[str, Any]]:
     """(arrays, metadata) of one checkpoint directory, verified.
 
     Args:
         path: of the directory.
-        require: raises if the arrays, by name of what shape and dtype, are not what is wanted: before they are read.
+        validate: raises if the arrays, by name of what shape and dtype, are not what is wanted: before they are read.
 
     Raises:
         UserError: the path is no checkpoint.
@@ -209,9 +209,9 @@ def load_checkpoint(path: Path, require: RequireFn | None = None) -> tuple[Array
     validate_manifest(path, manifest)
     reject_links(path)
     schema = parse_schema(path, manifest["schema"])
-    check_files(path, manifest)
-    if require is not None:
-        require(schema)
+    verify_files(path, manifest)
+    if validate is not None:
+        validate(schema)
     return _read_arrays(path, schema), manifest["metadata"]
 
 

@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jaxsrl.plan.drawing.text import bytes_in_words
 from jaxsrl.runs.inspect import WHOLE, ArrayRow, Inspection
-from jaxsrl.terminal.tables import age_in_words
+from jaxsrl.terminal.format import format_age, format_bytes
 
 _MIN_WIDTH = 110
 
@@ -27,7 +26,7 @@ def print_inspection(found: Inspection, everything: bool) -> None:
     if everything and found.others:
         console.print(_arrays("other arrays", found.others))
     elif found.others:
-        held = bytes_in_words(sum(row.bytes for row in found.others))
+        held = format_bytes(sum(row.bytes for row in found.others))
         console.print(f"and {len(found.others)} other arrays ({held}): --everything shows them\n", highlight=False)
     for title, values in (
         ("configuration", flat(found.experiment)),
@@ -82,7 +81,7 @@ def _health(health: dict[str, Any]) -> dict[str, str]:
         "state": health["state"],
         "updates": f"{health['update']:,} of {wanted:,}" if wanted else f"{health['update']:,}",
         "env steps": f"{health['env_steps']:,}",
-        "last record": f"{age_in_words(health['seconds_since_last_record'])} ago",
+        "last record": f"{format_age(health['seconds_since_last_record'])} ago",
     }
     for name in ("last_return", "best_return", "evaluated_return"):
         if health[name] is not None:

@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
-from jaxsrl.plan.drawing.text import bytes_in_words, lag_in_words, placement_in_words, ranges, slots_in_words
+from jaxsrl.plan.drawing.text import format_lag, format_placement, format_slots
 from jaxsrl.plan.passes.learner_processes import shares_of
 from jaxsrl.plan.plan import Plan
 from jaxsrl.planner.plan_experiment import PlannedExperiment
+from jaxsrl.terminal.format import format_bytes, format_ranges
 
 _MIN_WIDTH = 130
 
@@ -32,22 +33,22 @@ def print_plan(planned: PlannedExperiment) -> None:
     if planned.processes > 1:
         console.print(_processes(planned))
     console.print(_channels(planned))
-    console.print(slots_in_words(plan, planned.sizes), highlight=False)
+    console.print(format_slots(plan, planned.sizes), highlight=False)
     if plan.environments.nodes:
         sent = bytes_between_nodes(plan, planned.sizes)
-        acting = f", {bytes_in_words(sent.acting)} to and from inference servers" if sent.acting else ""
+        acting = f", {format_bytes(sent.acting)} to and from inference servers" if sent.acting else ""
         if sent.sampling:
-            acting += f", {bytes_in_words(sent.sampling)} between replay and the learner"
+            acting += f", {format_bytes(sent.sampling)} between replay and the learner"
         console.print(
-            f"between nodes, an update: {bytes_in_words(sent.trajectories)} of trajectories to "
+            f"between nodes, an update: {format_bytes(sent.trajectories)} of trajectories to "
             f"{'replay' if sent.sampling else 'the learner'}, "
-            f"{bytes_in_words(sent.parameters)} of parameters from the learner{acting}: {sent.env_step:.3g} bytes an environment "
+            f"{format_bytes(sent.parameters)} of parameters from the learner{acting}: {sent.env_step:.3g} bytes an environment "
             f"step",
             highlight=False,
         )
     if plan.replay is not None:
         held = planned.sizes.replay
-        console.print(f"experience kept for replay: {bytes_in_words(held)} ({held:,} bytes)", highlight=False)
+        console.print(f"experience kept for replay: {format_bytes(held)} ({held:,} bytes)", highlight=False)
 
 
 def _fragments(plan: Plan, platform: str) -> Table:
@@ -55,7 +56,7 @@ def _fragments(plan: Plan, platform: str) -> Table:
     for column in ("fragment", "kind", "replicas", "where"):
         table.add_column(column, justify="right" if column == "replicas" else "left")
     for fragment in plan.fragments:
-        where = placement_in_words(fragment, platform)
+        where = format_placement(fragment, platform)
         table.add_row(fragment.name, fragment.kind.value, str(fragment.replicas), where)
     return table
 
@@ -73,9 +74,9 @@ def _processes(planned: PlannedExperiment) -> Table:
     ):
         table.add_column(column, justify="right" if column == "process" else "left")
     for share in shares_of(planned.plan, planned.processes):
-        cells = (ranges(share.devices), f"{share.rows[0]}-{share.rows[1]}", ranges(share.replicas))
+        cells = (format_ranges(share.devices), f"{share.rows[0]}-{share.rows[1]}", format_ranges(share.replicas))
         on = [", ".join(share.nodes)] if hosts else []
-        served = [ranges(share.servers), ", ".join(share.server_nodes)] if servers else []
+        served = [format_ranges(share.servers), ", ".join(share.server_nodes)] if servers else []
         table.add_row(str(share.process), *cells, *on, *served)
     return table
 
@@ -91,9 +92,9 @@ def _channels(planned: PlannedExperiment) -> Table:
             channel.carries.value,
             channel.transport.value,
             str(channel.capacity),
-            bytes_in_words(size.item),
-            bytes_in_words(size.total),
-            lag_in_words(channel).removeprefix("lag ") or "-",
+            format_bytes(size.item),
+            format_bytes(size.total),
+            format_lag(channel).removeprefix("lag ") or "-",
             "yes" if channel.synchronous else "no",
             channel.when_full.value + (f", keeps {channel.kept}" if channel.kept else ""),
         )

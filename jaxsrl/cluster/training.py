@@ -14,8 +14,8 @@ from jaxsrl.cluster.protocol.engine import Engine
 from jaxsrl.cluster.protocol.published_params import layout_of
 from jaxsrl.cluster.replay.client import RemoteExperience, RemoteReplayMesh
 from jaxsrl.cluster.replay.setup import PART_BYTES, sample_layout
+from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
-from jaxsrl.collect.collector import CollectorConfig, Collector
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.passes.place_inference import with_servers_on

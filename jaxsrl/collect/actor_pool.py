@@ -16,9 +16,9 @@ from envpool_bridge.spec.tree import Tree, map_leaves
 from envpool_bridge.worker.policy import LocalPolicySpec, check_shape
 from jaxsrl.collect.actors.counters import ActorCounters
 from jaxsrl.collect.actors.factory import ActorFactory
+from jaxsrl.collect.collector import CollectorConfig, describe_lanes, split_reset, supervision_metrics
 from jaxsrl.collect.params.shared_memory import SharedParams
 from jaxsrl.collect.slot_layout import agent_state_spec
-from jaxsrl.collect.collector import CollectorConfig, describe_lanes, split_reset, supervision_metrics
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.fragment import Processes
 

@@ -13,11 +13,11 @@ from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.encoding import concatenated
 from envpool_bridge.spec.tree import Tree, take
+from jaxsrl.collect.collector import CollectorConfig, describe_lanes, split_reset, supervision_metrics
 from jaxsrl.collect.inference.act import make_act, row_keys, take_rows
 from jaxsrl.collect.inference.server import InferenceServer
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_state_spec
-from jaxsrl.collect.collector import CollectorConfig, describe_lanes, split_reset, supervision_metrics
 from jaxsrl.machine.devices import Device, on_device
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.fragment import Processes

@@ -10,10 +10,10 @@ from agents.api import Array, Params
 from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
 from envpool_bridge.shm.slots import SlotAccess, SlotViews, allocate_slots
 from envpool_bridge.spec.tree import Tree, map_leaves, take
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_layout
-from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.machine.devices import Device, on_device
 
 

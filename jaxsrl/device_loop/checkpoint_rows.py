@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Agent
-from jaxsrl.checkpoints.store import Arrays, flatten, forms_of, unflatten
-from jaxsrl.device_loop.collect import DeviceRows, first_rows
+from jaxsrl.checkpoints.store import Arrays, flatten, leaf_forms, unflatten
+from jaxsrl.device_loop.collect import DeviceRows, init_rows
 from jaxsrl.device_loop.program import RunKeys
 from jaxsrl.envs.protocol import JaxEnv
 
@@ -38,10 +38,10 @@ def rows_fit(arrays: Arrays, env: JaxEnv, agent: Agent, keys: RunKeys) -> bool:
     """Returns whether the arrays of a checkpoint hold the rows of such environments and such an agent; computes nothing."""
 
     def begun(run_keys: RunKeys) -> DeviceRows:
-        return jax.tree.map(_key_data, first_rows(env, agent, run_keys.rows))
+        return jax.tree.map(_key_data, init_rows(env, agent, run_keys.rows))
 
     found = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(_PREFIX)}
-    return found == forms_of(jax.eval_shape(begun, keys), _PREFIX)
+    return found == leaf_forms(jax.eval_shape(begun, keys), _PREFIX)
 
 
 def _is_key(leaf: Any) -> bool:

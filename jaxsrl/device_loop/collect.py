@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from agents.api import Agent, AgentState, Array, Mode, Params, Trajectory
 from jaxsrl.collect.inference.act import row_keys
-from jaxsrl.device_loop.episode_totals import EpisodeSums, add_step, no_episodes
-from jaxsrl.envs.autoreset import RowsState, StepOutput, env_run_key, reset_keyed_rows, row_keys_of, step_keyed_rows
+from jaxsrl.device_loop.episode_totals import EpisodeSums, add_step, init_episode_sums
+from jaxsrl.envs.autoreset import RowsState, StepOutput, env_run_key, fold_row_keys, reset_keyed_rows, step_keyed_rows
 from jaxsrl.envs.protocol import JaxEnv
 
 
@@ -51,15 +51,15 @@ def make_row_keys(run_seed: int, act_key: Array, num_rows: int) -> RowKeys:
         act_key: of the run, typed; it serves for nothing but these rows.
         num_rows: B.
     """
-    env = row_keys_of(env_run_key(run_seed), jnp.arange(num_rows, dtype=jnp.uint32))
+    env = fold_row_keys(env_run_key(run_seed), jnp.arange(num_rows, dtype=jnp.uint32))
     return RowKeys(env, row_keys(act_key, range(num_rows)))
 
 
-def first_rows(env: JaxEnv, agent: Agent, keys: RowKeys) -> DeviceRows:
+def init_rows(env: JaxEnv, agent: Agent, keys: RowKeys) -> DeviceRows:
     """Rows at the beginning of a run, each in its episode 0."""
     num_rows = keys.env.shape[0]
     envs = reset_keyed_rows(env, keys.env, jnp.arange(num_rows, dtype=jnp.uint32))
-    return DeviceRows(envs, agent.initial_agent_state(num_rows), no_episodes(num_rows))
+    return DeviceRows(envs, agent.initial_agent_state(num_rows), init_episode_sums(num_rows))
 
 
 def collect(

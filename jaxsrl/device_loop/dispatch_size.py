@@ -4,7 +4,7 @@ _LEAST_SECONDS = 0.1
 _MOST_SECONDS = 0.5
 
 
-class Pace:
+class DispatchSize:
     """The number of updates a dispatch, doubled until one takes 0.1 s and halved where one takes more than 0.5 s.
 
     Attributes:
@@ -15,7 +15,7 @@ class Pace:
         """One update at first."""
         self.updates = 1
 
-    def until(self, done: int, total: int, every: int) -> int:
+    def next_size(self, done: int, total: int, every: int) -> int:
         """Updates of the next dispatch.
 
         Args:
@@ -26,7 +26,7 @@ class Pace:
         left = min(self.updates, total - done)
         return min(left, every - done % every) if every else left
 
-    def measured(self, updates: int, seconds: float) -> None:
+    def record(self, updates: int, seconds: float) -> None:
         """Takes in how long a dispatch of `updates` took; a shortened one says nothing."""
         if updates < self.updates:
             return

@@ -12,7 +12,7 @@ from jaxsrl.envs.autoreset import StepOutput
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class EpisodeSums:
-    """The episode each of B rows is in, and the episodes each finished since the sums were last cleared; [B] each.
+    """The episode each of B rows is in, and the episodes each finished since the sums were last clear_finished; [B] each.
 
     Nothing is added up over rows: rows may be on several devices, which then need not talk to each other.
 
@@ -33,10 +33,10 @@ class EpisodeSums:
     length_sum: Array
 
 
-def no_episodes(num_rows: int) -> EpisodeSums:
+def init_episode_sums(num_rows: int) -> EpisodeSums:
     """Sums of rows that have not been stepped yet."""
     # An array each: the program that steps the rows is given their memory, which no two of them may share.
-    return cleared(
+    return clear_finished(
         EpisodeSums(
             running_return=jnp.zeros(num_rows, jnp.float32),
             running_length=jnp.zeros(num_rows, jnp.int32),
@@ -63,7 +63,7 @@ def add_step(sums: EpisodeSums, step: StepOutput) -> EpisodeSums:
     )
 
 
-def cleared(sums: EpisodeSums) -> EpisodeSums:
+def clear_finished(sums: EpisodeSums) -> EpisodeSums:
     """The same unfinished episodes, and no finished one."""
     return dataclasses.replace(
         sums,

@@ -9,9 +9,9 @@ import numpy as np
 from agents.api import Agent, LearnerState, Metrics
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.device_loop.checkpoint_rows import rows_from_arrays, rows_to_arrays
-from jaxsrl.device_loop.collect import DeviceRows, first_rows
-from jaxsrl.device_loop.dispatch_size import Pace
-from jaxsrl.device_loop.episode_totals import EpisodeSums, cleared
+from jaxsrl.device_loop.collect import DeviceRows, init_rows
+from jaxsrl.device_loop.dispatch_size import DispatchSize
+from jaxsrl.device_loop.episode_totals import EpisodeSums, clear_finished
 from jaxsrl.device_loop.program import RunKeys, compile_advance, place_keys
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.finite_watch import FiniteWatch
@@ -68,11 +68,11 @@ class DeviceLearner:
         self.num_updates = int(state.num_updates)
         # Compiled here, so that what `step` measures is computing.
         self._advance = compile_advance(env, agent, mesh, rollout_length, self.state, self._rows, self._keys)
-        clear = jax.jit(cleared, donate_argnums=0, out_shardings=mesh.leading_rows)
+        clear = jax.jit(clear_finished, donate_argnums=0, out_shardings=mesh.leading_rows)
         self._clear = clear.lower(self._rows.episodes).compile()
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
-        self.pace = Pace()
+        self.dispatch_size = DispatchSize()
         self.is_stuck = False
 
     def step(self, num_updates: int) -> Metrics:
@@ -88,7 +88,7 @@ class DeviceLearner:
         self.num_updates += num_updates
         self.stats.updates += num_updates
         self.stats.busy_seconds += seconds
-        self.pace.measured(num_updates, seconds)
+        self.dispatch_size.record(num_updates, seconds)
         if self._watch is not None:
             self.is_stuck = self._watch.observe(self.metrics, (), wait=True)
             self.stats.skipped = self._watch.skipped
@@ -135,7 +135,7 @@ def run_device_learner(
         after_dispatch: called after every dispatch.
     """
     while learner.num_updates < num_updates and not should_stop():
-        learner.step(learner.pace.until(learner.num_updates, num_updates, every))
+        learner.step(learner.dispatch_size.next_size(learner.num_updates, num_updates, every))
         after_dispatch()
 
 
@@ -143,7 +143,7 @@ def _placed_rows(agent: Agent, env: JaxEnv, mesh: LearnerMesh, keys: RunKeys, sa
     """The rows of a beginning or of a resumed run, in memory of their own, which the program may be given."""
 
     def first(run_keys: RunKeys) -> DeviceRows:
-        return first_rows(env, agent, run_keys.rows)
+        return init_rows(env, agent, run_keys.rows)
 
     begun = jax.jit(first, out_shardings=mesh.leading_rows)(keys)
     return begun if saved is None else mesh.place_rows(rows_from_arrays(begun, saved))

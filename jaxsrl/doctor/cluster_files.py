@@ -12,12 +12,12 @@ _NAME = re.compile(r"jaxsrl-ray-[a-z0-9_]{8}")  # as tempfile.mkdtemp makes it
 _SURELY_STARTED_SECONDS = 60.0
 
 
-def places_of_clusters() -> list[Path]:
+def cluster_parents() -> list[Path]:
     """Where runs of this user put them: with other temporary files, or in /tmp where that is too far down."""
     return sorted({Path(tempfile.gettempdir()), Path("/tmp")})
 
 
-def dead_clusters(places: Sequence[Path], proc: Path) -> Iterator[Path]:
+def find_dead_clusters(places: Sequence[Path], proc: Path) -> Iterator[Path]:
     """Directories of this user's that no living process names on its command line, as every process of a cluster does.
 
     One that has just been made is not among them: its first process may be about to start.

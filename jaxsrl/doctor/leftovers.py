@@ -15,7 +15,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jaxsrl.doctor.cluster_files import dead_clusters, places_of_clusters
+from jaxsrl.doctor.cluster_files import cluster_parents, find_dead_clusters
 
 _NAME = re.compile(r"(?:sem\.)?jaxsrl-(\d+)-[0-9a-f]+")
 _UNFINISHED = re.compile(r"\.\d+(\.replaced)?\.tmp")
@@ -58,7 +58,7 @@ def find_leftovers(
         *_names(shared_memory, proc, clean),
         *_processes(proc, clean),
         *_checkpoints(runs, clean),
-        *_clusters(places_of_clusters() if temporary is None else temporary, proc, clean),
+        *_clusters(cluster_parents() if temporary is None else temporary, proc, clean),
     ]
 
 
@@ -103,7 +103,7 @@ def _checkpoints(runs: Path, clean: bool) -> Iterator[Leftover]:
 
 
 def _clusters(temporary: Sequence[Path], proc: Path, clean: bool) -> Iterator[Leftover]:
-    for path in dead_clusters(temporary, proc):
+    for path in find_dead_clusters(temporary, proc):
         if clean:
             shutil.rmtree(path)
         yield Leftover("files of a local cluster", str(path), clean)

@@ -90,7 +90,7 @@ def reset_rows(env: JaxEnv, run_key: Array, row_ids: Array, episodes: Array | No
         episodes: [B] integers, which episode each row begins; None for the first (0).
     """
     row_ids = jnp.asarray(row_ids, jnp.uint32)
-    return reset_keyed_rows(env, row_keys_of(run_key, row_ids), row_ids, episodes)
+    return reset_keyed_rows(env, fold_row_keys(run_key, row_ids), row_ids, episodes)
 
 
 def step_rows(env: JaxEnv, run_key: Array, state: RowsState, action: Array) -> tuple[RowsState, StepOutput]:
@@ -102,10 +102,10 @@ def step_rows(env: JaxEnv, run_key: Array, state: RowsState, action: Array) -> t
         state: of the rows.
         action: [B, ...] in stored form; what a continuous space does not allow is clipped to it, as the pool does.
     """
-    return step_keyed_rows(env, row_keys_of(run_key, state.row_id), state, action)
+    return step_keyed_rows(env, fold_row_keys(run_key, state.row_id), state, action)
 
 
-def row_keys_of(run_key: Array, row_ids: Array) -> Array:
+def fold_row_keys(run_key: Array, row_ids: Array) -> Array:
     """[B] typed keys: the run's key folded with each row's id."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(run_key, row_ids)
 

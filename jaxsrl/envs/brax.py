@@ -12,7 +12,7 @@ from gymnasium import spaces
 from envpool_bridge.envs.io.spaces import spec_of_spaces
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
-from jaxsrl.envs.optional_imports import array_space, import_package, require_known
+from jaxsrl.envs.optional_imports import array_space, import_package, validate_env_id
 from jaxsrl.envs.protocol import Array, JaxStep
 
 
@@ -81,7 +81,7 @@ def make_brax(env_id: str, arguments: dict[str, Any]) -> BraxEnv:
 def _made(env_id: str, kwargs: str) -> tuple[Any, EnvSpec]:
     """(brax's environment, our spec of it)."""
     envs = import_package("brax.envs", "brax")
-    require_known(env_id, "brax", envs._envs)  # brax has no public list
+    validate_env_id(env_id, "brax", envs._envs)  # brax has no public list
     with jax.ensure_compile_time_eval():  # loads a model into arrays, and this may run inside a trace
         try:
             env = envs.get_environment(env_id, **json.loads(kwargs))

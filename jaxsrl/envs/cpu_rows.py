@@ -15,7 +15,7 @@ from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import take, write
-from jaxsrl.envs.autoreset import RowsState, env_run_key, reset_keyed_rows, row_keys_of, step_keyed_rows
+from jaxsrl.envs.autoreset import RowsState, env_run_key, fold_row_keys, reset_keyed_rows, step_keyed_rows
 from jaxsrl.envs.protocol import Array, JaxEnv, validate_env
 
 # Compiled once an environment and number of rows, however many parts of rows a process has.
@@ -65,7 +65,7 @@ class JaxRows:
         self._row_keys: Array | None = None
         if run_seed is not None:
             with jax.default_device(self._device):
-                self._row_keys = self._placed(row_keys_of(env_run_key(run_seed), jnp.asarray(self._row_ids)))
+                self._row_keys = self._placed(fold_row_keys(env_run_key(run_seed), jnp.asarray(self._row_ids)))
         self._state: RowsState | None = None
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:

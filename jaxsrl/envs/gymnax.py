@@ -13,7 +13,7 @@ from gymnasium import spaces
 from envpool_bridge.envs.io.spaces import spec_of_spaces
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
-from jaxsrl.envs.optional_imports import array_space, import_package, require_known
+from jaxsrl.envs.optional_imports import array_space, import_package, validate_env_id
 from jaxsrl.envs.protocol import Array, EnvState, JaxStep
 
 _ADVICE = " (which brings gymnasium 1.3; to keep a newer one, which works: pip install --no-deps 'gymnax>=1.0' seaborn pandas)"
@@ -80,7 +80,7 @@ class _Made(NamedTuple):
 @lru_cache(maxsize=32)
 def _made(env_id: str, kwargs: str) -> _Made:
     gymnax = import_package("gymnax", "gymnax", _ADVICE)
-    require_known(env_id, "gymnax", gymnax.registered_envs)
+    validate_env_id(env_id, "gymnax", gymnax.registered_envs)
     arguments = json.loads(kwargs)
     with jax.ensure_compile_time_eval():  # spaces and some environments make arrays, and this may run inside a trace
         names = {field.name for field in dataclasses.fields(gymnax.make(env_id)[1])}

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from envpool_bridge.envs.io.spaces import spec_of_spaces
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
-from jaxsrl.envs.optional_imports import array_space, import_package, require_known
+from jaxsrl.envs.optional_imports import array_space, import_package, validate_env_id
 from jaxsrl.envs.protocol import Array, EnvState, JaxStep
 
 _LAST = 2  # jumanji.types.StepType.LAST
@@ -76,7 +76,7 @@ def make_jumanji(env_id: str, arguments: dict[str, Any]) -> JumanjiEnv:
 def _made(env_id: str, kwargs: str) -> tuple[Any, EnvSpec]:
     """(jumanji's environment, our spec of it)."""
     jumanji = import_package("jumanji", "jumanji")
-    require_known(env_id, "jumanji", jumanji.registered_environments())
+    validate_env_id(env_id, "jumanji", jumanji.registered_environments())
     with jax.ensure_compile_time_eval():  # some make arrays, and this may run inside a trace
         try:
             env = jumanji.make(env_id, **json.loads(kwargs))

@@ -22,7 +22,7 @@ def import_package(module: str, suite: str, advice: str = "") -> Any:
         ) from error
 
 
-def require_known(env_id: str, suite: str, known: Iterable[str]) -> None:
+def validate_env_id(env_id: str, suite: str, known: Iterable[str]) -> None:
     """Raises UserError, with close matches, unless the id is among the known ones."""
     names = list(known)
     if env_id not in names:

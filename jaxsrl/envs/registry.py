@@ -30,17 +30,17 @@ def source_of(config: EnvConfig | AnyEnv) -> EnvSource:
     if config.suite == "smax":
         from jaxsrl.envs.smax import smax_source
 
-        _refuse_settings(config, "frame_stack", "mask_from_info", "overlap_rows")
+        _reject_settings(config, "frame_stack", "mask_from_info", "overlap_rows")
         source = smax_source(config.id, config.arguments(), config.check_range)
         return dataclasses.replace(source, info_fields=config.info_fields)
     if config.suite not in JAX_SUITES:
         return config.source()
-    _refuse_settings(config, "frame_stack", "mask_from_info", "overlap_rows", "info_fields")
+    _reject_settings(config, "frame_stack", "mask_from_info", "overlap_rows", "info_fields")
     make_jax_env(config)  # tells here, and not in a worker, what is wrong
     return JaxSource(partial(make_jax_env, config), check_range=config.check_range)
 
 
-def _refuse_settings(config: EnvConfig, *names: str) -> None:
+def _reject_settings(config: EnvConfig, *names: str) -> None:
     usual = EnvConfig(config.id, config.suite)
     for name in names:
         if getattr(config, name) != getattr(usual, name):

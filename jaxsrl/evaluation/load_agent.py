@@ -16,7 +16,7 @@ from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.names import LEARNER
-from jaxsrl.checkpoints.partial_restore import in_words, restore_matching
+from jaxsrl.checkpoints.partial_restore import format_report, restore_matching
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import source_of
@@ -30,7 +30,7 @@ _FOREIGN = "GymV2"  # Gymnasium's ids for environments of older packages, whose 
 
 
 @dataclasses.dataclass(frozen=True)
-class Loaded:
+class LoadedAgent:
     """Agent, parameters and environment of a checkpoint.
 
     Attributes:
@@ -56,7 +56,7 @@ class Loaded:
 
 def load_agent(
     path: Path, partial: bool = False, env: EnvConfig | AnyEnv | None = None, trust_env: bool = False
-) -> Loaded:
+) -> LoadedAgent:
     """Loads a run directory's newest good checkpoint, or one checkpoint directory.
 
     Args:
@@ -77,11 +77,13 @@ def load_agent(
     agent, source = rebuild(saved.metadata, env)
     arrays, said = saved.arrays, ""
     if partial:
-        arrays, left_out = restore_matching(arrays, state_to_arrays(agent.init(jax.random.key(0)), with_replay=False), LEARNER)
-        said = in_words(arrays, left_out) if left_out else ""
+        arrays, left_out = restore_matching(
+            arrays, state_to_arrays(agent.init(jax.random.key(0)), with_replay=False), LEARNER
+        )
+        said = format_report(arrays, left_out) if left_out else ""
     state = restore_state(agent, jax.random.key(0), arrays)
     update = int(state.num_updates)
-    return Loaded(agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems, said)
+    return LoadedAgent(agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems, said)
 
 
 def _validate_needs_no_module(metadata: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from jaxsrl.evaluation.all_checkpoints import CheckpointEvaluation
-from jaxsrl.plots.style import clean_axes, colour, count_axis, save, style
+from jaxsrl.plots.style import clean_axes, color, count_axis, save, style
 
 
 def draw_evaluations(found: Sequence[CheckpointEvaluation], path: Path) -> None:
@@ -28,9 +28,9 @@ def draw_evaluations(found: Sequence[CheckpointEvaluation], path: Path) -> None:
         figure = Figure(figsize=(6.8, 4.0), layout="constrained")
         axes = figure.subplots()
         axes.fill_between(
-            steps, [one.low for one in found], [one.high for one in found], color=colour(0), alpha=0.2, linewidth=0
+            steps, [one.low for one in found], [one.high for one in found], color=color(0), alpha=0.2, linewidth=0
         )
-        axes.plot(steps, [one.report.mean_return for one in found], "o-", color=colour(0), linewidth=1.8, markersize=5)
+        axes.plot(steps, [one.report.mean_return for one in found], "o-", color=color(0), linewidth=1.8, markersize=5)
         clean_axes(axes)
         count_axis(axes)
         axes.set_xlabel("env steps trained")

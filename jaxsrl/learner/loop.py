@@ -10,8 +10,8 @@ import numpy as np
 
 from agents.api import LearnerState, Metrics, Params
 from envpool_bridge.shm.slots import SlotViews, join_slots
-from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.collector import Collector
+from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
 from jaxsrl.learner.recent_trajectories import RecentTrajectories

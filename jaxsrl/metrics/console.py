@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.live import Live
 
-from jaxsrl.metrics.live_state import RunInfo, begun, observed
+from jaxsrl.metrics.live_state import RunInfo, initial_state, with_record
 from jaxsrl.metrics.plain_line import plain_line
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.metrics.terminal_view import RunPanel
@@ -25,7 +25,7 @@ class ConsoleSink:
             facts: of the run.
             seen: records of processes before this one, oldest first: the curve goes on from them.
         """
-        self._state = begun(facts, seen)
+        self._state = initial_state(facts, seen)
         self._since = time.monotonic()
         self._live: Live | None = None
         if sys.stdout.isatty():
@@ -35,7 +35,7 @@ class ConsoleSink:
 
     def write(self, record: Record) -> None:
         """Shows the record."""
-        self._state, self._since = observed(self._state, record), time.monotonic()
+        self._state, self._since = with_record(self._state, record), time.monotonic()
         if self._live is None:
             print(plain_line(self._state), flush=True)  # noqa: T201
         else:

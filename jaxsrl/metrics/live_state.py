@@ -35,7 +35,7 @@ class RunInfo:
 
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """The run as of its newest record. Never changed: `observed` gives the next one.
+    """The run as of its newest record. Never changed: `with_record` gives the next one.
 
     Attributes:
         facts: of the run.
@@ -69,7 +69,7 @@ class RunState:
         return min(1.0, self.env_steps / max(1, self.facts.total_env_steps))
 
 
-def begun(facts: RunInfo, seen: Iterable[Record] = ()) -> RunState:
+def initial_state(facts: RunInfo, seen: Iterable[Record] = ()) -> RunState:
     """A run before this process' first record.
 
     Args:
@@ -82,7 +82,7 @@ def begun(facts: RunInfo, seen: Iterable[Record] = ()) -> RunState:
     return state
 
 
-def observed(state: RunState, record: Record) -> RunState:
+def with_record(state: RunState, record: Record) -> RunState:
     """The state after one more record."""
     resumed = state.record is not None and record.wall_seconds < state.record.wall_seconds
     recent = () if resumed else state.recent

@@ -2,7 +2,7 @@
 
 from jaxsrl.metrics.live_state import RunState, seconds_left
 from jaxsrl.metrics.terminal_view import failures
-from jaxsrl.terminal.sparkline import duration, number
+from jaxsrl.terminal.format import format_duration, format_number
 
 
 def plain_line(state: RunState) -> str:
@@ -10,7 +10,7 @@ def plain_line(state: RunState) -> str:
     values = state.values
     parts = [f"{state.progress:4.0%}", f"{state.env_steps:,} env steps"]
     if "episode/return_mean" in values:
-        parts.append(f"return {number(values['episode/return_mean'])}")
+        parts.append(f"return {format_number(values['episode/return_mean'])}")
     speed, repeat = values.get("speed/env_steps_per_second", 0.0), state.facts.action_repeat
     frames = f" ({speed * repeat:,.0f} frames/s)" if repeat > 1 else ""
     parts.append(f"{speed:,.0f} env steps/s{frames}")
@@ -25,5 +25,5 @@ def plain_line(state: RunState) -> str:
     parts += [words for _, words in failures(values)]
     left = seconds_left(state)
     if left:
-        parts.append(f"{duration(left)} left")
+        parts.append(f"{format_duration(left)} left")
     return " | ".join(parts)

@@ -7,7 +7,7 @@ from jaxsrl.metrics.sinks import Record
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
+class PromMetric:
     """A metric that every run has.
 
     Attributes:
@@ -26,29 +26,29 @@ class Exported:
 
 
 EXPORTED = (
-    Exported("jaxsrl_updates", "update", "counter", "Updates of the parameters."),
-    Exported("jaxsrl_env_steps", "env_steps", "counter", "Environment steps learned from."),
-    Exported("jaxsrl_frames", "frames", "counter", "Frames: env steps times the action repeat."),
-    Exported("jaxsrl_train_seconds", "wall_seconds", "counter", "Seconds since this process began to train."),
-    Exported("jaxsrl_episodes", "episode/count", "counter", "Episodes finished."),
-    Exported("jaxsrl_episode_return_mean", "episode/return_mean", "gauge", "Mean return, last 100 episodes."),
-    Exported("jaxsrl_episode_return_max", "episode/return_max", "gauge", "Largest return, last 100 episodes."),
-    Exported("jaxsrl_episode_length_mean_steps", "episode/length_mean", "gauge", "Mean length, last 100 episodes."),
-    Exported("jaxsrl_episode_mean_seconds", "episode/seconds_mean", "gauge", "Mean duration, last 100 episodes."),
-    Exported("jaxsrl_env_steps_per_second", "speed/env_steps_per_second", "gauge", "Since the record before."),
-    Exported("jaxsrl_inference_batch_rows", "inference/batch_rows", "gauge", "Rows that a call acted for."),
-    Exported("jaxsrl_inference_latency_seconds", "inference/latency_ms", "gauge", "Duration of a call.", 1e-3),
-    Exported("jaxsrl_policy_lag_mean_updates", "policy/lag_mean", "gauge", "Updates that acting was behind."),
-    Exported("jaxsrl_policy_lag_max_updates", "policy/lag_max", "gauge", "The most of any step of this process."),
-    Exported("jaxsrl_trajectories_dropped", "trajectories/dropped", "counter", "Slots given back without an update."),
-    Exported("jaxsrl_environment_restarts", "environment/restarts", "counter", "Environment processes begun again."),
-    Exported("jaxsrl_environment_hangs", "environment/hangs", "counter", "Those of them that had hung."),
-    Exported("jaxsrl_environment_episodes_cut", "environment/episodes_cut", "counter", "Episodes a failure ended."),
-    Exported("jaxsrl_environment_rows_disabled", "environment/rows_disabled", "gauge", "Rows not stepped any more."),
-    Exported("jaxsrl_updates_skipped", "updates/skipped", "counter", "Updates left out as not finite."),
-    Exported("jaxsrl_checkpoint_update", "checkpoint/update", "gauge", "Update of the newest checkpoint."),
-    Exported("jaxsrl_checkpoints_unsaved", "checkpoint/unsaved", "counter", "Checkpoints that were not written."),
-    Exported("jaxsrl_lost_records", "metrics/lost_records", "counter", "Records that some sink did not take."),
+    PromMetric("jaxsrl_updates", "update", "counter", "Updates of the parameters."),
+    PromMetric("jaxsrl_env_steps", "env_steps", "counter", "Environment steps learned from."),
+    PromMetric("jaxsrl_frames", "frames", "counter", "Frames: env steps times the action repeat."),
+    PromMetric("jaxsrl_train_seconds", "wall_seconds", "counter", "Seconds since this process began to train."),
+    PromMetric("jaxsrl_episodes", "episode/count", "counter", "Episodes finished."),
+    PromMetric("jaxsrl_episode_return_mean", "episode/return_mean", "gauge", "Mean return, last 100 episodes."),
+    PromMetric("jaxsrl_episode_return_max", "episode/return_max", "gauge", "Largest return, last 100 episodes."),
+    PromMetric("jaxsrl_episode_length_mean_steps", "episode/length_mean", "gauge", "Mean length, last 100 episodes."),
+    PromMetric("jaxsrl_episode_mean_seconds", "episode/seconds_mean", "gauge", "Mean duration, last 100 episodes."),
+    PromMetric("jaxsrl_env_steps_per_second", "speed/env_steps_per_second", "gauge", "Since the record before."),
+    PromMetric("jaxsrl_inference_batch_rows", "inference/batch_rows", "gauge", "Rows that a call acted for."),
+    PromMetric("jaxsrl_inference_latency_seconds", "inference/latency_ms", "gauge", "Duration of a call.", 1e-3),
+    PromMetric("jaxsrl_policy_lag_mean_updates", "policy/lag_mean", "gauge", "Updates that acting was behind."),
+    PromMetric("jaxsrl_policy_lag_max_updates", "policy/lag_max", "gauge", "The most of any step of this process."),
+    PromMetric("jaxsrl_trajectories_dropped", "trajectories/dropped", "counter", "Slots given back without an update."),
+    PromMetric("jaxsrl_environment_restarts", "environment/restarts", "counter", "Environment processes begun again."),
+    PromMetric("jaxsrl_environment_hangs", "environment/hangs", "counter", "Those of them that had hung."),
+    PromMetric("jaxsrl_environment_episodes_cut", "environment/episodes_cut", "counter", "Episodes a failure ended."),
+    PromMetric("jaxsrl_environment_rows_disabled", "environment/rows_disabled", "gauge", "Rows not stepped any more."),
+    PromMetric("jaxsrl_updates_skipped", "updates/skipped", "counter", "Updates left out as not finite."),
+    PromMetric("jaxsrl_checkpoint_update", "checkpoint/update", "gauge", "Update of the newest checkpoint."),
+    PromMetric("jaxsrl_checkpoints_unsaved", "checkpoint/unsaved", "counter", "Checkpoints that were not written."),
+    PromMetric("jaxsrl_lost_records", "metrics/lost_records", "counter", "Records that some sink did not take."),
 )
 """Metrics with names of their own; each only where the record has it."""
 
@@ -65,7 +65,7 @@ LAST_RECORD = "jaxsrl_last_record_timestamp_seconds"
 """Gauge: Unix time of the newest record; what an alert on a run that stands still compares with `time()`."""
 
 
-def everything(record: Record) -> dict[str, float]:
+def all_values(record: Record) -> dict[str, float]:
     """All numbers of a record by recorded name, the fixed ones too."""
     fixed = {
         "update": float(record.update),

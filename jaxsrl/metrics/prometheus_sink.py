@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from envpool_bridge.errors import UserError
-from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER, everything
+from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER, all_values
 from jaxsrl.metrics.sinks import Record
 
 _JOIN_SECONDS = 5.0
@@ -76,7 +76,7 @@ class _NewestRecord(Collector):
         if self.record is None:
             return
         record, written = self.record
-        values = everything(record)
+        values = all_values(record)
         for metric in EXPORTED:
             if metric.recorded in values:
                 make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from jaxsrl.metrics.utilization import wait_reason
 from jaxsrl.metrics.live_state import RunState, seconds_left
+from jaxsrl.metrics.utilization import wait_reason
 from jaxsrl.plan.fragment import Fragment
-from jaxsrl.terminal.sparkline import duration, lengths, number, sparkline
+from jaxsrl.terminal.format import format_duration, format_number
+from jaxsrl.terminal.sparkline import lengths, sparkline
 
 _MAX_WIDTH, _LABEL, _SHARE = 100, 15, 6
 # Colours of the terminal's own palette that can be read on black and on white; what is bad is also said in words.
@@ -65,12 +66,12 @@ class _Page:
         state = self._state
         left, total = seconds_left(state), state.facts.total_env_steps
         share = f" {state.progress:4.0%}  "
-        when = "complete" if left == 0.0 else f"{duration(left - self._age)} left" if left is not None else ""
+        when = "complete" if left == 0.0 else f"{format_duration(left - self._age)} left" if left is not None else ""
         room = max(10, self._width - _LABEL - len(share) - 18)
         yield self._row("progress", *self._bar(("full", state.progress, _BUSY), width=room), (share, "bold"), when)
         seconds = (state.record.wall_seconds if state.record is not None else 0.0) + self._age
         update = state.record.update if state.record is not None else state.facts.first_update
-        told = f"{state.env_steps:,} of {total:,} env steps, update {update:,}, after {duration(seconds)}"
+        told = f"{state.env_steps:,} of {total:,} env steps, update {update:,}, after {format_duration(seconds)}"
         yield self._row("", (told, _QUIET))
 
     def _returns(self) -> Iterator[Text]:
@@ -79,14 +80,14 @@ class _Page:
             yield self._row("return", ("no episode has ended yet", _QUIET))
             yield Text()
             return
-        mean = number(values["episode/return_mean"])
-        best = f"  best {number(state.best_return or 0.0)}  " if state.best_return is not None else "  "
+        mean = format_number(values["episode/return_mean"])
+        best = f"  best {format_number(state.best_return or 0.0)}  " if state.best_return is not None else "  "
         room = self._width - _LABEL - len(mean) - len(best)
         curve = sparkline(state.curve, min(room, 40), self._unicode)
         yield self._row("return", (mean, "bold"), (best, _QUIET), (curve, _BUSY))
         told = f"mean of the last 100 of {values.get('episode/count', 0.0):,.0f} episodes"
         if "episode/length_mean" in values:
-            told += f", {number(values['episode/length_mean'])} env steps long"
+            told += f", {format_number(values['episode/length_mean'])} env steps long"
         yield self._row("", (told, _QUIET))
 
     def _speed(self) -> Text:
@@ -132,7 +133,7 @@ class _Page:
         if state.checkpoint_at is None or state.record is None:
             return (f"update {update:,.0f}",)
         ago = state.record.wall_seconds - state.checkpoint_at + self._age
-        return (f"update {update:,.0f}, {duration(ago)} ago",)
+        return (f"update {update:,.0f}, {format_duration(ago)} ago",)
 
     def _failures(self) -> Iterator[tuple[str, str]]:
         """What has gone wrong since the process began; nothing as a rule."""

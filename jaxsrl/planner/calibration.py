@@ -29,8 +29,8 @@ class Calibration:
         update_cores: that an update keeps busy, on average.
         update_flops: (rows, operations) of an update as the compiler counts them; () where it does not.
         rollout_length: T.
-        ring_seconds: that who acts takes to wake one worker.
-        hand_over_seconds: that a step takes a worker's core besides stepping; fitted to one run (`jaxsrl.planner.validate.fitted`).
+        doorbell_seconds: that who acts takes to wake one worker.
+        handover_seconds: that a step takes a worker's core besides stepping; fitted to one run (`jaxsrl.planner.validate.fit`).
         copy_bytes_per_second: of memory, by one core.
         row_bytes: that a slot takes for a row, for all T steps.
         params_bytes: of one set of parameters.
@@ -48,8 +48,8 @@ class Calibration:
     update_cores: float
     update_flops: Points
     rollout_length: int
-    ring_seconds: float
-    hand_over_seconds: float
+    doorbell_seconds: float
+    handover_seconds: float
     copy_bytes_per_second: float
     row_bytes: float
     params_bytes: float
@@ -60,7 +60,7 @@ class Calibration:
 
     def scenario(self, shape: PoolShape, max_policy_lag: int, cores: int, sleep_seconds: float = 0.0) -> Scenario:
         """A run on one machine like that of the calibration, whose learner computes on its cores."""
-        seconds = at_rows(self.update, shape.num_rows) * shape.rollout_length / self.rollout_length
+        seconds = cost_at(self.update, shape.num_rows) * shape.rollout_length / self.rollout_length
         costs = dataclasses.replace(self._costs(shape), update_seconds=seconds, sleep_seconds=sleep_seconds)
         return Scenario(
             shape, max_policy_lag, cores, dataclasses.replace(costs, update_cores=max(1.0, self.update_cores))
@@ -85,17 +85,17 @@ class Calibration:
         if not self.update_flops:
             raise UserError("the calibration has no operation counts of updates: measure it again with --calibrate")
         rows = shape.num_rows * hosts
-        seconds = at_rows(self.update_flops, rows) * shape.rollout_length / self.rollout_length / gpu_flops
+        seconds = cost_at(self.update_flops, rows) * shape.rollout_length / self.rollout_length / gpu_flops
         costs = dataclasses.replace(self._costs(shape), update_seconds=seconds)
         return Scenario(shape, 1, cores, costs, hosts, learners, links)
 
     def _costs(self, shape: PoolShape) -> Costs:
         return Costs(
             row_seconds=self.row_seconds,
-            part_seconds=self.part_seconds + self.hand_over_seconds,
+            part_seconds=self.part_seconds + self.handover_seconds,
             step_cv=self.step_cv,
             act=self.act,
-            ring_seconds=self.ring_seconds,
+            doorbell_seconds=self.doorbell_seconds,
             update_seconds=0.0,
             slot_bytes=self.row_bytes * shape.num_rows * shape.rollout_length / self.rollout_length,
             params_bytes=self.params_bytes,
@@ -120,7 +120,7 @@ def load_calibration(path: Path) -> Calibration:
         ) from error
 
 
-def at_rows(points: Points, rows: int) -> float:
+def cost_at(points: Points, rows: int) -> float:
     """A straight line through the two largest sizes measured, or a proportion of the one there is; never below the smallest."""
     if len(points) == 1:
         return points[0][1] * rows / points[0][0]

@@ -25,7 +25,7 @@ from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.plan.cost.channel_bytes import params_bytes_of
 from jaxsrl.planner.calibration import Calibration
-from jaxsrl.planner.wakeup_time import ring_seconds
+from jaxsrl.planner.wakeup_time import measure_doorbell_seconds
 
 _SECONDS = 1.0
 _COPIED_BYTES = 1 << 26
@@ -127,8 +127,8 @@ def measure(composed: Composed, name: str, act_rows: tuple[int, ...], update_row
         update_cores=updates[-1][2],
         update_flops=tuple((rows, flops) for rows, _, _, flops in updates if flops),
         rollout_length=composed.config.rollout_length,
-        ring_seconds=ring_seconds(),
-        hand_over_seconds=0.0,
+        doorbell_seconds=measure_doorbell_seconds(),
+        handover_seconds=0.0,
         copy_bytes_per_second=_copy_speed(),
         row_bytes=row_bytes,
         params_bytes=float(params_bytes_of(agent)),

@@ -9,7 +9,7 @@ from jaxsrl.planner.calibration import load_calibration
 from jaxsrl.planner.measure import measure
 from jaxsrl.planner.plan_experiment import compose
 from jaxsrl.planner.predict import MSRL, SRL, Cluster, predict
-from jaxsrl.planner.validate import compare, fitted
+from jaxsrl.planner.validate import compare, fit
 
 ACT_ROWS = (8, 32, 128)
 UPDATE_ROWS = (64, 128)
@@ -42,7 +42,7 @@ def simulate_experiment(
     """
     composed = compose(experiment, flags)
     if calibrate:
-        fitted(measure(composed, experiment.stem, ACT_ROWS, UPDATE_ROWS), composed).save(file)
+        fit(measure(composed, experiment.stem, ACT_ROWS, UPDATE_ROWS), composed).save(file)
     elif not file.exists():
         raise UserError(
             f"there is no calibration {file}: make it with --calibrate, on a machine that does nothing else"

@@ -70,7 +70,7 @@ def compare(
     ]
 
 
-def fitted(calibration: Calibration, composed: Composed, seconds: float = 6.0) -> Calibration:
+def fit(calibration: Calibration, composed: Composed, seconds: float = 6.0) -> Calibration:
     """The calibration whose hand-over makes the reference run as fast as it is measured here.
 
     What a step costs besides stepping and acting (doorbells, wake-ups, the worker's loop, caches that another process has used) is
@@ -80,19 +80,19 @@ def fitted(calibration: Calibration, composed: Composed, seconds: float = 6.0) -
     config = _config(composed, REFERENCE)
     expected = predict_here(calibration, config)
     measured = max(_measured(composed, config, expected, seconds) for _ in range(_REFERENCE_RUNS))
-    return with_hand_over(calibration, config, measured)
+    return with_handover_cost(calibration, config, measured)
 
 
-def with_hand_over(calibration: Calibration, config: RunConfig, measured: float) -> Calibration:
+def with_handover_cost(calibration: Calibration, config: RunConfig, measured: float) -> Calibration:
     """By bisection: the hand-over at which such a run is predicted to make `measured` env steps per second; 0 if it is slower."""
     low, high = 0.0, _MOST_SECONDS
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if predict_here(dataclasses.replace(calibration, hand_over_seconds=middle), config) > measured:
+        if predict_here(dataclasses.replace(calibration, handover_seconds=middle), config) > measured:
             low = middle
         else:
             high = middle
-    return dataclasses.replace(calibration, hand_over_seconds=low)
+    return dataclasses.replace(calibration, handover_seconds=low)
 
 
 def _config(composed: Composed, point: Point) -> RunConfig:

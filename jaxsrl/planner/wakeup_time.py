@@ -21,7 +21,7 @@ while True:
 """
 
 
-def ring_seconds() -> float:
+def measure_doorbell_seconds() -> float:
     """Median seconds of a ring that wakes another process."""
     with _sleeper() as bell:
         times: list[float] = []

@@ -56,11 +56,11 @@ def optimality_gap(scores: Scores, wanted: float = 1.0) -> np.ndarray:
 
 def estimate(scores: Scores, statistic: Callable[[Scores], np.ndarray], resamples: int = _RESAMPLES) -> Estimate:
     """A statistic of the scores with its 95 % interval; the same for the same scores."""
-    drawn = statistic(resampled(scores, np.random.default_rng(0), resamples))
+    drawn = statistic(resample(scores, np.random.default_rng(0), resamples))
     return _estimate(statistic(scores), drawn)
 
 
-def resampled(scores: Scores, rng: np.random.Generator, resamples: int) -> list[np.ndarray]:
+def resample(scores: Scores, rng: np.random.Generator, resamples: int) -> list[np.ndarray]:
     """As many runs of each environment, drawn with replacement: [R, N_e] each."""
     return [of_env[rng.integers(len(of_env), size=(resamples, len(of_env)))] for of_env in scores]
 
@@ -81,7 +81,7 @@ def probability_of_improvement(better: Scores, worse: Scores) -> np.ndarray:
 def estimate_improvement(better: Scores, worse: Scores, resamples: int = _RESAMPLES) -> Estimate:
     """`probability_of_improvement` with its 95 % interval; runs of both methods are drawn anew."""
     rng = np.random.default_rng(0)
-    drawn = probability_of_improvement(resampled(better, rng, resamples), resampled(worse, rng, resamples))
+    drawn = probability_of_improvement(resample(better, rng, resamples), resample(worse, rng, resamples))
     return _estimate(probability_of_improvement(better, worse), drawn)
 
 
@@ -96,7 +96,7 @@ def performance_profile(scores: Scores, thresholds: np.ndarray, resamples: int =
     Returns:
         (share [P], low [P], high [P]).
     """
-    drawn = _profile(resampled(scores, np.random.default_rng(0), resamples), thresholds)
+    drawn = _profile(resample(scores, np.random.default_rng(0), resamples), thresholds)
     low, high = np.quantile(drawn, _ENDS, axis=1)
     return _profile(scores, thresholds), low, high
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from jaxsrl.plots.aggregate import Estimate, Scores, estimate, estimate_improvement
 from jaxsrl.plots.bootstrap import mean_curve
 from jaxsrl.plots.draw_aggregate import STATISTICS, draw_estimates, draw_profiles
-from jaxsrl.plots.draw_curves import Drawn, draw_legend, draw_panel, legend_rows
+from jaxsrl.plots.draw_curves import GroupCurve, draw_legend, draw_panel, legend_rows
 from jaxsrl.plots.grouping import group_curves
 from jaxsrl.plots.run_curve import COLUMNS, XAxis, read_curves
 from jaxsrl.plots.scores import Bounds, Score, scores_by_method
@@ -39,7 +39,7 @@ class Comparison:
 
     x: XAxis
     metric: str
-    drawn: tuple[Drawn, ...]
+    drawn: tuple[GroupCurve, ...]
     methods: Mapping[str, Scores]
     estimates: Mapping[str, Mapping[str, Estimate]]
     improvement: Mapping[tuple[str, str], Estimate]
@@ -88,7 +88,7 @@ def compare_runs(
     groups = group_curves(curves, by)
     env_ids = sorted({group.env_id for group in groups})
     groups.sort(key=lambda group: env_ids.index(group.env_id))
-    drawn = tuple(Drawn(group, mean_curve([(curve.x, curve.y) for curve in group.curves])) for group in groups)
+    drawn = tuple(GroupCurve(group, mean_curve([(curve.x, curve.y) for curve in group.curves])) for group in groups)
     warnings = [*left_out, *(line for one in drawn for line in _cut(one, x))]
     methods: Mapping[str, Scores] = {}
     if len(env_ids) > 1:
@@ -114,7 +114,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     Raises:
         UserError: as `style.save`.
     """
-    by_env: dict[str, list[Drawn]] = {}
+    by_env: dict[str, list[GroupCurve]] = {}
     for one in comparison.drawn:
         by_env.setdefault(one.group.env_id, []).append(one)
     numbers = {label: number for number, label in enumerate(dict.fromkeys(one.group.label for one in comparison.drawn))}
@@ -141,7 +141,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         save(figure, path)
 
 
-def _cut(one: Drawn, x: XAxis) -> list[str]:
+def _cut(one: GroupCurve, x: XAxis) -> list[str]:
     """Says where a group ends because one of its runs does."""
     ends = np.array([curve.x[-1] for curve in one.group.curves])
     shortest = one.group.curves[int(ends.argmin())]
@@ -155,7 +155,7 @@ def _cut(one: Drawn, x: XAxis) -> list[str]:
     ]
 
 
-def _group_to_json(one: Drawn) -> dict[str, Any]:
+def _group_to_json(one: GroupCurve) -> dict[str, Any]:
     mean = one.mean
     return {
         "env_id": one.group.env_id,

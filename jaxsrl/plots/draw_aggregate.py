@@ -17,7 +17,7 @@ from jaxsrl.plots.aggregate import (
     optimality_gap,
     performance_profile,
 )
-from jaxsrl.plots.style import clean_axes, colour, line
+from jaxsrl.plots.style import clean_axes, color, line
 
 STATISTICS: dict[str, Callable[[Scores], np.ndarray]] = {
     "IQM": iqm,
@@ -31,8 +31,8 @@ _PROFILE_POINTS = 101
 def draw_estimates(axes: Axes, title: str, estimates: Mapping[str, Estimate], numbers: dict[str, int]) -> None:
     """One statistic: a bar over its interval for each method, with a mark at its value; methods from the top down."""
     for row, (label, found) in enumerate(estimates.items()):
-        axes.barh(row, found.high - found.low, left=found.low, height=0.6, color=colour(numbers[label]), alpha=0.35)
-        axes.vlines(found.value, row - 0.3, row + 0.3, color=colour(numbers[label]), linewidth=2.4)
+        axes.barh(row, found.high - found.low, left=found.low, height=0.6, color=color(numbers[label]), alpha=0.35)
+        axes.vlines(found.value, row - 0.3, row + 0.3, color=color(numbers[label]), linewidth=2.4)
     axes.use_sticky_edges = False
     axes.margins(x=0.1)
     axes.set_ylim(len(estimates) - 0.4, -0.6)
@@ -51,8 +51,8 @@ def draw_profiles(axes: Axes, methods: Mapping[str, Scores], numbers: dict[str, 
     for label, scores in methods.items():
         share, low, high = performance_profile(scores, thresholds)
         number = numbers[label]
-        axes.fill_between(thresholds, low, high, color=colour(number), alpha=0.2, linewidth=0, step="post")
-        axes.step(thresholds, share, where="post", color=colour(number), linestyle=line(number), linewidth=1.8)
+        axes.fill_between(thresholds, low, high, color=color(number), alpha=0.2, linewidth=0, step="post")
+        axes.step(thresholds, share, where="post", color=color(number), linestyle=line(number), linewidth=1.8)
     clean_axes(axes)
     axes.set_ylim(-0.02, 1.05)
     axes.set_title("performance profile", loc="left", fontweight="bold")

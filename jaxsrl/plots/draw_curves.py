@@ -15,11 +15,11 @@ from jaxsrl.plots.axis_labels import metric_label, x_label
 from jaxsrl.plots.bootstrap import MeanCurve
 from jaxsrl.plots.grouping import Group
 from jaxsrl.plots.run_curve import XAxis
-from jaxsrl.plots.style import clean_axes, colour, count_axis, line
+from jaxsrl.plots.style import clean_axes, color, count_axis, line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Drawn:
+class GroupCurve:
     """A group and its mean.
 
     Attributes:
@@ -31,13 +31,13 @@ class Drawn:
     mean: MeanCurve
 
 
-def draw_panel(axes: Axes, drawn: Sequence[Drawn], numbers: dict[str, int], x: XAxis, metric: str) -> None:
+def draw_panel(axes: Axes, drawn: Sequence[GroupCurve], numbers: dict[str, int], x: XAxis, metric: str) -> None:
     """One environment.
 
     Args:
         axes: to draw into.
         drawn: of this environment.
-        numbers: for each label which colour it has.
+        numbers: for each label which color it has.
         x: what curves are over.
         metric: what they are of.
     """
@@ -49,12 +49,12 @@ def draw_panel(axes: Axes, drawn: Sequence[Drawn], numbers: dict[str, int], x: X
             continue
         if len(one.group.curves) > 1:
             axes.fill_between(
-                one.mean.x / unit, one.mean.low, one.mean.high, color=colour(number), alpha=0.2, linewidth=0
+                one.mean.x / unit, one.mean.low, one.mean.high, color=color(number), alpha=0.2, linewidth=0
             )
         if np.ptp(one.mean.x) == 0:
-            axes.plot(one.mean.x[:1] / unit, one.mean.mean[:1], "o", color=colour(number))
+            axes.plot(one.mean.x[:1] / unit, one.mean.mean[:1], "o", color=color(number))
         else:
-            axes.plot(one.mean.x / unit, one.mean.mean, color=colour(number), linestyle=line(number), linewidth=1.8)
+            axes.plot(one.mean.x / unit, one.mean.mean, color=color(number), linestyle=line(number), linewidth=1.8)
     clean_axes(axes)
     if x != "time":
         count_axis(axes)
@@ -70,7 +70,7 @@ def draw_legend(figure: FigureBase, groups: Sequence[Group], numbers: dict[str, 
     Args:
         figure: a part of the picture that has nothing else in it.
         groups: all that are drawn.
-        numbers: for each label which colour it has.
+        numbers: for each label which color it has.
         width: of the figure, in inches.
     """
     handles: list[Line2D] = []
@@ -78,7 +78,7 @@ def draw_legend(figure: FigureBase, groups: Sequence[Group], numbers: dict[str, 
         sizes = sorted({len(group.curves) for group in groups if group.label == label})
         runs = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         words = f"{label} ({runs} {'run' if sizes == [1] else 'runs'})"
-        handles.append(Line2D([], [], color=colour(number), linestyle=line(number), linewidth=2.4, label=words))
+        handles.append(Line2D([], [], color=color(number), linestyle=line(number), linewidth=2.4, label=words))
     figure.legend(handles=handles, loc="center", ncols=_legend_columns(list(numbers), width), frameon=False)
 
 

@@ -17,7 +17,7 @@ Bounds = Mapping[str, tuple[float, float]]
 """For each environment id the values that become 0 and 1."""
 
 
-def score_of(curve: RunCurve, score: Score) -> float:
+def run_score(curve: RunCurve, score: Score) -> float:
     """What a run came to.
 
     Args:
@@ -54,7 +54,7 @@ def scores_by_method(
         UserError: `bounds` lack an environment, or those of one are the same.
     """
     found = {
-        (group.label, group.env_id): np.array([score_of(curve, score) for curve in group.curves]) for group in groups
+        (group.label, group.env_id): np.array([run_score(curve, score) for curve in group.curves]) for group in groups
     }
     env_ids = sorted({group.env_id for group in groups})
     if bounds is None:

@@ -14,8 +14,8 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from envpool_bridge.errors import UserError
 
-# Of Okabe and Ito, told apart by colour-blind readers; yellow is left out, which is too light for lines on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
+# Of Okabe and Ito, told apart by color-blind readers; yellow is left out, which is too light for lines on white.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
 LINES = ("-", "--", ":", "-.")
 INK, FAINT = "#222222", "#6b6b6b"
 KINDS = ("png", "svg", "pdf")
@@ -34,7 +34,7 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def check_out(path: Path) -> str:
+def validate_out(path: Path) -> str:
     """The kind of picture that a file's ending asks for.
 
     Raises:
@@ -57,9 +57,9 @@ def save(figure: Figure, path: Path) -> None:
     """Writes the figure without a date, so that the same figure gives the same file.
 
     Raises:
-        UserError: as `check_out`, or the file cannot be written.
+        UserError: as `validate_out`, or the file cannot be written.
     """
-    kind = check_out(path)
+    kind = validate_out(path)
     metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
     FigureCanvasAgg(figure)
     try:
@@ -81,11 +81,11 @@ def count_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6))
 
 
-def colour(number: int) -> str:
+def color(number: int) -> str:
     """Of the number-th method."""
-    return COLOURS[number % len(COLOURS)]
+    return COLORS[number % len(COLORS)]
 
 
 def line(number: int) -> str:
-    """Line style of the number-th method: another one once the colours are used up."""
-    return LINES[number // len(COLOURS) % len(LINES)]
+    """Line style of the number-th method: another one once the colors are used up."""
+    return LINES[number // len(COLORS) % len(LINES)]

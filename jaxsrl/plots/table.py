@@ -46,7 +46,7 @@ def _aggregates(comparison: Comparison) -> Table:
     for column in ("group", *comparison.estimates):
         table.add_column(column, justify="left" if column == "group" else "right")
     for label in comparison.methods:
-        table.add_row(Text(label), *(_in_words(found[label]) for found in comparison.estimates.values()))
+        table.add_row(Text(label), *(_format_estimate(found[label]) for found in comparison.estimates.values()))
     return table
 
 
@@ -57,9 +57,9 @@ def _improvements(comparison: Comparison) -> Table:
     for column in ("group", "over", "probability"):
         table.add_column(column, justify="right" if column == "probability" else "left")
     for (one, other), found in comparison.improvement.items():
-        table.add_row(Text(one), Text(other), _in_words(found))
+        table.add_row(Text(one), Text(other), _format_estimate(found))
     return table
 
 
-def _in_words(found: Estimate) -> str:
+def _format_estimate(found: Estimate) -> str:
     return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"

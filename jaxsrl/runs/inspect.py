@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, check_files, read_manifest
+from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, read_manifest, verify_files
 from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.schema import validate_manifest
 from jaxsrl.checkpoints.store import load_checkpoint
@@ -181,7 +181,7 @@ def _checked(path: Path) -> dict[str, Any]:
     try:
         manifest = read_manifest(path)
         validate_manifest(path, manifest)
-        check_files(path, manifest)
+        verify_files(path, manifest)
     except CorruptCheckpointError as error:
         found, why = DAMAGED, str(error)
     except OSError as error:

@@ -40,7 +40,7 @@ def read_saved_run(path: Path) -> SavedRun:
         above = path.resolve().parent.parent
         return SavedRun(arrays, metadata, path, above if (above / "config.json").is_file() else None)
     # The run may be going on: only its own process may move damaged checkpoints out of the way.
-    found = CheckpointStore(path / "checkpoints").restore_newest(set_aside=False) if path.is_dir() else None
+    found = CheckpointStore(path / "checkpoints").restore_newest(quarantine=False) if path.is_dir() else None
     if found is None and (path / CONFIG).is_file():
         raise UserError(f"the run {path} has no checkpoint yet: let it train until the first one, or to its end")
     if found is None:

@@ -20,7 +20,7 @@ def run_state(directory: Path, log: list[str], num_updates: float, total_updates
         num_updates: done, as far as is recorded.
         total_updates: wanted; None if that is not known.
     """
-    if is_held(directory / LOCK):
+    if is_locked(directory / LOCK):
         return RUNNING
     last = next((line for line in reversed(log) if " at update " in line or "already complete" in line), "")
     if "complete at update" in last or "already complete" in last:
@@ -32,7 +32,7 @@ def run_state(directory: Path, log: list[str], num_updates: float, total_updates
     return CRASHED if num_updates or log else EMPTY
 
 
-def is_held(lock: Path, kernel_locks: Path = Path("/proc/locks")) -> bool:
+def is_locked(lock: Path, kernel_locks: Path = Path("/proc/locks")) -> bool:
     """Whether a process holds the lock of a run directory.
 
     The kernel tells where it has a list of locks; elsewhere the process that the file names must be alive on this machine.

@@ -69,12 +69,12 @@ def find_runs(directory: Path) -> list[Path]:
     if not directory.is_dir():
         found = f"{directory} is a file" if directory.exists() else f"there is no directory {directory} in {Path.cwd()}"
         raise UserError(f"{found}: expected a run's directory, or one that has runs in it (runs/, or --run.directory)")
-    return sorted(runs_below(directory))
+    return sorted(iterate_runs(directory))
 
 
-def runs_below(directory: Path) -> Iterator[Path]:
+def iterate_runs(directory: Path) -> Iterator[Path]:
     """As `find_runs`, in no order; of a directory that is not there, or not ours to read, none. No link is followed."""
-    return _runs_below(directory, _DEPTH)
+    return _iterate_runs(directory, _DEPTH)
 
 
 def run_name(run: Path, root: Path) -> str:
@@ -134,7 +134,7 @@ def summarize_records(
     seed = run.get("seed")
     checkpoint = max(checkpoint_steps(directory), default=None)
     update = max(int(records.last("update") or 0), checkpoint or 0)
-    wanted, per_update = wanted_updates(run), _steps_per_update(run)
+    wanted, per_update = count_total_updates(run), _steps_per_update(run)
     now = time.time() if now is None else now
     return RunSummary(
         name=name,
@@ -174,7 +174,7 @@ def last_log_lines(directory: Path, num_bytes: int = _LOG_BYTES) -> list[str]:
         return []
 
 
-def wanted_updates(run: dict[str, Any]) -> int | None:
+def count_total_updates(run: dict[str, Any]) -> int | None:
     """Updates that a saved RunConfig asks for; None if it does not tell."""
     per_update, env_steps = _steps_per_update(run), run.get("env_steps")
     if not per_update or not isinstance(env_steps, int | float) or not abs(env_steps) < math.inf:
@@ -203,7 +203,7 @@ def _changed(path: Path) -> float | None:
         return None
 
 
-def _runs_below(directory: Path, depth: int) -> Iterator[Path]:
+def _iterate_runs(directory: Path, depth: int) -> Iterator[Path]:
     try:
         entries = list(os.scandir(directory))
     except OSError:
@@ -214,7 +214,7 @@ def _runs_below(directory: Path, depth: int) -> Iterator[Path]:
     for entry in entries if depth else ():
         may_have_runs = not entry.name.startswith(".") and entry.name not in _NO_RUNS_INSIDE
         if may_have_runs and entry.is_dir(follow_symlinks=False):
-            yield from _runs_below(Path(entry.path), depth - 1)
+            yield from _iterate_runs(Path(entry.path), depth - 1)
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -30,21 +30,3 @@ def lengths(shares: Sequence[float], width: int) -> list[int]:
         wanted = max(1, round(share * width)) if share > 0.0 else 0
         found.append(min(wanted, width - sum(found)))
     return found
-
-
-def duration(seconds: float) -> str:
-    """In its two largest units: 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
-    whole = max(0, round(seconds))
-    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // part} {smaller}"
-    return f"{whole} s"
-
-
-def number(value: float) -> str:
-    """Three or four digits that count: 0.0123, 1.25, 312.4, 12,345; with an exponent where that would be long."""
-    size = abs(value)
-    for least, decimals in ((1e3, 0), (1e2, 1), (1.0, 2), (1e-2, 4)):
-        if size >= least:
-            return f"{value:,.{decimals}f}" if size < 1e7 else f"{value:.3g}"
-    return f"{value:.3g}"  # small, or not a number

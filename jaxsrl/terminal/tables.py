@@ -19,7 +19,7 @@ _UNITS = {
 _WORDS = {"env_id": "environment", "num_envs": "environments"}
 
 
-def show(result: Mapping[str, Any], as_json: bool, title: str) -> None:
+def print_tables(result: Mapping[str, Any], as_json: bool, title: str) -> None:
     """Prints a result: one JSON object, or a table of its values and a further table for each list of rows.
 
     Args:
@@ -71,14 +71,6 @@ def format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.3f}" if abs(value) >= 0.01 else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def age_in_words(seconds: float) -> str:
-    """Returns a span of time in its largest unit."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _is_rows(value: Any) -> bool:

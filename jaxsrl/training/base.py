@@ -15,9 +15,9 @@ from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.names import REPLAY
-from jaxsrl.checkpoints.partial_restore import in_words
-from jaxsrl.checkpoints.schema import Form, require_fit
-from jaxsrl.checkpoints.store import Arrays, CheckpointSaveError, CheckpointStore, RequireFn, Restored
+from jaxsrl.checkpoints.partial_restore import format_report
+from jaxsrl.checkpoints.schema import Form, validate_match
+from jaxsrl.checkpoints.store import Arrays, CheckpointSaveError, CheckpointStore, Restored, ValidateFn
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
@@ -262,9 +262,9 @@ class Training(abc.ABC):
         """What looks after updates that are not finite; a batch of too many in a row is written into the run's directory."""
         return FiniteWatch(self.config.max_skipped_updates, self.setup.directory.path / NOT_FINITE_BATCH)
 
-    def newest_checkpoint(self, require: RequireFn | None = None) -> Restored | None:
+    def newest_checkpoint(self, require: ValidateFn | None = None) -> Restored | None:
         """Restores the run's newest checkpoint; see `CheckpointStore.restore_newest`."""
-        return self._checkpoints.restore_newest(require=require)
+        return self._checkpoints.restore_newest(validate=require)
 
     def _on_not_finite(self, learner: AnyLearner) -> None:
         """Rolls back or gives up."""
@@ -320,7 +320,7 @@ class Training(abc.ABC):
         try:
             validate_learner(self.setup.agent, self.init_key, found)
             if any(name.startswith(REPLAY) for name in found):
-                require_fit(self._replay_forms(), found, REPLAY)
+                validate_match(self._replay_forms(), found, REPLAY)
         except UserError as error:
             raise UserError(
                 f"{error}\nchoose another --run.name, or restore the arrays that fit (--run.partial)"
@@ -334,7 +334,7 @@ class Training(abc.ABC):
     def _what_fits(self, arrays: Arrays) -> Arrays:
         fitting, left_out = learner_that_fits(arrays, jax.jit(self.setup.agent.init)(self.init_key))
         if left_out:
-            self.say(in_words(fitting, left_out))
+            self.say(format_report(fitting, left_out))
         elif holds_replay(arrays):
             found = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(REPLAY)}
             if found != self._replay_forms():

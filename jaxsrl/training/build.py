@@ -4,10 +4,10 @@ from agents.api import Agent, Array, ReplayAgent
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.collect.actor_pool import ActorCollector
+from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.collect.serial import SerialCollector
 from jaxsrl.collect.slot_layout import trajectory_shapes
-from jaxsrl.collect.collector import CollectorConfig, Collector
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.groups.mesh import GroupMeshes, stacked_groups
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh

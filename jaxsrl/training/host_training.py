@@ -6,7 +6,7 @@ import numpy as np
 from agents.api import LearnerState
 from envpool_bridge.spec.tree import Tree, leaves
 from jaxsrl.checkpoints.store import Arrays
-from jaxsrl.collect.collector import CollectorConfig, Collector
+from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import HostLearner, Learner, run_learner
 from jaxsrl.metrics.sinks import Sinks

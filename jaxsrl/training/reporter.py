@@ -11,8 +11,8 @@ from envpool_bridge.supervisor.supervisor import SupervisionTotals
 from jaxsrl.collect.collector import supervision_metrics
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.metrics.cluster_traffic import traffic_values
-from jaxsrl.metrics.utilization import utilization
 from jaxsrl.metrics.sinks import MetricsSink, Record
+from jaxsrl.metrics.utilization import utilization
 from jaxsrl.plan.plan import Plan
 
 _COUNTED = supervision_metrics([SupervisionTotals()])

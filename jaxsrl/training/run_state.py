@@ -12,8 +12,8 @@ from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.names import BEHIND, EPISODES, LEARNER, LOG, REPLAY
 from jaxsrl.checkpoints.partial_restore import restore_matching
-from jaxsrl.checkpoints.schema import Form, require_fit
-from jaxsrl.checkpoints.store import Arrays, flatten, forms_of, unflatten
+from jaxsrl.checkpoints.schema import Form, validate_match
+from jaxsrl.checkpoints.store import Arrays, flatten, leaf_forms, unflatten
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.slot_layout import agent_state_spec
 from jaxsrl.metrics.episodes import EpisodeTracker
@@ -145,7 +145,7 @@ def validate_learner(agent: AnyAgent, key: jax.Array, found: Mapping[str, Form])
     template = jax.eval_shape(agent.init, key)
     if isinstance(template.extra, Replayed):
         template = dataclasses.replace(template, extra=template.extra.extra)
-    require_fit(forms_of(template, LEARNER), found, LEARNER)
+    validate_match(leaf_forms(template, LEARNER), found, LEARNER)
 
 
 def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[str, Form]:
@@ -157,9 +157,9 @@ def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[st
         shapes: of a slot.
     """
     if isinstance(agent, ReplayAgent):
-        return forms_of(buffer_shapes(agent.data, shapes), REPLAY)
+        return leaf_forms(buffer_shapes(agent.data, shapes), REPLAY)
     extra: Any = jax.eval_shape(agent.init, key).extra
-    return forms_of(extra.buffer, REPLAY) if isinstance(extra, Replayed) else {}
+    return leaf_forms(extra.buffer, REPLAY) if isinstance(extra, Replayed) else {}
 
 
 def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerState:

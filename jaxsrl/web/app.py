@@ -10,7 +10,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 
 from jaxsrl.web.checkpoints import Checkpoints
-from jaxsrl.web.local_only import OnlyLocal
+from jaxsrl.web.local_only import LocalOnly
 from jaxsrl.web.run_files import RunFiles
 from jaxsrl.web.runs import Runs
 
@@ -19,7 +19,7 @@ _MAX_COMPARED = 16
 _BYTES_AN_ANSWER = 16 << 20  # of records that are read for one answer: about two seconds
 
 
-def make_app(runs: Runs, token: str) -> OnlyLocal:
+def make_app(runs: Runs, token: str) -> LocalOnly:
     """The page of `runs`, under `/TOKEN/`.
 
     Handlers read files, so that they are plain functions: starlette calls them in threads.
@@ -35,7 +35,7 @@ def make_app(runs: Runs, token: str) -> OnlyLocal:
         Route("/api/plan.svg", page.of_run(_plan)),
         Route("/video", page.of_run(_video)),
     ]
-    return OnlyLocal(Starlette(routes=[Mount("/{token}", routes=routes)]), token)
+    return LocalOnly(Starlette(routes=[Mount("/{token}", routes=routes)]), token)
 
 
 class _Page:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, check_files, read_manifest
+from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, read_manifest, verify_files
 
 WHOLE, DAMAGED, OTHER_VERSION, GONE, UNCHECKED = "whole", "damaged", "other version", "gone", "not checked"
 _MOST_BYTES = 1 << 30  # what is checked by itself; sha256 takes about a second a GiB
@@ -71,7 +71,7 @@ def _health(path: Path, num_bytes: int) -> tuple[str, str]:
         manifest = read_manifest(path)
         if num_bytes > _MOST_BYTES:
             return UNCHECKED, f"large: `jaxsrl inspect {path}` checks it"
-        check_files(path, manifest)
+        verify_files(path, manifest)
     except CorruptCheckpointError as error:
         return DAMAGED, str(error)
     except UserError as error:

@@ -21,7 +21,7 @@ HEADERS = {
 }
 
 
-class OnlyLocal:
+class LocalOnly:
     """ASGI middleware: answers requests for `/TOKEN/...` that name this machine, only to read, and adds the headers above."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from envpool_bridge.errors import UserError
 from jaxsrl.run_directory import CONFIG
-from jaxsrl.runs.summary import RECORDS, newest_change, run_name, runs_below
+from jaxsrl.runs.summary import RECORDS, iterate_runs, newest_change, run_name
 from jaxsrl.web.run_files import RunFiles
 
 _MOST_RUNS = 500
@@ -37,7 +37,7 @@ class Runs:
 
     def all(self) -> dict[str, RunFiles]:
         """All runs that are there now, the newest 500 of them, by name."""
-        paths = sorted(runs_below(self.root), key=lambda path: newest_change(path) or 0.0, reverse=True)[:_MOST_RUNS]
+        paths = sorted(iterate_runs(self.root), key=lambda path: newest_change(path) or 0.0, reverse=True)[:_MOST_RUNS]
         with self._lock:
             names = {run_name(path, self.root): path for path in paths}
             self._found = {

@@ -189,7 +189,7 @@ def test_a_pickle_that_was_added_is_refused_and_never_loaded(saved, tmp_path, na
 def test_a_pickle_in_place_of_a_file_runs_nothing_even_where_the_manifest_vouches_for_it(saved, tmp_path, target):
     (saved / target).write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
     if target != MANIFEST:
-        digest = checkpoint._sha256(saved / target)
+        digest = checkpoint.file_sha256(saved / target)
         resealed(saved, lambda manifest: manifest["files"].update({target: digest}))
     falls_back(saved)
     assert not (tmp_path / "ran").exists()
@@ -199,7 +199,7 @@ def test_a_link_out_of_the_directory_is_refused(saved, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("of somebody else")
     (saved / "state" / "linked").symlink_to(secret)
-    digest = checkpoint._sha256(secret)
+    digest = checkpoint.file_sha256(secret)
     resealed(saved, lambda manifest: manifest["files"].update({"state/linked": digest}))
     assert "is a link" in falls_back(saved)
     assert secret.read_text() == "of somebody else"

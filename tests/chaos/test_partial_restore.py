@@ -10,7 +10,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.partial_restore import in_words, restore_matching
+from jaxsrl.checkpoints.partial_restore import format_report, restore_matching
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
@@ -62,7 +62,9 @@ def test_what_fits_is_taken_and_the_rest_begins_as_new():
         "learner.c: expected float64[1], is missing in the checkpoint: begins as new",
         "learner.d: float64[1] in the checkpoint, not expected: left out",
     ]
-    assert in_words(arrays, left_out).startswith("partial restore: 1 of 3 arrays fit the checkpoint's:\n  learner.b")
+    assert format_report(arrays, left_out).startswith(
+        "partial restore: 1 of 3 arrays fit the checkpoint's:\n  learner.b"
+    )
 
 
 @pytest.mark.slow

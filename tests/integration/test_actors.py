@@ -22,8 +22,8 @@ from envpool_bridge.pool import EnvPool
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.worker.policy import LocalPolicySpec
 from jaxsrl.collect.actor_pool import ActorCollector
+from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.collect.serial import SerialCollector
-from jaxsrl.collect.collector import CollectorConfig, Collector
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.loop import Learner
 from jaxsrl.machine.lifecycle import Lifecycle

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jaxsrl.training.host_training import HostTraining
 
 import agents.ppo
 from agents.networks.config import NetworkConfig
@@ -22,7 +23,6 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import RunReport, run
-from jaxsrl.training.host_training import HostTraining
 
 # Sums over rows are taken in another order where rows are cut otherwise; ten updates of Adam carry that on.
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}

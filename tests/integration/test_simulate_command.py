@@ -22,8 +22,8 @@ MEASURED = Calibration(
     update_cores=1.6,
     update_flops=((64, 1e9), (128, 2e9)),
     rollout_length=4,
-    ring_seconds=3e-6,
-    hand_over_seconds=5e-5,
+    doorbell_seconds=3e-6,
+    handover_seconds=5e-5,
     copy_bytes_per_second=1e10,
     row_bytes=1e3,
     params_bytes=1e5,
@@ -71,8 +71,8 @@ def test_a_calibration_is_measured_on_this_machine(tmp_path):
     assert 1e-7 < found.row_seconds < 1e-3
     assert all(0 < seconds < 1 for _, seconds in (*found.act, *found.update))
     assert found.update_flops
-    assert 1e-7 < found.ring_seconds < 1e-3
-    assert found.hand_over_seconds >= 0
+    assert 1e-7 < found.doorbell_seconds < 1e-3
+    assert found.handover_seconds >= 0
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from envpool_bridge.errors import UserError
-from jaxsrl.terminal.tables import show
+from jaxsrl.terminal.tables import print_tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Evaluate:
             result["video"] = str(self.video)
         if loaded.run_directory is not None:
             write_json(loaded.run_directory / "eval.json", result)
-        show(result, self.json, f"evaluation of {self.path}")
+        print_tables(result, self.json, f"evaluation of {self.path}")
         return 0
 
     def _run_all(self) -> int:
@@ -92,10 +92,10 @@ class Evaluate:
         from agents.api import Mode
         from jaxsrl.evaluation.all_checkpoints import evaluate_checkpoints
         from jaxsrl.evaluation.plot import draw_evaluations
-        from jaxsrl.plots.style import check_out
+        from jaxsrl.plots.style import validate_out
 
         if self.out is not None:
-            check_out(self.out)
+            validate_out(self.out)
         mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
         found = []
         for one in evaluate_checkpoints(
@@ -118,5 +118,5 @@ class Evaluate:
         columns = ("update", "env_steps_trained", "mean_return", "mean_return_low", "mean_return_high", "std_return")
         rows = [one.to_json() for one in found]
         shown = rows if self.json else [{name: row[name] for name in columns} for row in rows]
-        show({"checkpoints": shown}, self.json, f"evaluation of {self.path}")
+        print_tables({"checkpoints": shown}, self.json, f"evaluation of {self.path}")
         return 0

@@ -67,12 +67,12 @@ class ShowPlan:
     def _simulate(self, path: Path, flags: Sequence[str]) -> int:
         from jaxsrl.planner.predict import Cluster
         from jaxsrl.planner.report import simulate_experiment
-        from jaxsrl.terminal.tables import show
+        from jaxsrl.terminal.tables import print_tables
 
         if bool(self.cores) != bool(self.gpus):
             raise UserError(f"--simulate needs both --cores and --gpus, or neither: got {self.cores} and {self.gpus}")
         name = f"{self.cores:,} cores and {self.gpus} GPUs"
         cluster = Cluster(name, self.cores, self.gpus, network=self.network) if self.cores else None
         found = simulate_experiment(path, flags, self.calibration, self.calibrate, self.check, cluster)
-        show(found, self.json, f"simulation of {path.stem}")
+        print_tables(found, self.json, f"simulation of {path.stem}")
         return 0

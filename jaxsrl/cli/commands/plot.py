@@ -43,9 +43,9 @@ class Plot:
             raise UserError("expected at least one run directory, or directory of runs: jaxsrl plot runs")
         from jaxsrl.plots.compare_runs import compare_runs, draw_comparison
         from jaxsrl.plots.scores import read_bounds
-        from jaxsrl.plots.style import check_out
+        from jaxsrl.plots.style import validate_out
 
-        check_out(self.out)
+        validate_out(self.out)
         bounds = None if self.normalise is None else read_bounds(self.normalise)
         comparison = compare_runs(list(self.runs), self.x, self.metric, self.group_by, self.score, bounds)
         for warning in comparison.warnings:

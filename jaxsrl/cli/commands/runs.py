@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
-from jaxsrl.terminal.tables import age_in_words
+from jaxsrl.terminal.format import format_age
 
 SortBy = Literal["name", "age", "best", "last", "progress", "state", "env", "agent"]
 
@@ -80,7 +80,7 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
                 Text(str(row[name] if row[name] not in ("", None) else "-"))
                 for name in ("env", "agent", "policy", "seed")
             ),
-            age_in_words(row["age_seconds"]),
+            format_age(row["age_seconds"]),
         )
     console.print(table)
     for row in rows:

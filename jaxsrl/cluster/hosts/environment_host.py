@@ -17,8 +17,8 @@ from jaxsrl.cluster.inference.served_pool import ServedSource
 from jaxsrl.cluster.protocol.ordered_params import ParamsInTurn
 from jaxsrl.cluster.protocol.setup import HostSetup
 from jaxsrl.collect.actor_pool import ActorCollector
-from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.collect.collector import CollectorConfig
+from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.machine.split_cpu import host_device

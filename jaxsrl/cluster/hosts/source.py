@@ -27,8 +27,8 @@ from jaxsrl.cluster.inference.server_handle import ServerRecord
 from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, SlotLost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.replay.client import RemoteExperience
-from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.collect.collector import CollectorConfig, supervision_metrics
+from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.metrics.cluster_traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
 
 _LOG = logging.getLogger("jaxsrl.cluster")

@@ -12,9 +12,9 @@ from envpool_bridge.shm.slots import blank_window
 from envpool_bridge.spec.specs import LeafSpec
 from envpool_bridge.spec.tree import Tree, map_leaves, take
 from jaxsrl.cluster.inference.messages import ActingMessages, Request
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.inference import batching
 from jaxsrl.collect.inference.act import make_act, row_keys
-from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.machine.devices import Device
 
 
@@ -25,7 +25,9 @@ class ActingCalls:
         rows_per_lane: R.
     """
 
-    def __init__(self, config: CollectorConfig, key: Any, lanes: range, messages: ActingMessages, device: Device) -> None:
+    def __init__(
+        self, config: CollectorConfig, key: Any, lanes: range, messages: ActingMessages, device: Device
+    ) -> None:
         """Prepares; `warm_up` compiles.
 
         Args:

@@ -8,9 +8,9 @@ from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.pool import EnvPool, PoolOptions
 from jaxsrl.cluster.inference.client import RemoteActing, ServerLink
 from jaxsrl.cluster.inference.messages import ActingMessages
+from jaxsrl.collect.collector import CollectorConfig, split_reset, supervision_metrics
 from jaxsrl.collect.inference.act import take_rows
 from jaxsrl.collect.slot_layout import agent_layout, agent_state_spec
-from jaxsrl.collect.collector import CollectorConfig, split_reset, supervision_metrics
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.passes.place_inference import server_of_lane
 

@@ -13,7 +13,7 @@ from agents.api import LearnerState
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.tree import Tree, map_leaves
 from envpool_bridge.supervisor.processes import pickle_source
-from jaxsrl.checkpoints.store import Arrays, RequireFn, Restored
+from jaxsrl.checkpoints.store import Arrays, Restored, ValidateFn
 from jaxsrl.cluster.hosts.source import ClusterSource
 from jaxsrl.cluster.learners.errors import LostLearnerError
 from jaxsrl.cluster.learners.host_gather import broadcast, gather, pack, unpack
@@ -24,8 +24,8 @@ from jaxsrl.cluster.learners.stop_agreement import Agreement
 from jaxsrl.cluster.learners.synchronized_source import TogetherSource
 from jaxsrl.cluster.placement import OpenEngine
 from jaxsrl.cluster.training import plan_where_reserved, store_bytes
+from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.collect.pool import PoolCollector
-from jaxsrl.collect.collector import CollectorConfig, Collector
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.plan.passes.learner_processes import replicas_of
@@ -140,7 +140,7 @@ class DistributedTraining(HostTraining):
             self.arrays(learner)
             self._saved_update = learner.num_updates
 
-    def newest_checkpoint(self, require: RequireFn | None = None) -> Restored | None:
+    def newest_checkpoint(self, require: ValidateFn | None = None) -> Restored | None:
         """Restores process 0's newest checkpoint at every process; all call it together.
 
         Raises:
@@ -159,7 +159,7 @@ class DistributedTraining(HostTraining):
         step, length, metadata = said
         return step, unpack(broadcast(None, length)), metadata, []
 
-    def _restore_and_send(self, key: str, require: RequireFn | None) -> Restored | None:
+    def _restore_and_send(self, key: str, require: ValidateFn | None) -> Restored | None:
         """Restores the newest checkpoint and sends it to the other processes, or the reason why it is rejected."""
         try:
             found = super().newest_checkpoint(require)

@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from jaxsrl.machine.resources import Node
-from jaxsrl.plan.drawing.text import bytes_in_words
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.place_hosts import SPREADING_ADVICE, SPREADING_TEXT, Spreading, cores_of_host, format_node
 from jaxsrl.plan.passes.place_inference import CORES_OF_SERVER
 from jaxsrl.plan.passes.place_replay import CORES_OF_REPLAY
 from jaxsrl.plan.plan import Plan
+from jaxsrl.terminal.format import format_bytes
 
 HOSTS, SERVERS, REPLAY = "environment hosts", "inference servers", "replay"
 _GIB = 1 << 30
@@ -117,7 +117,7 @@ def refusal(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Sequence[N
         nodes: of the cluster.
         free_cores: of all nodes, that nobody has reserved.
     """
-    hosts, *others = [_bundles_in_words(kind) for kind in kinds]
+    hosts, *others = [_format_bundles(kind) for kind in kinds]
     first = [kind[0] for kind in kinds]
     with_memory, with_gpus = any(one.memory_bytes for one in first), any(one.gpus for one in first)
     sizes = ", ".join(format_node(node, with_memory, with_gpus) for node in nodes) or "no nodes"
@@ -137,8 +137,8 @@ def refusal(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Sequence[N
     )
 
 
-def _bundles_in_words(bundles: Sequence[Bundle]) -> str:
+def _format_bundles(bundles: Sequence[Bundle]) -> str:
     one = bundles[0]
-    memory = f" and {bytes_in_words(one.memory_bytes)} of memory" if one.memory_bytes else ""
+    memory = f" and {format_bytes(one.memory_bytes)} of memory" if one.memory_bytes else ""
     gpus = f" and {one.gpus} GPU" if one.gpus else ""
     return f"{len(bundles)} {one.what} of {one.cores} cores{memory}{gpus} each"

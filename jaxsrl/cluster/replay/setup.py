@@ -13,8 +13,8 @@ from envpool_bridge.shm.layout import SlotLayout
 from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout, view_leaves
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.cluster.protocol.setup import JAX_SETTINGS, acting_agent
-from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 from jaxsrl.collect.collector import CollectorConfig
+from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 
 PART_BYTES = 16 << 20
 """Of experience that is fetched or restored at a time."""

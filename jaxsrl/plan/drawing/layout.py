@@ -8,7 +8,7 @@ the learner, which is then on the right.
 
 import dataclasses
 
-from jaxsrl.plan.drawing.text import group_in_words
+from jaxsrl.plan.drawing.text import format_group
 from jaxsrl.plan.fragment import Channel, Fragment, FragmentKind
 from jaxsrl.plan.plan import Plan
 
@@ -150,4 +150,4 @@ def _around(boxes: list[Box]) -> Box:
 
 
 def _group(fragment: Fragment, platform: str) -> str:
-    return group_in_words(fragment.placement, platform)
+    return format_group(fragment.placement, platform)

@@ -21,9 +21,10 @@ from jaxsrl.plan.drawing.layout import (
     place_fragments,
     place_groups,
 )
-from jaxsrl.plan.drawing.text import bytes_in_words, lag_in_words, placement_in_words
+from jaxsrl.plan.drawing.text import format_lag, format_placement
 from jaxsrl.plan.fragment import Channel, Fragment, WhenFull
 from jaxsrl.plan.plan import Plan
+from jaxsrl.terminal.format import format_bytes
 
 _PER_INCH = 80.0
 _MARGIN = 0.12
@@ -97,7 +98,7 @@ def plan_as_svg(plan: Plan, platform: str = "device", sizes: PlanBytes | None = 
             "class": "plan",
             "viewBox": f"{corner[0]:.1f} {corner[1]:.1f} {size[0]:.1f} {size[1]:.1f}",
             "role": "img",
-            "aria-label": f"plan {plan.policy}: " + ", ".join(_in_words(plan, platform)),
+            "aria-label": f"plan {plan.policy}: " + ", ".join(_format_fragments(plan, platform)),
         },
     )
     if style:
@@ -107,15 +108,15 @@ def plan_as_svg(plan: Plan, platform: str = "device", sizes: PlanBytes | None = 
         _draw_group(svg, group)
     for arrow in arrows:
         channel = plan.channels[arrow.channel]
-        size = f"{channel.capacity} x {bytes_in_words(sizes.channels[arrow.channel].item)}" if sizes is not None else ""
+        size = f"{channel.capacity} x {format_bytes(sizes.channels[arrow.channel].item)}" if sizes is not None else ""
         _draw_channel(svg, arrow, channel, size)
     for fragment in plan.fragments:
         _draw_fragment(svg, fragment, boxes[fragment.name], platform)
     return ElementTree.tostring(svg, encoding="unicode")
 
 
-def _in_words(plan: Plan, platform: str) -> list[str]:
-    return [f"{fragment.name} on {placement_in_words(fragment, platform)}" for fragment in plan.fragments]
+def _format_fragments(plan: Plan, platform: str) -> list[str]:
+    return [f"{fragment.name} on {format_placement(fragment, platform)}" for fragment in plan.fragments]
 
 
 def _arrow_head(svg: ElementTree.Element) -> None:
@@ -144,7 +145,7 @@ def _draw_fragment(svg: ElementTree.Element, fragment: Fragment, box: Box, platf
         shifted = Box(box.left + shift, box.bottom + shift, box.right + shift, box.top + shift)
         _rectangle(parent, shifted, "body", 8)
     x, y = _point((box.left + box.right) / 2, (box.bottom + box.top) / 2)
-    where = placement_in_words(fragment, platform)
+    where = format_placement(fragment, platform)
     if fragment.replicas > 1:
         where = f"{fragment.replicas} x {where}"
     apart = _LINE + 2 if box.top - box.bottom > 1 else _LINE - 1
@@ -161,7 +162,7 @@ def _draw_channel(svg: ElementTree.Element, arrow: Arrow, channel: Channel, size
     ends = {"x1": f"{x1:.1f}", "y1": f"{y1:.1f}", "x2": f"{x2:.1f}", "y2": f"{y2:.1f}"}
     ElementTree.SubElement(parent, "line", {**ends, "marker-end": "url(#plan-arrow)"})
     x, y = (x1 + x2) / 2, (y1 + y2) / 2
-    details = [channel.transport.value.replace("_", " "), size, lag_in_words(channel)]
+    details = [channel.transport.value.replace("_", " "), size, format_lag(channel)]
     details += ["drops oldest"] if channel.when_full is WhenFull.DROP_OLDEST else []
     details += [] if channel.synchronous else ["not waited for"]
     details = [detail for detail in details if detail]

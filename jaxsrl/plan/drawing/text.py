@@ -1,17 +1,17 @@
 """Plans in words, for tables and drawings."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxsrl.plan.fragment import Carries, Channel, Devices, Fragment, InProcess, Placement, Processes
 from jaxsrl.plan.plan import Plan
+from jaxsrl.terminal.format import format_bytes, format_ranges
 
 if TYPE_CHECKING:
     from jaxsrl.plan.cost.channel_bytes import PlanBytes  # which imports jax: the web page draws plans without it
 
 
-def placement_in_words(fragment: Fragment, platform: str) -> str:
+def format_placement(fragment: Fragment, platform: str) -> str:
     """Where a fragment runs.
 
     Args:
@@ -22,22 +22,22 @@ def placement_in_words(fragment: Fragment, platform: str) -> str:
     each = " each" if fragment.replicas > 1 else ""
     if fragment.nodes:
         here = dataclasses.replace(fragment, nodes=(), replicas=1)
-        return f"{placement_in_words(here, platform)}{each} on {', '.join(fragment.nodes)}"
+        return f"{format_placement(here, platform)}{each} on {', '.join(fragment.nodes)}"
     match placement:
         case InProcess():
             return "main process"
         case Processes():
             processes = f"{_count(placement.count, 'process', 'processes')}{each}"
-            return f"{processes} on cores {ranges(placement.cores)}" if placement.cores else processes
+            return f"{processes} on cores {format_ranges(placement.cores)}" if placement.cores else processes
         case Devices():
-            where = f"{placement.platform or platform} {ranges(placement.indices)}"
+            where = f"{placement.platform or platform} {format_ranges(placement.indices)}"
             if fragment.replicas == 1:
                 return where
             share = len(placement.indices) // fragment.replicas
             return f"{where}, {share} each" if share else f"{where}, shared"
 
 
-def group_in_words(placement: Placement, platform: str) -> str:
+def format_group(placement: Placement, platform: str) -> str:
     """The kind of place, which fragments that share it are drawn in."""
     match placement:
         case InProcess():
@@ -48,14 +48,14 @@ def group_in_words(placement: Placement, platform: str) -> str:
             return f"{placement.platform or platform} devices"
 
 
-def lag_in_words(channel: Channel) -> str:
+def format_lag(channel: Channel) -> str:
     """How far behind its reader may be; "" for what has no versions."""
     if channel.carries not in (Carries.PARAMETERS, Carries.GRADIENTS, Carries.PRIORITIES):
         return ""
     return f"lag {channel.max_lag}" if channel.max_lag <= 1 else f"lag up to {channel.max_lag}"
 
 
-def slots_in_words(plan: Plan, sizes: "PlanBytes") -> str:
+def format_slots(plan: Plan, sizes: "PlanBytes") -> str:
     """How many trajectory slots there are, and whose memory they take."""
     replicas = plan.environments.replicas
     each = f" x {replicas} replicas" if replicas > 1 else ""
@@ -67,38 +67,9 @@ def slots_in_words(plan: Plan, sizes: "PlanBytes") -> str:
         case InProcess():
             memory = "the main process's memory"
     slots = _count(plan.shape.num_slots, "slot", "slots")
-    return f"{slots}{each} of {bytes_in_words(sizes.slot)}: {bytes_in_words(sizes.slots)} ({sizes.slots:,} bytes) of {memory}"
-
-
-def bytes_in_words(number: int) -> str:
-    """Bytes with a binary unit and three digits: 640 B, 1.25 MiB.
-
-    Examples:
-        >>> bytes_in_words(640), bytes_in_words(1_310_720)
-        ('640 B', '1.25 MiB')
-    """
-    amount, unit = float(number), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{number} B" if unit == "B" else f"{amount:.3g} {unit}" if amount < 1000 else f"{amount:.0f} {unit}"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """0-3, 6 for (0, 1, 2, 3, 6).
-
-    Examples:
-        >>> ranges((0, 1, 2, 3, 6))
-        '0-3, 6'
-    """
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    return (
+        f"{slots}{each} of {format_bytes(sizes.slot)}: {format_bytes(sizes.slots)} ({sizes.slots:,} bytes) of {memory}"
+    )
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -6,9 +6,9 @@ from typing import Literal
 
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.resources import Node
-from jaxsrl.plan.drawing.text import bytes_in_words
 from jaxsrl.plan.fragment import Carries, Channel, Devices, Fragment, FragmentKind, Processes, Transport, WhenFull
 from jaxsrl.plan.plan import Plan, nearest_multiple
+from jaxsrl.terminal.format import format_bytes
 
 
 def plan_on_nodes(plan: Plan, nodes: Sequence[Node], num_hosts: int) -> Plan:
@@ -165,6 +165,6 @@ def with_hosts_on(plan: Plan, nodes: Sequence[str]) -> Plan:
 
 def format_node(node: Node, with_memory: bool, with_gpus: bool = False) -> str:
     """Returns a node's name and cores, and its free memory and GPUs on request, for a message."""
-    memory = f" and {bytes_in_words(node.memory_bytes)}" if with_memory and node.memory_bytes is not None else ""
+    memory = f" and {format_bytes(node.memory_bytes)}" if with_memory and node.memory_bytes is not None else ""
     gpus = f" and {node.num_gpus} GPUs" if with_gpus else ""
     return f"{node.name}: {node.num_cores} cores{memory}{gpus}"

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.resources import Node
-from jaxsrl.plan.drawing.text import bytes_in_words
 from jaxsrl.plan.fragment import Carries, FragmentKind, InProcess, Processes, Transport
 from jaxsrl.plan.passes.place_hosts import cores_of_host
 from jaxsrl.plan.passes.place_inference import CORES_OF_SERVER
 from jaxsrl.plan.plan import Plan
+from jaxsrl.terminal.format import format_bytes
 
 CORES_OF_REPLAY = 1
 """That replay asks its node for."""
@@ -78,9 +78,9 @@ def _node_with_room(plan: Plan, nodes: Sequence[Node], num_bytes: int, where: st
         and (node.memory_bytes is None or node.memory_bytes >= num_bytes)
     ]
     if not able:
-        sizes = ", ".join(_in_words(node, used) for node in nodes) or "there are none"
+        sizes = ", ".join(_format_node(node, used) for node in nodes) or "there are none"
         raise UserError(
-            f"{where}: no node has a core left and {bytes_in_words(num_bytes)} of memory for replay ({sizes}): use a smaller "
+            f"{where}: no node has a core left and {format_bytes(num_bytes)} of memory for replay ({sizes}): use a smaller "
             f"--agent.replay.capacity, fewer --run.num-env-workers, or add nodes (ray start --memory says how much one gives out)"
         )
     # The first of those that are alike.
@@ -95,6 +95,6 @@ def _node_with_room(plan: Plan, nodes: Sequence[Node], num_bytes: int, where: st
     return best.name
 
 
-def _in_words(node: Node, used: dict[str, int]) -> str:
-    memory = "" if node.memory_bytes is None else f" and {bytes_in_words(node.memory_bytes)}"
+def _format_node(node: Node, used: dict[str, int]) -> str:
+    memory = "" if node.memory_bytes is None else f" and {format_bytes(node.memory_bytes)}"
     return f"{node.name}: {node.num_cores - used.get(node.name, 0)} cores{memory}"

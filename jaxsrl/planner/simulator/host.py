@@ -45,7 +45,7 @@ class Host:
         self._factors = _step_factors(seed, scenario.costs.step_cv, shape.rows_per_part)
         self._drawn = 0
         costs = scenario.costs
-        self._act_seconds = costs.act_seconds(shape.rows_per_lane) + costs.ring_seconds * shape.workers_per_lane
+        self._act_seconds = costs.act_seconds(shape.rows_per_lane) + costs.doorbell_seconds * shape.workers_per_lane
         self._version, self._released = 0, 0
         self._steps = [0] * shape.num_lanes  # actions given
         self._missing = [0] * shape.num_lanes  # parts of the lane that have not stepped yet

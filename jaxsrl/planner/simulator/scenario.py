@@ -17,7 +17,7 @@ class Costs:
         part_seconds: of a core, a step of all rows that a worker steps together, besides.
         step_cv: standard deviation over mean of one environment's step.
         sleep_seconds: that a step takes besides, without a core.
-        ring_seconds: that who acts takes besides, for each worker of the lane, to wake it.
+        doorbell_seconds: that who acts takes besides, for each worker of the lane, to wake it.
         wake_seconds: from telling a sleeping process or thread until it runs.
         act: (rows, seconds) of calls that act, in order of rows; linear between, proportional beyond.
         acts_on_device: whether acting takes the accelerator, and not a core.
@@ -34,7 +34,7 @@ class Costs:
     update_seconds: float
     step_cv: float = 0.0
     sleep_seconds: float = 0.0
-    ring_seconds: float = 0.0
+    doorbell_seconds: float = 0.0
     wake_seconds: float = 0.0
     acts_on_device: bool = False
     update_cores: float = 0.0
@@ -45,7 +45,7 @@ class Costs:
     def __post_init__(self) -> None:
         if not self.act:
             raise UserError("the costs of acting must have at least one (rows, seconds): got none")
-        not_negative = "row_seconds", "part_seconds", "step_cv", "sleep_seconds", "ring_seconds", "wake_seconds"
+        not_negative = "row_seconds", "part_seconds", "step_cv", "sleep_seconds", "doorbell_seconds", "wake_seconds"
         for name in (*not_negative, "update_seconds"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative: got {getattr(self, name)}")

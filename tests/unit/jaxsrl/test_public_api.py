@@ -18,7 +18,7 @@ PUBLIC = [
     "BridgeError",
     "EnvConfig",
     "EvaluationReport",
-    "Loaded",
+    "LoadedAgent",
     "NetworkConfig",
     "Plan",
     "Resources",

@@ -103,7 +103,7 @@ def test_an_error_while_writing_leaves_the_older_ones(tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(jaxsrl.checkpoints.store, "_sha256", full)
+    monkeypatch.setattr(jaxsrl.checkpoints.store, "file_sha256", full)
     with pytest.raises(
         CheckpointSaveError, match=r"update 2 could not be .*No space left.*the newest is that of update 1"
     ):
@@ -155,7 +155,7 @@ def test_who_only_reads_moves_nothing(tmp_path):
     store = CheckpointStore(tmp_path)
     store.save(1, small(1), {})
     (store.save(2, small(2), {}) / MANIFEST).write_text("{}")
-    step, _, _, problems = store.restore_newest(set_aside=False)
+    step, _, _, problems = store.restore_newest(quarantine=False)
     assert (step, len(problems), store.steps()) == (1, 1, [1, 2])
     assert not (tmp_path / "quarantine").exists()
 

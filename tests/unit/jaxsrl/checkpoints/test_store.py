@@ -24,7 +24,7 @@ from jaxsrl.checkpoints.store import (
     CheckpointStore,
     CorruptCheckpointError,
     flatten,
-    forms_of,
+    leaf_forms,
     load_checkpoint,
     sign_manifest,
     unflatten,
@@ -146,7 +146,7 @@ def test_what_a_checkpoint_is_wanted_for_is_asked_by_its_schema_before_its_array
     store = CheckpointStore(tmp_path)
     store.save(1, arrays(1), {})
     store.save(2, {"learner.params['w']": np.zeros((64, 65), np.float32), "replay.rest": np.zeros(1)}, {})
-    wanted = forms_of({"params": {"w": np.zeros((64, 64), np.float32)}}, "learner")
+    wanted = leaf_forms({"params": {"w": np.zeros((64, 64), np.float32)}}, "learner")
     asked = []
 
     def require(found):
@@ -155,13 +155,13 @@ def test_what_a_checkpoint_is_wanted_for_is_asked_by_its_schema_before_its_array
 
     monkeypatch.setattr("jaxsrl.checkpoints.store._read_arrays", lambda *arguments: pytest.fail("the arrays were read"))
     with pytest.raises(UserError, match=r"\['w'\]: expected float32\[64, 64\], got float32\[64, 65\]$"):
-        store.restore_newest(require=require)
+        store.restore_newest(validate=require)
     assert [sorted(found) for found in asked] == [["learner.params['w']", "replay.rest"]]
     assert store.steps() == [1, 2]  # it is whole: nothing is set aside, and no older one taken
     monkeypatch.undo()
     flip_a_bit(tmp_path / "2")
     with pytest.raises(UserError, match=r"learner.num_updates: not expected"):
-        store.restore_newest(require=require)
+        store.restore_newest(validate=require)
     assert [len(found) for found in asked] == [2, 4]  # a damaged one is not asked for
 
 
@@ -171,7 +171,9 @@ def test_a_run_that_goes_on_with_another_network_is_told_so_by_shapes_alone():
         return make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(hidden,)))
 
     key = jax.random.key(0)
-    schema = forms_of(jax.eval_shape(agent_of(4).init, key), "learner") | {"environments/x": ((1,), np.dtype("int32"))}
+    schema = leaf_forms(jax.eval_shape(agent_of(4).init, key), "learner") | {
+        "environments/x": ((1,), np.dtype("int32"))
+    }
     validate_learner(agent_of(4), key, schema)
     with pytest.raises(UserError, match=r"made for another network[^$]*expected float32\[5\], got float32\[4\]"):
         validate_learner(agent_of(5), key, schema)

@@ -10,7 +10,7 @@ import pytest
 from envpool_bridge.errors import UserError
 from jaxsrl.device_loop.checkpoint_rows import rows_from_arrays, rows_to_arrays
 from jaxsrl.device_loop.collect import DeviceRows
-from jaxsrl.device_loop.episode_totals import no_episodes
+from jaxsrl.device_loop.episode_totals import init_episode_sums
 from jaxsrl.envs.autoreset import RowsState
 
 ROWS = 3
@@ -22,7 +22,7 @@ def rows_with_a_key(num_rows=ROWS) -> DeviceRows:
     env_state = {"key": jax.random.split(jax.random.key(5), num_rows), "position": jnp.ones((num_rows, 2))}
     flags = jnp.arange(num_rows) % 2 == 0
     envs = RowsState(env_state, 2.0 * jnp.ones((num_rows, 4)), flags, ~flags, ids, ids + 7, ids + 9)
-    return DeviceRows(envs, {"memory": jnp.full((num_rows, 5), 0.5)}, no_episodes(num_rows))
+    return DeviceRows(envs, {"memory": jnp.full((num_rows, 5), 0.5)}, init_episode_sums(num_rows))
 
 
 def test_rows_come_back_as_they_were():

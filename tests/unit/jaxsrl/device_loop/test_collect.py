@@ -11,7 +11,7 @@ from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, step_rows
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import view_slots
 from jaxsrl.collect.inference.act import make_act, row_keys
-from jaxsrl.device_loop.collect import collect, first_rows, make_row_keys
+from jaxsrl.device_loop.collect import collect, init_rows, make_row_keys
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.cpu_rows import JaxRows
 
@@ -48,7 +48,7 @@ def collected():
     params = AGENT.init(jax.random.key(1)).params
     keys = make_row_keys(SEED, ACT_KEY, ROWS)
     jitted = jax.jit(lambda rows, version: collect(ENV, AGENT, params, rows, keys, version, STEPS))
-    rows, trajectories = first_rows(ENV, AGENT, keys), []
+    rows, trajectories = init_rows(ENV, AGENT, keys), []
     for n in range(2):
         trajectory, rows = jitted(rows, jnp.int32(n))
         trajectories.append(trajectory)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from jaxsrl.device_loop.dispatch_size import Pace
+from jaxsrl.device_loop.dispatch_size import DispatchSize
 
 
 def settled(seconds_per_update, dispatches=40):
-    pace = Pace()
+    pace = DispatchSize()
     for _ in range(dispatches):
-        pace.measured(pace.updates, pace.updates * seconds_per_update)
+        pace.record(pace.updates, pace.updates * seconds_per_update)
     return pace.updates
 
 
@@ -22,18 +22,18 @@ def test_an_update_that_takes_longer_is_alone():
 
 
 def test_fewer_updates_once_they_have_become_slow():
-    pace = Pace()
+    pace = DispatchSize()
     for _ in range(5):
-        pace.measured(pace.updates, 0.01)
+        pace.record(pace.updates, 0.01)
     assert pace.updates == 32
-    pace.measured(32, 0.6)
+    pace.record(32, 0.6)
     assert pace.updates == 16
 
 
 def test_a_dispatch_that_was_cut_short_does_not_change_the_pace():
-    pace = Pace()
-    pace.measured(1, 0.01)
-    pace.measured(1, 0.001)
+    pace = DispatchSize()
+    pace.record(1, 0.01)
+    pace.record(1, 0.001)
     assert pace.updates == 2
 
 
@@ -50,7 +50,7 @@ def test_a_dispatch_that_was_cut_short_does_not_change_the_pace():
     ],
 )
 def test_a_dispatch_ends_where_a_checkpoint_is_due_and_at_the_end(done, total, every, expected):
-    pace = Pace()
+    pace = DispatchSize()
     for _ in range(3):
-        pace.measured(pace.updates, 0.01)
-    assert pace.until(done, total, every) == expected
+        pace.record(pace.updates, 0.01)
+    assert pace.next_size(done, total, every) == expected

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jaxsrl.training.base import RunReport
 
 import jaxsrl.cli.main
 from agents.networks.config import NetworkConfig
@@ -16,8 +17,7 @@ from experiments.ppo_cartpole import Experiment
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.serialization import to_json
 from jaxsrl.evaluation.evaluate import EvaluationReport
-from jaxsrl.evaluation.load_agent import Loaded, load_agent
-from jaxsrl.training.base import RunReport
+from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
 from jaxsrl.training.run_state import state_to_arrays
 
 PLANTED = """
@@ -108,7 +108,7 @@ def test_results_print_their_facts_and_no_arrays():
         "EvaluationReport('CartPole-v1', 200 episodes, mean_return=2, std_return=1, mean_length=6, seed=0, greedy=True)"
     )
     source = EnvConfig("CartPole-v1").source()
-    loaded = Loaded(make_ppo(PPOConfig(), source.spec(), NetworkConfig()), params, source, Path("1"), 7, None)
+    loaded = LoadedAgent(make_ppo(PPOConfig(), source.spec(), NetworkConfig()), params, source, Path("1"), 7, None)
     for one in (shown, repr(evaluation), repr(loaded)):
         assert "\n" not in one
         assert "0., 0." not in one

@@ -2,24 +2,24 @@
 
 import pytest
 
-from jaxsrl.metrics.live_state import CURVE_POINTS, begun, observed, seconds_left
+from jaxsrl.metrics.live_state import CURVE_POINTS, initial_state, seconds_left, with_record
 from tests.support.metric_records import facts, record
 
 
 def after(state, *records):
     for each in records:
-        state = observed(state, each)
+        state = with_record(state, each)
     return state
 
 
 def test_the_time_left_follows_from_what_this_process_has_done():
-    state = after(begun(facts(updates=10)), record(2, seconds=4.0))
+    state = after(initial_state(facts(updates=10)), record(2, seconds=4.0))
     assert seconds_left(state) == pytest.approx(16.0)  # 8 updates at 2 s each
 
 
 def test_right_after_a_resume_what_was_done_before_does_not_count():
     resumed = facts(updates=10, first_update=6, first_env_steps=6 * 64)
-    state = after(begun(resumed), record(7, seconds=2.0))
+    state = after(initial_state(resumed), record(7, seconds=2.0))
     assert seconds_left(state) == pytest.approx(
         6.0
     )  # 3 updates at 2 s; at the speed of 7 updates in 2 s it would be 0.86
@@ -27,49 +27,49 @@ def test_right_after_a_resume_what_was_done_before_does_not_count():
 
 
 def test_compiling_before_the_first_record_is_not_expected_again():
-    state = after(begun(facts(updates=10)), record(1, seconds=100.0), record(3, seconds=102.0))
+    state = after(initial_state(facts(updates=10)), record(1, seconds=100.0), record(3, seconds=102.0))
     assert seconds_left(state) == pytest.approx(7.0)
 
 
 def test_the_speed_to_expect_is_that_of_the_last_minute():
     slow = [record(update, seconds=30.0 * update) for update in range(1, 5)]
     fast = [record(4 + number, seconds=120.0 + 10.0 * number) for number in range(1, 9)]
-    state = after(begun(facts(updates=100)), *slow, *fast)
+    state = after(initial_state(facts(updates=100)), *slow, *fast)
     assert seconds_left(state) == pytest.approx(88 * 10.0)
 
 
 def test_a_run_that_stands_still_or_has_not_begun_has_no_time_left_to_tell():
-    assert seconds_left(begun(facts())) is None
-    assert seconds_left(after(begun(facts()), record(1, seconds=1.0), record(1, seconds=2.0))) is None
+    assert seconds_left(initial_state(facts())) is None
+    assert seconds_left(after(initial_state(facts()), record(1, seconds=1.0), record(1, seconds=2.0))) is None
 
 
 def test_a_complete_run_has_nothing_left_however_far_the_last_update_went_beyond_the_budget():
-    state = after(begun(facts(updates=3)), record(4, seconds=1.0))
+    state = after(initial_state(facts(updates=3)), record(4, seconds=1.0))
     assert seconds_left(state) == 0.0
     assert state.progress == 1.0
 
 
 def test_the_best_mean_return_stays_when_the_newest_is_worse():
     values = [1.0, 5.0, 3.0]
-    state = after(begun(facts()), *(record(n, **{"episode/return_mean": v}) for n, v in enumerate(values, 1)))
+    state = after(initial_state(facts()), *(record(n, **{"episode/return_mean": v}) for n, v in enumerate(values, 1)))
     assert (state.best_return, state.curve) == (5.0, (1.0, 5.0, 3.0))
 
 
 def test_the_curve_is_recent_and_the_best_is_not():
     many = [record(n, **{"episode/return_mean": -float(n)}) for n in range(1, CURVE_POINTS + 11)]
-    state = after(begun(facts(updates=1000)), *many)
+    state = after(initial_state(facts(updates=1000)), *many)
     assert len(state.curve) == CURVE_POINTS
     assert (state.curve[0], state.best_return) == (-11.0, -1.0)
 
 
 def test_records_without_an_episode_leave_no_point():
-    state = after(begun(facts()), record(1), record(2, **{"episode/return_mean": 2.0}), record(3))
+    state = after(initial_state(facts()), record(1), record(2, **{"episode/return_mean": 2.0}), record(3))
     assert state.curve == (2.0,)
 
 
 def test_the_curve_of_processes_before_this_one_goes_on_and_their_clock_does_not():
     seen = [record(n, seconds=50.0, **{"episode/return_mean": float(n)}) for n in (1, 2)]
-    state = begun(facts(first_update=2, first_env_steps=128), seen)
+    state = initial_state(facts(first_update=2, first_env_steps=128), seen)
     assert (state.curve, state.best_return, state.record) == ((1.0, 2.0), 2.0, None)
     assert seconds_left(state) is None
     state = after(state, record(3, seconds=1.0, **{"episode/return_mean": 9.0}))
@@ -79,12 +79,12 @@ def test_the_curve_of_processes_before_this_one_goes_on_and_their_clock_does_not
 
 def test_the_newest_checkpoint_is_as_old_as_the_record_that_first_told_of_it():
     told = [(1, 0.0), (2, 2.0), (3, 2.0)]
-    state = after(begun(facts()), *(record(n, seconds=float(n), **{"checkpoint/update": c}) for n, c in told))
+    state = after(initial_state(facts()), *(record(n, seconds=float(n), **{"checkpoint/update": c}) for n, c in told))
     assert state.checkpoint_at == 2.0
 
 
 def test_the_checkpoint_that_a_run_was_resumed_from_is_of_no_known_age():
-    resumed = begun(facts(first_update=4, first_env_steps=256))
+    resumed = initial_state(facts(first_update=4, first_env_steps=256))
     assert after(resumed, record(5, seconds=1.0, **{"checkpoint/update": 4.0})).checkpoint_at is None
     saved = after(resumed, record(5, seconds=1.0, **{"checkpoint/update": 5.0}))
     assert saved.checkpoint_at == 1.0
@@ -96,6 +96,6 @@ def test_a_file_of_two_processes_is_read_as_two():
         record(3, seconds=1.0, **{"checkpoint/update": 3.0}),
         record(4, seconds=2.0, **{"checkpoint/update": 3.0}),
     ]
-    state = after(begun(facts(updates=10)), *first, *second)
+    state = after(initial_state(facts(updates=10)), *first, *second)
     assert seconds_left(state) == pytest.approx(6.0)
     assert state.checkpoint_at is None

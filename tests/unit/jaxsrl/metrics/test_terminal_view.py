@@ -4,13 +4,14 @@ import io
 import math
 
 import pytest
+from jaxsrl.terminal.format import format_duration, format_number
 from rich.console import Console
 
 from jaxsrl.metrics.console import ConsoleSink
-from jaxsrl.metrics.live_state import begun, observed
+from jaxsrl.metrics.live_state import initial_state, with_record
 from jaxsrl.metrics.plain_line import plain_line
 from jaxsrl.metrics.terminal_view import RunPanel, render_panel
-from jaxsrl.terminal.sparkline import duration, lengths, number, sparkline
+from jaxsrl.terminal.sparkline import lengths, sparkline
 from tests.support.metric_records import facts, record
 
 WELL = {
@@ -28,7 +29,7 @@ WELL = {
 
 
 def state(update=5, **values):
-    return observed(begun(facts(updates=10, action_repeat=4)), record(update, **values))
+    return with_record(initial_state(facts(updates=10, action_repeat=4)), record(update, **values))
 
 
 def shown(panel, width=80, encoding="utf-8"):
@@ -65,7 +66,7 @@ def test_every_fragment_of_the_plan_has_a_bar_with_what_is_known_of_it():
 
 
 def test_the_layout_does_not_change_from_the_first_record_to_the_last():
-    empty = shown(render_panel(begun(facts())))
+    empty = shown(render_panel(initial_state(facts())))
     full = shown(render_panel(state(**WELL)))
     assert [text[:14].rstrip() for text in empty] == [text[:14].rstrip() for text in full]
     assert "starting" in line("learner", empty)
@@ -93,8 +94,8 @@ def test_what_failed_is_shown_and_only_then():
 
 
 def test_a_terminal_without_unicode_gets_ascii_whatever_the_run_is_called():
-    odd = observed(begun(facts()), record(5, **WELL))
-    named = observed(begun(type(odd.facts)("runs/größe", odd.facts.plan, 640, 1)), record(5, **WELL))
+    odd = with_record(initial_state(facts()), record(5, **WELL))
+    named = with_record(initial_state(type(odd.facts)("runs/größe", odd.facts.plan, 640, 1)), record(5, **WELL))
     text = "\n".join(shown(render_panel(named), encoding="ascii"))
     assert "#" in text
     assert "runs/gr??e" in text
@@ -131,7 +132,7 @@ def test_without_a_terminal_a_record_is_one_plain_line(capsys):
 
 
 def test_a_plain_line_has_nothing_that_is_not_known():
-    assert plain_line(begun(facts())) == "  0% | 0 env steps | 0 env steps/s | lag 0"
+    assert plain_line(initial_state(facts())) == "  0% | 0 env steps | 0 env steps/s | lag 0"
 
 
 def test_on_a_terminal_the_newest_record_is_shown_and_left_there(monkeypatch, capsys):
@@ -167,7 +168,7 @@ def test_a_bar_never_overflows_and_shows_every_share_that_is_not_nothing():
     [(-3.0, "0 s"), (59.4, "59 s"), (200.0, "3 min 20 s"), (7500.0, "2 h 5 min"), (3 * 86400 + 4 * 3600.0, "3 d 4 h")],
 )
 def test_a_duration_has_its_two_largest_units(seconds, words):
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -183,4 +184,4 @@ def test_a_duration_has_its_two_largest_units(seconds, words):
     ],
 )
 def test_a_number_has_the_digits_that_count(value, words):
-    assert number(value) == words
+    assert format_number(value) == words

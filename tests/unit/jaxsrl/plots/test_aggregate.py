@@ -48,7 +48,7 @@ def test_a_run_improves_as_often_as_it_wins_and_half_as_often_as_it_ties():
 
 
 def test_intervals_come_from_runs_drawn_within_each_environment():
-    # Runs of an environment are alike: however they are drawn, nothing changes. Drawn over all of them, something would.
+    # Runs of an environment are alike: however they are drawn, nothing changes. GroupCurve over all of them, something would.
     alike = [np.full(3, 0.2), np.full(4, 0.9)]
     found = estimate(alike, mean_of_means, resamples=100)
     assert (found.low, found.value, found.high) == pytest.approx((0.55, 0.55, 0.55))

@@ -8,7 +8,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.plots.axis_labels import metric_label, x_label
 from jaxsrl.plots.compare_runs import compare_runs, draw_comparison
 from jaxsrl.plots.draw_curves import legend_rows
-from jaxsrl.plots.style import check_out, colour, line
+from jaxsrl.plots.style import color, line, validate_out
 
 RETURN = "episode/return_mean"
 
@@ -84,7 +84,7 @@ def test_runs_with_nothing_in_common_and_runs_of_one_record_are_drawn_all_the_sa
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path):
     for name, message in (("plot.gif", "written as .png, .svg or .pdf"), ("nowhere/plot.png", "there is no directory")):
         with pytest.raises(UserError, match=message):
-            check_out(tmp_path / name)
+            validate_out(tmp_path / name)
 
 
 def test_axes_have_units():
@@ -97,7 +97,7 @@ def test_axes_have_units():
 
 
 def test_many_methods_are_told_apart_by_colour_and_then_by_line():
-    looks = [(colour(number), line(number)) for number in range(20)]
+    looks = [(color(number), line(number)) for number in range(20)]
     assert len(set(looks)) == 20
     assert legend_rows(["ppo", "dqn"], 10.0) == 1
     assert legend_rows(["x" * 80, "y" * 80], 10.0) == 2

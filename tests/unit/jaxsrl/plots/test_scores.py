@@ -8,7 +8,7 @@ import pytest
 from envpool_bridge.errors import UserError
 from jaxsrl.plots.grouping import group_curves
 from jaxsrl.plots.run_curve import read_curves
-from jaxsrl.plots.scores import read_bounds, score_of, scores_by_method
+from jaxsrl.plots.scores import read_bounds, run_score, scores_by_method
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def groups(make_run, tmp_path):
 def test_a_run_is_worth_its_last_or_best_value_or_its_evaluation(make_run):
     run = make_run("a", [1.0, 9.0, 4.0])
     ((curve,), _) = read_curves([run], "steps", "episode/return_mean")
-    assert (score_of(curve, "last"), score_of(curve, "best")) == (4.0, 9.0)
+    assert (run_score(curve, "last"), run_score(curve, "best")) == (4.0, 9.0)
     with pytest.raises(UserError, match="cannot read .*eval.json"):
-        score_of(curve, "evaluation")
+        run_score(curve, "evaluation")
     (run / "eval.json").write_text(json.dumps({"mean_return": 7}))
-    assert score_of(curve, "evaluation") == 7.0
+    assert run_score(curve, "evaluation") == 7.0
     (run / "eval.json").write_text("{}")
     with pytest.raises(UserError, match="has no mean_return: run `jaxsrl evaluate"):
-        score_of(curve, "evaluation")
+        run_score(curve, "evaluation")
 
 
 def test_without_bounds_the_worst_run_is_0_and_the_best_is_1(groups):

@@ -15,7 +15,12 @@ from envpool_bridge.envs.probes.single_agent import PROBES
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore, flatten
 from jaxsrl.config.serialization import to_json
-from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent, load_policy_params, rebuild_multi_policy_agent
+from jaxsrl.population.policies import (
+    PoliciesConfig,
+    load_policy_params,
+    make_multi_policy_agent,
+    rebuild_multi_policy_agent,
+)
 from tests.support.scripted_agents import Scripted
 
 SPEC = ParallelSource(Scripted).spec()
@@ -121,7 +126,9 @@ def test_parameters_of_another_network_or_other_agents_are_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"frozen policy 'two' cannot take the parameters of .*/checkpoints/3: (.|\n)*missing"
     ):
-        make_multi_policy_agent(SPEC, frozen, lambda spec: make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(8, 8))))
+        make_multi_policy_agent(
+            SPEC, frozen, lambda spec: make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(8, 8)))
+        )
     with pytest.raises(UserError, match=r"expected float32\[\d+, 16\], got float32"):
         make_multi_policy_agent(SPEC, frozen, lambda spec: make_agent(spec, hidden=16))
     other = json.dumps({"a": "two", "b": "one", "c": "three"})

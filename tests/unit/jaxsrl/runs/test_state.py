@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from jaxsrl.run_directory import LOCK, RunDirectory
-from jaxsrl.runs.state import CRASHED, EMPTY, FINISHED, RUNNING, STOPPED, is_held, run_state
+from jaxsrl.runs.state import CRASHED, EMPTY, FINISHED, RUNNING, STOPPED, is_locked, run_state
 
 BEGAN = "2026-01-01 10:00:00 begins: 100 updates"
 SAVED = "2026-01-01 10:01:00 checkpoint at update 50"
@@ -46,7 +46,7 @@ def test_looking_never_takes_the_lock(tmp_path, monkeypatch):
     with RunDirectory(tmp_path):
         pass
     monkeypatch.setattr(fcntl, "flock", lambda *_: pytest.fail("a run that begins now would be refused"))
-    assert not is_held(tmp_path / LOCK)
+    assert not is_locked(tmp_path / LOCK)
 
 
 def test_a_lock_that_another_file_has_is_not_this_runs(tmp_path):
@@ -55,8 +55,8 @@ def test_a_lock_that_another_file_has_is_not_this_runs(tmp_path):
     with RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b"):
         pass
     with RunDirectory(tmp_path / "a"):
-        assert is_held(tmp_path / "a" / LOCK)
-        assert not is_held(tmp_path / "b" / LOCK)
+        assert is_locked(tmp_path / "a" / LOCK)
+        assert not is_locked(tmp_path / "b" / LOCK)
 
 
 def test_where_the_kernel_has_no_list_the_process_that_the_file_names_counts(tmp_path):
@@ -69,9 +69,9 @@ def test_where_the_kernel_has_no_list_the_process_that_the_file_names_counts(tmp
         (os.getpid(), "another-machine", False),
     ):
         lock.write_text(f"process {process} on {machine}, started 2026-01-01 10:00:00")
-        assert is_held(lock, nowhere) is expected
+        assert is_locked(lock, nowhere) is expected
     lock.write_text("nothing of the kind")
-    assert not is_held(lock, nowhere)
+    assert not is_locked(lock, nowhere)
 
 
 def test_a_file_system_that_tells_another_device_number_is_seen_through(tmp_path):
@@ -80,8 +80,8 @@ def test_a_file_system_that_tells_another_device_number_is_seen_through(tmp_path
     inode = lock.stat().st_ino
     listed = tmp_path / "locks"
     listed.write_text(f"1: FLOCK  ADVISORY  WRITE 4711 aa:bb:{inode} 0 EOF\n")
-    assert is_held(lock, listed)
+    assert is_locked(lock, listed)
     listed.write_text(
         f"1: FLOCK  ADVISORY  WRITE 4712 aa:bb:{inode} 0 EOF\n1: POSIX  ADVISORY  WRITE 4711 aa:bb:{inode} 0 EOF\n"
     )
-    assert not is_held(lock, listed)
+    assert not is_locked(lock, listed)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jaxsrl.terminal.tables import describe_name, format_value, show
+from jaxsrl.terminal.tables import describe_name, format_value, print_tables
 
 RESULT = {
     "env_id": "CartPole-v1 [jax]",
@@ -25,14 +25,14 @@ RESULT = {
 
 
 def test_json_is_one_line_that_holds_everything(capsys):
-    show(RESULT, True, "title")
+    print_tables(RESULT, True, "title")
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1
     assert json.loads(printed) == RESULT
 
 
 def test_the_plain_form_shows_every_value_in_words_with_units(capsys):
-    show(RESULT, False, "runs/[red]x")
+    print_tables(RESULT, False, "runs/[red]x")
     printed = capsys.readouterr().out
     for text in (
         *("runs/[red]x", "CartPole-v1 [jax]", "environments", "4,096", "64, 64", "latency (ms)", "slots (bytes)"),
@@ -44,7 +44,7 @@ def test_the_plain_form_shows_every_value_in_words_with_units(capsys):
 
 
 def test_a_result_that_is_rows_alone_is_one_table_with_its_title(capsys):
-    show({"checkpoints": [{"update": 7}]}, False, "evaluation of x")
+    print_tables({"checkpoints": [{"update": 7}]}, False, "evaluation of x")
     printed = capsys.readouterr().out
     assert "evaluation of x" in printed
     assert "checkpoints" not in printed

@@ -5,13 +5,13 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from jaxsrl.training.host_training import HostTraining
 
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
 from jaxsrl.cluster.learners.training import DistributedTraining
 from jaxsrl.collect.collector import supervision_metrics
 from jaxsrl.metrics.cluster_traffic import HOSTS_LOST, SERVERS_LOST
 from jaxsrl.training import watchdog as watchdog_module
-from jaxsrl.training.host_training import HostTraining
 from jaxsrl.training.watchdog import StalledError, Watchdog
 
 FAILURES = {field.name for field in dataclasses.fields(SupervisionTotals)} - {"replayed_steps"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import FORMAT, MANIFEST, sign_manifest, sha256_of
+from jaxsrl.checkpoints.manifest import FORMAT, MANIFEST, file_sha256, sign_manifest
 from jaxsrl.runs.summary import find_runs, summarize
 from jaxsrl.web.checkpoints import Checkpoints
 from jaxsrl.web.run_files import RunFiles, finite
@@ -31,7 +31,7 @@ def make_checkpoint(run, update):
     path = run / "checkpoints" / str(update)
     (path / "state").mkdir(parents=True)
     (path / "state" / "data").write_bytes(b"parameters")
-    files = {"state/data": sha256_of(path / "state" / "data")}
+    files = {"state/data": file_sha256(path / "state" / "data")}
     said = {"format": FORMAT, "step": update, "files": files, "schema": {"a": {}}, "versions": {"jaxsrl": "1"}}
     (path / MANIFEST).write_text(sign_manifest({**said, "metadata": {"env_steps": 600}}))
     return path

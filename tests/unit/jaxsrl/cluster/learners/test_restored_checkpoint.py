@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from jaxsrl.training.base import Training
 
 import jaxsrl.cluster.learners.training
 import jaxsrl.run_plan
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.cluster.learners.training import DistributedTraining
-from jaxsrl.training.base import Training
 
 
 class Words:

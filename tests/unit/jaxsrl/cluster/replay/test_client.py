@@ -19,8 +19,8 @@ from jaxsrl.cluster.protocol.engine import ReplayLostError
 from jaxsrl.cluster.replay.client import RemoteExperience, RemoteReplayMesh
 from jaxsrl.cluster.replay.host import ReplayHost, bytes_of_leaves
 from jaxsrl.cluster.replay.setup import SampleBlocks, make_replay_setup
-from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 from jaxsrl.collect.collector import CollectorConfig
+from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh, trajectory_on_host
 from jaxsrl.learner.mesh import LearnerMesh

@@ -10,11 +10,11 @@ import pytest
 
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.protocol import EpisodeReset
+from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.inference.act import make_act, take_rows
 from jaxsrl.collect.inference.server import InferenceServer
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.serial import SerialCollector
-from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Resources

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from jaxsrl.terminal.format import format_bytes, format_ranges
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
@@ -14,7 +15,6 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan, params_bytes_of
-from jaxsrl.plan.drawing.text import bytes_in_words, ranges
 from jaxsrl.plan.fragment import Carries
 from jaxsrl.plan.policies import POLICIES
 
@@ -91,12 +91,12 @@ def test_parameters_are_counted_without_being_allocated():
     [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1300, "1.27 KiB"), (1010 * 1024, "1010 KiB"), (3 << 30, "3 GiB")],
 )
 def test_bytes_have_a_unit_that_fits(number, words):
-    assert bytes_in_words(number) == words
+    assert format_bytes(number) == words
 
 
 @pytest.mark.parametrize(("numbers", "words"), [((), ""), ((4,), "4"), ((0, 1, 2, 3, 6), "0-3, 6"), ((2, 1), "2, 1")])
 def test_indices_are_said_in_ranges(numbers, words):
-    assert ranges(numbers) == words
+    assert format_ranges(numbers) == words
 
 
 def test_every_leaf_of_a_structured_observation_counts_and_stacked_frames_count_once():

@@ -4,6 +4,7 @@ import dataclasses
 from xml.etree import ElementTree
 
 import pytest
+from jaxsrl.terminal.format import format_bytes
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import make_layout
@@ -12,7 +13,6 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
-from jaxsrl.plan.drawing.text import bytes_in_words
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import POLICIES
 
@@ -102,7 +102,7 @@ def test_draw_plan_has_its_style_and_sizes(tmp_path):
     svg = ElementTree.parse(tmp_path / "plan.svg").getroot()
     texts = " ".join(text.text or "" for text in svg.iter(f"{SVG}text"))
     for channel, size in zip(plan.channels, sizes.channels, strict=True):
-        assert f"{channel.capacity} x {bytes_in_words(size.item)}" in texts
+        assert f"{channel.capacity} x {format_bytes(size.item)}" in texts
     assert ".carries" in svg.find(f"{SVG}style").text
 
 

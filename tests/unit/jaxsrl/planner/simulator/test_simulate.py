@@ -15,11 +15,11 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Composed
 from jaxsrl.planner import measure
-from jaxsrl.planner.calibration import Calibration, at_rows, load_calibration
+from jaxsrl.planner.calibration import Calibration, cost_at, load_calibration
 from jaxsrl.planner.predict import MSRL, Cluster, predict
 from jaxsrl.planner.simulator.scenario import Costs, Network, Scenario
 from jaxsrl.planner.simulator.simulate import simulate
-from jaxsrl.planner.validate import Point, compare, fitted, predict_here, with_hand_over
+from jaxsrl.planner.validate import Point, compare, fit, predict_here, with_handover_cost
 
 ROWS, STEPS = 8, 16
 COSTS = Costs(row_seconds=1e-3, part_seconds=2e-3, act=((1, 1e-3), (64, 5e-3)), update_seconds=0.05, update_cores=1)
@@ -77,7 +77,7 @@ def test_an_update_takes_the_cores_it_keeps_busy_for_as_long_as_it_takes_alone(w
 def test_who_acts_rings_for_every_worker_of_a_lane():
     step, act, ring = 2e-3 + ROWS * 1e-3, COSTS.act_seconds(4 * ROWS), 1e-3
     shared = PoolShape(4, 1, 4, ROWS, STEPS, 3)
-    scenario = Scenario(shared, 1, MANY_CORES, dataclasses.replace(COSTS, ring_seconds=ring))
+    scenario = Scenario(shared, 1, MANY_CORES, dataclasses.replace(COSTS, doorbell_seconds=ring))
     assert speed(scenario) == pytest.approx(4 * ROWS / (step + act + 4 * ring), rel=1e-3)
 
 
@@ -121,9 +121,9 @@ def test_step_times_that_vary_cost_what_waiting_for_the_slowest_costs():
 
 
 def test_a_line_through_measured_sizes_is_never_below_the_smallest():
-    assert at_rows(((64, 1.0), (128, 1.5)), 256) == pytest.approx(2.5)
-    assert at_rows(((64, 1.0), (128, 0.9)), 4096) == pytest.approx(0.9)
-    assert at_rows(((64, 2.0),), 32) == pytest.approx(1.0)
+    assert cost_at(((64, 1.0), (128, 1.5)), 256) == pytest.approx(2.5)
+    assert cost_at(((64, 1.0), (128, 0.9)), 4096) == pytest.approx(0.9)
+    assert cost_at(((64, 2.0),), 32) == pytest.approx(1.0)
 
 
 def calibration() -> Calibration:
@@ -140,8 +140,8 @@ def calibration() -> Calibration:
         update_cores=1.6,
         update_flops=((64, 1e9), (128, 2e9)),
         rollout_length=4,
-        ring_seconds=3e-6,
-        hand_over_seconds=5e-5,
+        doorbell_seconds=3e-6,
+        handover_seconds=5e-5,
         copy_bytes_per_second=1e10,
         row_bytes=1e3,
         params_bytes=1e5,
@@ -197,8 +197,8 @@ def test_a_calibration_is_fitted_to_the_fastest_of_its_reference_runs(monkeypatc
     monkeypatch.setattr(jaxsrl.planner.validate, "_config", lambda *_: config)
     monkeypatch.setattr(jaxsrl.planner.validate, "_measured", lambda *_: next(speeds))
     monkeypatch.setattr(jaxsrl.planner.validate, "predict_here", lambda *_: 240.0)
-    monkeypatch.setattr(jaxsrl.planner.validate, "with_hand_over", lambda _, __, measured: measured)
-    assert fitted(calibration(), None, 1.0) == 400.0
+    monkeypatch.setattr(jaxsrl.planner.validate, "with_handover_cost", lambda _, __, measured: measured)
+    assert fit(calibration(), None, 1.0) == 400.0
 
 
 def test_what_comes_before_a_timed_call_is_done_each_time_and_not_timed(monkeypatch):
@@ -217,6 +217,6 @@ def test_what_comes_before_a_timed_call_is_done_each_time_and_not_timed(monkeypa
 def test_the_hand_over_is_what_is_missing_of_a_measured_run():
     config = RunConfig(num_envs=16, num_env_workers=1, lanes_per_worker=1, rollout_length=4)
     slower = 0.95 * predict_here(calibration(), config)
-    found = with_hand_over(calibration(), config, slower)
+    found = with_handover_cost(calibration(), config, slower)
     assert predict_here(found, config) == pytest.approx(slower, rel=0.01)
-    assert with_hand_over(calibration(), config, 10 * slower).hand_over_seconds < 1e-5
+    assert with_handover_cost(calibration(), config, 10 * slower).handover_seconds < 1e-5
