@@ -1,5 +1,7 @@
 """The `jaxsrl` command: train, evaluate, look at and compare runs, without writing code.
 
+`eval "$(jaxsrl --tyro-write-completion bash -)"` completes commands and flags in bash; zsh and fish likewise.
+
 Exit status: 0 done; 1 something is not well (a checkpoint is damaged, the doctor has found something); 2 not possible as asked.
 """
 
@@ -14,7 +16,6 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.command import BenchCommand
-from jaxsrl.cli.commands.completion import Completion
 from jaxsrl.cli.commands.doctor import Doctor
 from jaxsrl.cli.commands.evaluate import Evaluate
 from jaxsrl.cli.commands.inspect import Inspect
@@ -44,7 +45,6 @@ COMMANDS: dict[str, type[Command]] = {
     "plan": ShowPlan,
     "bench": BenchCommand,
     "doctor": Doctor,
-    "completion": Completion,
 }
 """All of them by name, in the order of --help."""
 

@@ -199,7 +199,7 @@ FORMS = {
     "plan": [["plan", "ppo_cartpole"], ["plan", "ppo_cartpole", "--policy", "decoupled", "--gpus", "2"]],
     "doctor": [["doctor", "--runs", "runs"]],
 }
-ELSEWHERE = {"view": "test_view.py", "completion": "test_commands_completion.py", "bench": "above"}
+ELSEWHERE = {"view": "test_view.py", "bench": "above"}
 
 
 def test_every_command_is_among_those_that_are_tried():
