@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from envpool_bridge.faults import failpoint
-from envpool_bridge.worker import garbage
-from envpool_bridge.worker.process_tuning import wake_on_time
+from envpool_bridge.worker.process_tuning import collect_garbage_rarely, wake_on_time
 from envpool_bridge.worker.worker import NUM_DESCRIPTORS, STACK_SIGNAL, ErrorMessage, Worker, WorkerConfig
 
 
@@ -41,7 +40,7 @@ def main(descriptors: Sequence[int]) -> None:
         config: WorkerConfig = connection.recv()
         worker = _make_worker(config, connection, descriptors)
         failpoint.arm(failpoint.wanted(), worker.failpoints())
-        garbage.look_rarely()
+        collect_garbage_rarely()
         worker.serve()
     except BaseException as error:  # noqa: BLE001  the parent must learn of it, whatever it is
         text = "".join(traceback.format_exception(error))

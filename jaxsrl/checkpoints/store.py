@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import (
@@ -30,7 +31,6 @@ from jaxsrl.checkpoints.manifest import (
     sign_manifest,
     verify_files,
 )
-from jaxsrl.checkpoints.own_checkpointer import own_checkpointer
 from jaxsrl.checkpoints.schema import (
     Form,
     parse_schema,
@@ -121,7 +121,7 @@ class CheckpointStore:
         self._remove_unfinished()
         temporary.mkdir()
         # Orbax cannot hold arrays without elements; their shape and dtype are all there is to keep.
-        checkpointer = own_checkpointer()
+        checkpointer = _make_checkpointer()
         checkpointer.save(temporary.resolve() / "state", {name: x for name, x in arrays.items() if x.size})
         checkpointer.close()
         manifest = {
@@ -215,8 +215,20 @@ def load_checkpoint(path: Path, validate: ValidateFn | None = None) -> tuple[Arr
     return _read_arrays(path, schema), manifest["metadata"]
 
 
+def _make_checkpointer() -> ocp.Checkpointer:
+    """Returns a checkpointer of this process alone. Orbax's default waits for all processes that jax has joined."""
+    if not jax.distributed.is_initialized():
+        return ocp.PyTreeCheckpointer()
+    this = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"jaxsrl-{this}"
+    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
 def _read_arrays(path: Path, schema: Mapping[str, Form]) -> Arrays:
-    checkpointer, state = own_checkpointer(), path.resolve() / "state"
+    checkpointer, state = _make_checkpointer(), path.resolve() / "state"
     try:
         validate_stored_arrays(path, schema, state, checkpointer)
         stored = checkpointer.restore(state)

@@ -1,16 +1,15 @@
-"""Refuses plans that cannot run here, before anything starts; every message names the fragment and the number at fault."""
+"""Validation of plans before anything starts; every message names the fragment and the number at fault."""
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import SlotLayout
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import ReplayBytes
-from jaxsrl.plan.fragment import Carries, Channel, Devices, Fragment, FragmentKind, Processes, WhenFull
+from jaxsrl.plan.fragment import EACH_GROUP, Carries, Channel, Devices, Fragment, FragmentKind, Processes, WhenFull
 from jaxsrl.plan.plan import Plan, nearest_multiple
-from jaxsrl.plan.validate_groups import validate_groups
 
 
 def validate_plan(plan: Plan, resources: Resources) -> None:
-    """Refuses a plan that cannot run on these resources.
+    """Rejects a plan that cannot run on these resources.
 
     Raises:
         UserError: names the fragment or channel, the number at fault, and what to change.
@@ -20,7 +19,7 @@ def validate_plan(plan: Plan, resources: Resources) -> None:
         raise UserError(f"plan {plan.policy}: fragment names must differ: got {names}")
     for kind in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE):
         plan.fragment(kind)
-    validate_groups(plan)
+    _validate_groups(plan)
     for channel in plan.channels:
         _validate_channel(plan, channel, names)
     _validate_connections(plan)
@@ -35,7 +34,7 @@ def validate_plan(plan: Plan, resources: Resources) -> None:
 
 
 def validate_memory(plan: Plan, layout: SlotLayout, resources: Resources) -> None:
-    """Refuses slots that shared memory has no room for.
+    """Rejects slots that shared memory has no room for.
 
     Raises:
         UserError: says how many bytes are wanted and free, and what makes them fewer.
@@ -70,7 +69,7 @@ def _validate_object_stores(plan: Plan, layout: SlotLayout, resources: Resources
 
 
 def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources) -> None:
-    """Refuses experience that the memory which is to keep it has no room for.
+    """Rejects experience that the memory which is to keep it has no room for.
 
     Raises:
         UserError: says how many bytes are wanted and free, and what makes them fewer.
@@ -131,7 +130,7 @@ def _validate_drops(plan: Plan, channel: Channel, where: str) -> None:
 
 
 def _validate_connections(plan: Plan) -> None:
-    """Every fragment is read from and written to by somebody."""
+    """Rejects fragments that no channel enters or leaves."""
     for fragment in plan.fragments:
         reads = [channel for channel in plan.channels if channel.target == fragment.name]
         writes = [channel for channel in plan.channels if channel.source == fragment.name]
@@ -230,3 +229,102 @@ def _validate_servers(plan: Plan) -> None:
             f"plan {plan.policy}: fragment {inference.name}: {inference.replicas} servers that are called need nodes of a cluster, "
             f"and a number that divides {lanes} lanes: got nodes {inference.nodes}"
         )
+
+
+def _validate_groups(plan: Plan) -> None:
+    """Rejects learners of several policies that do not fit together. Whether the agent has these policies is not known here."""
+    for fragment in plan.fragments:
+        if fragment.group and fragment.kind is not FragmentKind.LEARNER:
+            raise UserError(
+                f"plan {plan.policy}: fragment {fragment.name} is {fragment.kind.value} for all policies, but names the group "
+                f"{fragment.group!r}: only learners have one"
+            )
+    learners = plan.learners
+    if not learners or (len(learners) == 1 and learners[0].group in ("", EACH_GROUP)):
+        plan.fragment(FragmentKind.LEARNER)
+        return
+    for learner in learners:
+        _validate_learner(plan, learner)
+    _validate_apart(plan)
+    _validate_published_together(plan)
+
+
+def _validate_learner(plan: Plan, learner: Fragment) -> None:
+    where = f"plan {plan.policy}: fragment {learner.name}"
+    if learner.group in ("", EACH_GROUP):
+        raise UserError(
+            f"plan {plan.policy}: expected one fragment of kind learner, got {len(plan.learners)}, of which {learner.name} "
+            f"names no policy: give each the group that it learns"
+        )
+    if not isinstance(learner.placement, Devices):
+        raise UserError(f"{where} learns policy {learner.group!r}, which needs devices: got {learner.placement}")
+    if learner.replicas != 1:
+        raise UserError(
+            f"{where} learns policy {learner.group!r} over all of its devices: expected 1 replica, got {learner.replicas}"
+        )
+    if plan.parameter_server is not None or plan.channel(Carries.GRADIENTS) is not None:
+        raise UserError(
+            f"{where} learns policy {learner.group!r} alone, but the plan has a parameter server, which learns all of them: "
+            f"use one learner without a group"
+        )
+    if isinstance(plan.environments.placement, Devices):
+        raise UserError(
+            f"{where} learns policy {learner.group!r} alone, but {plan.environments.name} are in one program with the learner "
+            f"of all policies: place them in processes, or use one learner without a group"
+        )
+
+
+def _validate_apart(plan: Plan) -> None:
+    """Rejects a policy with two learners, or a device with two of them."""
+    learnt_by: dict[str, str] = {}
+    used_by: dict[tuple[str, int], str] = {}
+    for learner in plan.learners:
+        where = f"plan {plan.policy}: fragment {learner.name}"
+        if learner.group in learnt_by:
+            raise UserError(
+                f"{where} learns policy {learner.group!r}, as {learnt_by[learner.group]} does: a policy has one learner"
+            )
+        learnt_by[learner.group] = learner.name
+        if not isinstance(learner.placement, Devices):
+            continue
+        for index in learner.placement.indices:
+            device = (learner.placement.platform, index)
+            if device in used_by:
+                raise UserError(
+                    f"{where} wants device {index}, on which {used_by[device]} is: give every policy's learner devices of its "
+                    f"own, or all policies one learner without a group"
+                )
+            used_by[device] = learner.name
+
+
+def _validate_published_together(plan: Plan) -> None:
+    """Rejects policies that do not read the same trajectories or do not publish one version together."""
+    first = plan.learners[0]
+    expected = _ends(plan, first)
+    for learner in plan.learners:
+        found = _ends(plan, learner)
+        where = f"plan {plan.policy}: fragment {learner.name}"
+        for channel, what in zip(
+            found, ("channel of trajectories into it", "channel of parameters out of it"), strict=True
+        ):
+            if channel is None:
+                raise UserError(f"{where} has no {what}: every policy's learner needs both")
+        for mine, theirs in zip(found, expected, strict=True):
+            if mine is None or theirs is None or _rules(mine) == _rules(theirs):
+                continue
+            raise UserError(
+                f"{where}: its channel {mine.source} -> {mine.target} is not like that of {first.name}: policies learn from the "
+                f"same trajectories and are published together; expected (capacity, when full, lag) {_rules(theirs)}, got "
+                f"{_rules(mine)}"
+            )
+
+
+def _ends(plan: Plan, learner: Fragment) -> tuple[Channel | None, Channel | None]:
+    """Returns the channels of the learner's trajectories and of its parameters."""
+    into = (one for one in plan.channels if one.target == learner.name and one.carries is Carries.TRAJECTORIES)
+    out = (one for one in plan.channels if one.source == learner.name and one.carries is Carries.PARAMETERS)
+    return next(into, None), next(out, None)
+
+
+def _rules(channel: Channel) -> tuple[int, str, int]:
+    return channel.capacity, channel.when_full.value, channel.max_lag
