@@ -1,1 +1,1 @@
-"""Agent to agent: normalization, frame stacking, several policies, augmentation."""
+"""Agent to agent: normalization, frame stacking, several policies."""
