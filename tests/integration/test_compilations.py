@@ -1,6 +1,7 @@
 """Of every plan: after the first update that learns, and once inference serves, nothing compiles any more."""
 
 import pytest
+from jaxsrl.training.base import Training
 
 from agents.api import AnyAgent, ReplayConfig
 from agents.dqn import DQNConfig, make_dqn
@@ -13,7 +14,6 @@ from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import run
-from jaxsrl.training.base import Training
 from tests.support.compilations import compilations
 
 UPDATES = 7

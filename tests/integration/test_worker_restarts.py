@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from jaxsrl.training.base import Training
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
@@ -15,7 +16,6 @@ from jaxsrl.envs.registry import source_of
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import run
-from jaxsrl.training.base import Training
 from tests.chaos.counting import kill, pids
 
 UPDATES = 30

@@ -4,13 +4,13 @@ import io
 import math
 
 import pytest
-from jaxsrl.terminal.format import format_duration, format_number
 from rich.console import Console
 
 from jaxsrl.metrics.console import ConsoleSink
 from jaxsrl.metrics.live_state import initial_state, with_record
 from jaxsrl.metrics.plain_line import plain_line
 from jaxsrl.metrics.terminal_view import RunPanel, render_panel
+from jaxsrl.terminal.format import format_duration, format_number
 from jaxsrl.terminal.sparkline import lengths, sparkline
 from tests.support.metric_records import facts, record
 

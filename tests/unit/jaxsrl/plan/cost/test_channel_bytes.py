@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from jaxsrl.terminal.format import format_bytes, format_ranges
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
@@ -17,6 +16,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan, params_bytes_of
 from jaxsrl.plan.fragment import Carries
 from jaxsrl.plan.policies import POLICIES
+from jaxsrl.terminal.format import format_bytes, format_ranges
 
 SPEC = EnvSpec("test", ArraySpec((3, 5), "uint8"), DiscreteSpec(4))
 FOUR_GPUS = Resources(8, "gpu", 4)

@@ -4,7 +4,6 @@ import dataclasses
 from xml.etree import ElementTree
 
 import pytest
-from jaxsrl.terminal.format import format_bytes
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import make_layout
@@ -15,6 +14,7 @@ from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import POLICIES
+from jaxsrl.terminal.format import format_bytes
 
 SVG = "{http://www.w3.org/2000/svg}"
 CONFIG = RunConfig(num_envs=16, num_env_workers=4, num_devices=2, num_inference_servers=2, num_inference_devices=2)
