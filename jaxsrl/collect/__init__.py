@@ -1,1 +1,1 @@
-"""How trajectories are made: serially, by a pool with an inference server, by actor processes."""
+"""Trajectory collection: serially, by a pool with an inference server, or by actor processes."""

@@ -1,4 +1,4 @@
-"""Trajectories from actor processes: each steps its environments and acts for them with its own copy of the policy."""
+"""Collector whose workers act: each steps its environments and runs its own copy of the policy."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -28,25 +28,26 @@ _JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry
 
 
 class ActorCollector:
-    """A pool whose workers act themselves. Parameters go out through shared memory, trajectories come in through the ring."""
+    """Pool whose workers act. They receive parameters and return trajectories through shared memory.
+
+    The constructor reserves memory and starts to launch the actors.
+
+    Args:
+        config: arguments of every collector.
+        lifecycle: lifecycle of the run; this collector starts no thread.
+        replica: index of the plan's environment replica that this collector serves.
+
+    Raises:
+        UserError: the plan's workers share lanes, or the environment cannot be sent to them.
+    """
 
     def __init__(self, config: CollectorConfig, lifecycle: Lifecycle, replica: int = 0) -> None:
-        """Reserves memory and begins to start the actors; refuses what cannot run.
-
-        Args:
-            config: what every source is made from.
-            lifecycle: of the run; this source starts no thread.
-            replica: of the plan's environments, which this source is for.
-
-        Raises:
-            UserError: the plan's workers share lanes, or the environment cannot be sent to them.
-        """
         del lifecycle
         plan, agent = config.plan, config.agent
         check_shape(plan.shape)
         self._shape, self._first = plan.shape, config.first_sequence
         self._first_row = replica * plan.shape.num_rows
-        # Only the shapes are needed before the first parameters come, so the key may be any.
+        # Only the shapes are needed before the first parameters arrive; any key will do.
         template = jax.eval_shape(agent.init, jax.random.key(0)).params
         layout = params_layout([(leaf.shape, np.dtype(leaf.dtype).name) for leaf in jax.tree.leaves(template)])
         self._factory = cloudpickle.dumps(_factory(config, template, layout))
@@ -77,12 +78,12 @@ class ActorCollector:
             raise
 
     def publish(self, version: int, params: Params) -> None:
-        """Copies the parameters to where the actors read them, and wakes those that wait for them."""
+        """Copies the parameters into shared memory and wakes the actors that wait for them."""
         self._params.publish(version, jax.device_get(jax.tree.leaves(params)))
         self._pool.wake_workers()
 
     def start(self, reset: EpisodeReset) -> None:
-        """Starts the actors, which compile, reset and go on with the parameters that are published."""
+        """Starts the actors, which compile, reset, and act with the published parameters."""
         descriptors = (self._params.descriptor, self._counters.descriptor)
         policy = LocalPolicySpec(self._factory, descriptors, self._may_act)
         self._pool.start(split_reset(reset, self._shape, self._first_row), policy)
@@ -91,34 +92,34 @@ class ActorCollector:
         return self._params.acting_version(sequence, self._max_policy_lag) is not None
 
     def acquire(self, timeout_seconds: float) -> int | None:
-        """The next full slot's sequence, or None; raises what environments or policies raised."""
+        """Returns the sequence of the next full slot, or None after the timeout; raises the errors of environments and policies."""
         return self._pool.acquire(timeout_seconds)
 
     def slots(self, sequence: int) -> list[SlotViews]:
-        """The leased slot, in shared memory."""
+        """Returns the leased slot, in shared memory."""
         return [self._pool.views[sequence % self._shape.num_slots]]
 
     def slot_memory(self, sequence: int) -> np.ndarray:
-        """[slot_bytes] uint8, the memory of the leased slot, for whoever sends it away whole."""
+        """Returns the memory of the leased slot, [slot_bytes] uint8, to send it as a whole."""
         return self._pool.slot_memory(sequence)
 
     def release(self, sequence: int) -> None:
-        """Gives the slot back to the actors."""
+        """Returns the slot to the actors."""
         self._pool.release(sequence)
 
     def drop(self, sequence: int) -> None:
-        """Never asked for: a plan that drops trajectories has an inference server."""
-        raise RuntimeError("actors learn from every slot")
+        """Raises: a plan that drops trajectories has an inference server."""
+        raise RuntimeError("a plan with actors trains on every slot")
 
     def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
-        """A copy of the first slot's first observation, once every actor has written it."""
+        """Returns a copy of the first slot's first observation after every actor has written it."""
         while not self._pool.wait_begun(_WAIT_SECONDS):
             if should_stop():
                 return None
         return map_leaves(lambda array: array[0].copy(), self.slots(self._first)[0].observation)
 
     def totals(self) -> Mapping[str, float]:
-        """Seconds waited and calls made; seconds of actors are means over actors."""
+        """Returns seconds waited and calls made; seconds of actors are means over actors."""
         acted, actors = self._counters.totals(), self._shape.num_workers
         return {
             "environment/wait_seconds": self._pool.environments_waited_seconds / actors,
@@ -130,7 +131,6 @@ class ActorCollector:
         }
 
     def waits(self) -> list[str]:
-        """See `Collector`."""
 
         def missing(sequence: int) -> str:
             return self._params.missing(sequence, self._max_policy_lag)
@@ -147,22 +147,22 @@ class ActorCollector:
         self._counters.close()
 
 
-def _acting(agent: AnyAgent) -> AnyAgent:
-    """The agent without what learns, which knows of devices that another process does not have."""
+def _without_learning(agent: AnyAgent) -> AnyAgent:
+    """Returns the agent without its learning functions, which refer to devices that another process lacks."""
     if isinstance(agent, Agent):
         agent = agent._replace(gradient_steps=None, groups=())
-    return agent._replace(init=_learns_elsewhere, update=_learns_elsewhere)
+    return agent._replace(init=_raise_no_learner, update=_raise_no_learner)
 
 
-def _learns_elsewhere(*_: Any) -> NoReturn:
-    raise TypeError("an actor acts: it neither begins nor learns")
+def _raise_no_learner(*_: Any) -> NoReturn:
+    raise TypeError("an actor has no learner: it only acts")
 
 
 def _factory(config: CollectorConfig, template: Params, layout: ParamsLayout) -> ActorFactory:
     key = config.act_key
     structure = jax.tree.map(lambda leaf: 0, template)
     return ActorFactory(
-        agent=cloudpickle.dumps((_acting(config.agent), structure)),
+        agent=cloudpickle.dumps((_without_learning(config.agent), structure)),
         params_layout=layout,
         max_policy_lag=config.plan.max_policy_lag,
         key_data=np.asarray(jax.random.key_data(key)),

@@ -1,4 +1,4 @@
-"""What a learner needs of whatever collects its trajectories."""
+"""Protocol between a learner and the collector of its trajectories."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -18,20 +18,20 @@ from jaxsrl.plan.plan import Plan
 
 @dataclasses.dataclass(frozen=True)
 class CollectorConfig:
-    """What every kind of source is made from.
+    """Arguments that every kind of collector takes.
 
     Attributes:
-        env_source: of the environments.
-        spec: of the env source.
-        plan: where things are, and how many.
-        agent: whose `act` to call.
-        seed: of the environments.
-        first_sequence: where a resumed run goes on.
-        act_key: the run's key of actions, which every row and step is folded into.
-        agent_state: [B, ...] a leaf, what the policy of every row of the run remembers as this process begins; None for the
-            agent's initial one.
-        supervision: what is done about environments, and processes of them, that fail.
-        journal: directory in which every step is written down, for an audit; "" for none.
+        env_source: source of the environments.
+        spec: spec of the env source.
+        plan: placement and sizes.
+        agent: agent whose `act` is called.
+        seed: seed of the environments.
+        first_sequence: first slot sequence; not 0 for a resumed run.
+        act_key: key of the run's actions, which is folded with every row and step.
+        agent_state: [B, ...] a leaf, recurrent state of every row of the run at the start of this process; None for the agent's
+            initial state.
+        supervision: restart limits and timeouts of environment workers.
+        journal: directory of the audit journal of all steps; "" for none.
     """
 
     env_source: EnvSource
@@ -47,51 +47,51 @@ class CollectorConfig:
 
 
 class Collector(Protocol):
-    """Full slots, in order of sequence."""
+    """Source of full slots, in order of their sequence."""
 
     def publish(self, version: int, params: Params) -> None:
-        """Parameters that may act from now on; they are never donated. The first come before `start`."""
+        """Publishes parameters for acting from now on; they are never donated. The first version comes before `start`."""
         ...
 
     def start(self, reset: EpisodeReset) -> None:
-        """Begins to collect."""
+        """Starts to collect."""
         ...
 
     def acquire(self, timeout_seconds: float) -> int | None:
-        """The next full slot's sequence, or None; raises what environments raised."""
+        """Returns the sequence of the next full slot, or None after the timeout; raises the errors of environments."""
         ...
 
     def slots(self, sequence: int) -> Sequence[SlotViews]:
-        """The leased slots, one a pool, in row order."""
+        """Returns the leased slots, one per pool, in row order."""
         ...
 
     def release(self, sequence: int) -> None:
-        """Gives the slots back: nothing may read them any more."""
+        """Releases the slots; nothing may read them afterwards."""
         ...
 
     def drop(self, sequence: int) -> None:
-        """Gives the slots back without an update of them, where the plan allows that."""
+        """Releases the slots without an update, where the plan allows it."""
         ...
 
     def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
-        """[B, *stored_shape] a leaf, what the environments show right after `start`; None if the run stops before."""
+        """Returns the observations right after `start`, [B, *stored_shape] a leaf; None if the run stops before."""
         ...
 
     def totals(self) -> Mapping[str, float]:
-        """Seconds and counts since the start, by metric name."""
+        """Returns seconds and counts since the start, by metric name."""
         ...
 
     def waits(self) -> Sequence[str]:
-        """Describes what each part of the source waits for now, one sentence each; from any thread, without a wait."""
+        """Describes in one sentence each what the parts of the collector wait for now. Callable from any thread; never blocks."""
         ...
 
     def close(self) -> None:
-        """Stops and frees everything; idempotent."""
+        """Stops everything and frees its resources; idempotent."""
         ...
 
 
 def supervision_metrics(totals: Sequence[SupervisionTotals]) -> dict[str, float]:
-    """What has failed so far in several pools together: counts, by metric name."""
+    """Returns failure counts of several pools together, by metric name."""
     names = [field.name for field in dataclasses.fields(SupervisionTotals)]
     return {f"environment/{name}": float(sum(getattr(total, name) for total in totals)) for name in names}
 
@@ -105,16 +105,18 @@ def describe_lanes(pool: EnvPool, missing: Callable[[int], str], actor: str) -> 
         actor: subject of the sentence.
     """
     ready = pool.ready_lanes()
-    wanted = [text for sequence in sorted({pool.position(lane)[0] for lane in ready}) if (text := missing(sequence))]
-    if wanted:
-        return f"{actor} waits for {wanted[0]}"
+    missing_params = [
+        text for sequence in sorted({pool.position(lane)[0] for lane in ready}) if (text := missing(sequence))
+    ]
+    if missing_params:
+        return f"{actor} waits for {missing_params[0]}"
     if ready:
         return f"{actor} has not returned actions for {len(ready)} of {pool.num_lanes} lanes"
     return f"{actor} waits for observations of the environments"
 
 
 def split_reset(reset: EpisodeReset, shape: PoolShape, first_row: int = 0) -> list[EpisodeReset]:
-    """One reset a part of the pool whose rows begin at `first_row` of the run, in row order."""
+    """Splits a reset into one per part of the pool, in row order; the pool's rows start at row `first_row` of the run."""
     parts = [shape.part_rows(part) for part in range(shape.num_parts)]
     places = [slice(first_row + rows.start, first_row + rows.stop) for rows in parts]
     return [EpisodeReset(reset.episodes[rows], reset.actions[rows]) for rows in places]

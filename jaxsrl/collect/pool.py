@@ -1,4 +1,4 @@
-"""Trajectories from environment processes: one or several pools, each with its inference server in a thread."""
+"""Collector with environment processes: one or several pools, each with an inference server in a thread."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +27,16 @@ _WAIT_SECONDS = 0.2
 
 
 class PoolCollector:
-    """Replicas of a pool, which share the rows in order, and a batched inference server for each.
+    """Replicas of a pool, which split the rows in order, with one batched inference server each.
 
     A slot of the run is full when it is full in every replica.
+    The constructor reserves memory and starts to launch the workers.
+
+    Args:
+        config: arguments of every collector.
+        devices: devices that act, one per replica of the plan.
+        lifecycle: lifecycle of the inference threads.
+        replicas: replicas of the plan that this collector serves; None for all.
     """
 
     def __init__(
@@ -39,14 +46,6 @@ class PoolCollector:
         lifecycle: Lifecycle,
         replicas: range | None = None,
     ) -> None:
-        """Reserves memory and begins to start the workers; refuses what cannot run.
-
-        Args:
-            config: what every source is made from.
-            devices: that act, one a replica of the plan.
-            lifecycle: of the threads.
-            replicas: those of the plan that this source is for; None for all.
-        """
         plan, first_sequence = config.plan, config.first_sequence
         self._plan, self._lifecycle, self._first = plan, lifecycle, first_sequence
         self._replicas = range(plan.environments.replicas) if replicas is None else replicas
@@ -72,7 +71,7 @@ class PoolCollector:
             run_seed=config.seed,
             first_sequence=config.first_sequence,
             first_row=first_row,
-            cores=_cores_of(self._plan, replica),
+            cores=_replica_cores(self._plan, replica),
             supervision=config.supervision,
             journal=config.journal,
         )
@@ -100,7 +99,7 @@ class PoolCollector:
         )
 
     def publish(self, version: int, params: Params) -> None:
-        """Hands parameters to every device that acts, and wakes the servers."""
+        """Sends the parameters to every device that acts and wakes the servers."""
         self._newest = params
         for device, store in self._stores.items():
             store.publish(version, on_device(params, device))
@@ -108,18 +107,18 @@ class PoolCollector:
             pool.wake()
 
     def start(self, reset: EpisodeReset) -> None:
-        """Starts workers and inference threads, once all servers have compiled, which they do side by side."""
+        """Starts workers and inference threads. All servers compile in parallel before."""
         shape = self._plan.shape
         for replica, pool in zip(self._replicas, self._pools, strict=True):
             pool.start(split_reset(reset, shape, replica * shape.num_rows))
         params = [on_device(self._newest, self._devices[replica]) for replica in self._replicas]
         with ThreadPoolExecutor(len(self._servers), "warm up") as threads:
-            list(threads.map(InferenceServer.warm_up, self._servers, params))  # raises what any of them raised
+            list(threads.map(InferenceServer.warm_up, self._servers, params))  # raises their first error
         for replica, server in zip(self._replicas, self._servers, strict=True):
             self._lifecycle.start_thread(f"inference {replica}", self._body(server))
 
     def acquire(self, timeout_seconds: float) -> int | None:
-        """The next sequence that is full in every pool, or None; raises what environments raised."""
+        """Returns the next sequence that is full in every pool, or None; raises the errors of environments."""
         deadline = time.monotonic() + timeout_seconds
         sequence = min(self._leased)
         for index, pool in enumerate(self._pools):
@@ -133,21 +132,21 @@ class PoolCollector:
         return sequence
 
     def slots(self, sequence: int) -> list[SlotViews]:
-        """The leased slots, in shared memory."""
+        """Returns the leased slots, in shared memory."""
         return [pool.views[sequence % self._plan.shape.num_slots] for pool in self._pools]
 
     def slot_memory(self, sequence: int) -> np.ndarray:
-        """[slot_bytes] uint8, the memory of the leased slot of the only pool, for whoever sends it away whole."""
+        """Returns the memory of the only pool's leased slot, [slot_bytes] uint8, to send it as a whole."""
         (pool,) = self._pools
         return pool.slot_memory(sequence)
 
     def release(self, sequence: int) -> None:
-        """Gives the slots back to the environments."""
+        """Returns the slots to the environments."""
         for pool in self._pools:
             pool.release(sequence)
 
     def drop(self, sequence: int) -> None:
-        """Gives a leased sequence back without an update of it."""
+        """Returns a leased sequence without an update."""
         for store in self._stores.values():
             store.drop_sequence()
         self.release(sequence)
@@ -155,22 +154,22 @@ class PoolCollector:
             pool.wake()
 
     def acquire_replica(self, index: int, timeout_seconds: float) -> int | None:
-        """As `acquire`, of one replica alone. Thread-safety: one thread a replica."""
+        """Acquires a slot of one replica, like `acquire`. Thread-safety: one thread per replica."""
         if self._pools[index].acquire(timeout_seconds) is None:
             return None
         self._leased[index] += 1
         return self._leased[index] - 1
 
     def replica_slot(self, index: int, sequence: int) -> SlotViews:
-        """The leased slot of one replica."""
+        """Returns the leased slot of one replica."""
         return self._pools[index].views[sequence % self._plan.shape.num_slots]
 
     def release_replica(self, index: int, sequence: int) -> None:
-        """Gives the slot of one replica back."""
+        """Returns the slot of one replica to its environments."""
         self._pools[index].release(sequence)
 
     def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
-        """A copy of the first slots' first observations, once every worker has written them."""
+        """Returns a copy of the first slots' first observations after every worker has written them."""
         for pool in self._pools:
             while not pool.wait_begun(_WAIT_SECONDS):
                 if should_stop():
@@ -178,7 +177,7 @@ class PoolCollector:
         return concatenated([take(slot.observation, 0) for slot in self.slots(self._first)])
 
     def totals(self) -> Mapping[str, float]:
-        """Seconds waited and calls made; seconds are means over workers, servers and pools."""
+        """Returns seconds waited and calls made; seconds are means over workers, servers and pools."""
         pools, stats = len(self._pools), [server.stats for server in self._servers]
         workers = self._plan.shape.num_workers * pools
         return {
@@ -192,14 +191,13 @@ class PoolCollector:
         }
 
     def waits(self) -> list[str]:
-        """See `Collector`."""
         return [
             describe_lanes(pool, self._stores[self._devices[replica]].missing, f"inference server {replica}")
             for replica, pool in zip(self._replicas, self._pools, strict=True)
         ]
 
     def close(self) -> None:
-        """Stops workers; the inference threads must have stopped."""
+        """Stops the workers; the inference threads must have stopped."""
         for pool in self._pools:
             pool.close()
 
@@ -207,9 +205,9 @@ class PoolCollector:
         return lambda: server.run(self._lifecycle.should_stop)
 
 
-def _cores_of(plan: Plan, replica: int) -> tuple[int, ...]:
+def _replica_cores(plan: Plan, replica: int) -> tuple[int, ...]:
     placement = plan.environments.placement
     if not isinstance(placement, Processes) or not placement.cores:
         return ()
-    begin = replica * placement.count
-    return tuple(placement.cores[(begin + index) % len(placement.cores)] for index in range(placement.count))
+    start = replica * placement.count
+    return tuple(placement.cores[(start + index) % len(placement.cores)] for index in range(placement.count))

@@ -1,4 +1,4 @@
-"""Trajectories from a loop in this process: every row in turn, acted for at once. The reference for all other sources."""
+"""Collector that steps and acts in this process, one row after another. Reference for all other collectors."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,10 +18,14 @@ from jaxsrl.machine.devices import Device, on_device
 
 
 class SerialCollector:
-    """All rows as one lane, stepped in this process when the learner asks for the next slot."""
+    """All rows as one lane, stepped in this process when the learner asks for the next slot.
+
+    Args:
+        config: arguments of every collector.
+        device: device that acts.
+    """
 
     def __init__(self, config: CollectorConfig, device: Device) -> None:
-        """Makes the environments here; `device` acts."""
         shape, agent = config.plan.shape, config.agent
         layout = agent_layout(config.spec, shape, agent)
         self._slots = allocate_slots(layout)
@@ -41,7 +45,7 @@ class SerialCollector:
         self._acting_seconds = self._stepping_seconds = 0.0
 
     def publish(self, version: int, params: Params) -> None:
-        """Parameters for the slots to come."""
+        """Publishes parameters for the next slots."""
         self._store.publish(version, on_device(params, self._device))
 
     def start(self, reset: EpisodeReset) -> None:
@@ -52,7 +56,7 @@ class SerialCollector:
         first.begin_history()
 
     def acquire(self, timeout_seconds: float) -> int | None:
-        """Collects the next slot; None if its parameters are not published yet."""
+        """Collects the next slot; returns None if its parameters are not published yet."""
         acting = self._store.acting(self._next, 0.0)
         if acting is None:
             return None
@@ -69,22 +73,22 @@ class SerialCollector:
         return self._next - 1
 
     def slots(self, sequence: int) -> list[SlotViews]:
-        """The one slot of a sequence."""
+        """Returns the only slot of a sequence."""
         return [self._slot(sequence)]
 
     def release(self, sequence: int) -> None:
-        """Nothing to do: the next `acquire` overwrites an older slot."""
+        """Does nothing: the next `acquire` overwrites an older slot."""
 
     def drop(self, sequence: int) -> None:
-        """Never asked for: a slot is collected when the learner wants it."""
-        raise RuntimeError("the serial source never has a slot too many")
+        """Raises: a slot is collected only when the learner asks for it."""
+        raise RuntimeError("the serial collector never has a surplus slot")
 
     def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
-        """A copy of the first slot's first observation."""
+        """Returns a copy of the first slot's first observation."""
         return map_leaves(lambda array: array[0].copy(), self._slot(self._next).observation)
 
     def totals(self) -> Mapping[str, float]:
-        """Counts, and seconds of work; in turn, nobody waits."""
+        """Returns counts and busy seconds; a single thread does not wait."""
         return {
             "environment/busy_seconds": self._stepping_seconds,
             "inference/busy_seconds": self._acting_seconds,
@@ -93,7 +97,7 @@ class SerialCollector:
         }
 
     def waits(self) -> list[str]:
-        """See `Collector`; only parameters can be waited for in one thread."""
+        """Describes missing parameters; a single thread waits for nothing else."""
         missing = self._store.missing(self._next)
         return [f"the environments wait for {missing}"] if missing else []
 

@@ -1,4 +1,4 @@
-"""What an agent adds to the slots of trajectories."""
+"""Slot layout for the outputs and the recurrent state of an agent."""
 
 from typing import Any
 
@@ -11,35 +11,35 @@ from envpool_bridge.spec.tree import items, map_leaves, unflatten
 
 
 def agent_layout(spec: EnvSpec, shape: PoolShape, agent: AnyAgent) -> SlotLayout:
-    """Slots that hold what this agent wants of an environment."""
+    """Returns the layout of slots for an agent in an environment."""
     return make_layout(spec, shape, agent.extras, agent_state_spec(agent))
 
 
 def agent_state_spec(agent: AnyAgent) -> SpecTree:
-    """What a row of this agent's policy remembers, as a tree of ArraySpec; () for a memoryless policy."""
+    """Returns the recurrent state of one row as a tree of ArraySpec; () for an agent without memory."""
     state = jax.eval_shape(lambda: agent.initial_agent_state(1))
     return map_leaves(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype.name), state)
 
 
 def trajectory_shapes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: int) -> Trajectory:
-    """A trajectory as slots hold it, of `jax.ShapeDtypeStruct` in place of arrays: frames are single, with their history.
+    """Returns the trajectory in a slot as `jax.ShapeDtypeStruct`s; frames are single, with their history.
 
     Args:
-        agent: that acts.
-        spec: of all rows.
+        agent: agent that acts.
+        spec: spec of all rows.
         num_rows: B.
         rollout_length: T.
     """
-    whole = PoolShape(1, 1, 1, num_rows, rollout_length, 1)
-    layout = agent_layout(spec, whole, agent)
+    shape = PoolShape(1, 1, 1, num_rows, rollout_length, 1)
+    layout = agent_layout(spec, shape, agent)
     arrays = {field.name: jax.ShapeDtypeStruct(field.shape, field.dtype) for field in layout.fields}
 
-    def tree(name: str, leaves_of: SpecTree) -> Any:
-        return unflatten(leaves_of, [arrays.pop(field_name(name, path)) for path, _ in items(leaves_of)])
+    def tree(name: str, spec_tree: SpecTree) -> Any:
+        return unflatten(spec_tree, [arrays.pop(field_name(name, path)) for path, _ in items(spec_tree)])
 
     observation, action = tree("observation", spec.observation), tree("action", spec.action)
-    of_slot = tree("agent_state", layout.agent_state)
-    agent_state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), of_slot)
+    slot_state = tree("agent_state", layout.agent_state)
+    agent_state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), slot_state)
     extras = {name.removeprefix("extras/"): arrays.pop(name) for name in list(arrays) if name.startswith("extras/")}
     for name in ("incarnation", "stepped_at", *(f"infos/{field}" for field in spec.info_fields)):
         arrays.pop(name)
