@@ -14,11 +14,10 @@ from jaxsrl.collect.collector import Collector
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
-from jaxsrl.learner.recent_trajectories import RecentTrajectories
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.replay.state import with_learnt
 
-_WAIT_SECONDS = 0.2
+WAIT_SECONDS = 0.2
 
 
 @dataclasses.dataclass
@@ -69,7 +68,6 @@ class Learner:
         behind: Params = None,
         drop_oldest: bool = False,
         watch: FiniteWatch | None = None,
-        recent: RecentTrajectories | None = None,
     ) -> None:
         """A learner that continues from `state`, and publishes its parameters.
 
@@ -81,10 +79,9 @@ class Learner:
             behind: parameters one version older than `state`, which the source has been told of.
             drop_oldest: whether the newest full slot is learned from, and older ones are dropped and counted.
             watch: of updates that were left out; None looks at none.
-            recent: trajectories of `source` that are kept and learned from, the freshest first, instead of its slots.
         """
         self._mesh, self._source, self._update = mesh, source, update
-        self._drop_oldest, self._watch, self._recent = drop_oldest, watch, recent
+        self._drop_oldest, self._watch = drop_oldest, watch
         self.is_stuck = False
         self.state = mesh.place_state(state)
         self.num_updates = int(state.num_updates)
@@ -109,9 +106,7 @@ class Learner:
         Returns:
             Whether there was an update.
         """
-        if self._recent is not None:
-            return self._step_recent(self._recent, episodes, log)
-        sequence = self._source.acquire(_WAIT_SECONDS)
+        sequence = self._source.acquire(WAIT_SECONDS)
         if sequence is None:
             return False
         while self._drop_oldest and (newer := self._source.acquire(0.0)) is not None:
@@ -124,20 +119,6 @@ class Learner:
         start = time.perf_counter()
         self._learn(self._source.slots(sequence), episodes, log)
         self._source.release(sequence)
-        self.stats.busy_seconds += time.perf_counter() - start
-        return True
-
-    def _step_recent(self, recent: RecentTrajectories, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
-        def observe(slot: SlotViews) -> None:
-            episodes.observe(slot)
-            log.observe(slot)
-
-        slots = recent.take(self.num_updates, _WAIT_SECONDS, observe)
-        self.stats.dropped, self.stats.reused = recent.dropped, recent.reused
-        if slots is None:
-            return False
-        start = time.perf_counter()
-        self._learn(slots)
         self.stats.busy_seconds += time.perf_counter() - start
         return True
 

@@ -1,119 +1,148 @@
-"""Trajectories between the ring and a learner with a pace of its own: the freshest first, each a few times (SRL's priority queue).
+"""Learner that keeps recent trajectories and trains on each of them several times.
 
-Where a plan drops what its learner has no time for, it may keep some of it instead. Full slots are copied and given back at once,
-so that environments never wait, and the learner takes what was learned from least, the newest of it first.
+The order is that of SRL's priority queue (Mei et al. 2024, arXiv:2306.16688). The least used trajectory comes next, the newest of
+these first. A trajectory that does not fit replaces the most used one, the oldest of these first. Full slots are copied and
+released at once, so that environments never wait.
 """
 
 import dataclasses
+import time
 from collections.abc import Callable
-from typing import Any
 
-import jax
 import numpy as np
 
-from agents.api import Trajectory
-from envpool_bridge.errors import WaitTimeoutError
+from agents.api import LearnerState, Params
 from envpool_bridge.shm.slots import SlotViews, join_slots
 from envpool_bridge.spec.tree import map_leaves
 from jaxsrl.collect.collector import Collector
-from jaxsrl.learner.mesh import as_trajectory
-from jaxsrl.replay.queue.trajectory_queue import QueueConfig, TrajectoryQueue
+from jaxsrl.collect.episode_log import EpisodeLog
+from jaxsrl.learner.finite_watch import FiniteWatch
+from jaxsrl.learner.loop import WAIT_SECONDS, Learner
+from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
+from jaxsrl.metrics.episodes import EpisodeTracker
 
-_NEVER_WAITS = 0.0  # "freshest" always has room
+
+@dataclasses.dataclass(eq=False)
+class _Kept:
+    """Copied slots of one sequence, one per pool.
+
+    Attributes:
+        slots: of all pools, for reading only.
+        number: trajectories that were collected before it.
+        uses: updates that were trained on it.
+    """
+
+    slots: list[SlotViews]
+    number: int
+    uses: int = 0
+
+    @property
+    def freshness(self) -> tuple[int, int]:
+        """Order of use; the largest comes next."""
+        return -self.uses, self.number
 
 
 class RecentTrajectories:
-    """Takes over what a source collects. Thread-safety: one thread, the learner's.
+    """Bounded set of the trajectories of a collector. Thread-safety: one thread, the learner's.
 
     Attributes:
-        reused: trajectories that were handed out again.
-        outdated: those that were left out because the policy that acted in them was too far behind.
+        reused: updates on a trajectory that was used before.
+        dropped: trajectories that were used fewer times than allowed, because they were replaced or became too old.
     """
 
-    def __init__(self, source: Collector, config: QueueConfig, max_policy_lag: int) -> None:
-        """An empty queue.
+    def __init__(self, source: Collector, max_size: int, reuses: int, max_policy_lag: int) -> None:
+        """Creates an empty set.
 
         Args:
-            source: of trajectories; its slots are given back as soon as they are copied.
-            config: of the queue, in order "freshest".
-            max_policy_lag: updates that the acting policy may be behind when a trajectory is learned from.
+            source: of trajectories; its slots are released as soon as they are copied.
+            max_size: trajectories to keep.
+            reuses: updates to train on each of them.
+            max_policy_lag: updates that the acting policy of a trajectory may be older than the parameters to train.
         """
-        self._source, self._queue, self._max_lag = source, TrajectoryQueue(config), max_policy_lag
-        self.reused = self.outdated = 0
-
-    @property
-    def dropped(self) -> int:
-        """Trajectories that were learned from less often than they might have been: outdated, or driven out by newer ones."""
-        return self._queue.counts.dropped + self.outdated
+        self._source, self._max_size, self._reuses, self._max_lag = source, max_size, reuses, max_policy_lag
+        self._kept: list[_Kept] = []
+        self._num_collected = self.reused = self.dropped = 0
 
     def take(
         self, num_updates: int, timeout_seconds: float, observe: Callable[[SlotViews], None]
     ) -> list[SlotViews] | None:
-        """What to learn from next.
+        """Returns the copied slots to train on next, for reading only; None if nothing is kept and nothing comes in time.
 
         Args:
             num_updates: version of the learner's parameters.
-            timeout_seconds: that a trajectory is waited for where nothing is kept.
-            observe: called with every slot that was filled, in order; its memory is the environments' again afterwards.
-
-        Returns:
-            One slot in memory of its own, for reading only; None if nothing came in time.
+            timeout_seconds: to wait for a trajectory if none is kept.
+            observe: called with every collected slot, in order; the slot's memory belongs to the environments afterwards.
         """
         while (sequence := self._source.acquire(0.0)) is not None:
             self._keep(sequence, observe)
-        found = self._freshest(num_updates)
-        if found is None and (sequence := self._source.acquire(timeout_seconds)) is not None:
+        slots = self._next(num_updates)
+        if slots is None and (sequence := self._source.acquire(timeout_seconds)) is not None:
             self._keep(sequence, observe)
-            found = self._freshest(num_updates)
-        return found
+            slots = self._next(num_updates)
+        return slots
 
     def _keep(self, sequence: int, observe: Callable[[SlotViews], None]) -> None:
         slots = self._source.slots(sequence)
         observe(join_slots(slots))
-        self._queue.put(_joined(slots), _NEVER_WAITS)
+        self._kept.append(_Kept([_copy(slot) for slot in slots], self._num_collected))
+        self._num_collected += 1
         self._source.drop(sequence)
+        if len(self._kept) > self._max_size:
+            self._kept.remove(min(self._kept, key=lambda kept: kept.freshness))
+            self.dropped += 1
 
-    def _freshest(self, num_updates: int) -> list[SlotViews] | None:
-        while True:
-            try:
-                batch = self._queue.get(_NEVER_WAITS)
-            except WaitTimeoutError:
-                return None
-            if num_updates - int(np.min(batch.trajectory.policy_version)) > self._max_lag:
-                self._queue.discard(batch.number)
-                self.outdated += 1
+    def _next(self, num_updates: int) -> list[SlotViews] | None:
+        while self._kept:
+            kept = max(self._kept, key=lambda kept: kept.freshness)
+            if num_updates - min(int(slot.policy_version.min()) for slot in kept.slots) > self._max_lag:
+                self._kept.remove(kept)
+                self.dropped += 1
                 continue
-            self.reused += batch.uses > 0
-            return [_as_slot(batch.trajectory)]
+            self.reused += kept.uses > 0
+            kept.uses += 1
+            if kept.uses >= self._reuses:
+                self._kept.remove(kept)
+            return kept.slots
+        return None
 
 
-def _joined(slots: Any) -> Trajectory:
-    """Views of a single slot, copies of several."""
-    parts = [as_trajectory(slot) for slot in slots]
-    states = [slot.agent_state for slot in slots]
-    if len(parts) == 1:
-        steps, state = parts[0], states[0]
-    else:
-        steps = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
-        state = map_leaves(lambda *leaves: np.concatenate(leaves, axis=1), *states)
-    # Before the first step is all that learning needs.
-    return dataclasses.replace(steps, agent_state=map_leaves(lambda leaf: leaf[0], state))
+class ReusingLearner(Learner):
+    """Learner on recent trajectories of a collector, instead of on its slots."""
+
+    def __init__(
+        self,
+        mesh: LearnerMesh,
+        source: Collector,
+        state: LearnerState,
+        update: KeyedUpdate,
+        recent: RecentTrajectories,
+        behind: Params = None,
+        watch: FiniteWatch | None = None,
+    ) -> None:
+        super().__init__(mesh, source, state, update, behind, watch=watch)
+        self._recent = recent
+
+    def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
+        def observe(slot: SlotViews) -> None:
+            episodes.observe(slot)
+            log.observe(slot)
+
+        slots = self._recent.take(self.num_updates, WAIT_SECONDS, observe)
+        self.stats.dropped, self.stats.reused = self._recent.dropped, self._recent.reused
+        if slots is None:
+            return False
+        start = time.perf_counter()
+        self._learn(slots)
+        self.stats.busy_seconds += time.perf_counter() - start
+        return True
 
 
-def _as_slot(trajectory: Trajectory) -> SlotViews:
-    """The inverse of `as_trajectory`; what learning does not read is empty."""
-    length = len(trajectory.reward)
-    observation: Any = trajectory.observation
-    values: dict[str, Any] = {field.name: getattr(trajectory, field.name) for field in dataclasses.fields(trajectory)}
-    del values["observation"], values["is_first"]
-    values["agent_state"] = map_leaves(lambda leaf: leaf[None], trajectory.agent_state)
-    return SlotViews(
-        **values,
-        observation=map_leaves(lambda frames: frames[-length - 1 :], observation),
-        frames=observation,
-        is_first=trajectory.is_first[-length - 1 :],  # pyright: ignore[reportArgumentType]
-        is_first_frames=trajectory.is_first,  # pyright: ignore[reportArgumentType]
-        incarnation=np.empty(0, np.int64),
-        stepped_at=np.empty((length, 0)),
-        infos={},
-    )
+def _copy(slot: SlotViews) -> SlotViews:
+    names = {field.name for field in dataclasses.fields(slot)} - {
+        "observation",
+        "is_first",
+    }  # views of the two histories
+    arrays = {name: map_leaves(np.array, getattr(slot, name)) for name in names}
+    first = -len(slot.is_first)
+    observation = map_leaves(lambda frames: frames[first:], arrays["frames"])
+    return SlotViews(observation=observation, is_first=arrays["is_first_frames"][first:], **arrays)

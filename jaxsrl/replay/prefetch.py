@@ -15,10 +15,9 @@ import numpy as np
 
 from agents.api import Array, Sample
 from envpool_bridge.errors import WaitTimeoutError
+from jaxsrl.replay.bounded_queue import BoundedQueue, ReplayClosedError
 from jaxsrl.replay.device.sampler import Drawn
 from jaxsrl.replay.host.buffer import HostBuffer, Sent
-from jaxsrl.replay.queue.bounded_queue import BoundedQueue
-from jaxsrl.replay.queue.rate_limiter import ReplayClosedError
 
 _IDLE_SECONDS = 1e6  # between two trajectories; whoever collects them has the deadline
 _JOIN_SECONDS = 10.0

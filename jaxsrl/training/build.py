@@ -14,13 +14,12 @@ from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import HostLearner, Learner
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.synchronous import SynchronousUpdate
-from jaxsrl.learner.recent_trajectories import RecentTrajectories
+from jaxsrl.learner.recent_trajectories import RecentTrajectories, ReusingLearner
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.fragment import Carries, InProcess, Processes, WhenFull
 from jaxsrl.plan.passes.policy_groups import learns_by_group
 from jaxsrl.plan.placement import device_of_each_replica, devices_of
 from jaxsrl.replay.experience import LocalExperience, buffer_shapes
-from jaxsrl.replay.queue.trajectory_queue import QueueConfig
 from jaxsrl.training.async_learners import AsynchronousLearners, ReplicaSetup
 from jaxsrl.training.base import TrainingSetup
 from jaxsrl.training.preflight import gradient_steps_of
@@ -79,11 +78,10 @@ def make_learner(
     if server is None or gradients is None:
         mesh = LearnerMesh(devices)
         update = mesh.jit_update(agent, update_key)
-        recent = None
         if trajectories is not None and trajectories.kept:
-            kept = QueueConfig("freshest", trajectories.kept, trajectories.reuses)
-            recent = RecentTrajectories(source, kept, plan.max_policy_lag)
-        return Learner(mesh, source, progress.state, update, progress.behind, drops, watch, recent)
+            recent = RecentTrajectories(source, trajectories.kept, trajectories.reuses, plan.max_policy_lag)
+            return ReusingLearner(mesh, source, progress.state, update, recent, progress.behind, watch)
+        return Learner(mesh, source, progress.state, update, progress.behind, drops, watch)
     steps = gradient_steps_of(agent, plan)
     device = devices_of(server)[0]
     if gradients.synchronous:

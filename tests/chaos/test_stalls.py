@@ -14,8 +14,8 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.parameter_server.async_replica import AsynchronousReplica
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.replay import prefetch
+from jaxsrl.replay.bounded_queue import BoundedQueue
 from jaxsrl.replay.prefetch import PrefetchingSampler
-from jaxsrl.replay.queue.rate_limiter import RateLimiter, queue
 from jaxsrl.training.watchdog import StalledError, Watchdog
 from tests.chaos.sessions import begin_session, end_session, members, seconds_until_gone
 from tests.chaos.stuck_run import STUCK_AFTER, deadline_from_now, train
@@ -119,17 +119,14 @@ def test_a_learner_without_its_sample_ends_the_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["insert", "sample"])
-def test_a_rate_limiter_says_which_thread_waits_for_what(what):
-    limiter = RateLimiter(queue(1), items="trajectories of the environments")
-    with limiter.inserting(1, 0.0):
-        pass
+def test_a_queue_names_the_thread_that_waits_and_the_item(what):
+    queue: BoundedQueue[None] = BoundedQueue(1, "trajectories of the environments")
+    queue.put(None, 0.0)
     if what == "sample":
-        with limiter.sampling(1, 0.0):
-            limiter.delete(1)
-    waits = limiter.inserting if what == "insert" else limiter.sampling
+        queue.get(0.0)
     message = f"thread MainThread waited 0.01 s to {what} 1 trajectories of the environments: 1 are inserted"
-    with pytest.raises(WaitTimeoutError, match=message), waits(1, 0.01):
-        pass
+    with pytest.raises(WaitTimeoutError, match=message):
+        queue.put(None, 0.01) if what == "insert" else queue.get(0.01)
 
 
 @pytest.mark.parametrize(

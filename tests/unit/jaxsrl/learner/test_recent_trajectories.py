@@ -1,12 +1,14 @@
-"""What a learner that keeps trajectories learns from next: from a source whose slots are overwritten once they are given back."""
+"""Order and copies of recent trajectories, from a source whose slots are overwritten after their release."""
+
+import random
 
 import numpy as np
+import pytest
 
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.learner.recent_trajectories import RecentTrajectories
-from jaxsrl.replay.queue.trajectory_queue import QueueConfig
 
 T, ROWS = 3, 2
 STATE = {"core": ArraySpec((4,), "float32")}
@@ -52,9 +54,9 @@ def taken(recent, source, num_updates=0):
     return None if found is None else float(found[0].reward[0, 0])
 
 
-def test_the_least_used_comes_next_and_the_newest_of_it_first():
+def test_take_returns_the_least_used_and_newest_first():
     source = Source()
-    recent = RecentTrajectories(source, QueueConfig(max_size=3, reuses=2), 9)
+    recent = RecentTrajectories(source, 3, 2, 9)
     assert taken(recent, source) is None
     for number in (1, 2):
         source.fill(number)
@@ -65,9 +67,36 @@ def test_the_least_used_comes_next_and_the_newest_of_it_first():
     assert (recent.reused, recent.dropped) == (3, 0)
 
 
-def test_every_slot_is_observed_in_order_and_given_back_at_once():
+@pytest.mark.parametrize("seed", range(20))
+def test_take_follows_the_sorted_list_of_srl(seed):
+    random_ = random.Random(seed)
+    max_size, reuses = random_.randint(1, 5), random_.randint(1, 4)
     source = Source()
-    recent = RecentTrajectories(source, QueueConfig(max_size=2), 9)
+    recent = RecentTrajectories(source, max_size, reuses, 9)
+    model, number, dropped, reused = [], 0, 0, 0  # items [uses left, number], least first
+    for _ in range(100):
+        if random_.random() < 0.5:
+            source.fill(number)
+            model = sorted([*model, [reuses, number]])
+            number += 1
+            if len(model) > max_size:
+                model.pop(0)
+                dropped += 1
+        elif model:
+            left, expected = model.pop()
+            assert taken(recent, source) == expected
+            reused += left < reuses
+            model = sorted([*model, [left - 1, expected]]) if left > 1 else model
+        else:
+            assert taken(recent, source) is None
+    taken(recent, source)  # collects the newest
+    assert source.observed == list(range(number))
+    assert (recent.reused, recent.dropped) in ((reused, dropped), (reused + 1, dropped))
+
+
+def test_take_observes_every_slot_and_releases_it_at_once():
+    source = Source()
+    recent = RecentTrajectories(source, 2, 1, 9)
     for number in range(5):
         source.fill(number)
     assert [taken(recent, source) for _ in range(3)] == [4.0, 3.0, None]
@@ -76,20 +105,20 @@ def test_every_slot_is_observed_in_order_and_given_back_at_once():
     assert recent.dropped == 3
 
 
-def test_what_is_too_far_behind_is_left_out_and_counted():
+def test_take_drops_and_counts_outdated_trajectories():
     source = Source()
-    recent = RecentTrajectories(source, QueueConfig(max_size=4, reuses=5), 2)
+    recent = RecentTrajectories(source, 4, 5, 2)
     source.fill(1, version=3)
     source.fill(2, version=4)
     assert [taken(recent, source, version) for version in (4, 5, 6)] == [2.0, 1.0, 2.0]
     assert taken(recent, source, 7) is None  # 4 is three versions behind, as 3 is more
-    assert recent.outdated == recent.dropped == 2
+    assert recent.dropped == 2
 
 
-def test_a_slot_is_handed_out_as_it_was_with_its_stacked_frames():
+def test_take_returns_copies_with_stacked_frames():
     for frames in (1, 3):
         source = Source(frames)
-        recent = RecentTrajectories(source, QueueConfig(), 9)
+        recent = RecentTrajectories(source, 16, 1, 9)
         source.fill(7)
         (slot,) = recent.take(0, 0.0, source.observe)
         width = T + 1 + frames - 1
@@ -97,4 +126,4 @@ def test_a_slot_is_handed_out_as_it_was_with_its_stacked_frames():
         assert slot.is_first_frames.shape == source.slot.is_first_frames.shape
         assert slot.observation.shape == (T + 1, ROWS, 5)
         np.testing.assert_array_equal(slot.extras["value"], np.full((T, ROWS), 7.0))
-        np.testing.assert_array_equal(slot.agent_state["core"], np.full((1, ROWS, 4), 7.0))
+        np.testing.assert_array_equal(slot.agent_state["core"], np.full((2, ROWS, 4), 7.0))

@@ -13,10 +13,10 @@ import pytest
 
 from agents.api import Replay, ReplayConfig
 from envpool_bridge.errors import WaitTimeoutError
+from jaxsrl.replay.bounded_queue import ReplayClosedError
 from jaxsrl.replay.host.buffer import HostBuffer
 from jaxsrl.replay.on_device import prepare_sample, step_keys, with_device_replay
 from jaxsrl.replay.prefetch import PrefetchingSampler
-from jaxsrl.replay.queue.rate_limiter import ReplayClosedError
 from tests.support.counting_agent import make_counting
 from tests.support.replay_model import Stream
 

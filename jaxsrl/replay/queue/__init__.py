@@ -1,1 +1,0 @@
-"""The queue of recent trajectories."""
