@@ -1,4 +1,4 @@
-"""Rows of ordinary Gymnasium environments, one object each, stepped in a loop (or begun together: see BegunSteps)."""
+"""Rows of ordinary Gymnasium environments, one object each, stepped in a loop or concurrently (`ConcurrentStep`)."""
 
 import dataclasses
 from collections import deque
@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from envpool_bridge.envs.async_step import begun_steps
+from envpool_bridge.envs.concurrent_step import make_concurrent_step
 from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.action_reader import ActionReader
 from envpool_bridge.envs.io.info_fields import write_infos
@@ -18,7 +18,6 @@ from envpool_bridge.envs.io.observation_writer import ObservationWriter
 from envpool_bridge.envs.io.spaces import env_spec
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.envs.seeding import EpisodeSeeds
-from envpool_bridge.envs.threaded_step import OverlappedSteps
 from envpool_bridge.envs.time_limits import TimeLimits
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.spec.specs import EnvSpec, num_frames, with_frames
@@ -46,8 +45,8 @@ class GymnasiumSource:
         keep_64_bits: store 64-bit observations, actions and rewards as they are; jax reads 32 bits.
         frame_stack: how many of the newest values of every Box agents see at once; each is stored once.
         info_fields: numbers in the infos to record; see EnvSpec.
-        overlap_rows: step rows side by side in threads: for environments that wait rather than compute; see OverlappedSteps.
-            Those that offer a step's two halves do so without threads, whether this is set or not: see BegunSteps.
+        overlap_rows: step rows concurrently in threads, for environments that wait rather than compute (`ThreadedStep`).
+            Environments with `step_async` and `step_wait` need no threads, and ignore it (`AsyncStep`).
     """
 
     make_env: MakeEnv
@@ -104,10 +103,9 @@ class GymnasiumRows:
         self._spec = spec
         self._row_ids = list(row_ids)
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
-        self._begun = begun_steps(self._limits.inner, self._limits.step_functions)
-        overlaps = overlap_rows and len(envs) > 1 and self._begun is None
-        self._overlapped = OverlappedSteps(len(envs), row_ids[0] // len(envs)) if overlaps else None
-        self._call_all: Callable[..., Iterable[Any]] = self._begun or self._overlapped or partial(map, _call)
+        inner, steps, core = self._limits.inner, self._limits.step_functions, row_ids[0] // len(envs)
+        self._concurrent = make_concurrent_step(inner, steps, overlap_rows, core)
+        self._call_all: Callable[..., Iterable[Any]] = self._concurrent or partial(map, _call)
         self._keep_infos = keep_infos
         self._writer = ObservationWriter(spec, self._row_ids)
         self._values = validation.ValueCheck(spec, self._row_ids, check_range)
@@ -159,7 +157,8 @@ class GymnasiumRows:
         except (WorkerError, BadEnvOutputError):
             raise
         except Exception as error:
-            what = "step" if self._begun is None else f"{self._begun.what} of step"
+            half = self._concurrent.failed_call if self._concurrent is not None else ""
+            what = f"{half} of step" if half else "step"
             raise self._raised(len(results), what, error) from error
         observations, rewards, terminated, truncated, infos = self._columns(results)
         truncated = self._limits.truncate(truncated, self._num_steps)
@@ -238,8 +237,8 @@ class GymnasiumRows:
 
     def close(self) -> None:
         """Closes the environments; idempotent."""
-        if self._overlapped is not None:
-            self._overlapped.close()
+        if self._concurrent is not None:
+            self._concurrent.close()
         for env in self._envs:
             env.close()
         self._envs = []

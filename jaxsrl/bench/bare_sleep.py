@@ -12,9 +12,8 @@ from functools import partial
 from operator import call
 from typing import Any, Literal
 
-from envpool_bridge.envs.async_step import begun_steps
+from envpool_bridge.envs.concurrent_step import ThreadedStep, make_concurrent_step
 from envpool_bridge.envs.probes.sleep import Sleep
-from envpool_bridge.envs.threaded_step import OverlappedSteps
 from envpool_bridge.supervisor.forkserver import die_with_parent
 from envpool_bridge.worker.process_tuning import wake_on_time
 from jaxsrl.bench.processes import answer_settings, run_module
@@ -93,7 +92,7 @@ def _step_apart(index: int, rows: int, sleep: float, window: tuple[float, float]
 
 
 def _step_together(index: int, rows: int, sleep: float, window: tuple[float, float]) -> int:
-    steps, count = OverlappedSteps(rows, index), 0
+    steps, count = ThreadedStep(rows, index), 0
     functions: Sequence[Any] = [time.sleep] * rows
     while (now := time.monotonic()) < window[1]:
         count += now >= window[0]
@@ -106,7 +105,7 @@ def _step_begun(index: int, rows: int, sleep: float, window: tuple[float, float]
     del index
     envs, count = [Sleep(1000 * sleep) for _ in range(rows)], 0
     functions: Sequence[Any] = [env.step for env in envs]
-    call_all: Any = begun_steps(envs, functions) or partial(map, call)  # a row alone has none to wait with
+    call_all: Any = make_concurrent_step(envs, functions) or partial(map, call)  # a row alone has none to wait with
     while (now := time.monotonic()) < window[1]:
         count += now >= window[0]
         list(call_all(functions, [0] * rows))

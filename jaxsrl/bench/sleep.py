@@ -33,7 +33,7 @@ class SleepBench:
         divisions: (workers, lanes) that rows are divided into; all are tried, where they divide.
         seconds: of each run, if nothing but sleep took time.
         limit_seconds: of each measurement of rows that only sleep.
-        steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for: `BegunSteps`), or
+        steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for: `AsyncStep`), or
             "threads" (`EnvConfig.overlap_rows`).
         awake: whether cores are kept awake meanwhile, those of the limits' runs too (`RunConfig.keep_cores_awake`).
     """

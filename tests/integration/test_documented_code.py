@@ -10,7 +10,7 @@ from typing import ClassVar
 import gymnasium
 import pytest
 
-from envpool_bridge.envs.async_step import halves_of
+from envpool_bridge.envs.concurrent_step import find_halves
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -78,7 +78,7 @@ def test_the_documented_environment_that_waits_is_stepped_in_halves():
 
     env = names["RemoteGame"]()
     env.connection = Connection()
-    halves = halves_of(env)
+    halves = find_halves(env)
     assert halves is not None
     assert (halves.begin(3), halves.wait(), env.step(4)) == (None, *[(7, 0.5, False, False, {})] * 2)
     assert Connection.sent == [3, 4]

@@ -14,7 +14,7 @@ class Sleep(gymnasium.Env):
     """Sleeps at every step; reward 1 a step, truncated after a fixed number of steps.
 
     Observation [1] float32: the share of the episode that is over. Two actions, which do nothing. A step may be begun and then
-    waited for (`BegunSteps`): the sleep counts from where it was begun.
+    waited for (`AsyncStep`): the sleep counts from where it was begun.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -50,7 +50,7 @@ class Sleep(gymnasium.Env):
         self._steps = 0
         self._over_at = 0.0  # on the monotonic clock
         if not halves:
-            self.step_async = None  # pyright: ignore[reportAttributeAccessIssue]  which tells `halves_of`
+            self.step_async = None  # pyright: ignore[reportAttributeAccessIssue]  see `find_halves`
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import TransformReward
 
-from envpool_bridge.envs.async_step import BegunSteps, Halves
+from envpool_bridge.envs.concurrent_step import AsyncStep, Halves
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from tests.support.waiting_walks import Clock, WaitingWalk, Walk, limited, rows_of
@@ -163,25 +163,25 @@ def test_results_before_the_one_that_fails_are_kept():
         raise KeyError("two")
 
     nothing = [Halves(lambda _: None, lambda row=row: row) for row in range(4)]
-    steps = BegunSteps([str] * 4, [*nothing[:2], Halves(lambda _: None, fail), nothing[3]])
+    steps = AsyncStep([str] * 4, [*nothing[:2], Halves(lambda _: None, fail), nothing[3]])
     results = []
     with pytest.raises(KeyError, match="two"):
         results.extend(steps([str] * 4, range(4)))
     assert results == [0, 1]
-    assert steps.what == "step_wait"
+    assert steps.failed_call == "step_wait"
 
 
 def test_what_raised_is_told_of_the_first_row_that_failed():
     def fail(*_):
         raise KeyError
 
-    steps = BegunSteps([str] * 2, [Halves(lambda _: None, fail)] * 2)
+    steps = AsyncStep([str] * 2, [Halves(lambda _: None, fail)] * 2)
     with pytest.raises(KeyError):
         list(steps([fail, str], range(2)))
-    assert steps.what == "reset"
+    assert steps.failed_call == "reset"
     with pytest.raises(KeyError):
         list(steps([str, fail], range(2)))
-    assert steps.what == "step_wait"
+    assert steps.failed_call == "step_wait"
 
 
 def test_what_a_step_gives_comes_from_its_second_half_alone():

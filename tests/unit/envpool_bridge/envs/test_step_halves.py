@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
-from envpool_bridge.envs.async_step import begun_steps, halves_of
+from envpool_bridge.envs.concurrent_step import find_halves, make_concurrent_step
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.probes.sleep import Sleep
 from envpool_bridge.envs.protocol import FirstRows, GymnasiumReset
@@ -92,17 +92,17 @@ def test_halves_are_used_only_where_they_give_what_the_step_gives(make_env, in_h
 
 
 def test_rows_that_are_alone_or_differ_are_stepped_plainly():
-    assert begun_steps([WaitingWalk()], [str]) is None
-    assert begun_steps([WaitingWalk(), Walk()], [str, str]) is None
-    assert begun_steps([WaitingWalk(), WaitingWalk()], [str, str]) is not None
+    assert make_concurrent_step([WaitingWalk()], [str]) is None
+    assert make_concurrent_step([WaitingWalk(), Walk()], [str, str]) is None
+    assert make_concurrent_step([WaitingWalk(), WaitingWalk()], [str, str]) is not None
 
 
 def test_the_environment_that_sleeps_offers_both_halves_unless_it_is_told_not_to():
     made = [EnvConfig("Sleep", "probe", kwargs).source().make_env() for kwargs in ("{}", '{"halves": false}')]  # pyright: ignore
-    assert [halves_of(env) is not None for env in made] == [True, False]
+    assert [find_halves(env) is not None for env in made] == [True, False]
 
 
-def test_halves_of_sleep_count_from_where_the_step_was_begun(monkeypatch):
+def test_find_halves_sleep_count_from_where_the_step_was_begun(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("envpool_bridge.envs.probes.sleep.time.monotonic", lambda: clock.now)
     monkeypatch.setattr(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from envpool_bridge.envs.concurrent_step import ThreadedStep
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.protocol import FirstRows, GymnasiumReset, StepRows
-from envpool_bridge.envs.threaded_step import OverlappedSteps
 from envpool_bridge.errors import UserError, WorkerError
 
 SECONDS = 60.0
@@ -23,7 +23,7 @@ def overlapped():
     made = []
 
     def make(num_rows, core=None):
-        made.append(OverlappedSteps(num_rows, core))
+        made.append(ThreadedStep(num_rows, core))
         return made[-1]
 
     yield make
@@ -90,7 +90,7 @@ def test_the_first_row_that_fails_is_raised_after_the_results_before_it(overlapp
 
 def test_closing_ends_the_threads_and_frees_the_descriptors():
     descriptors, threads = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
-    steps = OverlappedSteps(8)
+    steps = ThreadedStep(8)
     assert len(set(os.listdir("/proc/self/fd")) - descriptors) == 2
     assert len(set(threading.enumerate()) - threads) == 8
     for _ in range(3):  # an odd number: the threads listen to the other bell
@@ -123,14 +123,14 @@ def test_a_step_that_was_interrupted_is_not_mistaken_for_the_next(overlapped, mo
 
 
 def test_a_thread_that_is_gone_is_noticed_while_its_step_is_awaited(monkeypatch):
-    monkeypatch.setattr("envpool_bridge.envs.threaded_step._LOOK_SECONDS", 0.01)
-    steps = OverlappedSteps(2)
+    monkeypatch.setattr("envpool_bridge.envs.concurrent_step._LOOK_SECONDS", 0.01)
+    steps = ThreadedStep(2)
     steps._wake = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
-    functions, steps._functions = steps._functions, None
+    steps._closed = True
     os.eventfd_write(steps._bells[0], 1)  # one thread takes it, and ends
     while all(thread.is_alive() for thread in steps._threads):
         threading.Event().wait(0.001)
-    steps._functions = functions
+    steps._closed = False
     with pytest.raises(WorkerError, match="a thread that steps a row has ended"):
         steps([str] * 2, range(2))
     del steps._wake
@@ -148,7 +148,7 @@ def test_too_few_threads_are_refused_with_what_to_do_and_none_is_left(monkeypatc
     before = set(threading.enumerate())
     monkeypatch.setattr(threading.Thread, "start", limited)
     with pytest.raises(UserError, match=r"needs 4 threads in a worker, and the system allowed 2 .*use fewer rows"):
-        OverlappedSteps(4)
+        ThreadedStep(4)
     assert set(threading.enumerate()) <= before
 
 
