@@ -80,5 +80,5 @@ def test_the_documented_environment_that_waits_is_stepped_in_halves():
     env.connection = Connection()
     halves = find_halves(env)
     assert halves is not None
-    assert (halves.begin(3), halves.wait(), env.step(4)) == (None, *[(7, 0.5, False, False, {})] * 2)
+    assert (halves.start(3), halves.wait(), env.step(4)) == (None, *[(7, 0.5, False, False, {})] * 2)
     assert Connection.sent == [3, 4]
