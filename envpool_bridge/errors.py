@@ -1,45 +1,45 @@
-"""Every error this package raises on purpose. Each message says what was expected, what came, and what to do."""
+"""Errors that this package raises deliberately. Each message says what was expected, what was received and what to do."""
 
 
 class BridgeError(Exception):
-    """Base of the errors of the environment side."""
+    """Base class of the errors of the environment side."""
 
 
 class UserError(BridgeError, ValueError):
-    """The request cannot be served as written; raised before any process starts. Commands exit with status 2."""
+    """Invalid configuration or call, raised before any process starts. Commands exit with status 2."""
 
 
 class UnsupportedSpaceError(UserError):
-    """An observation or action space has a leaf we cannot store; the message carries the path to the leaf."""
+    """Observation or action space with a leaf that cannot be stored. The message names the path of the leaf."""
 
 
 class BadEnvOutputError(BridgeError):
-    """An environment returned something its spaces do not allow; names row, field, expected and got."""
+    """Environment output that violates its spaces. The message names row, field, expected and received value."""
 
 
 class LayoutMismatchError(BridgeError):
-    """A segment was attached with another layout, format or run than the one that created it."""
+    """Attempt to attach a segment that was created with a different layout, format or run."""
 
 
 class SegmentTooLargeError(BridgeError):
-    """The operating system cannot back the shared memory that the pool needs."""
+    """Shared memory request that the operating system cannot satisfy."""
 
 
 class WorkerError(BridgeError):
-    """An environment raised in a worker; carries the environment id, the row, the step and the original traceback."""
+    """Exception of an environment in a worker. Carries the environment id, the row, the step and the original traceback."""
 
 
 class WorkerDiedError(BridgeError):
-    """A worker process ended without being asked to; the message decodes its exit status."""
+    """Unexpected exit of a worker process. The message decodes its exit status."""
 
 
 class QuorumError(BridgeError):
-    """Too many environments have failed for good; the message ends with what the last one did."""
+    """Too few working environments left. The message ends with the last failure."""
 
 
 class WaitTimeoutError(BridgeError):
-    """A bounded wait ran out of time."""
+    """Timeout of a bounded wait."""
 
 
 class PoolClosedError(BridgeError):
-    """The pool was used after close()."""
+    """Use of a pool after `close()`."""

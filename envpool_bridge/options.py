@@ -1,4 +1,4 @@
-"""How much a pool puts up with before it stops."""
+"""Restart limits and timeouts of the worker supervisor."""
 
 import dataclasses
 from collections import deque
@@ -11,26 +11,28 @@ BadEnvOutput = Literal["raise", "drop_episode"]
 
 @dataclasses.dataclass(frozen=True)
 class SupervisorOptions:
-    """What is done about workers that die or hang, and about environments that fail.
+    """Options for workers that die or hang, and for environments that fail.
 
-    Only rows of a run (with a `run_seed`) can be begun anew. Gymnasium's interface has no word for an environment that was
-    replaced: there the first death stops the pool.
+    Only rows of a run (with a `run_seed`) can be restarted. Gymnasium's interface cannot express that an environment
+    was replaced, so without a `run_seed` the first death stops the pool.
 
     Attributes:
-        max_restarts: of one worker within `window_seconds`, or in a row without a step between them. After one more failure its
-            environments are not stepped any more (their rows are never valid again). 0 stops the pool with the first death.
-        window_seconds: that restarts are counted in. Those in a row without a step count however long they take.
-        max_backoff_seconds: longest wait before a worker is started again: 0, 50 ms, 100 ms, ... for restarts in a row after
-            which it did not get on at all.
-        step_timeout_seconds: longest that a step may take, resets that it does included, or an action of a worker's own policy.
-            A worker that needs longer is made to tell its stack, killed and started again.
-        start_timeout_seconds: longest that a worker may take until its first observation, replayed episodes included.
-        min_alive_fraction: of the rows; with fewer the pool stops.
-        bad_env_output: what to do about an environment that raises, or returns what its spaces do not allow: "raise"
-            stops the pool; "drop_episode" drops the episode and makes a new environment, as often as `max_restarts` says.
-            Environments are then stepped and verified one by one, which is slower.
-        keep_spare: whether, from the first death on, a process is kept that has imported what environments need: who replaces a
-            worker is then there sooner. It makes one environment and closes it.
+        max_restarts: limit for one worker within `window_seconds`, and for restarts in a row without a step between
+            them. After one more failure the worker's environments are disabled and their rows are never valid again. 0
+            stops the pool at the first death.
+        window_seconds: time window in which restarts are counted. Restarts in a row without a step count regardless of
+            time.
+        max_backoff_seconds: longest delay before a restart. The delays of restarts in a row without any progress are 0,
+            50 ms, 100 ms, and so on.
+        step_timeout_seconds: time limit of a step, including resets in it, or of an action of a worker's own policy. A
+            worker over the limit prints its stack, is killed and restarted.
+        start_timeout_seconds: time limit until a worker's first observation, including replayed episodes.
+        min_alive_fraction: smallest fraction of working rows; with fewer the pool stops.
+        bad_env_output: reaction to an environment that raises or violates its spaces. "raise" stops the pool.
+            "drop_episode" drops the episode and makes a new environment, at most `max_restarts` times. It steps and
+            validates environments one by one, which is slower.
+        keep_spare: keeps a pre-forked process with the environment's imports from the first death on, so that
+            replacements start sooner. It makes one environment and closes it.
     """
 
     max_restarts: int = 5
@@ -60,30 +62,36 @@ _FIRST_BACKOFF_SECONDS = 0.05
 
 
 class RestartBudget:
-    """Restarts of one thing within a window of time or in a row, and how long to wait before each. One thread.
+    """Budget of restarts within a time window and in a row, with the delay before each. Single-threaded.
+
+    Args:
+        max_restarts: as in SupervisorOptions.
+        window_seconds: as in SupervisorOptions.
+        max_backoff_seconds: as in SupervisorOptions.
 
     Attributes:
-        total: restarts granted in all.
+        total: number of restarts granted.
     """
 
     def __init__(self, max_restarts: int, window_seconds: float, max_backoff_seconds: float = 0.0) -> None:
-        """None yet; as in SupervisorOptions."""
         self.total = 0
         self._max, self._window, self._max_backoff = max_restarts, window_seconds, max_backoff_seconds
         self._granted: deque[float] = deque()
-        self._in_vain = 0  # restarts in a row that led nowhere
+        self._in_vain = 0  # restarts in a row without progress
 
-    def grant(self, now: float, got_on: bool) -> float | None:
-        """Seconds to wait before the next restart; None if there is none left.
+    def grant(self, now: float, made_progress: bool) -> float | None:
+        """Returns the seconds to wait before the next restart, or None if the budget is exhausted.
 
         Args:
             now: seconds of the monotonic clock.
-            got_on: whether what is restarted did anything useful since its last start.
+            made_progress: whether the restarted part did useful work since its last start.
         """
         while self._granted and self._granted[0] <= now - self._window:
             self._granted.popleft()
-        self._in_vain = 0 if got_on else self._in_vain + 1
-        if len(self._granted) >= self._max or self._in_vain > self._max:  # each in vain may take longer than the window
+        self._in_vain = 0 if made_progress else self._in_vain + 1
+        if (
+            len(self._granted) >= self._max or self._in_vain > self._max
+        ):  # a restart without progress may outlast the window
             return None
         self._granted.append(now)
         self.total += 1

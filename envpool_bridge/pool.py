@@ -1,4 +1,4 @@
-"""EnvPool: environment processes and the ring they write into, as one object with one owner."""
+"""EnvPool: worker processes of environments and the ring they write into."""
 
 import dataclasses
 import os
@@ -33,23 +33,24 @@ from envpool_bridge.worker.worker import WorkerConfig
 
 # The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/reference/ring_protocol.md).
 _SPIN_SECONDS = 500e-6
-_BEGIN_SECONDS = 0.01
+_START_POLL_SECONDS = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class PoolOptions:
-    """Where a pool's rows belong in a run, and what is done with them.
+    """Position of a pool's rows in a run, and options for its workers.
 
     Attributes:
-        run_seed: gives every episode of every row its own seed; None seeds as Gymnasium does.
-        keep_infos: whether `infos` is wanted; costs a pickle a step whose infos are not empty.
-        verify_every: steps after which their values (finite, in range) are verified together, at the latest when their slot is
-            full; 1 where each step must be good before anybody sees it.
-        first_sequence: where a resumed run goes on.
-        first_row: of the run, that this pool's rows begin with; for seeds and messages.
-        cores: that the workers keep to, in turn, among those this process may run on; () leaves it to the kernel.
-        supervision: what is done about workers and environments that fail.
-        journal: directory in which workers and the learner's side write down every step, for `journal_audit`; "" for none.
+        run_seed: derives a seed for every episode of every row; None seeds as Gymnasium does.
+        keep_infos: makes `infos` available; costs a pickle for every step with non-empty infos.
+        verify_every: number of steps whose values (finite, in range) are validated together, at the latest when their
+            slot is full. 1 validates each step before it is published.
+        first_sequence: first slot sequence; a resumed run starts at a later one.
+        first_row: index in the run of this pool's first row, for seeds and messages.
+        cores: cores that workers are pinned to in turn, out of those this process may use; () leaves it to the kernel.
+        supervision: options for failing workers and environments.
+        journal: directory in which workers and the learner's side log every step for `journal_audit`; "" for no
+            journal.
     """
 
     run_seed: int | None = None
@@ -67,7 +68,7 @@ _OPEN_LOCK = threading.Lock()
 
 
 def _spin_seconds() -> tuple[float, float]:
-    """Returns how long workers, and the threads that act, spin before they sleep, given all open pools of this process.
+    """Returns the spin times of workers and of acting threads before they sleep, given all open pools of this process.
 
     More workers than cores would only yield to each other, and an acting thread must not spin on a worker's core
     (docs/benchmarks).
@@ -83,11 +84,23 @@ class EnvPool:
 
     One thread acts (`wait_ready`, `post_actions`), one thread learns (`acquire`, `release`); they may be the same.
 
+    Args:
+        source: makes the environments, or a function that makes one; must be picklable by cloudpickle.
+        shape: division of the rows.
+        options: position of the rows and worker options; the defaults if None.
+        extras: arrays that the agent's `act` adds to each step.
+        agent_state: spec of a row's recurrent state; see `make_layout`.
+        spec: spec of the source, if it is already known.
+
     Attributes:
-        spec: what a row looks like.
-        shape: how rows are divided.
-        views: the slots; sequence `s` lives in `views[s % shape.num_slots]`.
-        access: what acting reads and writes of a slot.
+        spec: spec of a row.
+        shape: division of the rows.
+        views: the slots; sequence `s` is stored in `views[s % shape.num_slots]`.
+        access: reads and writes the part of a slot that acting needs.
+
+    Raises:
+        UserError: the source cannot be sent to workers.
+        SegmentTooLargeError: /dev/shm is too small.
     """
 
     def __init__(
@@ -100,27 +113,13 @@ class EnvPool:
         agent_state: SpecTree = (),
         spec: EnvSpec | None = None,
     ) -> None:
-        """Reserves the shared memory and begins to start the workers.
-
-        Args:
-            source: makes the environments, or a function that makes one; must be picklable by cloudpickle.
-            shape: how rows are divided.
-            options: where the rows belong and what is done with them; the defaults if None.
-            extras: what the agent's `act` adds to each step.
-            agent_state: what a row's policy remembers; see `make_layout`.
-            spec: of the source, if it is already known.
-
-        Raises:
-            UserError: the source cannot be sent to workers.
-            SegmentTooLargeError: /dev/shm is too small.
-        """
         source = as_source(source)
         self._source = pickle_source(source)
         self.spec = spec or source.spec()
         self.shape = shape
         self._layout = make_layout(self.spec, shape, extras or {}, agent_state)
         self._options = options or PoolOptions()
-        failpoint.wanted()  # refused here rather than in every worker
+        failpoint.wanted()  # raises here rather than in every worker
         first_row, first_sequence = self._options.first_row, self._options.first_sequence
         journal = self._options.journal
         self._journal = LearnerJournal(Path(journal), shape, first_row) if journal else None
@@ -141,7 +140,7 @@ class EnvPool:
             [self._workers.doorbells[shape.worker_of_part(part)].ring for part in shape.parts_of_lane(lane)]
             for lane in range(shape.num_lanes)
         ]
-        # One entry a step of the whole ring: who acts at step k finds where its actions go.
+        # One entry for each step of the ring: the target of the actions of step k.
         steps = [(slot, t) for slot in self.views for t in range(shape.rollout_length)]
         self._actions = [
             [take(slot.action, (t, shape.lane_rows(lane))) for slot, t in steps] for lane in range(shape.num_lanes)
@@ -153,55 +152,55 @@ class EnvPool:
 
     @property
     def num_rows(self) -> int:
-        """B, environments of the pool."""
+        """Number of rows of the pool, B."""
         return self.shape.num_rows
 
     @property
     def num_lanes(self) -> int:
-        """Lanes of the pool."""
+        """Number of lanes of the pool."""
         return self.shape.num_lanes
 
     @property
     def segment_bytes(self) -> int:
-        """Shared memory in use."""
+        """Size of the shared memory."""
         return self._layout.total_bytes
 
     @property
     def acting_waited_seconds(self) -> float:
-        """How long `wait_ready` has waited for environments in all."""
+        """Total time that `wait_ready` has waited for environments."""
         return self._acting.waited_seconds
 
     @property
     def learning_waited_seconds(self) -> float:
-        """How long `acquire` has waited for full slots in all."""
+        """Total time that `acquire` has waited for full slots."""
         return self._learning.waited_seconds
 
     @property
     def environments_waited_seconds(self) -> float:
-        """How long the workers have waited for actions or free slots, summed over workers."""
+        """Total time that workers have waited for actions or free slots, summed over workers."""
         workers = range(self.shape.num_workers)
         return sum(self._counters.waited_seconds(self.shape.parts_of_worker(worker)[0]) for worker in workers)
 
     @property
     def supervision(self) -> SupervisionTotals:
-        """What workers and environments have done that they should not."""
+        """Counts of worker and environment failures."""
         return self._supervisor.totals()
 
     @property
     def recovery_seconds(self) -> list[float]:
-        """Of workers that died: from the death that was seen to the successor's first step, the newest last."""
+        """Seconds from each detected worker death to its successor's first step, the newest last."""
         return self._supervisor.recovery_seconds()
 
     def start(self, resets: Sequence[ResetRequest], local_policy: LocalPolicySpec | None = None) -> None:
         """Starts the workers, which reset their environments and post the first observations.
 
         Args:
-            resets: one a part, in row order.
-            local_policy: with it the workers act themselves, and nobody else may: only `acquire` and `release` are left to
-                the caller. Call `wake_workers` when their parameters change.
+            resets: one for each part, in row order.
+            local_policy: makes the workers act themselves. The caller then only calls `acquire` and `release`, and
+                `wake_workers` when the parameters change.
 
         Raises:
-            UserError: workers share lanes, so that none of them can act for one.
+            UserError: workers share lanes, so a worker cannot act for a lane.
         """
         self._require_open()
         if local_policy is not None:
@@ -231,37 +230,37 @@ class EnvPool:
         self._workers.share(self._segment.descriptor, self._board.descriptor, bells, extra)
         self._supervisor.start(config, by_worker, local_policy.may_act if local_policy is not None else None)
         failed, messages = self._workers.failed_descriptor, self._workers.messages_descriptor
-        # A worker sends infos before it posts: one whose infos exceed the socket's buffer posts only once they are read.
+        # A worker sends infos before it posts. If they exceed the socket's buffer, it posts only after they are read.
         watched = (failed, messages) if options.keep_infos else (failed,)
         self._acting = Waiter(self._inference_bell, watched, acting_spin_seconds)
         self._learning = Waiter(self._learner_bell, watched, 0.0)
 
     def position(self, lane: int) -> tuple[int, int]:
-        """(sequence, t) of the observation that the lane's next action answers."""
+        """Returns (sequence, t) of the observation that the lane's next action answers."""
         return divmod(self._counters.actions_posted(lane), self.shape.rollout_length)
 
     def next_action(self, lane: int) -> Tree:
-        """Where the lane's next action goes: [R, ...] a leaf, of the lane's R rows."""
+        """Returns the target arrays of the lane's next action: [R, ...] a leaf, for the lane's R rows."""
         places = self._actions[lane]
         return places[self._counters.actions_posted(lane) % len(places)]
 
     def ready_lanes(self) -> list[int]:
-        """Lanes whose newest observation awaits an action."""
+        """Returns the lanes whose newest observation awaits an action."""
         return self._counters.ready_lanes()
 
     def wait_ready(self, timeout_seconds: float, may_act: Callable[[int], bool] | None = None) -> list[int]:
-        """Lanes that await actions; empty after `timeout_seconds`.
+        """Returns the lanes that await actions; empty after `timeout_seconds`.
 
         Args:
             timeout_seconds: upper bound of the wait.
-            may_act: whether actions of a slot's sequence can be given now; others are left out. Call `wake` when the
-                answer changes.
+            may_act: whether actions for a slot's sequence are possible now; other lanes are skipped. Call `wake` when
+                the answer changes.
 
         Raises:
             WorkerError: an environment raised.
-            BadEnvOutputError: an environment returned what its spaces do not allow.
-            WorkerDiedError: a worker died, and may not be started again.
-            QuorumError: too few rows are left whose environments work.
+            BadEnvOutputError: an environment returned output that its spaces do not allow.
+            WorkerDiedError: a worker died and cannot be restarted.
+            QuorumError: too few rows with working environments are left.
             PoolClosedError: the pool is closed.
         """
         self._require_open()
@@ -273,31 +272,34 @@ class EnvPool:
             self._workers.check,
         )
 
-    def wait_acting(self, found: Callable[[], bool], timeout_seconds: float) -> bool:
-        """Waits until `found()`, asked whenever a lane gets ready and after `wake`; for whoever acts. Raises as `wait_ready`."""
+    def wait_acting(self, condition: Callable[[], bool], timeout_seconds: float) -> bool:
+        """Waits on the acting thread until `condition()` is true, and raises as `wait_ready`.
+
+        The condition is evaluated when a lane becomes ready and after `wake`.
+        """
         self._require_open()
-        return self._acting.wait(found, timeout_seconds, self._workers.check)
+        return self._acting.wait(condition, timeout_seconds, self._workers.check)
 
     def wake(self) -> None:
-        """Makes `wait_ready` look again; from any thread."""
+        """Makes `wait_ready` evaluate its condition again; from any thread."""
         self._inference_bell.ring()
 
     def wake_workers(self) -> None:
-        """Makes waiting workers look again."""
+        """Makes waiting workers evaluate their conditions again."""
         self._workers.ring_all()
 
     def wait_begun(self, timeout_seconds: float) -> bool:
-        """Waits until every lane has posted its first observation; from the learning thread. Raises as `wait_ready`."""
+        """Waits on the learning thread until every lane has posted its first observation. Raises as `wait_ready`."""
         self._require_open()
         first = self._first_sequence * self.shape.rollout_length
         lanes = range(self.shape.num_lanes)
 
-        def begun() -> bool:
+        def all_started() -> bool:
             return all(self._counters.observations_posted(lane) > first for lane in lanes)
 
-        # Observations ring the acting thread's doorbell, not ours: we look now and then.
+        # Observations ring the acting thread's doorbell, not this one's: poll.
         deadline = time.monotonic() + timeout_seconds
-        while not self._learning.wait(begun, _BEGIN_SECONDS, self._workers.check):
+        while not self._learning.wait(all_started, _START_POLL_SECONDS, self._workers.check):
             if time.monotonic() >= deadline:
                 return False
         return True
@@ -308,17 +310,17 @@ class EnvPool:
         return self._acting.wait(lambda: self._counters.is_ready(lane), timeout_seconds, self._workers.check)
 
     def post_actions(self, lane: int) -> None:
-        """Hands the actions that were written at `position(lane)` to the environments."""
+        """Publishes the actions that were written at `position(lane)` to the environments."""
         self._post(lane, Command.STEP)
 
     def post_reset(self, lane: int, requests: Sequence[GymnasiumReset]) -> None:
-        """Makes the step at `position(lane)` a reset of the lane's rows; one request a part."""
+        """Makes the step at `position(lane)` a reset of the lane's rows; one request for each part."""
         for part, request in zip(self.shape.parts_of_lane(lane), requests, strict=True):
             self._workers.send_reset(self.shape.worker_of_part(part), part, request)
         self._post(lane, Command.RESET)
 
     def infos(self, lane: int) -> list[dict[str, object]]:
-        """Returns the infos of the lane's newest observation, one a row. The lane must be ready; raises as `wait_ready`."""
+        """Returns the infos of the lane's newest observation, one for each row. The lane must be ready; raises as `wait_ready`."""
         step = self._counters.actions_posted(lane)
         infos: list[dict[str, object]] = []
         self._workers.check()  # infos are sent before their observation is posted, so they have all arrived
@@ -337,23 +339,23 @@ class EnvPool:
         return self._next_lease - 1
 
     def slot_memory(self, sequence: int) -> np.ndarray:
-        """[slot_bytes] uint8, the memory of a leased slot as `view_slot` reads it, for whoever sends the slot away whole."""
+        """Returns the memory of a leased slot, [slot_bytes] uint8, as `view_slot` reads it; for sending whole slots."""
         begin = self._layout.slots_offset_bytes + sequence % self.shape.num_slots * self._layout.slot_bytes
         return np.frombuffer(self._segment.buffer, np.uint8, self._layout.slot_bytes, begin)
 
     def release(self, sequence: int) -> None:
-        """Gives a leased slot back to the environments: nothing may read it any more."""
+        """Returns a leased slot to the environments. Its views must not be read afterwards."""
         if self._journal is not None:
             self._journal.note(sequence, self.views[sequence % self.shape.num_slots])
         self._counters.release(sequence)
         self._workers.ring_all()
 
     def check(self) -> None:
-        """Raises what a worker has reported, as `wait_ready` does."""
+        """Raises errors that workers have reported, as `wait_ready` does."""
         self._workers.check()
 
     def close(self) -> None:
-        """Stops the workers and frees the memory; idempotent. Views stay readable while somebody holds them."""
+        """Stops the workers and frees the memory; idempotent. Views that are still referenced stay readable."""
         if self._closed:
             return
         self._closed = True
@@ -372,11 +374,9 @@ class EnvPool:
         self._learner_bell.close()
 
     def __enter__(self) -> Self:
-        """The pool itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Closes the pool."""
         self.close()
 
     def _post(self, lane: int, command: Command) -> None:

@@ -1,4 +1,4 @@
-"""The pool as a `gymnasium.vector.VectorEnv`: a drop-in for AsyncVectorEnv, and EnvPool's `send` and `recv`."""
+"""The pool as a `gymnasium.vector.VectorEnv`: a drop-in for AsyncVectorEnv, with EnvPool's `send` and `recv`."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -18,14 +18,27 @@ from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.spec.encoding import concatenated, restored, store
 from envpool_bridge.spec.tree import Tree, map_leaves, take
 
-_WINDOW = 16  # steps a slot: only how often an observation is copied from one slot to the next
+_WINDOW = 16  # steps in a slot; an observation is copied from one slot to the next this often
 _TIMEOUT_SECONDS = 60.0
 
 
 class PoolVectorEnv(VectorEnv):
     """Environments in worker processes behind Gymnasium's vector interface.
 
-    Episodes reset in NEXT_STEP mode, Gymnasium's default. Use it from one thread, the one that made it.
+    Episodes reset in NEXT_STEP mode, Gymnasium's default. Use it only from the thread that made it. The constructor
+    makes one environment to inspect its spaces; the workers start at the first reset.
+
+    Args:
+        make_env: makes one environment; any callable that cloudpickle can send to workers.
+        num_envs: number of environments.
+        num_workers: number of processes. If None, the number of cores, or the largest smaller number that divides
+            `num_envs`.
+        lanes_per_worker: 2 or more make `send` and `recv` overlap; `step` always waits for all lanes.
+        timeout_seconds: time limit of a step or a reset. The first reset starts the workers, and its limit is
+            `SupervisorOptions.start_timeout_seconds`.
+
+    Raises:
+        UserError: sizes that do not divide, or an environment that cannot be sent to workers.
     """
 
     def __init__(
@@ -37,19 +50,6 @@ class PoolVectorEnv(VectorEnv):
         lanes_per_worker: int = 1,
         timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
-        """Makes one environment here to see its spaces; the workers start at the first reset.
-
-        Args:
-            make_env: makes one environment; any callable that cloudpickle can send to workers.
-            num_envs: environments in all.
-            num_workers: processes; as many as there are cores if None, or fewer if they do not divide `num_envs`.
-            lanes_per_worker: 2 or more make `send` and `recv` overlap; `step` waits for all lanes anyway.
-            timeout_seconds: longest that a step or a reset may take. The first reset, which starts the workers, may take
-                `SupervisorOptions.start_timeout_seconds`.
-
-        Raises:
-            UserError: sizes that do not divide, or an environment that cannot be sent to workers.
-        """
         probe = make_env()
         self.spec = probe.spec
         self.single_observation_space, self.single_action_space = probe.observation_space, probe.action_space
@@ -66,12 +66,12 @@ class PoolVectorEnv(VectorEnv):
         self._lanes = range(shape.num_lanes)
         self._lane_rows = [shape.lane_rows(lane) for lane in self._lanes]
         self._started = self._stepping = False
-        self._fresh: set[int] = set()  # lanes whose newest observation `recv` has not handed out
+        self._fresh: set[int] = set()  # lanes whose newest observation `recv` has not returned
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begins new episodes everywhere; an int seeds environment i with `seed + i`."""
+        """Starts new episodes in all environments; an int seeds environment i with `seed + i`."""
         requests = self._requests(seed, options)
         timeout = self._timeout
         if not self._started:
@@ -90,7 +90,7 @@ class PoolVectorEnv(VectorEnv):
         return self._observations(), self._infos()
 
     def step_async(self, actions: Any) -> None:
-        """Hands out actions; `step_wait` brings the results."""
+        """Sends actions; `step_wait` returns the results."""
         self._require_started()
         actions = self._as_arrays(actions)
         for lane, rows in zip(self._lanes, self._lane_rows, strict=True):
@@ -98,10 +98,10 @@ class PoolVectorEnv(VectorEnv):
         self._stepping = True
 
     def step_wait(self, timeout: float | None = None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Observations, rewards (float64), terminations, truncations and infos of the step begun.
+        """Returns observations, rewards (float64), terminations, truncations and infos of the started step.
 
         Raises:
-            WaitTimeoutError: the environments were not done within `timeout` seconds; the step is still under way.
+            WaitTimeoutError: the environments took longer than `timeout` seconds; the step continues.
         """
         if not self._stepping:
             raise UserError("step_wait needs a step_async before it")
@@ -110,16 +110,16 @@ class PoolVectorEnv(VectorEnv):
         return (*self._results(list(self._lanes)), self._infos())
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of every environment."""
+        """Steps every environment once."""
         self.step_async(actions)
         return self.step_wait()
 
     def send(self, actions: Any, env_id: np.ndarray | None = None) -> None:
-        """Hands actions to some environments, as EnvPool's send.
+        """Sends actions to some environments, like EnvPool's send.
 
         Args:
             actions: one for each entry of `env_id`.
-            env_id: whole lanes, as `recv` gave them in `info["env_id"]`; None means all.
+            env_id: whole lanes, as `recv` returned them in `info["env_id"]`; None means all.
         """
         self._require_started()
         actions = self._as_arrays(actions)
@@ -137,17 +137,17 @@ class PoolVectorEnv(VectorEnv):
             self._fresh.add(lane)
 
     def recv(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Results of the lanes that are done first, with their rows in `info["env_id"]`, as EnvPool's recv.
+        """Returns the results of the lanes that finish first, with their rows in `info["env_id"]`, like EnvPool's recv.
 
         Raises:
-            WaitTimeoutError: none was done in time.
+            WaitTimeoutError: no lane finished in time.
         """
         self._require_started()
         awaited = self._fresh or set(self._lanes)
         self._pool.wait_acting(lambda: not awaited.isdisjoint(self._pool.ready_lanes()), self._timeout)
         lanes = [lane for lane in self._pool.ready_lanes() if lane in awaited]
         if not lanes:
-            raise WaitTimeoutError(f"no lane was done within {self._timeout} s")
+            raise WaitTimeoutError(f"no lane finished within {self._timeout} s")
         self._fresh.difference_update(lanes)
         env_id = np.concatenate([np.arange(self.num_envs)[self._lane_rows[lane]] for lane in lanes])
         infos: dict[str, Any] = {"env_id": env_id}
@@ -161,7 +161,7 @@ class PoolVectorEnv(VectorEnv):
         self._pool.close()
 
     def _as_arrays(self, actions: Any) -> Tree:
-        """Actions with the structure of the space; refused if they have another."""
+        """Converts actions to arrays in the structure of the space; raises UserError for any other structure."""
         try:
             return map_leaves(lambda _, values: np.asarray(values), self._pool.spec.action, actions)
         except (KeyError, TypeError, ValueError) as error:
@@ -181,7 +181,7 @@ class PoolVectorEnv(VectorEnv):
     def _release_slots(self, lane: int) -> None:
         """Releases full slots when a lane has posted the first step of a slot.
 
-        Another lane's newest results may still be in them: they stay valid until that lane reaches the slot again.
+        They may still hold another lane's newest results, which stay valid until that lane reaches the slot again.
         """
         if self._pool.position(lane)[1] != 1:
             return
@@ -229,7 +229,7 @@ class PoolVectorEnv(VectorEnv):
             seeds = list(seed)
         if len(seeds) != self.num_envs:
             raise UserError(
-                f"expected one seed an environment: got {len(seeds)} seeds for {self.num_envs} environments"
+                f"expected one seed per environment, got {len(seeds)} seeds for {self.num_envs} environments"
             )
         shape = self._pool.shape
         return [GymnasiumReset(tuple(seeds[shape.part_rows(part)]), options) for part in range(shape.num_parts)]
@@ -241,7 +241,7 @@ class PoolVectorEnv(VectorEnv):
     def _require_lanes(self, timeout: float | None = None) -> None:
         for lane in self._lanes:
             if not self._pool.wait_lane(lane, self._timeout if timeout is None else timeout):
-                raise WaitTimeoutError(f"lane {lane} (rows {self._lane_rows[lane]}) was not done in time")
+                raise WaitTimeoutError(f"lane {lane} (rows {self._lane_rows[lane]}) did not finish in time")
 
     def _require_started(self) -> None:
         if not self._started:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Returns a function's name as "module:qualname", the same in every process; of a partial, with its plain arguments.
+    """Returns a function's name as "module:qualname", the same in every process; for a partial, with its plain arguments.
 
     Examples:
         >>> function_name(partial(int, "7", base=8))

@@ -1,4 +1,4 @@
-"""Sources from functions: whatever makes one environment stands for an `EnvSource`."""
+"""Environment sources made from functions that make one environment."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +15,12 @@ from envpool_bridge.envs.suites.pettingzoo import as_parallel
 from envpool_bridge.errors import UserError
 
 MakeEnv = Callable[[], gymnasium.Env] | Callable[[], ParallelEnv]
-"""A function, closure, lambda, partial or class that makes one environment of Gymnasium or PettingZoo."""
+"""Function, closure, lambda, partial or class that makes one environment of Gymnasium or PettingZoo."""
 AnyEnv = EnvSource | MakeEnv
 
 
 def as_source(env: AnyEnv) -> EnvSource:
-    """Returns a source as it is, and the source of a function's environments. Makes one of them to see its kind.
+    """Returns a source unchanged, or the source of a function's environments. Makes one of them to detect its kind.
 
     Raises:
         UserError: it is neither a source nor such a function.

@@ -1,7 +1,7 @@
-"""The protocol between a worker and whatever steps its environments: fill the given rows.
+"""Protocol between a worker and the rows of environments that it steps: write results into given arrays.
 
-Episodes end as in Gymnasium's NEXT_STEP autoreset: after a step with `terminated` or `truncated`, the row's next step ignores
-its action, resets the environment and writes `valid=False`, reward 0 and `is_first=True`.
+Episodes end as in Gymnasium's NEXT_STEP autoreset. After a step with `terminated` or `truncated`, the row's next step
+ignores its action, resets the environment and writes `valid=False`, reward 0 and `is_first=True`.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ from envpool_bridge.spec.tree import Tree, map_leaves, take
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepRows:
-    """Where one step of R rows is written: views into a trajectory slot at step t.
+    """Target arrays of one step of R rows: views into a trajectory slot at step t.
 
-    The flags arrive as most steps have them (see `prepare`), so that a step writes only those that differ.
+    The flags are preset to those of an ordinary step (see `prepare`), so that a step writes only those that differ.
 
     Attributes:
         observation: [R, *stored_shape] a leaf, the slot's `observation[t + 1]`.
@@ -59,7 +59,7 @@ class StepRows:
 
 
 def step_rows(slot: SlotViews, t: int | slice, columns: slice = slice(None)) -> StepRows:
-    """Where step `t` of some rows is written in a slot; of several steps if `t` is a slice (with start and stop)."""
+    """Returns the targets of step `t` of some rows in a slot; of several steps if `t` is a slice (with start and stop)."""
     after = slice(t.start + 1, t.stop + 1) if isinstance(t, slice) else t + 1
     return StepRows(
         observation=take(slot.observation, (after, columns)),
@@ -74,13 +74,13 @@ def step_rows(slot: SlotViews, t: int | slice, columns: slice = slice(None)) -> 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FirstRows:
-    """Where the first observations of R rows are written.
+    """Target arrays of the first observations of R rows.
 
     Attributes:
         observation: [R, *stored_shape] a leaf.
         is_first: [R] bool.
-        history: [F-1, R, *stored_shape] for a leaf of F frames: what precedes the observation of a row that is replayed. None
-            if no leaf has several frames.
+        history: [F-1, R, *stored_shape] for a leaf of F frames: the frames before the observation of a replayed row.
+            None if no leaf has several frames.
     """
 
     observation: Tree
@@ -88,7 +88,7 @@ class FirstRows:
     history: Tree = None
 
     def begin_history(self) -> None:
-        """Repeats, as its history, the first observation of every row that begins an episode."""
+        """Fills the history of every row that starts an episode with its first observation."""
         if self.history is not None:
             map_leaves(partial(_repeat_first, self.is_first), self.history, self.observation)
 
@@ -98,7 +98,7 @@ def _repeat_first(is_first: np.ndarray, history: np.ndarray, observation: np.nda
 
 
 def first_rows(slot: SlotViews, columns: slice = slice(None)) -> FirstRows:
-    """Where the first observations of some rows are written in a slot."""
+    """Returns the targets of the first observations of some rows in a slot."""
     first = FirstRows(take(slot.observation, (0, columns)), slot.is_first[0, columns])
     if len(slot.is_first_frames) == len(slot.is_first):
         return first
@@ -109,24 +109,25 @@ def first_rows(slot: SlotViews, columns: slice = slice(None)) -> FirstRows:
 
 @dataclasses.dataclass(frozen=True)
 class GymnasiumReset:
-    """A reset as `gymnasium.vector.VectorEnv.reset` means it: seeds as given, later episodes unseeded."""
+    """Reset in the sense of `gymnasium.vector.VectorEnv.reset`: given seeds, later episodes unseeded."""
 
     seeds: tuple[int | None, ...]
     options: dict[str, Any] | None = None
 
 
 def _report_nothing() -> None:
-    """Stands in for `EpisodeReset.on_step`."""
+    """Does nothing; default of `EpisodeReset.on_step`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeReset:
-    """A reset of a run whose episodes each have their own seed, so that any of them can be replayed.
+    """Reset of a run whose episodes each have their own seed, so that any of them can be replayed.
 
     Attributes:
-        episodes: index of the episode each row is in.
-        actions: per row, [N, ...] actions a leaf to replay since that episode began, or None to begin it.
-        on_step: called before every step that is replayed.
+        episodes: index of each row's episode.
+        actions: for each row, the actions to replay since the start of that episode, [N, ...] a leaf, or None to start
+            it.
+        on_step: called before every replayed step.
     """
 
     episodes: tuple[int, ...]
@@ -145,24 +146,25 @@ class EnvRows(Protocol):
     """Infos of the last reset or step, one a row; filled only when asked for."""
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
-        """Begins (or replays) episodes in all rows and writes their observations; into StepRows as an invalid step.
+        """Starts (or replays) episodes in all rows and writes their observations; into StepRows as an invalid step.
 
-        Of FirstRows, the history of replayed rows is written too; that of the others is the caller's (`begin_history`).
+        For FirstRows, it also writes the history of replayed rows; the caller writes that of the others
+        (`begin_history`).
         """
         ...
 
     def step(self, action: Tree, out: StepRows) -> None:
         """Steps every row with `action`, [R, ...] a leaf (stored form: zero-based int32 or float32).
 
-        Types, shapes and dtypes are checked here; values by `verify`.
+        Types, shapes and dtypes are validated here; values by `verify`.
         """
         ...
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
-        """Refuses values that are not finite or out of range: once for the last N steps, which costs a fraction of N checks.
+        """Raises on values that are not finite or out of range. One call for N steps costs a fraction of N calls.
 
         Args:
-            observation: [N, R, *stored_shape] a leaf, that the last N steps wrote.
+            observation: [N, R, *stored_shape] a leaf, written by the last N steps.
             reward: [N, R], likewise.
 
         Raises:
@@ -176,12 +178,12 @@ class EnvRows(Protocol):
 
 
 class EnvSource(Protocol):
-    """Makes rows; picklable, so that workers can."""
+    """Maker of rows; picklable, so that workers can make them."""
 
     def spec(self) -> EnvSpec:
-        """What a row looks like. Raises UserError for an unknown or unsupported environment."""
+        """Returns the spec of a row. Raises UserError for an unknown or unsupported environment."""
         ...
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
-        """Rows for these row ids. With `run_seed`, the seed of every episode follows from it, the row and the episode."""
+        """Makes rows for these row ids. With `run_seed`, the seed of every episode follows from it, the row and the episode."""
         ...

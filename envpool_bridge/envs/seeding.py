@@ -1,4 +1,4 @@
-"""Seeds of episodes: each follows from (run seed, row, episode) alone, so any episode can be played again."""
+"""Seeds of episodes, derived from (run seed, row, episode) only, so that any episode can be replayed."""
 
 import numpy as np
 
@@ -9,13 +9,12 @@ class EpisodeSeeds:
     """Seeds of one row's episodes."""
 
     def __init__(self, run_seed: int, row: int) -> None:
-        """Seeds for this row of this run."""
         self._entropy = (run_seed, row)
         self._block = -1
         self._seeds: list[int] = []
 
     def seed(self, episode: int) -> int:
-        """The 32-bit seed of an episode."""
+        """Returns the 32-bit seed of an episode."""
         block, place = divmod(episode, _BLOCK)
         if block != self._block:
             sequence = np.random.SeedSequence((*self._entropy, block))
@@ -25,5 +24,5 @@ class EpisodeSeeds:
 
 
 def episode_seed(run_seed: int, row: int, episode: int) -> int:
-    """The 32-bit seed of one episode."""
+    """Returns the 32-bit seed of one episode."""
     return EpisodeSeeds(run_seed, row).seed(episode)

@@ -1,8 +1,8 @@
-"""Wake-ups between processes. A doorbell says "look at the counters"; the counters alone are the truth.
+"""Wake-ups between processes. A ring means that counters may have changed; only the counters carry information.
 
-An eventfd rather than a named semaphore: it can be handed to a process that starts after every name is gone, it is waited
-for together with the death of a process in one poll(), and its timeouts run on the monotonic clock (the timed waits of
-POSIX semaphores follow the wall clock, and stall when somebody sets it back).
+An eventfd is used instead of a named semaphore. It can be passed to a process that starts after every name is unlinked,
+and one poll() waits for it and for the death of a process. Its timeouts run on the monotonic clock. The timed waits of
+POSIX semaphores follow the wall clock and stall when it is set back.
 """
 
 import os
@@ -13,17 +13,16 @@ from time import monotonic
 from typing import TypeVar
 
 T = TypeVar("T")
-# Of a yield that gave the core to somebody who computes: one that nobody wanted takes a microsecond, one to a process that acts
-# and sleeps again some ten, one to a process that computes a whole slice of the scheduler's, milliseconds.
+# A yield that took longer gave the core to a process that computes for a whole time slice, milliseconds. An uncontended yield takes
+# a microsecond, and one to a process that acts and sleeps again about ten.
 _TAKEN_SECONDS = 200e-6
 _REST_SECONDS = 0.1
 
 
 class Doorbell:
-    """Any process may ring; one process waits."""
+    """Wake-up signal: any process may ring, one process waits. Without a descriptor it creates a new eventfd."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        """Wraps `descriptor`, or creates a new doorbell."""
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if descriptor is None else descriptor
 
     def ring(self) -> None:
@@ -31,10 +30,10 @@ class Doorbell:
         try:
             os.eventfd_write(self.descriptor, 1)
         except BlockingIOError:
-            pass  # 2^64 - 2 unheard rings: it is ringing already
+            pass  # 2^64 - 2 uncleared rings: the waiter wakes anyway
 
     def clear(self) -> None:
-        """Forgets rings so far. Look at the counters after this, never before."""
+        """Clears all rings so far. Read the counters after this call, never before."""
         try:
             os.eventfd_read(self.descriptor)
         except BlockingIOError:
@@ -48,18 +47,22 @@ class Doorbell:
 
 
 class Waiter:
-    """Waits for a condition on counters: spins briefly, then blocks on a doorbell, always with a deadline.
+    """Waiter for a condition on counters: spins briefly, then blocks on a doorbell, always with a deadline.
 
-    It spins by yielding the core, so that whoever it waits for may use it. Where others compute on that core this is no way to
-    wait: who yields stands behind them for a slice each, while who sleeps and is woken goes first. So a yield that took long ends
-    the spinning, for a tenth of a second.
+    Spinning yields the core to the process that is waited for. A yielding thread queues behind a running thread for a
+    whole time slice, while a sleeping thread is scheduled first when woken. A slow yield therefore disables spinning
+    for a tenth of a second.
+
+    Args:
+        doorbell: the doorbell to block on.
+        watch: descriptors that also wake the waiter when they become readable.
+        spin_seconds: longest time to spin before blocking.
 
     Attributes:
         waited_seconds: total time spent blocked or spinning, for metrics.
     """
 
     def __init__(self, doorbell: Doorbell, watch: tuple[int, ...] = (), spin_seconds: float = 0.0) -> None:
-        """Waits on `doorbell`; also wakes when a descriptor in `watch` becomes readable."""
         self._doorbell = doorbell
         self._descriptor = doorbell.descriptor
         self._poll = select.poll()
@@ -79,7 +82,7 @@ class Waiter:
             woken: called whenever a watched descriptor (not the doorbell) is readable; may raise.
 
         Returns:
-            What `ready()` last said.
+            The last result of `ready()`.
         """
         answer = ready()
         if answer:

@@ -1,8 +1,8 @@
-"""Where everything lies in the shared segment: pure arithmetic from an EnvSpec and the pool's sizes.
+"""Layout of the shared segment, computed from an EnvSpec and the pool's sizes.
 
-The segment is `[header | counters | slot 0 | slot 1 | ...]`. A slot holds all rows of the pool, time-major, one array a
-field, each 64-byte aligned, so that the rows of a lane are contiguous at every step (what inference reads) and the
-whole slot is one contiguous batch (what the learner reads). `docs/reference/ring_protocol.md` draws it.
+The segment is `[header | counters | slot 0 | slot 1 | ...]`. A slot holds all rows of the pool, time-major, with one
+64-byte aligned array for each field. The rows of a lane are contiguous at every step, which inference reads. The whole
+slot is one contiguous batch, which the learner reads. `docs/reference/ring_protocol.md` has a diagram.
 """
 
 import dataclasses
@@ -23,18 +23,18 @@ HEADER_BYTES = 256
 
 @dataclasses.dataclass(frozen=True)
 class PoolShape:
-    """How rows are divided among workers and lanes, and how many steps and slots there are.
+    """Division of rows among workers and lanes, with the numbers of steps and slots.
 
-    A lane is a contiguous span of rows that step together. `workers_per_lane` workers serve a lane, one *part* each, and
-    each worker serves `lanes_per_worker` lanes: while one waits for actions, the worker steps another.
+    A lane is a contiguous span of rows that step together. `workers_per_lane` workers serve a lane, one *part* each.
+    Each worker serves `lanes_per_worker` lanes: while one lane waits for actions, the worker steps another.
 
     Attributes:
-        num_workers: environment processes.
-        lanes_per_worker: lanes a worker alternates between; 2 or more overlap stepping with inference.
-        workers_per_lane: workers that share a lane; divides `num_workers`.
-        rows_per_part: environments that one worker steps for one lane.
-        rollout_length: T, steps a slot holds.
-        num_slots: slots in the ring.
+        num_workers: number of environment processes.
+        lanes_per_worker: number of lanes that a worker alternates between; 2 or more overlap stepping with inference.
+        workers_per_lane: number of workers that share a lane; divides `num_workers`.
+        rows_per_part: number of environments that one worker steps for one lane.
+        rollout_length: number of steps in a slot, T.
+        num_slots: number of slots in the ring.
     """
 
     num_workers: int
@@ -56,48 +56,48 @@ class PoolShape:
 
     @property
     def num_lanes(self) -> int:
-        """Lanes of the pool."""
+        """Number of lanes of the pool."""
         return self.num_workers // self.workers_per_lane * self.lanes_per_worker
 
     @property
     def num_parts(self) -> int:
-        """(lane, worker) pairs."""
+        """Number of (lane, worker) pairs."""
         return self.num_lanes * self.workers_per_lane
 
     @property
     def rows_per_lane(self) -> int:
-        """Environments that step together."""
+        """Number of environments that step together."""
         return self.rows_per_part * self.workers_per_lane
 
     @property
     def num_rows(self) -> int:
-        """B, environments of the pool."""
+        """Number of environments of the pool, B."""
         return self.rows_per_lane * self.num_lanes
 
     def lane_rows(self, lane: int) -> slice:
-        """The rows of a lane."""
+        """Returns the rows of a lane."""
         return slice(lane * self.rows_per_lane, (lane + 1) * self.rows_per_lane)
 
     def part_rows(self, part: int) -> slice:
-        """The rows of a part."""
+        """Returns the rows of a part."""
         return slice(part * self.rows_per_part, (part + 1) * self.rows_per_part)
 
     def parts_of_lane(self, lane: int) -> range:
-        """The parts of a lane, in row order."""
+        """Returns the parts of a lane, in row order."""
         return range(lane * self.workers_per_lane, (lane + 1) * self.workers_per_lane)
 
     def parts_of_worker(self, worker: int) -> list[int]:
-        """The parts a worker serves, one a lane."""
+        """Returns the parts that a worker serves, one for each lane."""
         group, place = divmod(worker, self.workers_per_lane)
         first = group * self.lanes_per_worker
         return [lane * self.workers_per_lane + place for lane in range(first, first + self.lanes_per_worker)]
 
     def lane_of_part(self, part: int) -> int:
-        """The lane a part belongs to."""
+        """Returns the lane of a part."""
         return part // self.workers_per_lane
 
     def worker_of_part(self, part: int) -> int:
-        """The worker that serves a part."""
+        """Returns the worker that serves a part."""
         lane, place = divmod(part, self.workers_per_lane)
         return lane // self.lanes_per_worker * self.workers_per_lane + place
 
@@ -114,13 +114,13 @@ class Field:
 
 @dataclasses.dataclass(frozen=True)
 class SlotLayout:
-    """Everything a process needs to read or write the segment.
+    """All that a process needs to read or write the segment.
 
     Attributes:
-        spec: what a row looks like.
-        shape: how rows are divided.
+        spec: spec of a row.
+        shape: division of the rows.
         fields: arrays of a slot; agent extras are named "extras/<name>".
-        agent_state: what a row's policy remembers, a tree of ArraySpec; () for nothing.
+        agent_state: a row's recurrent state, a tree of ArraySpec; () for none.
         slot_bytes: size of one slot, a multiple of 64.
         layout_hash: 32 bytes that differ whenever any of the above differs.
     """
@@ -134,12 +134,12 @@ class SlotLayout:
 
     @property
     def counters_bytes(self) -> int:
-        """One cache line a counter: 2 global, 2 a lane, 4 a part (see `ring.Counters`)."""
+        """Size of the counters, one cache line each: 2 global, 2 for each lane, 4 for each part (see `ring.Counters`)."""
         return ALIGNMENT * (2 + 2 * self.shape.num_lanes + 4 * self.shape.num_parts)
 
     @property
     def slots_offset_bytes(self) -> int:
-        """Where slot 0 begins."""
+        """Offset of slot 0."""
         return HEADER_BYTES + self.counters_bytes
 
     @property
@@ -151,14 +151,14 @@ class SlotLayout:
 def make_layout(
     spec: EnvSpec, shape: PoolShape, extras: Mapping[str, ArraySpec], agent_state: SpecTree = ()
 ) -> SlotLayout:
-    """The layout for these sizes.
+    """Returns the layout for these sizes.
 
     Args:
-        spec: what a row looks like.
-        shape: how rows are divided.
-        extras: what the agent's `act` adds to each step; `[T, B, ...]` each.
-        agent_state: what a row's policy remembers, a tree of ArraySpec: `[2, B, ...]` a leaf, before the slot's first step and
-            after its last.
+        spec: spec of a row.
+        shape: division of the rows.
+        extras: arrays that the agent's `act` adds to each step; `[T, B, ...]` each.
+        agent_state: a row's recurrent state, a tree of ArraySpec: `[2, B, ...]` a leaf, before the slot's first step
+            and after its last.
     """
     steps, rows = shape.rollout_length, shape.num_rows
     wanted = [
@@ -190,7 +190,7 @@ def make_layout(
 
 
 def _leaf_fields(name: str, tree: SpecTree, steps: int, rows: int) -> list[tuple[str, tuple[int, ...], str]]:
-    """(name, shape, dtype) of each leaf. A leaf of F frames has F - 1 more steps before the first: its history."""
+    """Returns (name, shape, dtype) of each leaf. A leaf of F frames has F - 1 more steps before the first: its history."""
     return [
         (field_name(name, path), (steps + frames_in_leaf(leaf) - 1, rows, *leaf.stored_shape), leaf.dtype)
         for path, leaf in items(tree)
@@ -198,5 +198,5 @@ def _leaf_fields(name: str, tree: SpecTree, steps: int, rows: int) -> list[tuple
 
 
 def field_name(name: str, path: Path) -> str:
-    """Name of a leaf's field in a slot."""
+    """Returns the name of a leaf's field in a slot."""
     return f"{name}/{path_name(path)}" if path else name

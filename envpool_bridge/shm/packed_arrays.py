@@ -1,4 +1,4 @@
-"""Arrays that lie one after the other in shared memory."""
+"""Arrays stored contiguously in shared memory."""
 
 import dataclasses
 import math
@@ -21,13 +21,13 @@ class Leaf:
 
     @property
     def num_bytes(self) -> int:
-        """Size."""
+        """Size in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclasses.dataclass(frozen=True)
 class ParamsLayout:
-    """Where flattened parameters lie: `[version of block 0 | version of block 1 | block 0 | block 1]`.
+    """Layout of flattened parameters: `[version of block 0 | version of block 1 | block 0 | block 1]`.
 
     Attributes:
         leaves: in the order of the flattened tree.
@@ -44,7 +44,7 @@ class ParamsLayout:
 
 
 def params_layout(leaves: Sequence[tuple[tuple[int, ...], str]]) -> ParamsLayout:
-    """The layout for leaves of these shapes and dtypes."""
+    """Returns the layout for leaves of these shapes and dtypes."""
     placed: list[Leaf] = []
     offset = 0
     for shape, dtype in leaves:
@@ -54,6 +54,6 @@ def params_layout(leaves: Sequence[tuple[tuple[int, ...], str]]) -> ParamsLayout
 
 
 def view_leaves(layout: ParamsLayout, block: np.ndarray) -> list[np.ndarray]:
-    """The leaves as views of a block of bytes."""
+    """Returns the leaves as views of a block of bytes."""
     ends = [(leaf, leaf.offset_bytes + leaf.num_bytes) for leaf in layout.leaves]
     return [block[leaf.offset_bytes : end].view(leaf.dtype).reshape(leaf.shape) for leaf, end in ends]

@@ -1,20 +1,21 @@
-"""The trajectory ring: who may write what, and the one store that publishes it.
+"""The trajectory ring: the writer of each value, and the one store that publishes it.
 
-Every counter is 8 bytes, aligned, alone on its cache line, and has a single writer. Payload is written before the counter
-that publishes it. No lock lives in shared memory, so no death can leave one held.
+Every counter is 8 bytes, aligned, alone on its cache line, and has a single writer. Payload is written before the
+counter that publishes it. Shared memory contains no lock, so a dying process cannot leave one held.
 
 | counter            | writer          | meaning                                                        |
 |--------------------|-----------------|----------------------------------------------------------------|
-| `stop`             | parent          | non-zero: workers leave                                        |
-| `released`         | learner         | slots given back, so sequence s may be filled while s < released + num_slots |
-| `acted[lane]`      | inference, or the worker that acts itself | steps whose actions are posted       |
-| `command[lane]`    | inference       | what the newest of those steps is: a step or a reset           |
+| `stop`             | parent          | non-zero: workers exit                                         |
+| `released`         | learner         | slots returned; sequence s may be filled while s < released + num_slots |
+| `acted[lane]`      | inference, or a worker that acts itself | steps whose actions are posted         |
+| `command[lane]`    | inference       | kind of the newest of those steps: a step or a reset           |
 | `observed[part]`   | the part's worker | observations posted                                          |
 | `committed[part]`  | the part's worker | slots this part has filled                                   |
-| `incarnation[part]`| parent          | how often the part's worker was started                        |
-| `waited[part]`     | the part's worker | microseconds the worker has waited in all                    |
+| `incarnation[part]`| parent          | number of starts of the part's worker                          |
+| `waited[part]`     | the part's worker | total microseconds the worker has waited                     |
 
-Step `k` of a run lives in slot sequence `k // T` at `t = k % T`; a sequence lives in slot `sequence % num_slots`.
+Step `k` of a run is stored in slot sequence `k // T` at `t = k % T`; a sequence is stored in slot
+`sequence % num_slots`.
 """
 
 import enum
@@ -26,7 +27,7 @@ _WORDS = ALIGNMENT // 8
 
 
 class SlotState(enum.Enum):
-    """Life of a slot, derived from the counters."""
+    """State of a slot, derived from the counters."""
 
     FREE = "free"
     FILLING = "filling"
@@ -35,17 +36,16 @@ class SlotState(enum.Enum):
 
 
 class Command(enum.IntEnum):
-    """What a posted step asks of the environments."""
+    """Kind of a posted step."""
 
     STEP = 0
     RESET = 1
 
 
 class Counters:
-    """The counters as plain integers. Process-safety: one writer each, as the table above says."""
+    """The counters as plain integers, viewed in the segment's buffer. Process-safety: one writer each; see the table above."""
 
     def __init__(self, layout: SlotLayout, buffer: memoryview) -> None:
-        """Views the counters inside `buffer`, the whole segment."""
         lanes, parts = layout.shape.num_lanes, layout.shape.num_parts
         self._words = buffer[HEADER_BYTES : HEADER_BYTES + layout.counters_bytes].cast("q")
         self._fence = threading.Lock()
@@ -71,13 +71,13 @@ class Counters:
         ]
 
     def _words_of_part(self, layout: SlotLayout, part: int) -> tuple[int, tuple[int, ...]]:
-        """The word of this part's `observed`, and those of the other parts of its lane."""
+        """Returns the word of this part's `observed`, and those of the other parts of its lane."""
         parts = layout.shape.parts_of_lane(layout.shape.lane_of_part(part))
         words = {other: (self._observed + other) * _WORDS for other in parts}
         return words.pop(part), tuple(words.values())
 
     def start_at(self, sequence: int) -> None:
-        """Sets every counter as if `sequence` slots had been filled and released. Before any worker runs."""
+        """Sets every counter as if `sequence` slots had been filled and released. Call it before any worker runs."""
         step = sequence * self._rollout_length
         self._store(1, sequence)
         for lane in range(len(self._parts_of_lane)):
@@ -87,16 +87,16 @@ class Counters:
             self._store(self._committed + part, sequence)
 
     def close(self) -> None:
-        """Lets go of the segment's memory."""
+        """Releases the segment's memory."""
         self._words.release()
 
     # --- parent
     def request_stop(self) -> None:
-        """Tells the workers to leave; ring their doorbells afterwards."""
+        """Requests the workers to exit; ring their doorbells afterwards."""
         self._store(0, 1)
 
     def stop_requested(self) -> bool:
-        """Whether workers must leave."""
+        """Returns whether workers must exit."""
         return self._load(0) != 0
 
     def begin_incarnation(self, part: int) -> int:
@@ -105,26 +105,26 @@ class Counters:
         return self._load(self._incarnation + part)
 
     def incarnation(self, part: int) -> int:
-        """How often the part's worker was started."""
+        """Returns the number of starts of the part's worker."""
         return self._load(self._incarnation + part)
 
     # --- worker
     def may_fill(self, sequence: int) -> bool:
-        """Whether the slot of `sequence` has been given back by its previous reader."""
+        """Returns whether the previous reader of the slot of `sequence` has released it."""
         return sequence < self._load(1) + self._num_slots
 
     def post_observation(self, part: int, step: int) -> bool:
         """Publishes the part's observation of `step`; its payload is already written.
 
         Returns:
-            Whether this made the lane ready, so that inference must be woken. Of several parts that finish together at
-            least one is told so.
+            Whether this made the lane ready, so that inference must be woken. If several parts finish together, at
+            least one of them gets True.
         """
         words, (own, others) = self._words, self._observed_words[part]
         words[own] = step + 1
         if others:
-            # Our store must be visible before we look at the others' (a store may pass a later load, even on x86); taking a
-            # lock is a full barrier, whoever's lock it is.
+            # This store must be visible before the other parts' words are read. A store may pass a later load, even on x86. Taking
+            # any lock is a full barrier.
             with self._fence:
                 pass
             for word in others:
@@ -133,29 +133,29 @@ class Counters:
         return True
 
     def commit(self, part: int, sequence: int) -> None:
-        """Publishes the part's columns of the slot; nothing of them is written afterwards."""
+        """Publishes the part's columns of the slot, which must not be written afterwards."""
         self._store(self._committed + part, sequence + 1)
 
     def post_waited(self, part: int, seconds: float) -> None:
-        """Publishes how long the part's worker has waited in all."""
+        """Publishes the total time that the part's worker has waited."""
         self._store(self._waited + part, int(seconds * 1e6))
 
     def actions_posted(self, lane: int) -> int:
-        """Steps of the lane whose actions are posted."""
+        """Returns the number of steps of the lane whose actions are posted."""
         return self._load(self._acted + lane)
 
     def is_reset(self, lane: int) -> bool:
-        """Whether the newest posted step of the lane asks for a reset."""
+        """Returns whether the newest posted step of the lane requests a reset."""
         return self._load(self._command + lane) == Command.RESET
 
     # --- inference
     def observations_posted(self, lane: int) -> int:
-        """Observations that every part of the lane has posted."""
+        """Returns the number of observations that every part of the lane has posted."""
         words, first = self._words, self._observed
         return min([words[(first + part) * _WORDS] for part in self._parts_of_lane[lane]])
 
     def ready_lanes(self) -> list[int]:
-        """Lanes whose newest observation awaits an action."""
+        """Returns the lanes whose newest observation awaits an action."""
         words = self._words
         lanes: list[int] = []
         for lane, acted, observed in self._ready_words:
@@ -168,7 +168,7 @@ class Counters:
         return lanes
 
     def is_ready(self, lane: int) -> bool:
-        """Whether the lane's newest observation awaits an action."""
+        """Returns whether the lane's newest observation awaits an action."""
         return self.observations_posted(lane) > self._load(self._acted + lane)
 
     def post_actions(self, lane: int, step: int, command: Command = Command.STEP) -> None:
@@ -177,31 +177,31 @@ class Counters:
         self._store(self._acted + lane, step + 1)
 
     def waited_seconds(self, part: int) -> float:
-        """How long the part's worker has waited in all."""
+        """Returns the total time that the part's worker has waited."""
         return self._load(self._waited + part) * 1e-6
 
     # --- learner
     def committed_through(self) -> int:
-        """Sequences that every part has filled: all below this one are full."""
+        """Returns the number of sequences that every part has filled: all below it are full."""
         words, first = self._words, self._committed
         return min([words[(first + part) * _WORDS] for part in self._parts])
 
     def released_through(self) -> int:
-        """Sequences that were given back."""
+        """Returns the number of sequences that were released."""
         return self._load(1)
 
     def release(self, sequence: int) -> None:
-        """Gives the slot of `sequence` back; sequences are released in order.
+        """Releases the slot of `sequence`; sequences are released in order.
 
         Raises:
             RuntimeError: it is not the oldest leased sequence (a bug of the caller).
         """
         if sequence != self._load(1):
-            raise RuntimeError(f"slots are released in order: expected sequence {self._load(1)}, got {sequence}")
+            raise RuntimeError(f"slots must be released in order: expected sequence {self._load(1)}, got {sequence}")
         self._store(1, sequence + 1)
 
     def state(self, sequence: int, leased: bool) -> SlotState:
-        """State of the slot of `sequence`; `leased` is what the reader knows about itself."""
+        """Returns the state of the slot of `sequence`; `leased` is known only to its reader."""
         if sequence < self._load(1) or not self.may_fill(sequence):
             return SlotState.FREE
         if sequence < self.committed_through():

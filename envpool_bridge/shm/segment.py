@@ -1,8 +1,8 @@
-"""One POSIX shared-memory segment: created by its owner, handed to children as a descriptor, never left behind.
+"""POSIX shared-memory segment: created by its owner, passed to children as a descriptor, and freed by the kernel.
 
-The name exists only between creation and the unlink that follows at once: whatever dies afterwards, SIGKILL included, the
-kernel frees the memory with its last user. The pages are reserved before they are mapped, so that a /dev/shm that is too
-small is an error here and not a SIGBUS at the first write.
+The name exists only between creation and the unlink right after it. Whichever process dies later, by SIGKILL too, the
+kernel frees the memory with its last user. The pages are reserved before they are mapped, so a /dev/shm that is too
+small raises an error here instead of a SIGBUS at the first write.
 """
 
 import errno
@@ -22,29 +22,31 @@ RUN_ID_BYTES = 16
 
 
 class SharedBytes:
-    """Mapped shared memory. Process-safety: the creator owns it; children map the descriptor they were handed.
+    """Mapped shared memory. Process-safety: the creator owns it; children map the descriptor they were given.
+
+    Args:
+        descriptor: from `reserve`.
+        num_bytes: expected size.
 
     Attributes:
         descriptor: open file descriptor of the memory, to be passed to children.
         buffer: the whole memory, writable.
+
+    Raises:
+        LayoutMismatchError: the memory has another size, or this machine lacks the required store order.
     """
 
     def __init__(self, descriptor: int, num_bytes: int) -> None:
-        """Maps `descriptor`, from `reserve`.
-
-        Raises:
-            LayoutMismatchError: the memory is of another size, or this machine's store order is not the one relied on.
-        """
         _require_x86()
         size = os.fstat(descriptor).st_size
         if size != num_bytes:
             raise LayoutMismatchError(f"expected a segment of {num_bytes} bytes, got {size}")
         self.descriptor = descriptor
-        # The buffer and the views of it own the mapping: it is unmapped with the last of them, never under one.
+        # The buffer and its views own the mapping, so it is unmapped with the last of them.
         self.buffer = memoryview(mmap.mmap(descriptor, num_bytes))
 
     def close(self) -> None:
-        """Closes the descriptor and drops the buffer; idempotent. Views stay valid, and keep the memory while they exist."""
+        """Closes the descriptor and drops the buffer; idempotent. Existing views stay valid and keep the memory alive."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -52,24 +54,23 @@ class SharedBytes:
 
 
 class Segment(SharedBytes):
-    """A pool's segment.
+    """A pool's segment; use `create` or `attach`.
 
     Attributes:
-        run_id: 16 random bytes that tell this segment from every other.
+        run_id: 16 random bytes that distinguish this segment from every other.
     """
 
     def __init__(self, descriptor: int, layout: SlotLayout, run_id: bytes) -> None:
-        """Maps `descriptor`; use `create` or `attach`."""
         super().__init__(descriptor, layout.total_bytes)
         self.run_id = run_id
 
 
 def reserve(num_bytes: int, purpose: str) -> int:
-    """Descriptor of new, zero-filled shared memory, mode 0600, its name already gone and its pages reserved.
+    """Returns a descriptor of new, zero-filled shared memory, mode 0600, unlinked and with its pages reserved.
 
     Args:
         num_bytes: size.
-        purpose: subject of the message when there is not enough, e.g. "the trajectory ring".
+        purpose: subject of the error message, e.g. "the trajectory ring".
 
     Raises:
         SegmentTooLargeError: /dev/shm cannot hold it.
@@ -93,7 +94,7 @@ def reserve(num_bytes: int, purpose: str) -> int:
 
 
 def create(layout: SlotLayout) -> Segment:
-    """A new, zero-filled segment of the layout's size, mode 0600, its name already gone.
+    """Creates a zero-filled segment of the layout's size, mode 0600 and unlinked.
 
     Raises:
         SegmentTooLargeError: /dev/shm cannot hold it.
@@ -104,7 +105,7 @@ def create(layout: SlotLayout) -> Segment:
     segment.buffer[8:16] = FORMAT_VERSION.to_bytes(8, "little")
     segment.buffer[16:48] = layout.layout_hash
     segment.buffer[48:64] = run_id
-    segment.buffer[0:8] = MAGIC  # last: a header is valid only when it is whole
+    segment.buffer[0:8] = MAGIC  # last: a header is valid only when it is complete
     return segment
 
 
@@ -133,7 +134,7 @@ def attach(descriptor: int, layout: SlotLayout, run_id: bytes) -> Segment:
 
 
 def _require_x86() -> None:
-    # The protocol publishes payload by a later plain store, which only a total store order makes safe.
+    # The protocol publishes payload with a later plain store, which is safe only with a total store order.
     if platform.machine() not in {"x86_64", "AMD64"}:
         raise LayoutMismatchError(
             f"the shared-memory ring relies on x86-64 store order and is not tested on {platform.machine()}: "

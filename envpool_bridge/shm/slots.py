@@ -1,4 +1,4 @@
-"""The slots of a segment as numpy arrays, and what acting reads of them."""
+"""The slots of a segment as numpy arrays, and the parts of them that acting reads."""
 
 import dataclasses
 import math
@@ -17,15 +17,15 @@ class SlotViews:
     """One slot; shapes as in `agents.api.Trajectory`.
 
     Attributes:
-        incarnation: [num_parts] int64, how often the worker that filled a part had been started.
-        stepped_at: [T, num_parts] float64, when a part was done with a step, in seconds of the monotonic clock.
-        infos: [T, B] float32 each, by name: the spec's `info_fields`, NaN where the environment told nothing.
+        incarnation: [num_parts] int64, the start number of the worker that filled a part.
+        stepped_at: [T, num_parts] float64, end of a part's step, in seconds of the monotonic clock.
+        infos: [T, B] float32 each, by name: the spec's `info_fields`, NaN where the environment reported no value.
         observation: [T+1, B, *stored_shape] a leaf.
         action: [T, B, ...] a leaf.
-        frames: `observation` with what precedes it, [F-1 + T+1, B, *stored_shape] for a leaf of F frames. The history is as
-            agents see it: where an episode began less than F steps ago, its first frame is repeated.
+        frames: `observation` with its history, [F-1 + T+1, B, *stored_shape] for a leaf of F frames. Agents see the
+            same history: where an episode started less than F steps ago, its first frame is repeated.
         is_first_frames: [W-1 + T+1, B] bool, W the largest F: `is_first` after a history of False.
-        agent_state: [2, B, ...] a leaf: what the policy remembered before the first step, and after the last.
+        agent_state: [2, B, ...] a leaf: the recurrent state before the first step and after the last.
     """
 
     observation: Tree
@@ -46,22 +46,22 @@ class SlotViews:
 
 
 def view_slots(layout: SlotLayout, buffer: memoryview) -> list[SlotViews]:
-    """Numpy views of every slot over `buffer`, the whole segment."""
+    """Returns numpy views of every slot over `buffer`, the whole segment."""
     starts = [layout.slots_offset_bytes + number * layout.slot_bytes for number in range(layout.shape.num_slots)]
     return [view_slot(layout, buffer, start) for start in starts]
 
 
 def allocate_slots(layout: SlotLayout) -> list[SlotViews]:
-    """Slots in memory of this process, for environments that are stepped in it."""
+    """Allocates slots in the memory of this process, for environments that it steps itself."""
     memory = np.zeros(layout.total_bytes + ALIGNMENT, np.uint8)
     return view_slots(layout, memory.data[-memory.ctypes.data % ALIGNMENT :])
 
 
 def view_slot(layout: SlotLayout, buffer: memoryview, start: int = 0) -> SlotViews:
-    """Numpy views of the slot that begins `start` bytes into `buffer`; they are as writable as the buffer is."""
+    """Returns numpy views of the slot that starts `start` bytes into `buffer`; they are as writable as the buffer."""
     arrays: dict[str, np.ndarray] = {}
     for field in layout.fields:
-        # Unlike np.ndarray(shape, dtype, buffer), an array of frombuffer keeps a shared mapping from being unmapped.
+        # Unlike np.ndarray(shape, dtype, buffer), an array of frombuffer keeps a shared mapping alive.
         flat = np.frombuffer(buffer, field.dtype, math.prod(field.shape), start + field.offset_bytes)
         arrays[field.name] = flat.reshape(field.shape)
     spec, steps = layout.spec, layout.shape.rollout_length + 1
@@ -98,16 +98,18 @@ def _last_steps(steps: int, array: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ActRows:
-    """What acting for R rows at one step reads and writes: views into a slot at step t.
+    """The part of a slot that acting for R rows reads and writes: views at step t.
 
     Attributes:
-        observation: to read: [R, *stored_shape] a leaf, or [F, R, *stored_shape], oldest first, for a leaf of F > 1 frames.
+        observation: to read: [R, *stored_shape] a leaf, or [F, R, *stored_shape], oldest first, for a leaf of F > 1
+            frames.
         is_first: [R] bool, to read; [W, R] if W, the largest F, is more than 1.
         action: [R, ...] a leaf, to write.
         extras: [R, ...] each, to write.
         policy_version: [R] int32, to write.
-        state_before: [R, ...] a leaf, to write: what the policy remembers before this step; None where no slot begins.
-        state_after: likewise after this step; None where no slot ends.
+        state_before: [R, ...] a leaf, to write: the recurrent state before this step; None except at a slot's first
+            step.
+        state_after: likewise after this step; None except at a slot's last step.
     """
 
     observation: Tree
@@ -119,7 +121,7 @@ class ActRows:
     state_after: Tree | None = None
 
     def write(self, action: Tree, extras: Mapping[str, np.ndarray], version: int) -> None:
-        """Writes what a policy of this version chose."""
+        """Writes the actions and extras of a policy of this version."""
         write(self.action, action)
         for name, values in extras.items():
             self.extras[name][...] = values
@@ -127,17 +129,16 @@ class ActRows:
 
 
 class SlotAccess:
-    """What acting needs of a slot's frames, for one layout. Cheap to call: it is, for every step that is acted for."""
+    """Reader and writer of the part of a slot's frames that acting needs, for one layout. Cheap: it is called for every step."""
 
     def __init__(self, layout: SlotLayout) -> None:
-        """For slots of this layout."""
         self._observation = layout.spec.observation
         self._width = num_frames(layout.spec)
         self._last = layout.shape.rollout_length - 1
         self._remembers = bool(leaves(layout.agent_state))
 
     def act_rows(self, slot: SlotViews, t: int, rows: slice) -> ActRows:
-        """What acting for some rows at step `t` reads and writes."""
+        """Returns the views that acting for some rows at step `t` reads and writes."""
         if self._width == 1:
             observation, is_first = take(slot.observation, (t, rows)), slot.is_first[t, rows]
         else:
@@ -152,7 +153,7 @@ class SlotAccess:
         return dataclasses.replace(acting, state_before=before, state_after=after)
 
     def carry(self, before: SlotViews, after: SlotViews, columns: slice) -> None:
-        """Begins the slot `after` with what ended `before`: the newest observation, its frames and `is_first`."""
+        """Starts the slot `after` with the end of `before`: the newest observation, its frames and `is_first`."""
         steps = len(before.is_first) - 1
         after.is_first[0, columns] = before.is_first[-1, columns]
         if self._width == 1:
@@ -166,7 +167,7 @@ class SlotAccess:
 
 
 def blank_window(spec: EnvSpec, num_rows: int) -> tuple[Tree, np.ndarray]:
-    """(observation, is_first) of the form that `ActRows` has, zeros that begin episodes."""
+    """Returns (observation, is_first) in the form of `ActRows`: zeros that start episodes."""
     width = num_frames(spec)
     is_first = np.ones((num_rows,) if width == 1 else (width, num_rows), bool)
     return map_leaves(partial(_blank, num_rows), spec.observation), is_first
@@ -199,7 +200,7 @@ def repeat_first_frames(frames: np.ndarray, is_first: np.ndarray) -> None:
 
 
 def join_slots(slots: Sequence[SlotViews]) -> SlotViews:
-    """Slots of several pools as one: rows in order, copied; of the observations only the last one, [1, B, ...]."""
+    """Joins slots of several pools into one: rows in order, copied; only the last observation, [1, B, ...]."""
     if len(slots) == 1:
         return slots[0]
 
@@ -232,7 +233,7 @@ def _joined_trees(trees: Sequence[Tree]) -> Tree:
 
 
 def copy_slot(slot: SlotViews) -> SlotViews:
-    """What `join_slots` needs of a slot, in memory of its own."""
+    """Copies the arrays of a slot that `join_slots` needs."""
     names = ("reward", "terminated", "truncated", "valid", "policy_version", "incarnation", "stepped_at", "is_first")
     copies = {name: getattr(slot, name).copy() for name in names}
     last = map_leaves(lambda array: array[-1:].copy(), slot.observation)

@@ -1,7 +1,7 @@
-"""How far each part has come, as its counters tell, and what else a worker leaves for whoever comes after it.
+"""Progress counters and recovery data of workers, in shared memory.
 
-The counters that publish steps are the heartbeat: they only grow, and a worker that owes a step and does not move them hangs. So a
-heartbeat costs the worker nothing.
+The counters that publish steps serve as the heartbeat, at no cost to the worker. They only grow: a worker that owes a
+step and does not advance them hangs.
 """
 
 from collections.abc import Sequence
@@ -18,39 +18,44 @@ _BOARD_PURPOSE = "the workers' board"
 
 
 class Progress(Counters):
-    """The counters as the supervisor, and a worker that follows a dead one, read them. Process-safety: as Counters."""
+    """The counters as the supervisor and a replacement worker read them. Process-safety: as Counters.
+
+    Args:
+        layout: layout of the segment.
+        buffer: the whole segment.
+        first_sequence: first sequence of this pool.
+    """
 
     def __init__(self, layout: SlotLayout, buffer: memoryview, first_sequence: int) -> None:
-        """Views the counters; `first_sequence` is where this pool's run goes on."""
         super().__init__(layout, buffer)
         self._shape, self._first_step = layout.shape, first_sequence * layout.shape.rollout_length
 
     @property
     def first_step(self) -> int:
-        """Of the run, that this pool begins with."""
+        """First step of this pool in the run."""
         return self._first_step
 
     def observed(self, part: int) -> int:
-        """One more than the step whose observation the part posted last; `first_step` before the first."""
+        """Returns one more than the step of the part's last posted observation; `first_step` before the first."""
         return self._load(self._observed + part)
 
     def committed(self, part: int) -> int:
-        """Sequences that the part has filled."""
+        """Returns the number of sequences that the part has filled."""
         return self._load(self._committed + part)
 
     def has_begun(self, part: int) -> bool:
-        """Whether the part has posted an observation."""
+        """Returns whether the part has posted an observation."""
         return self.observed(part) > self._first_step
 
     def owes_step(self, part: int) -> bool:
-        """Whether the part has all it needs for its next observation: if it does not post it, it hangs."""
+        """Returns whether the part has all it needs for its next observation; if it does not post it, it hangs."""
         observed = self.observed(part)
         if self.committed(part) * self._shape.rollout_length == observed and self.has_begun(part):
-            return self.may_fill(self.committed(part))  # only the slot is to be opened
+            return self.may_fill(self.committed(part))  # only the next slot must be opened
         return not self.has_begun(part) or self.actions_posted(self._shape.lane_of_part(part)) >= observed
 
     def awaits_action(self, part: int) -> int | None:
-        """The sequence of the part's newest observation, if nobody has acted for it and its slot is open; None if not."""
+        """Returns the sequence of the part's newest observation if it awaits an action and its slot is open, else None."""
         observed = self.observed(part)
         acted = self.actions_posted(self._shape.lane_of_part(part)) >= observed
         if acted or not self.has_begun(part) or self.committed(part) * self._shape.rollout_length == observed:
@@ -58,19 +63,22 @@ class Progress(Counters):
         return (observed - 1) // self._shape.rollout_length
 
     def beat(self, parts: Sequence[int]) -> int:
-        """A number that grows whenever one of the parts gets on."""
+        """Returns a number that grows whenever one of the parts makes progress."""
         return sum([self.observed(part) + self.committed(part) for part in parts])
 
 
 class WorkerBoard:
-    """Memory beside the ring in which a worker leaves what its successor needs, and counts what the parent is told.
+    """Memory next to the ring with a worker's recovery data and the counts it reports to the parent.
 
-    Process-safety: a worker writes its own line and its own rows, the parent reads; a successor begins when its predecessor is
-    gone.
+    Process-safety: a worker writes its own line and its own rows, the parent reads. A successor starts only after its
+    predecessor has died.
+
+    Args:
+        shape: division of the rows.
+        descriptor: maps this memory; None reserves new memory. Either way the board owns it.
     """
 
     def __init__(self, shape: PoolShape, descriptor: int | None = None) -> None:
-        """Reserves new memory, or maps that of `descriptor`; owns it either way."""
         # Lines of workers, then lines of parts, then [2, B] episodes.
         lines = (shape.num_workers + shape.num_parts) * ALIGNMENT
         num_bytes = lines + 2 * 8 * shape.num_rows
@@ -81,66 +89,66 @@ class WorkerBoard:
 
     @property
     def descriptor(self) -> int:
-        """Of the memory, to be handed to workers."""
+        """Descriptor of the memory, to be passed to workers."""
         return self._memory.descriptor
 
     # --- worker
     def count_cut(self, worker: int, episodes: int) -> None:
-        """Counts episodes that were cut because something failed."""
+        """Counts episodes that were cut after a failure."""
         self._words[worker * _WORDS + _CUT] += episodes
 
     def count_disabled(self, worker: int, rows: int) -> None:
-        """Counts rows whose environment is not stepped any more."""
+        """Counts rows whose environment is no longer stepped."""
         self._words[worker * _WORDS + _DISABLED] += rows
 
     def note_stepped(self, worker: int, nanoseconds: int) -> None:
-        """Notes when, on the monotonic clock, a worker that follows a dead one was done with its first step."""
+        """Records when a replacement worker finished its first step, on the monotonic clock."""
         self._words[worker * _WORDS + _STEPPED] = nanoseconds
 
     def count_replayed(self, worker: int) -> None:
-        """Counts a step that is replayed after a resume: a long replay is no hang."""
+        """Counts a step that is replayed after a resume, so that a long replay does not look like a hang."""
         self._words[worker * _WORDS + _REPLAYED] += 1
 
     def begin_episodes(self, part: int, sequence: int, episodes: Sequence[int]) -> None:
-        """Notes which episode each row of the part is in, as the slot of `sequence` begins."""
+        """Records the episode of each row of the part at the start of the slot of `sequence`."""
         self._episodes[sequence % 2, self._shape.part_rows(part)] = episodes
         self._words[(self._shape.num_workers + part) * _WORDS] = sequence
 
     def carry_episodes(self, part: int, sequence: int, is_first: np.ndarray) -> None:
-        """Notes the episodes as the slot of `sequence` begins; for a second time, nothing.
+        """Records the episodes at the start of the slot of `sequence`; a second call does nothing.
 
         Args:
-            part: whose rows.
-            sequence: about to begin.
-            is_first: [T, R] bool, of the observations that follow the steps of the slot before.
+            part: part of the rows.
+            sequence: sequence that starts.
+            is_first: [T, R] bool, of the observations that follow the steps of the previous slot.
         """
         if self._words[(self._shape.num_workers + part) * _WORDS] < sequence:
             columns = self._shape.part_rows(part)
             self.begin_episodes(part, sequence, self._episodes[(sequence - 1) % 2, columns] + is_first.sum(0))
 
     def episodes(self, part: int, sequence: int) -> np.ndarray:
-        """[R] int64: the episode that each row of the part was in as the slot of `sequence` began."""
+        """Returns the episode of each row of the part at the start of the slot of `sequence`, [R] int64."""
         return self._episodes[sequence % 2, self._shape.part_rows(part)].copy()
 
     # --- parent
     def steps_replayed(self, worker: int) -> int:
-        """Returns the steps that the worker, and those before it, have replayed."""
+        """Returns the number of steps that the worker and its predecessors have replayed."""
         return self._words[worker * _WORDS + _REPLAYED]
 
     def episodes_cut(self) -> int:
-        """Episodes that were cut, of all workers."""
+        """Returns the number of episodes that were cut, of all workers."""
         return sum(self._words[worker * _WORDS + _CUT] for worker in range(self._shape.num_workers))
 
     def stepped_ns(self, worker: int) -> int:
-        """When the newest process that follows a dead one was done with its first step; 0 before there was one."""
+        """Returns when the newest replacement worker finished its first step; 0 if there was none."""
         return self._words[worker * _WORDS + _STEPPED]
 
     def rows_disabled(self, worker: int) -> int:
-        """Rows of the worker that are not stepped any more."""
+        """Returns the number of rows of the worker that are no longer stepped."""
         return self._words[worker * _WORDS + _DISABLED]
 
     def close(self) -> None:
-        """Lets go of the memory; idempotent."""
+        """Releases the memory; idempotent."""
         self._words.release()
         del self._episodes
         self._memory.close()

@@ -1,1 +1,1 @@
-"""What one environment's step looks like: specs, trees of specs, padding of unequal agents, stored encoding."""
+"""Specs of one environment's step: trees of specs, padding for unequal agents, stored encoding."""

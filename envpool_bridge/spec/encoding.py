@@ -1,4 +1,4 @@
-"""Values as environments use them and as slots store them: discrete values are stored zero-based, 64 bits in 32."""
+"""Conversion between environment values and stored values: discrete values are stored zero-based, 64 bits in 32."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from envpool_bridge.spec.tree import Tree, map_leaves
 
 
 def store(spec: SpecTree, values: Tree, out: Tree) -> None:
-    """Writes values of environments, [..., *stored_shape] a leaf, into `out` in stored form; they are not checked."""
+    """Writes environment values, [..., *stored_shape] a leaf, into `out` in stored form, without validation."""
     map_leaves(_store, spec, values, out)
 
 
 def restored(spec: SpecTree, stored: Tree) -> Tree:
-    """Stored values, [..., *stored_shape] a leaf, as environments use them: copies in the source's dtypes."""
+    """Returns stored values, [..., *stored_shape] a leaf, as environment values: copies in the source's dtypes."""
     return map_leaves(_restored, spec, stored)
 
 
 def start_of(leaf: LeafSpec) -> Any:
-    """What is added to a stored value: int64 numbers, or 0 where nothing is."""
+    """Returns the offset added to a stored value: int64 numbers, or 0 for arrays."""
     if isinstance(leaf, ArraySpec):
         return 0
     return leaf.start if isinstance(leaf, DiscreteSpec) else leaf.starts
@@ -39,7 +39,7 @@ def _restored(leaf: LeafSpec, stored: np.ndarray) -> np.ndarray:
 
 
 def concatenated(trees: list[Tree]) -> Tree:
-    """Trees of arrays joined along their first axis."""
+    """Returns trees of arrays joined along their first axis."""
     return map_leaves(_concatenated, *trees)
 
 

@@ -1,7 +1,7 @@
-"""Specs that several agents fit into: their arrays padded with zeros at the end of each axis, their choices with more values.
+"""Specs that fit several agents: arrays are padded with zeros at the end of each axis, choices get more values.
 
-Rows of a multi-agent environment have one layout. Where its agents see or do different things, a row has room for all of them:
-structures are the same, shapes and numbers of values the largest. `cut` takes an agent's own part out again.
+Rows of a multi-agent environment have one layout. Where agents have different observations or actions, a row has room
+for all of them: the same structure, with the largest shapes and numbers of values. `cut` extracts an agent's own part.
 """
 
 import dataclasses
@@ -16,12 +16,12 @@ from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, paths, sho
 
 
 def padded_spec(field: str, names: Sequence[str], specs: Sequence[SpecTree]) -> SpecTree:
-    """The spec that the values of every agent fit into; the agents' own where all are the same.
+    """Returns a spec that fits the values of every agent; the agents' own spec if all are equal.
 
     Args:
         field: "observation" or "action", for messages.
         names: of the agents.
-        specs: theirs, in the same order.
+        specs: of the agents, in the same order.
 
     Raises:
         UnsupportedSpaceError: their structures, kinds, dtypes or ranks differ.
@@ -31,19 +31,21 @@ def padded_spec(field: str, names: Sequence[str], specs: Sequence[SpecTree]) -> 
         return first
     for name, spec in zip(names, specs, strict=True):
         if paths(spec) != paths(first):
-            raise _refusal(names[0], name, field, f"{paths(first)} against {paths(spec)}")
+            raise _mismatch_error(names[0], name, field, f"{paths(first)} against {paths(spec)}")
     padded: list[LeafSpec] = []
     for place, (path, _) in enumerate(items(first)):
         column = [leaves(spec)[place] for spec in specs]
-        problem = _difference(column)
-        if problem is not None:
-            raise _refusal(names[0], names[problem], shown_path(field, path), f"{column[0]} against {column[problem]}")
+        differing = _difference(column)
+        if differing is not None:
+            raise _mismatch_error(
+                names[0], names[differing], shown_path(field, path), f"{column[0]} against {column[differing]}"
+            )
         padded.append(_padded_leaf(column))
     return unflatten(first, padded)
 
 
 def cut(spec: SpecTree, padded: Tree, num_lead: int) -> Tree:
-    """An agent's own part of padded arrays, [*lead, ...] a leaf, whose first `num_lead` axes are not its own. Views."""
+    """Returns an agent's own part of padded arrays, [*lead, ...] a leaf, as views; the first `num_lead` axes stay whole."""
     return map_leaves(lambda leaf, array: array[(..., *_own(leaf, array, num_lead))], spec, padded)
 
 
@@ -53,7 +55,7 @@ def _own(leaf: LeafSpec, array: Any, num_lead: int) -> tuple[slice, ...]:
 
 
 def _difference(column: Sequence[LeafSpec]) -> int | None:
-    """Place of the first leaf that cannot share arrays with the first one."""
+    """Returns the index of the first leaf that cannot share arrays with the first one, or None."""
     first = column[0]
     for place, leaf in enumerate(column):
         same = type(leaf) is type(first) and leaf.dtype == first.dtype and len(leaf.shape) == len(first.shape)
@@ -73,7 +75,7 @@ def _padded_leaf(column: Sequence[LeafSpec]) -> LeafSpec:
     low = min((_least(leaf.low) for leaf in arrays), default=None)
     high = max((_most(leaf.high) for leaf in arrays), default=None)
     bounded = low is not None and high is not None and np.isfinite((low, high)).all()
-    if bounded and low is not None and high is not None:  # zeros fill what is not there
+    if bounded and low is not None and high is not None:  # the padding is zeros
         return dataclasses.replace(arrays[0], shape=shape, low=min(low, 0.0), high=max(high, 0.0))
     return dataclasses.replace(arrays[0], shape=shape, low=None, high=None)
 
@@ -86,7 +88,7 @@ def _most(high: Any) -> float:
     return np.inf if high is None else float(np.max(high))
 
 
-def _refusal(one: str, other: str, field: str, difference: str) -> UnsupportedSpaceError:
+def _mismatch_error(one: str, other: str, field: str, difference: str) -> UnsupportedSpaceError:
     return UnsupportedSpaceError(
         f"agents {one!r} and {other!r} cannot share rows: {field} differs in kind: {difference}; expected the same structure, "
         f"dtypes and ranks (sizes may differ): wrap the environment so that they agree"

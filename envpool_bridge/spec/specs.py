@@ -1,4 +1,4 @@
-"""What one environment row looks like: shapes, stored dtypes and legal ranges. Pure data, no environment needed."""
+"""Specs of one environment row: shapes, stored dtypes and legal ranges. Pure data, no environment needed."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ class ArraySpec:
 
     Attributes:
         shape: without time and row axes, as agents see it.
-        dtype: name of the dtype stored in a slot (64-bit sources are stored in 32 bits, as jax wants them).
+        dtype: name of the dtype stored in a slot. 64-bit sources are stored in 32 bits, jax's default.
         low: lowest legal value: one number for all elements of a stored value, one per element (flattened), or None for
             unbounded.
         high: highest legal value, likewise.
         source_dtype: dtype that the environment itself uses; "" means the same as `dtype`.
-        frames: how many of the newest values agents see at once, the oldest first, along the first axis of `shape`; each is
+        frames: number of newest values that agents see at once, oldest first, along the first axis of `shape`. Each is
             stored once. 1 for values that are not stacked.
     """
 
@@ -37,17 +37,17 @@ class ArraySpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
         if self.frames > 1 and self.shape[:1] != (self.frames,):
-            raise ValueError(f"{self.frames} frames need a first axis of as many: got shape {self.shape}")
+            raise ValueError(f"{self.frames} frames need a first axis of size {self.frames}: got shape {self.shape}")
         object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
         object.__setattr__(self, "source_dtype", np.dtype(self.source_dtype or self.dtype).name)
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of what an environment returns and a slot stores at each step: one frame."""
+        """Shape of one frame, which an environment returns and a slot stores at each step."""
         return self.shape if self.frames == 1 else self.shape[1:]
 
     def bound(self, which: str) -> np.ndarray | None:
-        """The bound `which` ("low" or "high") as an array that broadcasts against `stored_shape`; None if unbounded."""
+        """Returns the bound `which` ("low" or "high") as an array that broadcasts against `stored_shape`; None if unbounded."""
         value: Bound = getattr(self, which)
         if value is None:
             return None
@@ -57,11 +57,11 @@ class ArraySpec:
 
 @dataclasses.dataclass(frozen=True)
 class DiscreteSpec:
-    """One of `num_values` integers. Stored zero-based as int32; `start` is added on the way to the environment.
+    """One of `num_values` integers. Stored zero-based as int32; `start` is added before it reaches the environment.
 
     Attributes:
-        num_values: how many.
-        start: the least of them.
+        num_values: number of values.
+        start: smallest value.
         source_dtype: dtype that the environment itself uses.
     """
 
@@ -71,12 +71,12 @@ class DiscreteSpec:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """A discrete value is a scalar."""
+        """Shape of a value, a scalar."""
         return ()
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of what a slot stores at each step."""
+        """Shape of the value that a slot stores at each step."""
         return ()
 
     @property
@@ -92,7 +92,7 @@ class MultiDiscreteSpec:
     Attributes:
         shape: without time and row axes.
         num_values: of each element, flattened.
-        start: the least value of each element, flattened; added on the way to the environment.
+        start: smallest value of each element, flattened; added before it reaches the environment.
         source_dtype: dtype that the environment itself uses.
     """
 
@@ -103,7 +103,7 @@ class MultiDiscreteSpec:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of what a slot stores at each step."""
+        """Shape of the value that a slot stores at each step."""
         return self.shape
 
     @property
@@ -124,10 +124,10 @@ SpecTree = Tree
 
 @dataclasses.dataclass(frozen=True)
 class AgentSpec:
-    """What one agent of a multi-agent environment observes and does, before it is padded to what all rows have.
+    """Observation and action of one agent of a multi-agent environment, before padding to the shape of all rows.
 
     Attributes:
-        name: as the environment calls it.
+        name: name in the environment.
         observation: one leaf, or a tree of them.
         action: likewise.
         action_mask: as in EnvSpec.
@@ -141,19 +141,21 @@ class AgentSpec:
 
 @dataclasses.dataclass(frozen=True)
 class EnvSpec:
-    """What every row of one kind of environment looks like.
+    """Spec of every row of one kind of environment.
 
     Attributes:
         env_id: name for messages and reports.
-        observation: what a row observes: one leaf, or a tree of them. Discrete values are stored zero-based.
-        action: what a row accepts, likewise.
+        observation: one leaf, or a tree of them. Discrete values are stored zero-based.
+        action: likewise.
         action_repeat: emulator frames per env step (frames = env_steps * action_repeat).
         reward_dtype: stored dtype of rewards.
-        action_mask: keys of the observation's leaf that says which values of a discrete action are legal (1) and which are
-            not (0): [A] of a Discrete action, [sum of num_values] of a MultiDiscrete one; () if every action is always legal.
-        agents: of a multi-agent environment, of which every row is one: row r is agent `r % len(agents)` of environment
-            `r // len(agents)`. () where a row is an environment. A row whose agent is not there has `valid=False`.
-        critic_only: keys of the observation's leaf that only a value may see, the global state; () if there is none.
+        action_mask: keys of the observation's leaf that marks values of a discrete action as legal (1) or illegal (0).
+            The leaf is [A] for a Discrete action, [sum of num_values] for a MultiDiscrete one. () if every action is
+            always legal.
+        agents: agents of a multi-agent environment: row r is agent `r % len(agents)` of environment `r // len(agents)`.
+            () where a row is an environment. A row whose agent is absent has `valid=False`.
+        critic_only: keys of the observation's leaf that only a value function may see, the global state; () if there is
+            none.
         info_fields: numbers of the environment's infos that are recorded with every step, for statistics of episodes.
     """
 
@@ -169,12 +171,12 @@ class EnvSpec:
 
     @property
     def rows_per_env(self) -> int:
-        """Rows that step as one environment."""
+        """Number of rows that step as one environment."""
         return max(1, len(self.agents))
 
 
 def with_frames(spec: EnvSpec, frames: int) -> EnvSpec:
-    """The spec of rows whose agents see the newest `frames` values of every array (not of the action mask)."""
+    """Returns the spec of rows whose agents see the newest `frames` values of every array (not of the action mask)."""
     if frames == 1:
         return spec
     stacked = [
@@ -191,7 +193,7 @@ _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 
 def zeros_of(spec: SpecTree, lead: tuple[int, ...]) -> Tree:
-    """Arrays of zeros, [*lead, *stored_shape] for each leaf, in the stored dtypes."""
+    """Returns arrays of zeros, [*lead, *stored_shape] for each leaf, in the stored dtypes."""
     return map_leaves(partial(_zeros, lead), spec)
 
 
@@ -200,17 +202,17 @@ def _zeros(lead: tuple[int, ...], leaf: LeafSpec) -> np.ndarray:
 
 
 def describe_leaves(field: str, spec: SpecTree) -> str:
-    """Each leaf's name, shape and dtype, for messages."""
+    """Formats each leaf's name, shape and dtype, for messages."""
     return ", ".join(f"{shown_path(field, path)} {leaf.shape} {leaf.dtype}" for path, leaf in items(spec))
 
 
 def is_one_leaf(spec: SpecTree) -> bool:
-    """Whether the spec is a single leaf and no structure."""
+    """Returns whether the spec is a single leaf without structure."""
     return isinstance(spec, LeafSpec)
 
 
 def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
-    """A JSON-ready form of `spec`; `spec_from_dict` is its inverse."""
+    """Converts `spec` to a JSON-ready form; `spec_from_dict` is the inverse."""
     return {
         "env_id": spec.env_id,
         "observation": _tree_to_json(spec.observation),
@@ -225,7 +227,7 @@ def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
 
 
 def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
-    """The spec that `spec_to_dict` wrote."""
+    """Converts the output of `spec_to_dict` back to a spec."""
     return EnvSpec(
         data["env_id"],
         _tree_from_json(data["observation"]),
@@ -271,7 +273,7 @@ def _tree_from_json(data: Mapping[str, Any]) -> SpecTree:
 
 
 def num_frames(spec: EnvSpec) -> int:
-    """The largest number of frames that agents see of any leaf of the observation."""
+    """Returns the largest number of frames that agents see of any leaf of the observation."""
     return max((frames_in_leaf(leaf) for leaf in leaves(spec.observation)), default=1)
 
 

@@ -1,8 +1,9 @@
 """Structured observations and actions: nested dicts and tuples with arrays (or specs) at the leaves, without jax.
 
-A tree is a leaf, a dict of trees or a tuple of trees; jax reads the same dicts and tuples as its own pytrees. Leaves come in
-jax's order: the keys of a dict sorted, the items of a tuple as they are. A path names a leaf: "" the tree itself, "image" an
-item of a dict, "arm/0" the first item of the tuple "arm"; inside a key, "/" is written "~1" and "~" is written "~0".
+A tree is a leaf, a dict of trees or a tuple of trees; jax reads the same dicts and tuples as its own pytrees. Leaves
+are in jax's order: the keys of a dict sorted, the items of a tuple in sequence. A path names a leaf: "" is the tree
+itself, "image" an item of a dict, "arm/0" the first item of the tuple "arm". Inside a key, "/" is written "~1" and "~"
+is written "~0".
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,22 +16,22 @@ Path = tuple[str | int, ...]
 
 
 def is_dict(tree: Tree) -> TypeGuard[dict[str, Any]]:
-    """Whether the tree is a dict of trees."""
+    """Returns whether the tree is a dict of trees."""
     return isinstance(tree, dict)
 
 
 def is_tuple(tree: Tree) -> TypeGuard[tuple[Any, ...]]:
-    """Whether the tree is a tuple of trees."""
+    """Returns whether the tree is a tuple of trees."""
     return isinstance(tree, tuple)
 
 
 def leaves(tree: Tree) -> list[Any]:
-    """The leaves in order."""
+    """Returns the leaves in order."""
     return [leaf for _, leaf in items(tree)]
 
 
 def paths(tree: Tree) -> list[str]:
-    """The path of each leaf, in the order of `leaves`.
+    """Returns the path of each leaf, in the order of `leaves`.
 
     Examples:
         >>> paths({"image": 0, "arm": (1, 2)})
@@ -40,7 +41,7 @@ def paths(tree: Tree) -> list[str]:
 
 
 def items(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """(keys, leaf) of each leaf, in order."""
+    """Yields (keys, leaf) of each leaf, in order."""
     if is_dict(tree):
         for key in sorted(tree):
             yield from items(tree[key], (*path, key))
@@ -52,24 +53,24 @@ def items(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def path_name(path: Path) -> str:
-    """Keys as one string; see the module's docstring."""
+    """Returns keys as one string; see the module's docstring."""
     return "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in path)
 
 
 def shown_path(field: str, path: Path) -> str:
-    """Keys as Python writes them after the name of a field: `observation['image'][0]`."""
+    """Formats keys in Python syntax after the name of a field: `observation['image'][0]`."""
     return field + "".join(f"[{key!r}]" for key in path)
 
 
 def lookup(tree: Tree, path: Path) -> Any:
-    """What is at these keys. Raises KeyError, IndexError or TypeError if nothing is."""
+    """Returns the value at these keys. Raises KeyError, IndexError or TypeError if there is none."""
     for key in path:
         tree = tree[key]
     return tree
 
 
 def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """A tree of `function(leaf, ...)`; the others have the structure of the first.
+    """Returns a tree of `function(leaf, ...)`; the others have the structure of the first.
 
     Examples:
         >>> map_leaves(lambda x, y: x + y, {"a": 1, "b": (2,)}, {"a": 10, "b": (20,)})
@@ -83,7 +84,7 @@ def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 
 def unflatten(like: Tree, values: Sequence[Any]) -> Tree:
-    """A tree of the structure of `like` with these leaves, in order."""
+    """Returns a tree of the structure of `like` with these leaves, in order."""
     remaining = iter(values)
     tree = map_leaves(lambda _: next(remaining), like)
     if next(remaining, None) is not None:
@@ -92,12 +93,12 @@ def unflatten(like: Tree, values: Sequence[Any]) -> Tree:
 
 
 def take(tree: Tree, place: Any) -> Tree:
-    """`array[place]` of each leaf: views where numpy gives views."""
+    """Returns `array[place]` of each leaf: views where numpy returns views."""
     return tree[place] if isinstance(tree, np.ndarray) else map_leaves(lambda array: array[place], tree)
 
 
 def write(target: Tree, values: Tree) -> None:
-    """`array[...] = value` of each leaf; the trees have one structure."""
+    """Assigns `array[...] = value` in each leaf; the trees have the same structure."""
     if isinstance(target, np.ndarray):
         target[...] = values
     else:

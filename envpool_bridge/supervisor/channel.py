@@ -12,17 +12,20 @@ _CHUNK_BYTES = 2**20
 
 
 class Channel:
-    """Sends and receives pickled messages, framed as `Connection` frames them. One thread at a time in each direction.
+    """Sends and receives pickled messages in the framing of `Connection`. One thread at a time in each direction.
 
     `Connection.recv` blocks in the middle of a message whose sender was stopped. `receive` never blocks.
 
+    Args:
+        end: socket, owned by the channel.
+        send_seconds: `send` fails when the worker reads nothing for this time.
+
     Attributes:
-        descriptor: readable while something has arrived, and for ever once the other end is closed.
-        has_ended: whether `receive` has found the other end closed.
+        descriptor: readable after data has arrived, and permanently after the other end was closed.
+        has_ended: whether `receive` has seen the other end closed.
     """
 
     def __init__(self, end: socket.socket, send_seconds: float) -> None:
-        """Takes over `end`; a worker that reads nothing for `send_seconds` ends a `send`."""
         microseconds = int(send_seconds * 1e6)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(microseconds, 10**6)))
         self._socket, self.descriptor = end, end.fileno()
@@ -34,7 +37,7 @@ class Channel:
 
         Raises:
             BlockingIOError: the worker did not read in time, and may have received a part of the message.
-            OSError: the worker is gone.
+            OSError: the worker has ended.
         """
         data = bytes(ForkingPickler.dumps(message))
         long = len(data) > _MAX_LENGTH
@@ -42,7 +45,7 @@ class Channel:
         self._socket.sendall(header + data)
 
     def receive(self) -> list[object]:
-        """Returns the messages that have arrived whole; keeps the beginning of one that has not."""
+        """Returns the messages that have arrived completely; keeps the start of an incomplete one."""
         try:
             while chunk := self._socket.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
                 self._received += chunk
@@ -62,7 +65,7 @@ class Channel:
         self._socket.close()
 
     def _first_span(self) -> slice | None:
-        """Place of the first message in the received bytes; None if it is not whole."""
+        """Returns the slice of the first message in the received bytes; None if it is incomplete."""
         begin = _LENGTH.size
         if len(self._received) < begin:
             return None

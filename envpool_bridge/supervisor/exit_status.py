@@ -1,4 +1,4 @@
-"""Why a process ended, in words."""
+"""Descriptions of a process's exit: the signal or status, its usual cause, and memory figures."""
 
 import dataclasses
 import resource
@@ -8,11 +8,11 @@ from pathlib import Path
 _CAUSES = {
     signal.SIGKILL: "killed from outside",
     signal.SIGSEGV: "a crash in native code of the environment",
-    signal.SIGILL: "native code of the environment holds an instruction that this processor does not know",
+    signal.SIGILL: "native code of the environment contains an instruction that this processor lacks",
     signal.SIGFPE: "an arithmetic error in native code of the environment",
     signal.SIGABRT: "native code of the environment aborted",
     signal.SIGBUS: "a memory page could not be provided: /dev/shm or the memory limit is too small, or a file was cut",
-    signal.SIGTERM: "asked to end from outside",
+    signal.SIGTERM: "terminated from outside",
 }
 _MIB = 2**20
 _PAGE_BYTES = resource.getpagesize()
@@ -20,14 +20,14 @@ _PAGE_BYTES = resource.getpagesize()
 
 @dataclasses.dataclass(frozen=True)
 class Circumstances:
-    """What was known of a process when it ended.
+    """Known facts about a process at its end.
 
     Attributes:
-        in_step: whether it was in the middle of a step; None if that is not known.
-        rss_bytes: its resident memory when it was last looked at; None if it never was.
-        oom_kills: processes of this control group that the kernel has killed for lack of memory while this one lived; None
-            where the kernel does not tell.
-        limit_bytes: memory that the control group may use; None without a limit.
+        in_step: whether it was in the middle of a step; None if unknown.
+        rss_bytes: its resident memory at the last check; None if there was none.
+        oom_kills: number of processes of this control group that the kernel killed for lack of memory during its life;
+            None if the kernel does not report it.
+        limit_bytes: memory limit of the control group; None without a limit.
     """
 
     in_step: bool | None = None
@@ -37,17 +37,17 @@ class Circumstances:
 
 
 def describe_exit(status: int, circumstances: Circumstances | None = None) -> str:
-    """An exit status in words.
+    """Describes an exit status.
 
     Args:
-        status: as `subprocess` gives it: the number of the signal that ended the process, negated, or what it exited with.
-        circumstances: in which it ended.
+        status: as `subprocess` reports it: the negated number of the signal that ended the process, or its exit status.
+        circumstances: facts about the exit.
     """
     known = circumstances or Circumstances()
     when = {True: ", in the middle of a step", False: ", between two steps", None: ""}[known.in_step]
     if status >= 0:
         how = f"exit status {status}{when}: something in the environment called exit"
-        return f"{how}{_memory(known)}" if status else f"{how}, though nobody asked it to end"
+        return f"{how}{_memory(known)}" if status else f"{how}, although no stop was requested"
     number = -status
     try:
         name = signal.Signals(number).name
@@ -74,7 +74,7 @@ def _memory(known: Circumstances) -> str:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Resident memory of a process; None once it is gone."""
+    """Returns the resident memory of a process, or None after its end."""
     try:
         fields = Path(f"/proc/{pid}/statm").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
@@ -84,14 +84,17 @@ def resident_bytes(pid: int) -> int | None:
 
 
 class MemoryGroup:
-    """This process's control group (version 2), as far as the kernel shows it."""
+    """Memory limits and events of this process's control group (version 2), as far as the kernel reports them.
+
+    Args:
+        directory: of the control group; this process's own if None.
+    """
 
     def __init__(self, directory: Path | None = None) -> None:
-        """Reads `directory`; that of this process if None."""
         self._directory = _own_group() if directory is None else directory
 
     def oom_kills(self) -> int | None:
-        """Processes of the group that were killed for lack of memory; None if it is not told."""
+        """Returns the number of processes of the group that were killed for lack of memory; None if unknown."""
         if self._directory is None:
             return None
         try:
@@ -102,7 +105,7 @@ class MemoryGroup:
         return int(counts["oom_kill"]) if "oom_kill" in counts else None
 
     def limit_bytes(self) -> int | None:
-        """Memory that the group may use; None without a limit."""
+        """Returns the memory limit of the group; None without a limit."""
         if self._directory is None:
             return None
         try:

@@ -1,16 +1,16 @@
-"""A small process that forks environment workers quickly, and takes them with it when the main process dies.
+"""A small process that forks environment workers quickly and ends them when the main process dies.
 
-Forking the main process is no option (it runs jax, whose threads do not survive a fork), and a fresh interpreter a worker
-takes 0.2 s. So one clean interpreter imports gymnasium once and forks on request (~7 ms). `multiprocessing`'s forkserver does
-the same but imports the user's script, and with it jax, into every worker, and neither it nor its children end when the
-main process is killed.
+Forking the main process is impossible: it runs jax, whose threads do not survive a fork. A fresh interpreter for each
+worker takes 0.2 s. Therefore one clean interpreter imports gymnasium once and forks on request (~7 ms). The forkserver
+of `multiprocessing` imports the user's script, and with it jax, into every worker, and its processes survive a killed
+main process.
 
-Every process here asks the kernel for SIGKILL on its parent's death, so that SIGKILL of the main process ends all. The kernel
-watches the thread that started the process, not the process, so a thread that lives as long as the server starts it.
+Every process here asks the kernel for SIGKILL on its parent's death, so that SIGKILL of the main process ends all. The
+kernel watches the thread that started the process, so a thread with the server's lifetime starts it.
 
-A stop signal often reaches the process group (a terminal, `timeout`) or every process of a run (systemd, Slurm). Only the main
-process acts on it: the server and the workers are a process group of their own, and their handler does nothing, so that the main
-process can finish its update and save.
+A stop signal often reaches the process group (a terminal, `timeout`) or every process of a run (systemd, Slurm). Only
+the main process reacts: the server and the workers are a process group of their own with a handler that does nothing.
+The main process can then finish its update and save.
 """
 
 import array
@@ -41,8 +41,8 @@ _START_SECONDS = 60.0
 _END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = "500"  # of 1000; every process may raise its own
-# One thread each: a worker is one of many, and their number is what uses the cores. Should an environment import jax, it
-# must not take the accelerator from the learner.
+# One thread each: the number of workers is what uses the cores. If an environment imports jax, jax must not take the accelerator
+# from the learner.
 _WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -52,12 +52,12 @@ _WORKER_ENVIRONMENT = {
 
 
 class ForkServer:
-    """Parent's handle of the server process. Process-safety: one owner, the process that created it. One thread at a time."""
+    """Parent's handle of the server process. Process-safety: one owner, its creator. One thread at a time."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         started: Future[subprocess.Popen[bytes]] = Future()
-        # Alive as long as the server: the kernel kills the server when this thread ends.
+        # Lives as long as the server: the kernel kills the server when this thread ends.
         self._keeper = threading.Thread(target=_keep, args=(theirs, started), name="fork server", daemon=True)
         self._keeper.start()
         try:
@@ -75,7 +75,7 @@ class ForkServer:
             The worker's process id.
 
         Raises:
-            BridgeError: the server is gone, or does not answer.
+            BridgeError: the server has ended, or does not answer.
         """
         pid = self._request({"do": "fork"}, descriptors)["pid"]
         if pid is None:
@@ -83,20 +83,20 @@ class ForkServer:
         return pid
 
     def prepare(self, note: int) -> None:
-        """Forks a process ahead of time, which one of the next calls of `fork` makes a worker; one at most.
+        """Forks a process ahead of time that one of the next calls of `fork` turns into a worker; one at most.
 
-        Or, if that one has shown it to be harmless, imports in the server what workers need.
+        If an earlier spare has shown the imports to be safe, the server imports the modules itself instead.
 
         Args:
-            note: of `spare_worker.note_source`; stays the caller's.
+            note: from `warm_spare.note_source`; stays the caller's.
 
         Raises:
-            BridgeError: the server is gone.
+            BridgeError: the server has ended.
         """
         self._request({"do": "prepare"}, [note])
 
     def exit_status(self, pid: int, timeout_seconds: float = 1.0) -> int | None:
-        """The worker's exit status as `subprocess` gives it (negative: signal); None while it runs."""
+        """Returns the worker's exit status in the form of `subprocess` (negative: signal); None while it runs."""
         return self._request({"do": "wait", "pid": pid, "seconds": timeout_seconds}, [])["status"]
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class ForkServer:
             self._keeper.join(_END_SECONDS)
             status = self._process.returncode
             raise BridgeError(
-                f"the process that starts environment workers is gone (exit status {status}); its own message is above"
+                f"the process that starts environment workers has ended (exit status {status}); its own message is above"
             ) from cause
         return json.loads(reply)
 
@@ -139,8 +139,8 @@ def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[byt
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     with socket_of_server:
         try:
-            # Signals to the group of the main process, as a terminal and `timeout` send them, do not reach the process group of
-            # the server, its workers and the programs that environments start.
+            # A terminal and `timeout` signal the main process's group. The server, its workers and the programs that environments
+            # start are in another group.
             process = subprocess.Popen(
                 command,
                 pass_fds=[descriptor],
@@ -156,7 +156,7 @@ def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[byt
 
 
 def die_with_parent(parent: int) -> None:
-    """Asks the kernel for SIGKILL when the parent's starting thread ends; leaves at once if it already has."""
+    """Requests SIGKILL from the kernel when the parent's starting thread ends; exits now if it already has."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
@@ -165,24 +165,24 @@ def die_with_parent(parent: int) -> None:
 
 
 def die_before_others() -> None:
-    """Makes this process the one that the kernel kills when memory runs out: a worker is replaced, a learner is not."""
+    """Makes this process the kernel's first victim when memory runs out: a worker is replaceable, a learner is not."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(_OOM_SCORE)
 
 
 def _do_nothing(*_: object) -> None:
-    """Handles a stop signal. Unlike SIG_IGN, it does not outlast an exec: programs that environments start can be ended."""
+    """Handles a stop signal. Unlike SIG_IGN it is reset by exec, so stop signals still end programs of environments."""
 
 
 def _outlive_stop_signals() -> None:
     for number in STOP_SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # of nohup, and meant for every program
+        if signal.getsignal(number) != signal.SIG_IGN:  # set by nohup for every program
             signal.signal(number, _do_nothing)
             signal.siginterrupt(number, False)  # native code of environments may not expect EINTR
 
 
 def _restore_stop_signals_in_forks() -> None:
-    """Gives processes that an environment forks the default actions; a signal that arrives meanwhile waits for them."""
+    """Restores default actions in processes that an environment forks; signals are blocked in the meantime."""
     masks = threading.local()
 
     def block() -> None:
@@ -201,7 +201,7 @@ def _restore_stop_signals_in_forks() -> None:
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """Body of the server process: forks and reaps on request until its socket closes."""
+    """Runs the server process: forks and reaps on request until its socket closes."""
     die_with_parent(parent)
     _outlive_stop_signals()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -211,18 +211,18 @@ def serve(descriptor: int, parent: int) -> None:
 
 
 class _Server:
-    """What the server process has. One thread."""
+    """State of the server process. Single-threaded."""
 
     def __init__(self, connection: socket.socket) -> None:
         from envpool_bridge.worker import main  # imports gymnasium, once for all workers
 
         self._connection, self._main, self._pid = connection, main.main, os.getpid()
-        gc.freeze()  # else the first collection in every worker would touch, and so copy, all that they share
+        gc.freeze()  # otherwise the first collection in every worker would touch, and so copy, all shared pages
         self._spare: Spare | None = None
-        self._modules: list[str] = []  # that workers need, and that this process may import
+        self._modules: list[str] = []  # imports of workers that are safe in this process
 
     def answer(self) -> bool:
-        """Answers the next request; False once there are no more."""
+        """Answers the next request; returns False when there are no more."""
         size = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
         message, ancillary, _, _ = self._connection.recvmsg(4096, size, socket.MSG_CMSG_CLOEXEC)
         if not message:
@@ -231,14 +231,14 @@ class _Server:
         if request["do"] == "wait":
             reply = {"status": _wait(int(request["pid"]), float(request["seconds"]))}
         elif request["do"] == "prepare":
-            reply = {}  # at once: imports may take seconds
+            reply = {}  # before the imports, which may take seconds
         else:
             reply = {"pid": self._worker(descriptors)}
         self._connection.send(json.dumps(reply).encode())
         if request["do"] == "prepare":
             self._prepare(descriptors[0])
-        for received in descriptors:
-            os.close(received)
+        for copy in descriptors:
+            os.close(copy)
         return True
 
     def _worker(self, descriptors: list[int]) -> int:
@@ -251,7 +251,7 @@ class _Server:
     def _prepare(self, note: int) -> None:
         if self._modules:
             import_all(self._modules)
-            gc.freeze()  # as at the beginning
+            gc.freeze()  # as at the start
             return
         if self._spare is not None:
             if not self._spare.is_dead():
@@ -273,7 +273,7 @@ class _Server:
                 die_before_others()
                 _restore_stop_signals_in_forks()
                 body()
-            except BaseException:  # noqa: BLE001  of a spare: the worker that is forked in its place will say what it is
+            except BaseException:  # noqa: BLE001  the worker that replaces a failed spare reports the error
                 os._exit(1)
             os._exit(0)
         return pid

@@ -1,4 +1,4 @@
-"""The parent's side of the worker processes: starts them, hears their messages and deaths, stops them."""
+"""Parent's side of the worker processes: starts them, receives their messages, detects their exits and stops them."""
 
 import contextlib
 import logging
@@ -33,15 +33,15 @@ _MAX_STACK_BYTES = 20_000
 def pickle_source(source: EnvSource) -> bytes:
     """Returns the source as bytes for the workers, which never import the user's script.
 
-    What modules define travels by name. Lambdas, closures, and what the script or an interactive session defines travel by value,
-    with the globals that they use.
+    Definitions of modules are sent by name. Lambdas, closures, and definitions of the script or an interactive session
+    are sent by value, with the globals that they use.
 
     Raises:
         UserError: it cannot be sent to another process.
     """
     try:
         return cloudpickle.dumps(source)
-    except Exception as error:  # of whatever the environment's globals are
+    except Exception as error:  # raised by pickling the environment's globals
         make_env: Any = getattr(source, "make_env", type(source))
         raise UserError(
             f"the environment of {function_name(make_env)} cannot be sent to worker processes ({type(error).__name__}: {error}): "
@@ -54,21 +54,21 @@ class _Process:
 
     def __init__(self, pid: int, connection: Channel, oom_kills: int | None) -> None:
         self.pid, self.connection = pid, connection
-        self.pidfd = os.pidfd_open(pid)  # -1 once closed
-        self._lock = threading.Lock()  # a send in one thread may kill while another closes
+        self.pidfd = os.pidfd_open(pid)  # -1 after close
+        self._lock = threading.Lock()  # one thread may kill in a send while another closes
         self.oom_kills_before = oom_kills
         self.rss_bytes: int | None = None
         self.error: ErrorMessage | None = None
-        self.hung = ""  # why it was killed by us
+        self.hung = ""  # reason for which the parent killed it
 
     def send(self, message: object, what: str) -> None:
-        """Sends a message; kills a worker that does not read it, for it may hold a part of it."""
+        """Sends a message; kills a worker that does not read it, because it may have received a part."""
         try:
             self.connection.send(message)
         except BlockingIOError:
             self.kill(f"it did not read {what} within {_SEND_SECONDS:g} s; it may have been stopped (SIGSTOP)")
         except OSError:
-            pass  # it is dead, and its death will say why
+            pass  # it is dead, and its exit is described later
 
     def kill(self, reason: str) -> None:
         self.hung = reason
@@ -81,7 +81,7 @@ class _Process:
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def has_ended(self, timeout_seconds: float) -> bool:
-        poll = select.poll()  # select.select takes no descriptor above 1,023
+        poll = select.poll()  # select.select rejects descriptors above 1,023
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(max(0.0, timeout_seconds) * 1e3))
 
@@ -98,7 +98,7 @@ class _Process:
             if ready:
                 self.connection.receive()
             if ready and self.connection.has_ended:
-                poll.unregister(self.connection.descriptor)  # it would end every wait at once
+                poll.unregister(self.connection.descriptor)  # otherwise it would end every wait immediately
 
     def close(self) -> None:
         self.connection.close()
@@ -110,22 +110,24 @@ class _Process:
 class WorkerProcesses:
     """Owner of the worker processes. Thread-safety: `check` and `fail` from any thread; the rest from one at a time.
 
+    The constructor starts the fork server, so that it is ready at the first `spawn`.
+
     Attributes:
-        doorbells: one a worker; ring after posting actions or releasing a slot.
+        doorbells: one for each worker; ring after posting actions or releasing a slot.
         infos: newest info message of each part.
-        failed_descriptor: becomes readable with the first error, and stays so.
-        messages_descriptor: readable while a worker's message, or a part of one, waits to be read by `check` or `hear`.
+        failed_descriptor: readable from the first error on.
+        messages_descriptor: readable while a worker's message, or a part of one, waits to be read by `check` or
+            `receive`.
     """
 
     def __init__(self, num_workers: int, num_parts: int, env_id: str) -> None:
-        """Starts the fork server, so that it is ready when `start` is called."""
         self._env_id = env_id
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self.doorbells = [Doorbell() for _ in range(num_workers)]
         self._failed = Doorbell()
         self.failed_descriptor = self._failed.descriptor
-        # Where a worker writes its stack when it is asked to, or crashes.
+        # A worker writes its stack here on request, and when it crashes.
         self._stacks = [os.memfd_create(f"stack of worker {worker}") for worker in range(num_workers)]
         self.infos: list[InfosMessage | None] = [None] * num_parts
         self._messages = select.epoll()
@@ -141,21 +143,21 @@ class WorkerProcesses:
         return [process.pid for process in self._processes if process is not None]
 
     def share(self, segment: int, board: int, bells: Sequence[Doorbell], policy_descriptors: Sequence[int]) -> None:
-        """Says what every worker is handed.
+        """Sets the descriptors that every worker receives.
 
         Args:
             segment: descriptor of the shared memory.
             board: descriptor of the workers' board.
             bells: the doorbells of inference and of the learner.
-            policy_descriptors: what the workers' local policies need.
+            policy_descriptors: descriptors for the workers' local policies.
         """
         self._descriptors = [segment, board, *(bell.descriptor for bell in bells), *policy_descriptors]
 
     def spawn(self, config: WorkerConfig) -> None:
-        """Forks a worker, whose predecessor (if any) has been buried; returns before its environments are ready.
+        """Forks a worker, whose predecessor (if any) has been reaped; returns before its environments are ready.
 
         Raises:
-            BridgeError: the fork server is gone.
+            BridgeError: the fork server has ended.
         """
         worker, (segment, *others) = config.worker, self._descriptors
         os.ftruncate(self._stacks[worker], 0)
@@ -171,10 +173,10 @@ class WorkerProcesses:
         process.send(config, "its configuration")
 
     def prepare_spare(self, config: WorkerConfig) -> None:
-        """Has a process ready that the next `spawn` makes a worker; does nothing if there is one.
+        """Prepares a process that the next `spawn` turns into a worker; does nothing if there is one.
 
         Raises:
-            BridgeError: the fork server is gone.
+            BridgeError: the fork server has ended.
         """
         note = note_source(config.source, config.local_policy)
         try:
@@ -183,12 +185,12 @@ class WorkerProcesses:
             os.close(note)
 
     def pidfd(self, worker: int) -> int:
-        """Readable once the worker is dead; -1 while there is none."""
+        """Returns a descriptor that is readable after the worker has died; -1 while there is none."""
         process = self._processes[worker]
         return -1 if process is None else process.pidfd
 
     def send_reset(self, worker: int, part: int, request: ResetRequest) -> None:
-        """Sends what a posted RESET step of `part` asks for."""
+        """Sends the reset request of a posted RESET step of `part`."""
         process = self._processes[worker]
         if process is not None:
             process.send((part, request), "a reset")
@@ -199,66 +201,66 @@ class WorkerProcesses:
             bell.ring()
 
     def check(self) -> None:
-        """Takes in what the workers have said.
+        """Receives the workers' messages.
 
         Raises:
             WorkerError: an environment raised; the message ends with its original traceback.
-            BadEnvOutputError: an environment returned what its spaces do not allow.
-            WorkerDiedError: a worker ended without a word, once too often.
+            BadEnvOutputError: an environment returned output that its spaces do not allow.
+            WorkerDiedError: a worker died without a message, and its restarts are exhausted.
             QuorumError: too few rows are left.
         """
         with self._lock:
-            self._hear_readable()
+            self._receive_readable()
             if self._error is not None:
                 raise self._error
 
-    def hear(self) -> list[int]:
-        """Takes in what the workers have said, and raises nothing.
+    def receive(self) -> list[int]:
+        """Receives the workers' messages without raising their errors.
 
         Returns:
-            The workers that have said something, or a part of it.
+            The workers that have sent a message, or a part of one.
         """
         with self._lock:
-            return self._hear_readable()
+            return self._receive_readable()
 
     def fail(self, error: Exception) -> None:
-        """Makes `check` raise this error, unless there is one already."""
+        """Makes `check` raise this error, unless there is an earlier one."""
         with self._lock:
             self._error = self._error or error
         self._failed.ring()
 
-    def note_memory(self) -> None:
-        """Remembers how much memory each worker uses."""
+    def record_memory(self) -> None:
+        """Records the memory use of each worker."""
         for process in self._processes:
             if process is not None:
                 process.rss_bytes = resident_bytes(process.pid) or process.rss_bytes
 
     def kill_hung(self, worker: int, reason: str) -> None:
-        """Makes a worker tell its stack, and kills it; `reason` becomes part of what is said of its death."""
+        """Makes a worker write its stack, and kills it; `reason` becomes part of the description of its exit."""
         process = self._processes[worker]
         if process is None:
             return
         process.hung = reason
         process.send_signal(STACK_SIGNAL)
         deadline, size = time.monotonic() + _STACK_SECONDS, 0
-        while time.monotonic() < deadline:  # written piece by piece: it is whole when it stops growing
+        while time.monotonic() < deadline:  # written in pieces: it is complete when it stops growing
             process.has_ended(_STACK_SECONDS / 6)
             before, size = size, os.fstat(self._stacks[worker]).st_size
             if size and size == before:
                 break
         process.send_signal(signal.SIGKILL)
 
-    def bury(self, worker: int, in_step: bool) -> tuple[str, Exception]:
-        """Hears a dead worker's last words and lets go of what it had.
+    def reap(self, worker: int, in_step: bool) -> tuple[str, Exception]:
+        """Receives a dead worker's last messages and releases its resources.
 
         Returns:
-            What happened, in words, and the error that this is if nothing can be done about it.
+            A description of the exit, and the error to raise if the worker cannot be restarted.
         """
         with self._lock:
-            self._hear(worker)
+            self._receive_from(worker)
             process, self._processes[worker] = self._processes[worker], None
             if process is None:
-                raise RuntimeError(f"worker {worker} was buried twice")
+                raise RuntimeError(f"worker {worker} was reaped twice")
             self._unregister(process)
         status = self._server.exit_status(process.pid)
         process.close()
@@ -274,8 +276,8 @@ class WorkerProcesses:
         return text, WorkerDiedError(text)
 
     def stop(self) -> None:
-        """Ends all workers, whose stop flag is already set: asks, waits, kills. Idempotent."""
-        with self._lock:  # from here on `check` and `hear` leave the descriptors alone
+        """Ends all workers, whose stop flag is already set: requests, waits, kills. Idempotent."""
+        with self._lock:  # from now on `check` and `receive` ignore the descriptors
             if self._stopping:
                 return
             self._stopping = True
@@ -295,7 +297,7 @@ class WorkerProcesses:
         for stack in self._stacks:
             os.close(stack)
 
-    def _hear_readable(self) -> list[int]:
+    def _receive_readable(self) -> list[int]:
         if self._stopping:
             return []
         readable = {descriptor for descriptor, _ in self._messages.poll(0)}
@@ -304,14 +306,14 @@ class WorkerProcesses:
         processes = enumerate(self._processes)
         workers = [worker for worker, process in processes if process and process.connection.descriptor in readable]
         for worker in workers:
-            self._hear(worker)
+            self._receive_from(worker)
         return workers
 
     def _unregister(self, process: _Process) -> None:
-        with contextlib.suppress(FileNotFoundError):  # it is not registered any more
+        with contextlib.suppress(FileNotFoundError):  # it is already unregistered
             self._messages.unregister(process.connection.descriptor)
 
-    def _hear(self, worker: int) -> None:
+    def _receive_from(self, worker: int) -> None:
         process = self._processes[worker]
         if process is None:
             return
@@ -322,7 +324,7 @@ class WorkerProcesses:
                 _LOG.warning("environment worker %d: %s", worker, message.text)
             elif isinstance(message, ErrorMessage):
                 process.error = message
-        if process.connection.has_ended:  # else it would end every wait at once for as long as the process lives
+        if process.connection.has_ended:  # otherwise it would end every wait immediately while the process lives
             self._unregister(process)
 
     def _raised(self, worker: int, message: ErrorMessage) -> Exception:
@@ -331,7 +333,7 @@ class WorkerProcesses:
 
     def _describe(self, process: _Process, status: int | None, in_step: bool) -> str:
         if status is None:
-            return "nobody knows how"
+            return "exit status unknown"
         kills, before = self._memory.oom_kills(), process.oom_kills_before
         known = None if kills is None or before is None else kills - before
         return describe_exit(status, Circumstances(in_step, process.rss_bytes, known, self._memory.limit_bytes()))

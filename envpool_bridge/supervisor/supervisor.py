@@ -1,7 +1,7 @@
-"""Watches a pool's workers: notices deaths and hangs, starts workers again, gives up on those that keep failing.
+"""Supervisor of a pool's workers: detects deaths and hangs, restarts workers, disables those that keep failing.
 
-A thread of its own, so that neither a long update nor a long inference call delays it. It sleeps in poll() on the workers'
-pidfds and costs nothing while all is well.
+It has its own thread, so neither a long update nor a long inference call delays it. The thread sleeps in poll() on the
+workers' pidfds and costs nothing in normal operation.
 """
 
 import dataclasses
@@ -22,26 +22,26 @@ from envpool_bridge.supervisor.processes import WorkerProcesses
 from envpool_bridge.worker.worker import WorkerConfig
 
 _LOG = logging.getLogger("envpool_bridge")
-_LOOK_SECONDS = 0.1  # between looks at heartbeats
-_MEMORY_SECONDS = 1.0  # between looks at memory
-_STALL_SECONDS = 1.0  # between looks: whoever was stopped for so long (Ctrl-Z) was not alone
+_LOOK_SECONDS = 0.1  # between heartbeat checks
+_MEMORY_SECONDS = 1.0  # between memory checks
+_STALL_SECONDS = 1.0  # a longer gap between checks means that the whole run was stopped (Ctrl-Z)
 _JOIN_SECONDS = 15.0
-_SPARE_SECONDS = 0.2  # after a restart, until the next spare is prepared: the worker comes first
-_MAX_RECOVERIES = 10_000  # newest that are remembered
+_SPARE_SECONDS = 0.2  # from a restart to the next spare, so that the worker starts first
+_MAX_RECOVERIES = 10_000  # newest that are kept
 
 
 @dataclasses.dataclass(frozen=True)
 class SupervisionTotals:
-    """Of a pool, since its start.
+    """Totals of a pool since its start.
 
     Attributes:
-        restarts: of workers.
-        hangs: workers that were killed because they did not get on.
-        episodes_cut: because a worker died, or an environment failed.
-        rows_disabled: whose environment is not stepped any more.
-        recoveries: workers that died and whose successor has stepped.
-        recovery_seconds: from a death that was seen to the successor's first step, summed over recoveries.
-        replayed_steps: steps of environments that were replayed after a resume.
+        restarts: number of worker restarts.
+        hangs: number of workers that were killed because they made no progress.
+        episodes_cut: number of episodes cut because a worker died or an environment failed.
+        rows_disabled: number of rows whose environment is no longer stepped.
+        recoveries: number of workers that died and whose successor has stepped.
+        recovery_seconds: time from a detected death to the successor's first step, summed over recoveries.
+        replayed_steps: number of environment steps that were replayed after a resume.
     """
 
     restarts: int = 0
@@ -54,20 +54,30 @@ class SupervisionTotals:
 
 
 class _Watched:
-    """What is known of one worker."""
+    """State of one worker."""
 
     def __init__(self, parts: Sequence[int], budget: RestartBudget) -> None:
         self.parts, self.budget = parts, budget
         self.config: WorkerConfig | None = None
         self.disabled = False
-        self.due: float | None = None  # when it is to be started again
+        self.due: float | None = None  # time of its next start
         self.beat, self.beat_at_start, self.replayed = 0, 0, 0
-        self.since: float | None = None  # when the beat was seen to stand still though a step is owed
-        self.died_ns: int | None = None  # when a death was seen after which the rows have not stepped yet
+        self.since: float | None = None  # start of the time without progress while a step is owed
+        self.died_ns: int | None = None  # time of a detected death after which the rows have not stepped yet
 
 
 class Supervisor:
-    """One thread a pool. Thread-safety: `totals` from any thread, the rest from the pool's owner."""
+    """Supervisor thread of a pool. Thread-safety: `totals` from any thread, the rest from the pool's owner.
+
+    Args:
+        workers: processes to watch.
+        progress: counters of their parts.
+        board: recovery data of the workers.
+        shape: shape of the pool.
+        options: restart limits and timeouts.
+        wake: doorbells to ring when something may have changed.
+        receive: whether to receive the workers' reports of failures they survived.
+    """
 
     def __init__(
         self,
@@ -77,21 +87,10 @@ class Supervisor:
         shape: PoolShape,
         options: SupervisorOptions,
         wake: Sequence[Doorbell],
-        hear: bool,
+        receive: bool,
     ) -> None:
-        """Prepares to watch.
-
-        Args:
-            workers: to watch.
-            progress: of their parts.
-            board: of the workers.
-            shape: of the pool.
-            options: what to put up with.
-            wake: rung when something may have changed.
-            hear: whether to take in what workers say of failures they survive.
-        """
         self._workers, self._progress, self._board = workers, progress, board
-        self._shape, self._options, self._wake, self._hear = shape, options, wake, hear
+        self._shape, self._options, self._wake, self._receive = shape, options, wake, receive
         self._watched = [
             _Watched(
                 shape.parts_of_worker(worker),
@@ -100,17 +99,17 @@ class Supervisor:
             for worker in range(shape.num_workers)
         ]
         self._hangs = 0
-        self._looked = self._turned = 0.0
+        self._memory_checked = self._turned = 0.0
         self._may_act: Callable[[int], bool] | None = None
         self._spare_due: float | None = None
         self._recovery_seconds = 0.0
         self._recoveries = 0
         self._newest_recoveries: deque[float] = deque(maxlen=_MAX_RECOVERIES)
-        self._last_words = ""
+        self._last_failure = ""
         self._stop = Doorbell()
         self._stopping = False
         self._final: SupervisionTotals | None = None
-        # Never waited for when the interpreter exits: the workers die with the process anyway.
+        # A daemon thread: the workers die with the process anyway.
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(
@@ -119,12 +118,12 @@ class Supervisor:
         resets: Sequence[Sequence[ResetRequest]],
         may_act: Callable[[int], bool] | None = None,
     ) -> None:
-        """Starts the workers, from the calling thread, and watches them from then on.
+        """Starts the workers from the calling thread, then watches them.
 
         Args:
-            config: what all workers share; index and resets are filled in here.
+            config: shared by all workers; index and resets are filled in here.
             resets: for each worker, the first reset of each of its parts.
-            may_act: of workers that act themselves: whether parameters for a slot sequence are there.
+            may_act: for workers that act themselves: whether parameters for a slot sequence are available.
         """
         self._may_act = may_act
         for worker, requests in enumerate(resets):
@@ -134,7 +133,7 @@ class Supervisor:
         self._thread.start()
 
     def totals(self) -> SupervisionTotals:
-        """What has happened so far, or until `stop`."""
+        """Returns the totals so far, or those at `stop`."""
         if self._final is not None:
             return self._final
         restarts = sum(watched.budget.total for watched in self._watched)
@@ -146,11 +145,11 @@ class Supervisor:
         )
 
     def recovery_seconds(self) -> list[float]:
-        """Of the newest recoveries: from a death that was seen to the successor's first step, the oldest first."""
+        """Returns the times from detected deaths to the successors' first steps, of the newest recoveries, oldest first."""
         return list(self._newest_recoveries)
 
     def stop(self) -> None:
-        """Ends the watch; workers may die unheard from now on. Idempotent."""
+        """Ends the supervision; later deaths of workers are ignored. Idempotent."""
         self._final = self.totals()
         self._stopping = True
         if self._thread.ident is not None and self._stop.descriptor >= 0:
@@ -163,7 +162,7 @@ class Supervisor:
         try:
             while not self._stopping:
                 self._turn()
-        except BaseException as error:  # noqa: BLE001  whoever waits for the workers must learn of it
+        except BaseException as error:  # noqa: BLE001  threads that wait for the workers must receive it
             if not self._stopping:
                 self._workers.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
@@ -181,37 +180,37 @@ class Supervisor:
             return
         for descriptor, _ in ready:
             if descriptor in workers:
-                self._bury(workers[descriptor])
+                self._handle_exit(workers[descriptor])
         now = monotonic()
         for worker, watched in enumerate(self._watched):
             if watched.due is not None and watched.due <= now:
                 self._restart(worker, watched)
-        self._look(now)
+        self._check(now)
 
     def _sleep_seconds(self) -> float:
         now = monotonic()
         dues = [watched.due - now for watched in self._watched if watched.due is not None]
         return max(0.0, min([_LOOK_SECONDS, *dues]))
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         if now - self._turned > _STALL_SECONDS:
             for watched in self._watched:
-                watched.since = None  # the workers may have had no time either
+                watched.since = None  # the workers may have been stopped too
         self._turned = now
         for worker, watched in enumerate(self._watched):
-            self._look_for_hang(worker, watched, now)
-            self._look_for_recovery(worker, watched)
+            self._check_hang(worker, watched, now)
+            self._check_recovery(worker, watched)
         if self._spare_due is not None and self._spare_due <= now and self._watched[0].config is not None:
             self._spare_due = None
             self._workers.prepare_spare(self._watched[0].config)
-        if now - self._looked >= _MEMORY_SECONDS:
-            self._looked = now
-            self._workers.note_memory()
-            if self._hear:
-                self._workers.hear()
-            self._require_quorum()
+        if now - self._memory_checked >= _MEMORY_SECONDS:
+            self._memory_checked = now
+            self._workers.record_memory()
+            if self._receive:
+                self._workers.receive()
+            self._check_alive_fraction()
 
-    def _look_for_hang(self, worker: int, watched: _Watched, now: float) -> None:
+    def _check_hang(self, worker: int, watched: _Watched, now: float) -> None:
         beat, replayed = self._progress.beat(watched.parts), self._board.steps_replayed(worker)
         owes_step = any(self._progress.owes_step(part) for part in watched.parts)
         owes = owes_step or any(self._owes_action(part) for part in watched.parts)
@@ -225,11 +224,11 @@ class Supervisor:
         setting = "start_timeout_seconds" if starting else "step_timeout_seconds"
         limit = getattr(self._options, setting)
         if now - watched.since > limit and self._workers.pidfd(worker) >= 0:
-            if worker in self._workers.hear():  # it waited for its message to be read
+            if worker in self._workers.receive():  # it waited for its message to be read
                 watched.since = now
                 return
             self._hangs += 1
-            self._workers.kill_hung(worker, f"it was not done with {what} after {limit:g} s ({setting})")
+            self._workers.kill_hung(worker, f"it did not finish {what} within {limit:g} s ({setting})")
             watched.since = None
 
     def _owes_action(self, part: int) -> bool:
@@ -238,7 +237,7 @@ class Supervisor:
         sequence = self._progress.awaits_action(part)
         return sequence is not None and self._may_act(sequence)
 
-    def _look_for_recovery(self, worker: int, watched: _Watched) -> None:
+    def _check_recovery(self, worker: int, watched: _Watched) -> None:
         if watched.died_ns is None or self._board.stepped_ns(worker) <= watched.died_ns:
             return
         seconds = (self._board.stepped_ns(worker) - watched.died_ns) * 1e-9
@@ -246,45 +245,45 @@ class Supervisor:
         self._recoveries += 1
         self._recovery_seconds += seconds
         self._newest_recoveries.append(seconds)
-        _LOG.info("environment worker %d steps again, %.1f ms after its death was seen", worker, seconds * 1e3)
+        _LOG.info("environment worker %d steps again, %.1f ms after its death was detected", worker, seconds * 1e3)
 
-    def _bury(self, worker: int) -> None:
+    def _handle_exit(self, worker: int) -> None:
         watched = self._watched[worker]
-        self._look_for_recovery(worker, watched)
+        self._check_recovery(worker, watched)
         if watched.died_ns is None and self._has_begun(watched):
             watched.died_ns = monotonic_ns()
         in_step = any(self._progress.owes_step(part) for part in watched.parts)
-        words, error = self._workers.bury(worker, in_step)
+        description, error = self._workers.reap(worker, in_step)
         self._ring()  # it may have died between publishing and ringing
-        self._last_words = words
+        self._last_failure = description
         config, options = watched.config, self._options
         raised = not isinstance(error, WorkerDiedError) and options.bad_env_output == "raise"
         if config is None or config.run_seed is None or not options.max_restarts or raised or watched.disabled:
             self._workers.fail(error)
             return
-        got_on = self._progress.beat(watched.parts) > watched.beat_at_start + len(watched.parts)
-        wait = watched.budget.grant(monotonic(), got_on)
+        made_progress = self._progress.beat(watched.parts) > watched.beat_at_start + len(watched.parts)
+        wait = watched.budget.grant(monotonic(), made_progress)
         if wait is None:
             self._give_up(worker, watched, error)
             return
-        _LOG.warning("%s\nIt is started again (restart %d).", words, watched.budget.total)
+        _LOG.warning("%s\nIt is restarted (restart %d).", description, watched.budget.total)
         watched.due = monotonic() + wait
 
     def _give_up(self, worker: int, watched: _Watched, error: Exception) -> None:
-        if not self._has_begun(watched):  # there is nothing that its rows could show
+        if not self._has_begun(watched):  # there is no observation that its rows could repeat
             self._workers.fail(error)
             return
         watched.disabled = True
         rows = self._rows_disabled(worker)
         _LOG.error(
-            "%s\nIt was started again %d times within %g s, or as often in a row without a step: its %d rows are given up, "
-            "and are never valid again.",
-            self._last_words,
+            "%s\nIt was restarted %d times within %g s, or as often in a row without a step: its %d rows are disabled "
+            "and never valid again.",
+            self._last_failure,
             self._options.max_restarts,
             self._options.window_seconds,
             rows,
         )
-        self._require_quorum()
+        self._check_alive_fraction()
         watched.due = monotonic()
 
     def _restart(self, worker: int, watched: _Watched) -> None:
@@ -298,14 +297,14 @@ class Supervisor:
 
     def _spawn(self, worker: int, watched: _Watched) -> None:
         if watched.config is None:
-            raise RuntimeError("start comes first")
+            raise RuntimeError("call start first")
         for part in watched.parts:
             self._progress.begin_incarnation(part)
         watched.beat = watched.beat_at_start = self._progress.beat(watched.parts)
         watched.since = monotonic()
         self._workers.spawn(watched.config)
 
-    def _require_quorum(self) -> None:
+    def _check_alive_fraction(self) -> None:
         total = self._shape.num_rows
         alive = total - sum(self._rows_disabled(worker) for worker in range(len(self._watched)))
         needed = self._options.min_alive_fraction * total
@@ -313,9 +312,9 @@ class Supervisor:
             self._workers.fail(
                 QuorumError(
                     f"{alive} of {total} rows are left, expected at least {self._options.min_alive_fraction:.0%} "
-                    f"(min_alive_fraction) and one: the others failed more than {self._options.max_restarts} times within "
-                    f"{self._options.window_seconds:g} s or in a row; mend the environment, or raise max_restarts. "
-                    f"The last failure: {self._last_words or 'see the log'}"
+                    f"(min_alive_fraction) and one. The others failed more than {self._options.max_restarts} times within "
+                    f"{self._options.window_seconds:g} s or in a row. Fix the environment, or raise max_restarts. "
+                    f"The last failure: {self._last_failure or 'see the log'}"
                 )
             )
 

@@ -1,4 +1,4 @@
-"""A worker that also acts: it holds a policy, and posts actions as soon as it has posted an observation."""
+"""A worker that also acts: it owns a policy, and posts actions right after an observation."""
 
 import pickle
 from collections.abc import Sequence
@@ -10,20 +10,19 @@ from envpool_bridge.worker.worker import Part, Worker, WorkerConfig
 
 
 class ActingWorker(Worker):
-    """An environment process with a policy. Process-safety: as Worker, and the only writer of its lanes' `acted`."""
+    """An environment process with a policy. Process-safety: as Worker, and the only writer of its lanes' `acted`.
+
+    Args:
+        config: from the parent, with a local policy.
+        connection: to the parent.
+        descriptors: as for Worker.
+        own: descriptors for the policy.
+    """
 
     def __init__(
         self, config: WorkerConfig, connection: Connection, descriptors: Sequence[int], own: Sequence[int]
     ) -> None:
-        """Makes the policy, then what a worker makes.
-
-        Args:
-            config: from the parent, with a local policy.
-            connection: to the parent.
-            descriptors: as Worker takes them.
-            own: the policy's.
-        """
-        # First of all: the policy decides how jax is set up in this process, and an environment may import jax too.
+        # The policy comes first: it configures jax in this process, and an environment may import jax too.
         make: MakeLocalPolicy = pickle.loads(config.local_policy)
         shape = config.layout.shape
         parts = {part: shape.part_rows(part) for part in shape.parts_of_worker(config.worker)}
@@ -31,7 +30,7 @@ class ActingWorker(Worker):
         rows = {part: range(first + columns.start, first + columns.stop) for part, columns in parts.items()}
         self._policy: LocalPolicy = make(config.layout, config.worker, rows, own)
         super().__init__(config, connection, descriptors)
-        # One entry a step of the whole ring, as in Part.
+        # One entry for each step of the ring, as in Part.
         self._act_rows: dict[int, list[ActRows]] = {
             part: [self._access.act_rows(slot, t, columns) for slot in self._slots for t in range(shape.rollout_length)]
             for part, columns in parts.items()

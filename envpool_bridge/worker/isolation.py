@@ -1,4 +1,4 @@
-"""Environments stepped one by one, so that one that fails takes no other with it: the policy "drop_episode"."""
+"""Environments stepped one by one, so that a failing one does not affect the others: the option "drop_episode"."""
 
 import contextlib
 import traceback
@@ -19,7 +19,7 @@ _FAILURES = (WorkerError, BadEnvOutputError)
 
 
 class _Environment:
-    """One environment, what it showed last, and how often it was made anew."""
+    """One environment, its last observation, and its restart budget."""
 
     def __init__(self, rows: slice, inside: EnvRows, budget: RestartBudget, episode: int) -> None:
         self.rows, self.inside, self.budget, self.episode = rows, inside, budget, episode
@@ -27,26 +27,24 @@ class _Environment:
 
 
 class IsolatedRows:
-    """Keeps the protocol `EnvRows`. Process-safety: the worker's that made it.
+    """Rows of `EnvRows` whose environments are replaced when they fail. Process-safety: used by the worker that made it.
+
+    Args:
+        source: makes the environments.
+        spec: spec of the source.
+        row_ids: rows of the run, whole environments.
+        run_seed: seed of the run.
+        budget: restarts of an environment, and the time window in seconds.
 
     Attributes:
         on_cut: called with the rows whose episode was dropped at this step; they are written already.
-        on_disabled: called with the number of rows that will not be stepped any more.
-        on_failure: called with what is to be told about a failure.
+        on_disabled: called with the number of rows that are no longer stepped.
+        on_failure: called with a description of a failure.
     """
 
     def __init__(
         self, source: EnvSource, spec: EnvSpec, row_ids: Sequence[int], run_seed: int, budget: tuple[int, float]
     ) -> None:
-        """Makes the environments.
-
-        Args:
-            source: makes them.
-            spec: of the source.
-            row_ids: of the run, whole environments.
-            run_seed: of the run.
-            budget: how often an environment may be made anew, within how many seconds.
-        """
         self.num_rows = len(row_ids)
         self.infos: list[dict[str, Any]] = []
         self.on_cut: Callable[[slice], None] = lambda rows: None
@@ -58,31 +56,31 @@ class IsolatedRows:
         self._envs = [_Environment(rows, self._make(rows), RestartBudget(*budget), 0) for rows in spans]
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
-        """Begins or replays episodes everywhere; one that fails to is made anew."""
+        """Starts or replays episodes in all rows; an environment that fails is replaced."""
         if not isinstance(request, EpisodeReset):
-            raise ValueError("environments that are made anew need an EpisodeReset")
+            raise ValueError("replaceable environments need an EpisodeReset")
         for env in self._envs:
             rows = env.rows
-            mine = EpisodeReset(request.episodes[rows], request.actions[rows], request.on_step)
+            own = EpisodeReset(request.episodes[rows], request.actions[rows], request.on_step)
             part = rows_of_step(out, rows) if isinstance(out, StepRows) else rows_of_first(out, rows)
-            env.episode, env.shown = max(mine.episodes), part.observation
+            env.episode, env.shown = max(own.episodes), part.observation
             try:
-                env.inside.reset(mine, part)
+                env.inside.reset(own, part)
             except _FAILURES as error:
                 if not self._replace(env, error, part):
                     raise
             env.shown = part.observation
 
     def step(self, action: Tree, out: StepRows) -> None:
-        """Steps every environment; see the protocol. One that fails begins a new episode in a new environment."""
-        # An action that is not finite is the policy's fault, and stops the run.
-        excused = _FAILURES if all(np.isfinite(leaf).all() for leaf in leaves(action)) else ()
+        """Steps every environment; see the protocol. A failing environment is replaced, with a new episode."""
+        # A non-finite action is the policy's fault and stops the run.
+        recoverable = _FAILURES if all(np.isfinite(leaf).all() for leaf in leaves(action)) else ()
         for env in self._envs:
             part = rows_of_step(out, env.rows)
             try:
                 env.inside.step(take(action, env.rows), part)
                 env.inside.verify(take(part.observation, None), part.reward[None])
-            except excused as error:
+            except recoverable as error:
                 shown = map_leaves(np.copy, env.shown)
                 if not self._replace(env, error, part):
                     self._disable(env, shown, part)
@@ -92,7 +90,7 @@ class IsolatedRows:
             env.shown = part.observation
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
-        """Done at every step."""
+        """Does nothing: `step` validates every step."""
 
     def close(self) -> None:
         """Closes all environments."""
@@ -103,23 +101,23 @@ class IsolatedRows:
         return self._source.make_rows(self._row_ids[rows], self._run_seed, False)
 
     def _replace(self, env: _Environment, error: Exception, out: FirstRows | StepRows) -> bool:
-        """Makes the environment anew and begins its next episode; False if it has failed too often."""
+        """Makes a new environment and starts its next episode; returns False if it has failed too often."""
         failed: Exception = error
         while True:
             self.on_failure(f"{failed}; its episode is dropped\n{''.join(traceback.format_exception(failed))}")
-            if env.budget.grant(monotonic(), got_on=failed is error) is None:
+            if env.budget.grant(monotonic(), made_progress=failed is error) is None:
                 return False
             env.episode += 1
             count = env.rows.stop - env.rows.start
-            with contextlib.suppress(Exception):  # it is broken, and may fail to close as well
+            with contextlib.suppress(Exception):  # a broken environment may fail to close as well
                 env.inside.close()
             if isinstance(out, StepRows):
-                out.prepare()  # the failed step may have left some of it written
+                out.prepare()  # the failed step may have written a part of it
             try:
                 env.inside = self._make(env.rows)
                 env.inside.reset(EpisodeReset((env.episode,) * count, (None,) * count), out)
                 return True
-            except Exception as again:  # noqa: BLE001  whatever a constructor raises: it counts against the budget
+            except Exception as again:  # noqa: BLE001  any error of a constructor counts against the budget
                 failed = again
 
     def _disable(self, env: _Environment, shown: Tree, out: StepRows) -> None:

@@ -1,6 +1,6 @@
-"""A policy inside a worker: it acts for the rows that the worker steps, in turn with stepping them.
+"""Policy inside a worker: it acts for the rows that the worker steps, alternating with steps.
 
-Nothing else acts for such a pool: the worker is then the one writer of its lanes' `acted` counters.
+No other process acts for such a pool, so the worker is the only writer of its lanes' `acted` counters.
 """
 
 import dataclasses
@@ -13,46 +13,46 @@ from envpool_bridge.shm.slots import ActRows
 
 
 class LocalPolicy(Protocol):
-    """Acts for the parts of one worker. One thread, the worker's."""
+    """Policy for the parts of one worker. One thread, the worker's."""
 
     def may_act(self, sequence: int) -> bool:
-        """Whether the parameters for this slot sequence are there; cheap, asked in a loop while the worker waits."""
+        """Returns whether the parameters for this slot sequence are available; cheap, evaluated in the worker's wait."""
         ...
 
     def act(self, part: int, step: int, rows: ActRows) -> bool:
         """Writes action, extras and policy version of one part at one step of the run.
 
-        Steps of a part come in order, each until it was acted for.
+        Steps of a part come in order; a step is repeated until the policy has acted for it.
 
         Returns:
-            False, with nothing written, if the parameters for the step's slot sequence are not there yet.
+            False, with nothing written, if the parameters for the step's slot sequence are not available yet.
         """
         ...
 
 
 class MakeLocalPolicy(Protocol):
-    """Makes a worker's policy, ready to act: whatever is slow the first time is done here, before environments are made.
+    """Factory of a worker's policy, ready to act: slow first-time work happens here, before environments are made.
 
-    Args: layout of the segment; worker, its index; parts, the rows (of the run) of each part the worker serves; descriptors,
-    those of LocalPolicySpec in the same order, owned by the policy from now on.
+    Arguments are the layout of the segment, the worker's index, and the rows (of the run) of each part it serves. The
+    descriptors are those of LocalPolicySpec in the same order; the policy owns them from now on.
     """
 
     def __call__(
         self, layout: SlotLayout, worker: int, parts: Mapping[int, range], descriptors: Sequence[int]
     ) -> LocalPolicy:
-        """The policy."""
+        """Returns the policy."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalPolicySpec:
-    """How the workers of a pool come to their policies.
+    """Specification of the policies of a pool's workers.
 
     Attributes:
-        factory: a pickled MakeLocalPolicy, that `pickle.loads` can load in a process that has imported nothing.
-        descriptors: open files that the policies need, shared memory of parameters say; the workers receive copies.
-        may_act: whether the parameters for a slot sequence are there, asked in the parent, from any thread: a worker that has an
-            observation and does not act for it then hangs. Without it that is not noticed.
+        factory: a pickled MakeLocalPolicy that `pickle.loads` can load in a process without imports.
+        descriptors: open files for the policies, such as shared memory of parameters; the workers receive copies.
+        may_act: whether the parameters for a slot sequence are available; called in the parent, from any thread. A
+            worker with an observation that does not act then counts as hung. None disables this detection.
     """
 
     factory: bytes
@@ -61,7 +61,7 @@ class LocalPolicySpec:
 
 
 def check_shape(shape: PoolShape) -> None:
-    """Refuses a pool whose workers cannot act themselves.
+    """Validates that the workers of a pool can act themselves.
 
     Raises:
         UserError: several workers share a lane, whose actions have one writer.

@@ -1,9 +1,9 @@
-"""How a worker goes on where another one died: which step is broken, and how its rows' episodes end.
+"""Recovery of a dead worker's rows: its successor marks one step as broken and ends the episodes.
 
-What a dead worker had published stands. The step it was at is broken: `valid=False`, reward 0, a new episode's first observation.
-An episode that was under way ends as truncated at its last step, where that step is in the same slot (a slot before may be with
-the learner already, which bootstraps at a slot's end anyway). `truncated` at the broken step itself, which is not valid, marks an
-episode that was cut, so that nobody takes it for one that came to its end.
+Everything that the dead worker published remains valid. The step in progress is broken: `valid=False`, reward 0, and
+the first observation of a new episode. An episode in progress ends as truncated at its last step, if that step is in
+the same slot. The previous slot may be with the learner already, which bootstraps at a slot's end anyway. `truncated`
+at the broken, invalid step marks an episode that was cut, to distinguish it from one that ended regularly.
 """
 
 from functools import partial
@@ -20,27 +20,34 @@ from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 
 
 class Recovery:
-    """What a worker knows of its parts' past. Process-safety: the worker's, which writes its own columns only."""
+    """Record of a worker's parts before its start. Process-safety: used by the worker, which writes only its own columns.
+
+    Args:
+        worker: index of the worker.
+        shape: shape of the pool.
+        slots: all slots.
+        progress: counters.
+        board: recovery data of the workers.
+    """
 
     def __init__(
         self, worker: int, shape: PoolShape, slots: list[SlotViews], progress: Progress, board: WorkerBoard
     ) -> None:
-        """Of worker `worker`."""
         self._worker, self._shape, self._slots = worker, shape, slots
         self._progress, self._board = progress, board
         self._has_stepped = False
 
     def place(self, part: int) -> tuple[int, int | None]:
-        """Where the part stands: the step of its newest observation, and the sequence whose slot is to be opened for it.
+        """Returns the step of the part's newest observation, and the sequence whose slot must be opened for it, or None.
 
-        The slot of the step before is full, and committed, if there is such a sequence.
+        If there is such a sequence, the slot of the previous step is full and committed.
         """
         length = self._shape.rollout_length
         step, committed = self._progress.observed(part) - 1, self._progress.committed(part)
         return (step + 1, committed) if committed * length == step + 1 else (step, None)
 
     def newest_observation(self, part: int) -> Tree:
-        """[R, ...] a leaf, a copy of what the part's rows showed last."""
+        """Returns a copy of the part's last observation, [R, ...] a leaf."""
         step, opening = self.place(part)
         sequence, t = divmod(step, self._shape.rollout_length)
         if opening is not None:
@@ -49,19 +56,19 @@ class Recovery:
         return map_leaves(np.copy, take(slot.observation, (t, self._shape.part_rows(part))))
 
     def next_episodes(self, part: int, step: int) -> tuple[int, ...]:
-        """The episode after the one that each row of the part is in at `step`."""
+        """Returns, for each row of the part, the episode after the one at `step`."""
         sequence, t = divmod(step, self._shape.rollout_length)
         slot = self._slots[sequence % self._shape.num_slots]
-        begun = slot.is_first[1 : t + 1, self._shape.part_rows(part)].sum(0)
-        return tuple((self._board.episodes(part, sequence) + begun + 1).tolist())
+        started = slot.is_first[1 : t + 1, self._shape.part_rows(part)].sum(0)
+        return tuple((self._board.episodes(part, sequence) + started + 1).tolist())
 
     def cut_episodes(self, part: int, step: int, rows: slice = slice(None)) -> None:
-        """Ends the episodes that were under way at the broken step `step`, and counts them.
+        """Ends the episodes in progress at the broken step `step`, and counts them.
 
         Args:
-            part: whose rows.
-            step: that is broken; its other fields are written.
-            rows: of the part, that are broken.
+            part: part of the rows.
+            step: the broken step; its other fields are already written.
+            rows: broken rows of the part.
         """
         sequence, t = divmod(step, self._shape.rollout_length)
         slot = self._slots[sequence % self._shape.num_slots]
@@ -74,15 +81,15 @@ class Recovery:
         self._board.count_cut(self._worker, int(under_way.sum()))
 
     def note_stepped(self) -> None:
-        """Notes that a worker that follows a dead one has made a step of its rows, the first of this process."""
+        """Records the first step of this process, if it replaces a dead worker."""
         if not self._has_stepped:
             self._has_stepped = True
             self._board.note_stepped(self._worker, monotonic_ns())
 
     def _under_way(self, slot: SlotViews, step: int, t: int, columns: slice) -> np.ndarray:
-        """[R] bool: rows with an episode of at least one step, that had not ended before `step`."""
+        """Returns the rows with an episode of at least one step that had not ended before `step`, [R] bool."""
         if t == 0 and (step == self._progress.first_step or self._shape.num_slots == 1):
-            return ~slot.is_first[0, columns]  # of the step before nothing is known
+            return ~slot.is_first[0, columns]  # the previous step is unknown
         if t == 0:
             before = step // self._shape.rollout_length - 1
             slot, t = self._slots[before % self._shape.num_slots], self._shape.rollout_length
@@ -91,55 +98,59 @@ class Recovery:
 
 
 class BrokenStep:
-    """Stands in for a part's rows until their first step: whatever was asked for, they begin new episodes instead.
+    """Replacement of a part's rows until their first step, which resets them whatever the request.
 
-    Keeps the protocol `EnvRows` as far as a part that has begun needs it.
+    Implements the part of `EnvRows` that a started part needs.
+
+    Args:
+        owner: a worker's Part; its `rows` are restored after the first step.
+        rows: the replaced rows.
+        recovery: of the worker.
     """
 
     def __init__(self, owner: Any, rows: EnvRows, recovery: Recovery) -> None:
-        """In `owner`, a worker's Part, until `rows` have begun; `owner.rows` is given back to them then."""
         self._owner, self._rows, self._recovery = owner, rows, recovery
         self.num_rows = rows.num_rows
         self.infos: list[dict[str, Any]] = []
 
     def step(self, action: Tree, out: StepRows) -> None:
-        """Resets every row; the action, chosen for an episode that is gone, is ignored."""
+        """Resets every row; the action was chosen for a lost episode and is ignored."""
         del action
         owner = self._owner
         episodes = self._recovery.next_episodes(owner.part, owner.step)
-        out.prepare()  # a death may have left some of it written
+        out.prepare()  # a dead worker may have written a part of it
         self._rows.reset(EpisodeReset(episodes, (None,) * self.num_rows), out)
         self._recovery.cut_episodes(owner.part, owner.step)
         owner.rows = self._rows
         self._recovery.note_stepped()
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
-        """As the rows do."""
         self._rows.reset(request, out)
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
-        """As the rows do."""
         self._rows.verify(observation, reward)
 
     def close(self) -> None:
-        """As the rows do."""
         self._rows.close()
 
 
 class DisabledRows:
-    """Rows whose environment is not stepped any more: never valid, their last observation for ever.
+    """Rows whose environment is no longer stepped: never valid, with a constant observation.
 
-    Keeps the protocol `EnvRows`. Every observation begins an episode, so that no policy remembers anything of it.
+    Implements `EnvRows`. Every observation starts an episode, so that recurrent policies keep no state of it.
+
+    Args:
+        num_rows: number of rows.
+        observation: the constant observation, [R, ...] a leaf; a published one is safe input for a policy.
     """
 
     def __init__(self, num_rows: int, observation: Tree) -> None:
-        """Shows `observation`, [R, ...] a leaf: one that was shown before is one that a policy can act on."""
         self.num_rows = num_rows
         self.infos: list[dict[str, Any]] = []
         self._observation = observation
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
-        """Shows what it always shows."""
+        """Writes the constant observation."""
         del request
         write(out.observation, self._observation)
         out.is_first.fill(True)
@@ -147,20 +158,18 @@ class DisabledRows:
             out.mark_reset()
 
     def step(self, action: Tree, out: StepRows) -> None:
-        """Does nothing but show what it always shows."""
+        """Writes the constant observation and ignores the action."""
         del action
         write(out.observation, self._observation)
         out.mark_reset()
 
-    def verify(self, observation: Tree, reward: np.ndarray) -> None:
-        """Nothing to refuse."""
+    def verify(self, observation: Tree, reward: np.ndarray) -> None: ...
 
-    def close(self) -> None:
-        """Nothing to close."""
+    def close(self) -> None: ...
 
 
 def rows_of_step(out: StepRows, rows: slice) -> StepRows:
-    """Some of the rows of a step."""
+    """Returns some of the rows of a step."""
     return StepRows(
         observation=take(out.observation, rows),
         is_first=out.is_first[rows],
@@ -173,7 +182,7 @@ def rows_of_step(out: StepRows, rows: slice) -> StepRows:
 
 
 def rows_of_first(out: FirstRows, rows: slice) -> FirstRows:
-    """Some of the rows of a first observation."""
+    """Returns some of the rows of a first observation."""
     history = None if out.history is None else map_leaves(partial(_columns, rows), out.history)
     return FirstRows(take(out.observation, rows), out.is_first[rows], history)
 

@@ -1,4 +1,4 @@
-"""Main loop of one environment process: waits for actions, steps its rows, writes straight into the trajectory slot."""
+"""Main loop of one environment process: waits for actions, steps its rows, writes directly into the trajectory slot."""
 
 import dataclasses
 import pickle
@@ -26,32 +26,32 @@ from envpool_bridge.spec.tree import Tree, take
 from envpool_bridge.worker.isolation import IsolatedRows
 from envpool_bridge.worker.recovery import BrokenStep, DisabledRows, Recovery
 
-NUM_DESCRIPTORS = 7  # that every worker receives: see `main`
+NUM_DESCRIPTORS = 7  # received by every worker: see `main`
 STACK_SIGNAL = signal.SIGRTMIN + 1
-"""Makes a worker write its stack. Not SIGUSR1, which asks a run to stop and often reaches its workers too."""
+"""Signal that makes a worker write its stack. Not SIGUSR1, which asks a run to stop and often reaches its workers too."""
 _IDLE_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerConfig:
-    """What the parent sends a new worker over its connection.
+    """Configuration that the parent sends a new worker over its connection.
 
     Attributes:
-        layout: of the segment.
-        run_id: the segment's.
+        layout: layout of the segment.
+        run_id: run id of the segment.
         worker: index of this worker.
         source: pickled EnvSource.
         run_seed: seed of the run, or None for Gymnasium's own seeding.
         keep_infos: whether to send the environments' infos to the parent.
-        resets: first reset of each part this worker serves; () once all of them have begun.
-        spin_seconds: how long to spin before blocking on the doorbell.
-        verify_every: steps after which their values are verified together; see `EnvRows.verify`.
-        supervision: what is done about environments that fail.
-        first_sequence: where the pool's run goes on.
-        disabled: whether the environments are not to be stepped any more.
+        resets: first reset of each part this worker serves; () after all of them have started.
+        spin_seconds: time to spin before blocking on the doorbell.
+        verify_every: number of steps whose values are validated together; see `EnvRows.verify`.
+        supervision: options for failing environments.
+        first_sequence: first sequence of the pool.
+        disabled: whether the environments are no longer stepped.
         journal: directory for journals; "" for none.
-        first_row: of the run, that the pool's rows begin with.
-        cores: that workers keep to, in turn; () for any.
+        first_row: index in the run of the pool's first row.
+        cores: cores that workers are pinned to in turn; () for any.
         local_policy: pickled MakeLocalPolicy of workers that act themselves; b"" if actions come from the parent.
     """
 
@@ -75,7 +75,7 @@ class WorkerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class InfosMessage:
-    """Infos that belong to the observation of `step`, one a row of the part; sent only if one is not empty."""
+    """Infos of the observation of `step`, one for each row of the part; sent only if one is not empty."""
 
     part: int
     step: int
@@ -84,7 +84,7 @@ class InfosMessage:
 
 @dataclasses.dataclass(frozen=True)
 class ErrorMessage:
-    """Why the worker ends: class name, message and traceback of the exception."""
+    """Cause of the worker's end: class name, message and traceback of the exception."""
 
     kind: str
     message: str
@@ -93,7 +93,7 @@ class ErrorMessage:
 
 @dataclasses.dataclass(frozen=True)
 class FailureMessage:
-    """What an environment did that its worker has survived."""
+    """Environment failure that the worker survived."""
 
     text: str
 
@@ -112,12 +112,12 @@ class Part:
         self.columns = columns
         self.first = [first_rows(slot, columns) for slot in slots]
         self.whole = [step_rows(slot, slice(0, length), columns) for slot in slots]
-        # One entry a step of the whole ring: at step k, the views are made already.
+        # One entry for each step of the ring, so that no views are made while stepping.
         steps = [(slot, t) for slot in slots for t in range(length)]
         self.action = [take(slot.action, (t, columns)) for slot, t in steps]
         self.out = [step_rows(slot, t, columns) for slot, t in steps]
         self.stepped_at = [slot.stepped_at[t, part : part + 1] for slot, t in steps]
-        # Where a block of steps ends, its observations and rewards.
+        # Observations and rewards of the block of steps that ends at an entry.
         self.block: list[tuple[Tree, np.ndarray] | None] = [None] * len(steps)
         for place, (slot, t) in enumerate(steps):
             if (t + 1) % verify_every == 0 or t + 1 == length:
@@ -127,10 +127,17 @@ class Part:
 
 
 class Worker:
-    """One environment process. Process-safety: the only writer of its parts' columns and of their counters."""
+    """One environment process. Process-safety: the only writer of its parts' columns and of their counters.
+
+    The constructor maps the segment and makes the environments.
+
+    Args:
+        config: from the parent.
+        connection: to the parent.
+        descriptors: as `main` receives them.
+    """
 
     def __init__(self, config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> None:
-        """Maps the segment and makes the environments; `descriptors` as `main` receives them."""
         segment_descriptor, _, own_bell, _, board, inference_bell, learner_bell = descriptors
         self._config = config
         self._connection = connection
@@ -157,7 +164,7 @@ class Worker:
                 rows.on_cut = partial(self._cut, self._parts[-1])
         if config.journal:
             self._keep_journal(Path(config.journal))
-        # A worker that follows another goes on counting where that one was.
+        # A replacement worker continues its predecessor's count.
         self._waiter.waited_seconds = self._counters.waited_seconds(self._parts[0].part)
 
     def _seed_global_generators(self) -> None:
@@ -166,7 +173,7 @@ class Worker:
         row = config.first_row + config.layout.shape.part_rows(part).start
         place = (row, config.first_sequence, self._counters.incarnation(part))
         seeds = np.random.SeedSequence(None if config.run_seed is None else (config.run_seed, *place)).generate_state(8)
-        np.random.seed(seeds)  # noqa: NPY002  environments that draw from it are to draw apart
+        np.random.seed(seeds)  # noqa: NPY002  environments that use it must not share draws
         random.seed(seeds.tobytes())
 
     def _make_rows(self, source: EnvSource, part: int) -> EnvRows:
@@ -190,7 +197,7 @@ class Worker:
             part.rows = JournaledRows(part, part.rows, journal, incarnation)
 
     def failpoints(self) -> dict[str, list[tuple[Any, str]]]:
-        """The methods that `failpoint.PLACES` stand for."""
+        """Returns the methods that `failpoint.PLACES` stand for."""
         return {
             "worker.step": [(part.rows, "step") for part in self._parts],
             "worker.reset": [(part.rows, "reset") for part in self._parts],
@@ -203,14 +210,16 @@ class Worker:
         }
 
     def serve(self) -> None:
-        """Resets the environments, then steps them until the parent asks to stop."""
+        """Resets the environments, then steps them until the parent requests a stop."""
         for index, part in enumerate(self._parts):
             if self._counters.has_begun(part.part):
-                self._follow(part)
+                self._resume(part)
             else:
                 self._start(part, self._config.resets[index])
         while not self._counters.stop_requested():
-            progressed = [self._advance(part) for part in self._parts]  # every part in turn: no lane starves another
+            progressed = [
+                self._advance(part) for part in self._parts
+            ]  # every part in turn, so that no lane starves another
             if not any(progressed):
                 self._waiter.wait(self._may_advance, _IDLE_SECONDS)
                 self._counters.post_waited(self._parts[0].part, self._waiter.waited_seconds)
@@ -231,8 +240,8 @@ class Worker:
         self._board.begin_episodes(part.part, sequence, episodes)
         self._publish(part)
 
-    def _follow(self, part: Part) -> None:
-        """Goes on where another worker ended; the step that it was at is broken."""
+    def _resume(self, part: Part) -> None:
+        """Resumes a part after another worker's death; the step in progress becomes a broken step."""
         part.step, part.opening = self._recovery.place(part.part)
         part.rows = BrokenStep(part, part.rows, self._recovery)
         if part.opening is None:
@@ -254,7 +263,7 @@ class Worker:
         return self._counters.actions_posted(part.lane) > part.step
 
     def _advance(self, part: Part) -> bool:
-        """Does what the part can do now without waiting; False if there was nothing."""
+        """Does the part's possible work without waiting; returns False if there was none."""
         counters = self._counters
         if part.opening is not None:
             if not counters.may_fill(part.opening):
@@ -287,11 +296,11 @@ class Worker:
         return True
 
     def _open_slot(self, part: Part, sequence: int) -> None:
-        # The observation after the last step belongs to both trajectories: it ends one and begins the next.
+        # The observation after the last step belongs to both trajectories: the end of one and the start of the next.
         before, slot = (sequence - 1) % self._num_slots, sequence % self._num_slots
         self._board.carry_episodes(part.part, sequence, self._slots[before].is_first[1:, part.columns])
         self._access.carry(self._slots[before], self._slots[slot], part.columns)
-        part.whole[slot].prepare()  # after it: in a ring of one slot, it is the same
+        part.whole[slot].prepare()  # after the carry: a ring of one slot has only this slot
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
         part.opening = None
         self._publish(part)

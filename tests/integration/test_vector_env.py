@@ -247,7 +247,7 @@ def test_a_worker_that_exits_is_an_error_with_its_status():
 
 
 def test_a_hanging_environment_is_a_timeout_and_close_still_returns():
-    assert "not done in time" in step_until_it_breaks("hang", WaitTimeoutError, timeout_seconds=0.5)
+    assert "did not finish in time" in step_until_it_breaks("hang", WaitTimeoutError, timeout_seconds=0.5)
 
 
 class StartsSlowly(MatchObservation):

@@ -8,26 +8,26 @@ from envpool_bridge.options import RestartBudget, SupervisorOptions
 
 def test_restarts_are_counted_within_the_window_only():
     budget = RestartBudget(max_restarts=2, window_seconds=10.0)
-    assert [budget.grant(now, got_on=True) for now in (0.0, 1.0, 9.9)] == [0.0, 0.0, None]
-    assert budget.grant(10.0, got_on=True) == 0.0
-    assert budget.grant(10.5, got_on=True) is None
+    assert [budget.grant(now, made_progress=True) for now in (0.0, 1.0, 9.9)] == [0.0, 0.0, None]
+    assert budget.grant(10.0, made_progress=True) == 0.0
+    assert budget.grant(10.5, made_progress=True) is None
     assert budget.total == 3
 
 
 def test_whoever_does_not_get_on_waits_twice_as_long_each_time():
     budget = RestartBudget(max_restarts=100, window_seconds=1e9, max_backoff_seconds=0.5)
-    waits = [budget.grant(float(now), got_on=False) for now in range(7)]
+    waits = [budget.grant(float(now), made_progress=False) for now in range(7)]
     assert waits == [0.0, 0.05, 0.1, 0.2, 0.4, 0.5, 0.5]
-    assert budget.grant(8.0, got_on=True) == 0.0
-    assert [budget.grant(9.0, got_on=False) for _ in range(2)] == [0.0, 0.05]
+    assert budget.grant(8.0, made_progress=True) == 0.0
+    assert [budget.grant(9.0, made_progress=False) for _ in range(2)] == [0.0, 0.05]
 
 
 def test_restarts_in_a_row_that_lead_nowhere_are_counted_however_long_they_take():
     budget = RestartBudget(max_restarts=2, window_seconds=10.0)
-    assert [budget.grant(now, got_on=False) is None for now in (0.0, 600.0, 1200.0)] == [False, False, True]
+    assert [budget.grant(now, made_progress=False) is None for now in (0.0, 600.0, 1200.0)] == [False, False, True]
     budget = RestartBudget(max_restarts=2, window_seconds=10.0)
     got_on = [False, False, True, False, False, False]
-    assert [budget.grant(600.0 * n, got_on=g) is None for n, g in enumerate(got_on)] == [False] * 5 + [True]
+    assert [budget.grant(600.0 * n, made_progress=g) is None for n, g in enumerate(got_on)] == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize(

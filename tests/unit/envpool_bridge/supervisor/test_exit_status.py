@@ -24,7 +24,7 @@ MIB = 2**20
             Circumstances(in_step=True),
             "exit status 3, in the middle of a step: something in the environment called exit",
         ),
-        (0, None, "exit status 0: something in the environment called exit, though nobody asked it to end"),
+        (0, None, "exit status 0: something in the environment called exit, although no stop was requested"),
         (-9, None, "SIGKILL: killed from outside, often by the kernel for lack of memory"),
         (
             -9,

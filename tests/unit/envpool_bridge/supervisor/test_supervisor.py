@@ -178,7 +178,7 @@ def test_a_worker_that_hangs_tells_its_stack_and_is_replaced(how, stack, tmp_pat
     check(slots)
     assert (totals.hangs, totals.restarts) == (1, 1)
     assert took > 1.5
-    assert "was killed: it was not done with a step after 1.5 s (step_timeout_seconds)" in caplog.text
+    assert "was killed: it did not finish a step within 1.5 s (step_timeout_seconds)" in caplog.text
     assert stack in caplog.text
 
 
@@ -219,7 +219,7 @@ def test_a_worker_that_keeps_dying_is_given_up_and_its_rows_are_never_valid_agai
         totals = pool.supervision
     assert totals.restarts == 2
     assert totals.rows_disabled == 3
-    assert "its 3 rows are given up" in caplog.text
+    assert "its 3 rows are disabled" in caplog.text
     assert_rows_equal(slots, expected, [3, 4, 5])
     for slot in slots[9:]:
         assert not slot["valid"][:, :3].any()
@@ -382,4 +382,4 @@ def test_a_worker_that_does_not_begin_is_replaced_too(tmp_path, caplog):
         slots = collect(pool, 2)
         assert pool.supervision.hangs >= 1
     assert_rows_equal(slots, run_undisturbed(SHAPE, 2), list(range(6)))
-    assert "was killed: it was not done with its first observation after 2 s (start_timeout_seconds)" in caplog.text
+    assert "was killed: it did not finish its first observation within 2 s (start_timeout_seconds)" in caplog.text

@@ -107,8 +107,8 @@ def test_a_connection_that_has_ended_wakes_no_wait_and_its_worker_can_still_be_r
     with make_pool(ONE, HangsUp) as pool:
         begin(pool)
         collect(pool, 2, seconds=SECONDS)
-        pool._workers.hear()
-        assert pool._workers.hear() == []
+        pool._workers.receive()
+        assert pool._workers.receive() == []
         poll = select.poll()
         poll.register(pool._workers.messages_descriptor, select.POLLIN)
         assert poll.poll(0) == []
@@ -135,7 +135,7 @@ def test_a_process_that_another_thread_has_closed_is_sent_nothing(program):
 def test_workers_that_were_stopped_can_be_heard():
     workers = WorkerProcesses(1, 1, "none")
     workers.stop()
-    assert workers.hear() == []
+    assert workers.receive() == []
     workers.check()
     workers.stop()
 
@@ -149,7 +149,7 @@ def test_a_late_reply_of_the_server_answers_nothing():
         with pytest.raises(BridgeError, match=r"did not answer within 0\.1 s"):
             server.fork([])
         os.kill(server._process.pid, signal.SIGCONT)
-        with pytest.raises(BridgeError, match="is gone"):
+        with pytest.raises(BridgeError, match="has ended"):
             server.exit_status(1, 0.0)
     finally:
         server.close()
