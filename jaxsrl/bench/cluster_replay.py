@@ -24,7 +24,7 @@ from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.passes.for_agent import plan_for_agent
 from jaxsrl.plan.passes.on_cluster import placed_plan
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.replay.experience import Experience, LocalExperience, UpdateKeys
 from jaxsrl.replay.on_device import step_keys
 
@@ -64,7 +64,7 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
     run = RunConfig(
         num_envs=_ROWS, num_env_workers=1, rollout_length=_STEPS, cluster="auto", cluster_nodes=1, cluster_replay=True
     )
-    plan = plan_for_agent(POLICIES["single_learner_coarse"](run, Resources.detect()), agent, run.replay_place)
+    plan = plan_for_agent(PLANS["single_learner_coarse"](run, Resources.detect()), agent, run.replay_place)
     plan = placed_plan(run, plan, RayEngine().nodes(), 1)
     config = CollectorConfig(None, spec, plan, agent, 0, 0, jax.random.key(0))  # pyright: ignore[reportArgumentType]
     layout = agent_layout(spec, plan.shape, agent)

@@ -9,7 +9,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.one_run import run_apart
-from jaxsrl.plan.policies import POLICIES, REPLAY_POLICIES
+from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
 
 # What a policy needs to be itself, beyond the common sizes: two devices where it places replicas or acting apart.
 _CHANGES: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ def bench_plans(policies: Sequence[str] = (), env_steps: int = 400_000, num_envs
     Raises:
         UserError: an unknown policy.
     """
-    known = [name for name in POLICIES if name not in REPLAY_POLICIES]
+    known = [name for name in PLANS if name not in REPLAY_PLANS]
     for name in policies:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)

@@ -103,7 +103,7 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
     from jaxsrl.bench.train import steady_records
     from jaxsrl.config.run_config import RunConfig
     from jaxsrl.machine.resources import Resources
-    from jaxsrl.plan.load_policy import load_policy
+    from jaxsrl.plan.load_plan import load_plan
     from jaxsrl.run_plan import run
 
     rollout = 16
@@ -125,7 +125,7 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
             log_every_seconds=1.0,
             checkpoint_every_updates=0,
         )
-        plan = load_policy(config.policy)(config, Resources.detect())
+        plan = load_plan(config.policy)(config, Resources.detect())
         profile = _Profile()
         report = run(plan, agent, source, config, spec=spec, quiet=True)
         cores_of = profile.stop()

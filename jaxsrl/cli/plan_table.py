@@ -25,7 +25,7 @@ def print_plan(planned: PlannedExperiment) -> None:
     shape = plan.shape
     devices = f"{resources.num_devices} {resources.platform} device{'s' if resources.num_devices > 1 else ''}"
     console.print(
-        f"[bold]plan {plan.policy}[/bold] on {resources.num_cores} cores and {devices}: {plan.num_rows} rows, trajectories "
+        f"[bold]plan {plan.name}[/bold] on {resources.num_cores} cores and {devices}: {plan.num_rows} rows, trajectories "
         f"of {shape.rollout_length} steps, lag {plan.max_policy_lag}",
         highlight=False,
     )

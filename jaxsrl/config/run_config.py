@@ -81,7 +81,7 @@ class RunConfig:
         directory: where runs live.
         seed: of everything random.
         policy: distribution policy, which places environments, inference and learning: a name of
-            jaxsrl.plan.policies.POLICIES, or your own as "path/to/file.py:function" or "module:function".
+            jaxsrl.plan.policies.PLANS, or your own as "path/to/file.py:function" or "module:function".
         env_steps: total environment steps.
         num_envs: B, environments stepped in all.
         num_env_workers: environment processes.

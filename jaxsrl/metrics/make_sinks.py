@@ -1,4 +1,4 @@
-"""The sinks of a run, as its configuration wants them."""
+"""Metrics sinks of a run, from its configuration."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,17 +17,17 @@ RECORDS, TENSORBOARD = "metrics.jsonl", "tensorboard"
 def make_sinks(
     options: MetricsConfig, directory: Path, facts: RunInfo, say: Callable[[str], None], quiet: bool = False
 ) -> Sinks:
-    """Opens them; what the user asked for and cannot have is refused before anything of the run starts.
+    """Opens the sinks. Requested sinks that are unavailable raise before the run starts.
 
     Args:
-        options: which.
-        directory: of the run.
-        facts: of the run.
-        say: told once of each sink that fails.
-        quiet: nothing on the terminal.
+        options: which sinks.
+        directory: directory of the run.
+        facts: constants of the run.
+        say: called once for each sink that fails.
+        quiet: whether to omit the terminal.
 
     Raises:
-        UserError: Prometheus' port is in use, or W&B is not installed or not logged in.
+        UserError: the Prometheus port is in use, or W&B is not installed or not logged in.
     """
     sinks: list[MetricsSink] = []
     try:
@@ -35,11 +35,11 @@ def make_sinks(
             from jaxsrl.metrics.prometheus_sink import PrometheusSink
 
             address, port = options.prometheus_address, options.prometheus_port
-            sinks.append(PrometheusSink(address, port, directory.name, facts.plan.policy))
+            sinks.append(PrometheusSink(address, port, directory.name, facts.plan.name))
         if options.wandb:
             sinks += _wandb_sink(options, directory, say)
         if not quiet:
-            # Before the file grows: on a resumed run the curve goes on where it was.
+            # Read before the file grows: the curve of a resumed run continues.
             seen = read_records(directory / RECORDS) if facts.first_update else []
             sinks.append(ConsoleSink(facts, [record for record in seen if record.update <= facts.first_update]))
         sinks.append(JsonlSink(directory / RECORDS))
@@ -52,13 +52,13 @@ def make_sinks(
 
 
 def _wandb_sink(options: MetricsConfig, directory: Path, say: Callable[[str], None]) -> list[MetricsSink]:
-    """The sink; none where its service cannot be reached, which is no reason not to train."""
+    """Returns the sink, or [] if the service cannot be reached: training continues without it."""
     from jaxsrl.metrics.wandb_sink import WandbSink
 
     try:
         return [WandbSink(options, directory)]
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001  whatever a service that is down makes its package raise
-        say(f"metrics: Weights & Biases cannot be reached ({error}): this process trains without it")
+    except Exception as error:  # noqa: BLE001  the package raises various errors if its service is down
+        say(f"metrics: cannot reach Weights & Biases ({error}): training continues without it")
         return []

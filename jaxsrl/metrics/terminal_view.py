@@ -1,4 +1,4 @@
-"""A run as a picture for the terminal: from 60 columns on, light or dark, with or without Unicode. Made without a terminal."""
+"""Live view of a run for terminals of at least 60 columns, light or dark, with or without Unicode. Renders without a terminal."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,22 +12,25 @@ from jaxsrl.terminal.format import format_duration, format_number
 from jaxsrl.terminal.sparkline import lengths, sparkline
 
 _MAX_WIDTH, _LABEL, _SHARE = 100, 15, 6
-# Colours of the terminal's own palette that can be read on black and on white; what is bad is also said in words.
-_BUSY, _WAITS, _QUIET, _BAD = "cyan", "dim cyan", "dim", "bold red"
+# Colors of the terminal's palette that are readable on black and on white; failures are also described in text.
+_BUSY, _WAITS, _FAINT, _BAD = "cyan", "dim cyan", "dim", "bold red"
 
 
 class RunPanel:
-    """A rich renderable of a run's state.
+    """Rich renderable of a run's state, which is read at each rendering.
 
-    Each rendering asks for the state anew. Print it with a `rich.console.Console`; one with `record=True` exports it as SVG.
+    Print it with a `rich.console.Console`; one with `record=True` exports it as SVG.
+
+    Args:
+        state: returns the current state.
+        age_seconds: returns the age of its newest record.
     """
 
     def __init__(self, state: Callable[[], RunState], age_seconds: Callable[[], float] = lambda: 0.0) -> None:
-        """A picture of what `state()` gives, whose newest record is `age_seconds()` old."""
         self._state, self._age = state, age_seconds
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The lines, as wide as the console is."""
+        """Yields the lines, as wide as the console."""
         page = _Page(self._state(), self._age(), min(options.max_width, _MAX_WIDTH), not options.ascii_only)
         for line in page.lines():
             line.no_wrap, line.overflow = True, "crop"
@@ -35,21 +38,21 @@ class RunPanel:
 
 
 def render_panel(state: RunState) -> RunPanel:
-    """The picture of one state: of a run that is over, or of a moment of it."""
+    """Returns the view of one fixed state."""
     return RunPanel(lambda: state)
 
 
 class _Page:
-    """One rendering: a state, and how it is to be written."""
+    """One rendering of a state."""
 
     def __init__(self, state: RunState, age_seconds: float, width: int, unicode: bool) -> None:
         self._state, self._age, self._width, self._unicode = state, age_seconds, width, unicode
         self._values = state.values
 
     def lines(self) -> Iterator[Text]:
-        """The same lines in the same places as long as nothing fails."""
+        """Yields the lines; their order and places stay the same until something fails."""
         plan = self._state.facts.plan
-        yield Text.assemble((self._safe(self._state.facts.title), "bold"), (f"  {self._safe(plan.policy)}", _QUIET))
+        yield Text.assemble((self._safe(self._state.facts.title), "bold"), (f"  {self._safe(plan.name)}", _FAINT))
         yield Text()
         yield from self._progress()
         yield from self._returns()
@@ -59,8 +62,8 @@ class _Page:
         yield Text()
         yield self._row("policy lag", *self._lag())
         yield self._row("checkpoint", *self._checkpoint())
-        for label, words in self._failures():
-            yield self._row(label, (words, _BAD))
+        for label, text in self._failures():
+            yield self._row(label, (text, _BAD))
 
     def _progress(self) -> Iterator[Text]:
         state = self._state
@@ -71,24 +74,24 @@ class _Page:
         yield self._row("progress", *self._bar(("full", state.progress, _BUSY), width=room), (share, "bold"), when)
         seconds = (state.record.wall_seconds if state.record is not None else 0.0) + self._age
         update = state.record.update if state.record is not None else state.facts.first_update
-        told = f"{state.env_steps:,} of {total:,} env steps, update {update:,}, after {format_duration(seconds)}"
-        yield self._row("", (told, _QUIET))
+        steps = f"{state.env_steps:,} of {total:,} env steps, update {update:,}, after {format_duration(seconds)}"
+        yield self._row("", (steps, _FAINT))
 
     def _returns(self) -> Iterator[Text]:
         state, values = self._state, self._values
         if "episode/return_mean" not in values:
-            yield self._row("return", ("no episode has ended yet", _QUIET))
+            yield self._row("return", ("no episode has ended yet", _FAINT))
             yield Text()
             return
         mean = format_number(values["episode/return_mean"])
         best = f"  best {format_number(state.best_return or 0.0)}  " if state.best_return is not None else "  "
         room = self._width - _LABEL - len(mean) - len(best)
         curve = sparkline(state.curve, min(room, 40), self._unicode)
-        yield self._row("return", (mean, "bold"), (best, _QUIET), (curve, _BUSY))
-        told = f"mean of the last 100 of {values.get('episode/count', 0.0):,.0f} episodes"
+        yield self._row("return", (mean, "bold"), (best, _FAINT), (curve, _BUSY))
+        episodes = f"mean of the last 100 of {values.get('episode/count', 0.0):,.0f} episodes"
         if "episode/length_mean" in values:
-            told += f", {format_number(values['episode/length_mean'])} env steps long"
-        yield self._row("", (told, _QUIET))
+            episodes += f", {format_number(values['episode/length_mean'])} env steps long"
+        yield self._row("", (episodes, _FAINT))
 
     def _speed(self) -> Text:
         speed, repeat = self._values.get("speed/env_steps_per_second", 0.0), self._state.facts.action_repeat
@@ -96,30 +99,30 @@ class _Page:
         return self._row("speed", (f"{speed:,.0f} env steps/s", "bold"), frames)
 
     def _fragments(self) -> Iterator[Text]:
-        """One line a fragment: its name, a bar, how busy it was, how long it waited, and for what."""
+        """Yields one line per fragment: its name, a bar, its busy and wait share, and the reason for waiting."""
         width = self._bar_width()
         head = " " * (_LABEL + width) + f"{'busy':>{_SHARE}}{'waits':>{_SHARE + 1}}  for"
-        yield Text.assemble(("where time goes", "bold"), (head[len("where time goes") :], _QUIET))
+        yield Text.assemble(("where time goes", "bold"), (head[len("where time goes") :], _FAINT))
         for fragment in self._state.facts.plan.fragments:
             yield self._fragment(fragment, width)
 
     def _bar_width(self) -> int:
-        words = max(len(wait_reason(self._state.facts.plan, one.name)) for one in self._state.facts.plan.fragments)
-        return max(8, self._width - _LABEL - 2 * _SHARE - 3 - words)
+        reason = max(len(wait_reason(self._state.facts.plan, one.name)) for one in self._state.facts.plan.fragments)
+        return max(8, self._width - _LABEL - 2 * _SHARE - 3 - reason)
 
     def _fragment(self, fragment: Fragment, width: int) -> Text:
         busy = self._values.get(f"busy_share/{fragment.name}")
         waits = self._values.get(f"wait_share/{fragment.name}")
         name = f"{self._safe(fragment.name)[: _LABEL - 1]:<{_LABEL}}"
-        line = Text.assemble((name, _QUIET))
+        line = Text.assemble((name, _FAINT))
         for text, style in self._bar(("full", busy or 0.0, _BUSY), ("half", waits or 0.0, _WAITS), width=width):
             line.append(text, style)
         line.append(f"{self._percent(busy):>{_SHARE}}", "bold")
         line.append(f"{self._percent(waits):>{_SHARE + 1}}")
         if waits is not None:
-            line.append("  " + wait_reason(self._state.facts.plan, fragment.name), _QUIET)
+            line.append("  " + wait_reason(self._state.facts.plan, fragment.name), _FAINT)
         elif busy is None:
-            line.append("  not known" if self._values else "  starting", _QUIET)
+            line.append("  not known" if self._values else "  starting", _FAINT)
         return line
 
     def _lag(self) -> tuple[str, ...]:
@@ -136,18 +139,18 @@ class _Page:
         return (f"update {update:,.0f}, {format_duration(ago)} ago",)
 
     def _failures(self) -> Iterator[tuple[str, str]]:
-        """What has gone wrong since the process began; nothing as a rule."""
+        """Yields the failures since the start of the process."""
         yield from failures(self._values)
 
     def _row(self, label: str, *parts: str | tuple[str, str]) -> Text:
-        return Text.assemble((f"{label:<{_LABEL}}", _QUIET), *parts)
+        return Text.assemble((f"{label:<{_LABEL}}", _FAINT), *parts)
 
     def _bar(self, *parts: tuple[str, float, str], width: int) -> list[tuple[str, str]]:
-        """Each part with its glyph; what is left over in dots."""
+        """Returns each part in its glyph, and dots for the rest."""
         glyphs = {"full": "█", "half": "░", "": "·"} if self._unicode else {"full": "#", "half": "-", "": "."}
         sizes = lengths([share for _, share, _ in parts], width)
-        found = [(glyphs[kind] * size, style) for (kind, _, style), size in zip(parts, sizes, strict=True)]
-        return [*found, (glyphs[""] * (width - sum(sizes)), _QUIET)]
+        bars = [(glyphs[kind] * size, style) for (kind, _, style), size in zip(parts, sizes, strict=True)]
+        return [*bars, (glyphs[""] * (width - sum(sizes)), _FAINT)]
 
     @staticmethod
     def _percent(share: float | None) -> str:
@@ -158,7 +161,7 @@ class _Page:
 
 
 def failures(values: dict[str, float]) -> Iterator[tuple[str, str]]:
-    """(label, words) of each kind of failure that a record counts; nothing where all is well."""
+    """Yields (label, text) of each kind of failure that a record counts."""
 
     def count(name: str) -> int:
         return int(values.get(name, 0.0))

@@ -1,4 +1,4 @@
-"""Fragments and channels: parts of the dataflow that run in one place, and the edges between them. Plain frozen data.
+"""Fragments and channels: the parts of the dataflow and the edges between them, as frozen data.
 
 Source of the terms: MSRL (Zhu et al., USENIX ATC 2023).
 """
@@ -8,7 +8,7 @@ import enum
 
 
 class FragmentKind(enum.Enum):
-    """What a fragment does."""
+    """Role of a fragment."""
 
     ENVIRONMENT = "environment"
     INFERENCE = "inference"
@@ -18,7 +18,7 @@ class FragmentKind(enum.Enum):
 
 
 class Carries(enum.Enum):
-    """What flows through a channel."""
+    """Content of a channel."""
 
     OBSERVATIONS = "observations"
     ACTIONS = "actions"
@@ -30,7 +30,7 @@ class Carries(enum.Enum):
 
 
 class Transport(enum.Enum):
-    """How a channel carries its data."""
+    """Mechanism of a channel."""
 
     IN_PROCESS = "in_process"
     SHARED_RING = "shared_ring"
@@ -41,7 +41,7 @@ class Transport(enum.Enum):
 
 
 class WhenFull(enum.Enum):
-    """What a source does when its channel holds `capacity` items."""
+    """Behavior of a source whose channel holds `capacity` items."""
 
     BLOCK = "block"
     DROP_OLDEST = "drop_oldest"
@@ -49,16 +49,16 @@ class WhenFull(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class InProcess:
-    """Runs in the main process, on its processor cores."""
+    """Placement in the main process, on its CPU cores."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """Each replica runs in processes of its own.
+    """Placement of each replica in processes of its own.
 
     Attributes:
         count: processes of one replica.
-        cores: processor cores they keep to, in turn, over all replicas; () leaves that to the kernel.
+        cores: CPU cores to which they are pinned in turn, over all replicas; () for no pinning.
     """
 
     count: int
@@ -67,18 +67,18 @@ class Processes:
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Runs on devices of the main process.
+    """Placement on devices of the main process.
 
     Attributes:
-        indices: into the devices of `platform`. Replicas share them evenly, in order.
-        platform: "cpu" for the host's own devices beside an accelerator; "" for jax's default platform.
+        indices: into the devices of `platform`, divided evenly over the replicas in order.
+        platform: "cpu" for the CPU of a host with an accelerator; "" for jax's default platform.
     """
 
     indices: tuple[int, ...]
     platform: str = ""
 
     def of_replica(self, replica: int, replicas: int) -> tuple[int, ...]:
-        """The indices that one of `replicas` uses: its share, or one of them where there are fewer than replicas."""
+        """Returns the indices of one replica: its share, or a single one if there are fewer indices than replicas."""
         share = len(self.indices) // replicas
         if share == 0:
             return (self.indices[replica % len(self.indices)],)
@@ -88,21 +88,21 @@ class Devices:
 Placement = InProcess | Processes | Devices
 
 EACH_GROUP = "*"
-"""As a fragment's `group`: a learner for each policy that learns, where there are devices enough; one for all if not."""
+"""Group of a learner that is split into one for each learning policy if there are enough devices."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fragment:
-    """A part of the dataflow.
+    """Part of the dataflow that runs in one place.
 
     Attributes:
         name: unique in its plan.
-        kind: what it does.
-        replicas: copies of it that share the rows evenly, in order.
-        placement: where they run.
-        group: of a learner: the one of the agent's policies that it learns, from the rows of that policy's agents alone; "" for
-            all policies; EACH_GROUP in a plan that does not know the agent yet (`jaxsrl.plan.passes.policy_groups` divides it).
-        nodes: names of the nodes of a cluster that the replicas are on, one a replica; () for the main process's own machine.
+        kind: its role.
+        replicas: copies that share the rows evenly, in order.
+        placement: of the replicas.
+        group: policy that this learner trains, from the rows of that policy's agents; "" for all policies; EACH_GROUP before
+            `jaxsrl.plan.passes.policy_groups` divides it.
+        nodes: cluster node of each replica; () for the machine of the main process.
     """
 
     name: str
@@ -115,22 +115,22 @@ class Fragment:
 
 @dataclasses.dataclass(frozen=True)
 class Channel:
-    """An edge: what it carries, how far behind its reader may be, and its back-pressure rule.
+    """Edge of the dataflow: its content, its maximum staleness and its back-pressure.
 
     Attributes:
-        source: name of the fragment that writes.
-        target: name of the fragment that reads.
-        carries: what flows.
-        transport: how.
+        source: name of the writing fragment.
+        target: name of the reading fragment.
+        carries: its content.
+        transport: its mechanism.
         capacity: items in flight before `when_full` applies.
-        when_full: what the source does then.
-        max_lag: versions that the reader of parameters, or the parameters that gradients were computed with, may be behind:
-            0 waits for the newest, 1 overlaps by one version (both deterministic), n is asynchronous with that bound.
-        kept: trajectories that the target keeps beside the channel instead of dropping them: what was learned from least is next,
-            the newest of it first (SRL's priority queue). 0 for none.
-        reuses: times that each of those is learned from, at most.
-        synchronous: whether the source waits until what it wrote was used; gradients that are not waited for and exceed
-            `max_lag` are dropped, and counted.
+        when_full: behavior of the source at `capacity`.
+        max_lag: versions by which parameters of the reader, or of a gradient, may be stale. 0 waits for the newest; 1 overlaps by
+            one version (both deterministic); n is asynchronous with that bound.
+        kept: trajectories that the target buffers instead of dropping them. The least-used is sampled first, then the newest
+            (SRL's priority queue). 0 for none.
+        reuses: updates that may use one buffered trajectory.
+        synchronous: whether the source waits until its item is used. Otherwise gradients beyond `max_lag` are dropped and
+            counted.
     """
 
     source: str

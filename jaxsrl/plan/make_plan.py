@@ -1,13 +1,13 @@
-"""The plan that a RunConfig asks for: its policy, applied to what there is."""
+"""Construction of the plan that a RunConfig names."""
 
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.load_policy import load_policy
+from jaxsrl.plan.load_plan import load_plan
 from jaxsrl.plan.plan import Plan
 
 
 def make_plan(config: RunConfig, resources: Resources | None = None) -> Plan:
-    """What `config.policy` makes of this configuration and these resources.
+    """Returns the plan named by `config.policy` for this configuration and these resources.
 
     Examples:
         >>> config = RunConfig(policy="serial", num_envs=8, rollout_length=16)
@@ -16,10 +16,10 @@ def make_plan(config: RunConfig, resources: Resources | None = None) -> Plan:
         (['environments', 'inference', 'learner'], 8, 16)
 
     Args:
-        config: of the run; the plan is for this one alone.
-        resources: of the machine that the run is for; this one, whose jax devices are then initialised, if None.
+        config: of the run. The plan fits this configuration only.
+        resources: of the machine of the run; None for this machine, which initializes its jax devices.
 
     Raises:
-        UserError: there is no such policy, or what is asked for does not fit the resources.
+        UserError: there is no such plan, or it does not fit the resources.
     """
-    return load_policy(config.policy)(config, Resources.detect() if resources is None else resources)
+    return load_plan(config.policy)(config, Resources.detect() if resources is None else resources)

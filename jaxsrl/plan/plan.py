@@ -1,4 +1,4 @@
-"""Plan: which fragments a run has, where they are, and what flows between them. Data only; `validate.py` checks it."""
+"""Plan: fragments of a run, their placement and their channels, as data. `validate.py` checks it."""
 
 import dataclasses
 import enum
@@ -22,87 +22,87 @@ from jaxsrl.plan.fragment import (
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A run, placed.
+    """Placement of one run.
 
     Attributes:
-        policy: the distribution policy that made it.
+        name: of the plan, e.g. "decoupled".
         fragments: parts of the dataflow.
         channels: edges between them.
-        shape: how the rows of one replica of the environments are divided among workers and lanes.
-        merge_lanes: whether inference joins lanes that are ready together.
+        shape: division of one replica's environments among workers and lanes.
+        merge_lanes: whether inference combines lanes that are ready together.
     """
 
-    policy: str
+    name: str
     fragments: tuple[Fragment, ...]
     channels: tuple[Channel, ...]
     shape: PoolShape
     merge_lanes: bool = False
 
     def fragment(self, kind: FragmentKind) -> Fragment:
-        """The one fragment of this kind.
+        """Returns the only fragment of a kind.
 
         Raises:
-            UserError: there is none, or more than one.
+            UserError: the plan has none, or several.
         """
-        found = [fragment for fragment in self.fragments if fragment.kind is kind]
-        if len(found) != 1:
-            raise UserError(f"plan {self.policy}: expected one fragment of kind {kind.value}, got {len(found)}")
-        return found[0]
+        fragments = [fragment for fragment in self.fragments if fragment.kind is kind]
+        if len(fragments) != 1:
+            raise UserError(f"plan {self.name}: expected one fragment of kind {kind.value}, got {len(fragments)}")
+        return fragments[0]
 
     def channel(self, carries: Carries) -> Channel | None:
-        """The first channel that carries this; None if there is none."""
+        """Returns the first channel with this content; None without one."""
         return next((channel for channel in self.channels if channel.carries is carries), None)
 
     @property
     def environments(self) -> Fragment:
-        """The environments."""
+        """Returns the environment fragment."""
         return self.fragment(FragmentKind.ENVIRONMENT)
 
     @property
     def inference(self) -> Fragment:
-        """Policy inference."""
+        """Returns the inference fragment."""
         return self.fragment(FragmentKind.INFERENCE)
 
     @property
     def learner(self) -> Fragment:
-        """The learner of all policies; refuses a plan with several, see `learners`."""
+        """Returns the learner of all policies. Raises an error for a plan with several; see `learners`."""
         return self.fragment(FragmentKind.LEARNER)
 
     @property
     def learners(self) -> tuple[Fragment, ...]:
-        """Every learner: one, or one for each policy that learns (`Fragment.group`)."""
+        """Returns all learners: one, or one for each learning policy (`Fragment.group`)."""
         return tuple(fragment for fragment in self.fragments if fragment.kind is FragmentKind.LEARNER)
 
     @property
     def replay(self) -> Fragment | None:
-        """Where experience is kept for learning from it again; None where each trajectory is learned from once."""
+        """Returns the replay fragment; None if each trajectory is used once."""
         return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.REPLAY), None)
 
     @property
     def parameter_server(self) -> Fragment | None:
-        """The parameter server; None where the learner applies its own gradients."""
+        """Returns the parameter server; None if the learner applies its own gradients."""
         return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.PARAMETER_SERVER), None)
 
     @property
     def calls_servers(self) -> bool:
-        """Whether environments ask servers on other nodes for actions, call by call."""
+        """Returns whether inference servers on other nodes choose the actions."""
         channel = self.channel(Carries.OBSERVATIONS)
         return channel is not None and channel.transport is Transport.CALLS
 
     @property
     def num_rows(self) -> int:
-        """B, environments in all."""
+        """Returns B, the number of rows of all replicas."""
         return self.shape.num_rows * self.environments.replicas
 
     @property
     def max_policy_lag(self) -> int:
-        """Updates that the acting policy may be behind."""
+        """Returns the number of updates by which the acting policy may be behind."""
         channel = self.channel(Carries.PARAMETERS)
         return channel.max_lag if channel is not None else 0
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON data, for people and for `plan.json`; `plan_from_json` is its inverse."""
+    """Returns the plan as JSON data for `plan.json`; `plan_from_json` is the inverse."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, enum.Enum):
@@ -110,14 +110,14 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         if isinstance(value, InProcess | Processes | Devices):
             return {"kind": type(value).__name__, **{name: convert(item) for name, item in vars(value).items()}}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            found = {field.name: convert(getattr(value, field.name)) for field in dataclasses.fields(value)}
-            if not found.get("group", True):
-                del found["group"]  # most fragments are of all policies
-            if not found.get("kept", True):
-                del found["kept"], found["reuses"]
-            if not found.get("nodes", True):
-                del found["nodes"]  # and on one machine
-            return found
+            fields = {field.name: convert(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            if not fields.get("group", True):
+                del fields["group"]  # of most fragments: all policies
+            if not fields.get("kept", True):
+                del fields["kept"], fields["reuses"]
+            if not fields.get("nodes", True):
+                del fields["nodes"]  # one machine
+            return fields
         if isinstance(value, tuple):
             return [convert(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
         return value
@@ -126,7 +126,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_json(data: dict[str, Any]) -> Plan:
-    """The plan that `plan_to_json` wrote."""
+    """Returns the plan that `plan_to_json` wrote."""
     fragments = [
         Fragment(
             one["name"],
@@ -154,7 +154,7 @@ def plan_from_json(data: dict[str, Any]) -> Plan:
         for one in data["channels"]
     ]
     shape = PoolShape(**data["shape"])
-    return Plan(data["policy"], tuple(fragments), tuple(channels), shape, data["merge_lanes"])
+    return Plan(data["name"], tuple(fragments), tuple(channels), shape, data["merge_lanes"])
 
 
 def _placement(data: dict[str, Any]) -> Placement:
@@ -168,5 +168,5 @@ def _placement(data: dict[str, Any]) -> Placement:
 
 
 def nearest_multiple(number: int, of: int) -> int:
-    """The multiple of `of` (at least one of it) that is nearest to `number`."""
+    """Returns the positive multiple of `of` nearest to `number`."""
     return max(1, round(number / of)) * of

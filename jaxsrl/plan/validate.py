@@ -16,7 +16,7 @@ def validate_plan(plan: Plan, resources: Resources) -> None:
     """
     names = [fragment.name for fragment in plan.fragments]
     if len(set(names)) != len(names):
-        raise UserError(f"plan {plan.policy}: fragment names must differ: got {names}")
+        raise UserError(f"plan {plan.name}: fragment names must differ: got {names}")
     for kind in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE):
         plan.fragment(kind)
     _validate_groups(plan)
@@ -28,7 +28,7 @@ def validate_plan(plan: Plan, resources: Resources) -> None:
     _validate_rows(plan)
     if plan.shape.num_slots < plan.max_policy_lag + 1:
         raise UserError(
-            f"plan {plan.policy}: max_policy_lag {plan.max_policy_lag} needs at least {plan.max_policy_lag + 1} slots: "
+            f"plan {plan.name}: max_policy_lag {plan.max_policy_lag} needs at least {plan.max_policy_lag + 1} slots: "
             f"got {plan.shape.num_slots}"
         )
 
@@ -47,7 +47,7 @@ def validate_memory(plan: Plan, layout: SlotLayout, resources: Resources) -> Non
     wanted = layout.total_bytes * plan.environments.replicas
     if wanted > resources.shared_memory_bytes:
         raise UserError(
-            f"plan {plan.policy}: fragment {plan.environments.name}: {plan.shape.num_slots} slots of {plan.num_rows} rows "
+            f"plan {plan.name}: fragment {plan.environments.name}: {plan.shape.num_slots} slots of {plan.num_rows} rows "
             f"take {wanted:,} bytes of shared memory, but {resources.shared_memory_bytes:,} are free: use fewer "
             f"--run.num-envs, a shorter --run.rollout-length, or a larger /dev/shm and memory limit"
         )
@@ -62,7 +62,7 @@ def _validate_object_stores(plan: Plan, layout: SlotLayout, resources: Resources
             wanted = each * plan.environments.replicas
         if node.object_store_bytes is not None and wanted > node.object_store_bytes:
             raise UserError(
-                f"plan {plan.policy}: fragment {plan.environments.name}: {plan.shape.num_slots} slots of each host take "
+                f"plan {plan.name}: fragment {plan.environments.name}: {plan.shape.num_slots} slots of each host take "
                 f"{wanted:,} bytes of node {node.name}'s object store, which has {node.object_store_bytes:,}: use fewer "
                 f"--run.num-envs, a shorter --run.rollout-length, or start Ray with a larger --object-store-memory"
             )
@@ -77,7 +77,7 @@ def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources
     fragment = plan.replay
     if fragment is None:
         return
-    where = f"plan {plan.policy}: fragment {fragment.name}"
+    where = f"plan {plan.name}: fragment {fragment.name}"
     free, share, place = resources.host_memory_bytes, replay.held, "this machine's memory"
     hint = "use a smaller --agent.replay.capacity"
     if fragment.nodes:
@@ -92,7 +92,7 @@ def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources
 
 
 def _validate_channel(plan: Plan, channel: Channel, names: list[str]) -> None:
-    where = f"plan {plan.policy}: channel {channel.source} -> {channel.target}"
+    where = f"plan {plan.name}: channel {channel.source} -> {channel.target}"
     for end in (channel.source, channel.target):
         if end not in names:
             raise UserError(f"{where} has no fragment {end!r}: expected one of {names}")
@@ -136,14 +136,14 @@ def _validate_connections(plan: Plan) -> None:
         writes = [channel for channel in plan.channels if channel.source == fragment.name]
         for found, way in ((reads, "into"), (writes, "out of")):
             if not found:
-                raise UserError(f"plan {plan.policy}: no channel leads {way} fragment {fragment.name}: add one")
+                raise UserError(f"plan {plan.name}: no channel leads {way} fragment {fragment.name}: add one")
     for carries in (Carries.TRAJECTORIES, Carries.PARAMETERS):
         if plan.channel(carries) is None:
-            raise UserError(f"plan {plan.policy}: no channel carries {carries.value}: add one")
+            raise UserError(f"plan {plan.name}: no channel carries {carries.value}: add one")
 
 
 def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> None:
-    where = f"plan {plan.policy}: fragment {fragment.name}"
+    where = f"plan {plan.name}: fragment {fragment.name}"
     if fragment.replicas < 1:
         raise UserError(f"{where} needs at least 1 replica: got {fragment.replicas}")
     if fragment.nodes:
@@ -201,7 +201,7 @@ def _validate_rows(plan: Plan) -> None:
         count = len(learner.placement.indices) if isinstance(learner.placement, Devices) else 1
         if rows % count:
             raise UserError(
-                f"plan {plan.policy}: fragment {learner.name}: {rows} rows do not divide over {count} devices: "
+                f"plan {plan.name}: fragment {learner.name}: {rows} rows do not divide over {count} devices: "
                 f"use --run.num-envs {nearest_multiple(rows, count)}"
             )
     inference, gradients = plan.inference, plan.channel(Carries.GRADIENTS)
@@ -210,14 +210,14 @@ def _validate_rows(plan: Plan) -> None:
         learner = plan.learner
         if not served or learner.replicas != plan.environments.replicas:
             raise UserError(
-                f"plan {plan.policy}: fragment {learner.name}: {learner.replicas} asynchronous replicas need as many replicas "
+                f"plan {plan.name}: fragment {learner.name}: {learner.replicas} asynchronous replicas need as many replicas "
                 f"of environment processes with a server, got {plan.environments.replicas} of {plan.environments.name}"
             )
     if plan.calls_servers:
         _validate_servers(plan)
     elif inference.replicas != plan.environments.replicas:
         raise UserError(
-            f"plan {plan.policy}: fragment {inference.name}: {inference.replicas} replicas cannot serve "
+            f"plan {plan.name}: fragment {inference.name}: {inference.replicas} replicas cannot serve "
             f"{plan.environments.replicas} replicas of {plan.environments.name}: give them the same number"
         )
 
@@ -226,7 +226,7 @@ def _validate_servers(plan: Plan) -> None:
     inference, lanes = plan.inference, plan.shape.num_lanes * plan.environments.replicas
     if not inference.nodes or lanes % inference.replicas:
         raise UserError(
-            f"plan {plan.policy}: fragment {inference.name}: {inference.replicas} servers that are called need nodes of a cluster, "
+            f"plan {plan.name}: fragment {inference.name}: {inference.replicas} servers that are called need nodes of a cluster, "
             f"and a number that divides {lanes} lanes: got nodes {inference.nodes}"
         )
 
@@ -236,7 +236,7 @@ def _validate_groups(plan: Plan) -> None:
     for fragment in plan.fragments:
         if fragment.group and fragment.kind is not FragmentKind.LEARNER:
             raise UserError(
-                f"plan {plan.policy}: fragment {fragment.name} is {fragment.kind.value} for all policies, but names the group "
+                f"plan {plan.name}: fragment {fragment.name} is {fragment.kind.value} for all policies, but names the group "
                 f"{fragment.group!r}: only learners have one"
             )
     learners = plan.learners
@@ -250,10 +250,10 @@ def _validate_groups(plan: Plan) -> None:
 
 
 def _validate_learner(plan: Plan, learner: Fragment) -> None:
-    where = f"plan {plan.policy}: fragment {learner.name}"
+    where = f"plan {plan.name}: fragment {learner.name}"
     if learner.group in ("", EACH_GROUP):
         raise UserError(
-            f"plan {plan.policy}: expected one fragment of kind learner, got {len(plan.learners)}, of which {learner.name} "
+            f"plan {plan.name}: expected one fragment of kind learner, got {len(plan.learners)}, of which {learner.name} "
             f"names no policy: give each the group that it learns"
         )
     if not isinstance(learner.placement, Devices):
@@ -279,7 +279,7 @@ def _validate_apart(plan: Plan) -> None:
     learnt_by: dict[str, str] = {}
     used_by: dict[tuple[str, int], str] = {}
     for learner in plan.learners:
-        where = f"plan {plan.policy}: fragment {learner.name}"
+        where = f"plan {plan.name}: fragment {learner.name}"
         if learner.group in learnt_by:
             raise UserError(
                 f"{where} learns policy {learner.group!r}, as {learnt_by[learner.group]} does: a policy has one learner"
@@ -303,7 +303,7 @@ def _validate_published_together(plan: Plan) -> None:
     expected = _ends(plan, first)
     for learner in plan.learners:
         found = _ends(plan, learner)
-        where = f"plan {plan.policy}: fragment {learner.name}"
+        where = f"plan {plan.name}: fragment {learner.name}"
         for channel, what in zip(
             found, ("channel of trajectories into it", "channel of parameters out of it"), strict=True
         ):

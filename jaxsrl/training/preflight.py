@@ -55,7 +55,7 @@ def _check_whole_environments(plan: Plan, spec: EnvSpec) -> None:
     if plan.shape.rows_per_part % agents or plan.num_rows % (agents * devices):
         whole = nearest_multiple(plan.num_rows, math.lcm(parts, devices) * agents)
         raise UserError(
-            f"plan {plan.policy}: fragment {plan.environments.name}: {spec.env_id} has {agents} agents, each a row, but "
+            f"plan {plan.name}: fragment {plan.environments.name}: {spec.env_id} has {agents} agents, each a row, but "
             f"{plan.num_rows} rows over {parts} parts and {devices} devices cut an environment in two: "
             f"use --run.num-envs {whole}"
         )
@@ -94,7 +94,7 @@ def gradient_steps_of(agent: AnyAgent, plan: Plan) -> GradientSteps:
     """
     if not isinstance(agent, Agent) or agent.gradient_steps is None:
         raise UserError(
-            f"plan {plan.policy}: a parameter server needs an update that is cut into gradient steps, which agent "
+            f"plan {plan.name}: a parameter server needs an update that is cut into gradient steps, which agent "
             f"{agent.name} has not: use another --policy (multiple_learners shares gradients without a server)"
         )
     return agent.gradient_steps

@@ -19,7 +19,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.for_agent import plan_for_agent
 from jaxsrl.plan.plan import plan_from_json
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_plan import RunReport, run
 from jaxsrl.runs.read_checkpoint import read_saved_run
@@ -52,7 +52,7 @@ def parts(policies=TWO, **changes):
     source = EnvConfig("simple_tag_v3", "mpe", '{"max_cycles": 10}').source()
     spec = source.spec()
     agent = make_multi_policy_agent(spec, policies, lambda own: make_ppo(AGENT, own, NETWORK))
-    plan = plan_for_agent(POLICIES[config.policy](config, Resources.detect()), agent)
+    plan = plan_for_agent(PLANS[config.policy](config, Resources.detect()), agent)
     return plan, agent, source, config, spec
 
 

@@ -8,7 +8,7 @@ import jaxsrl.cli.main
 from envpool_bridge.supervisor import forkserver
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import plan_from_json
-from jaxsrl.plan.policies import POLICIES, REPLAY_POLICIES
+from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
 from jaxsrl.plan.validate import validate_plan
 
 CARTPOLE = "experiments/ppo_cartpole.py"
@@ -39,16 +39,16 @@ def refusal(capsys, *arguments):
     return printed
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLANS)
 def test_every_policy_is_shown_and_its_json_is_its_plan(capsys, policy):
     suite = ("--env.suite", "jax") if policy == "device_only" else ()
-    if policy in REPLAY_POLICIES:
+    if policy in REPLAY_PLANS:
         suite = ("--run.num-envs", "128", "--run.rollout-length", "32")
-    experiment = REPLAYING if policy in REPLAY_POLICIES else CARTPOLE
+    experiment = REPLAYING if policy in REPLAY_PLANS else CARTPOLE
     data = json.loads(shown(capsys, experiment, "--policy", policy, "--json", *FOUR, *suite))
     plan = plan_from_json(data)
     validate_plan(plan, Resources(8, "gpu", 4))
-    assert (plan.policy, plan.num_rows) == (policy, 128)
+    assert (plan.name, plan.num_rows) == (policy, 128)
     assert len(data["bytes"]["channels"]) == len(plan.channels)
     assert data["bytes"]["slots"] > data["bytes"]["slot"] > 128 * 32
     table = shown(capsys, experiment, "--policy", policy, *FOUR, *suite)
@@ -62,7 +62,7 @@ def test_every_policy_is_shown_and_its_json_is_its_plan(capsys, policy):
 def test_flags_of_the_experiment_reach_the_plan(capsys):
     data = json.loads(shown(capsys, CARTPOLE, "--run.num-envs", "64", "--json", "--run.max-policy-lag=3"))
     plan = plan_from_json(data)
-    assert (plan.policy, plan.num_rows, plan.max_policy_lag) == ("single_learner_fine", 64, 3)
+    assert (plan.name, plan.num_rows, plan.max_policy_lag) == ("single_learner_fine", 64, 3)
 
 
 def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):

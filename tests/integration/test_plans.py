@@ -18,7 +18,7 @@ from envpool_bridge.errors import WorkerError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.loop import Learner
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
 
 NETWORK = NetworkConfig(hidden_sizes=(16,))
@@ -39,7 +39,7 @@ def train(directory, **changes) -> RunReport:
     source = EnvConfig("CartPole-v1").source()
     spec = source.spec()
     agent = make_ppo(AGENT, spec, NETWORK)
-    plan = POLICIES[config.policy](config, Resources.detect())
+    plan = PLANS[config.policy](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 
 
@@ -153,7 +153,7 @@ def test_an_environment_that_raises_stops_the_run_with_row_and_traceback(tmp_pat
     config = RunConfig(name="bad", directory=str(tmp_path), num_envs=4, rollout_length=8, env_steps=10_000)
     source = GymnasiumSource(BreaksAtStepTwenty)
     spec = source.spec()
-    plan = POLICIES[config.policy](config, Resources.detect())
+    plan = PLANS[config.policy](config, Resources.detect())
     with pytest.raises(WorkerError, match=r"row \d, step 39: RuntimeError: the belt came off") as raised:
         run(plan, make_ppo(AGENT, spec, NETWORK), source, config, spec=spec, quiet=True)
     assert 'raise RuntimeError("the belt came off")' in str(raised.value)  # the worker's own traceback

@@ -12,7 +12,7 @@ from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
@@ -95,7 +95,7 @@ def train(directory, kind, policy, updates=6, **changes):
     spec = source.spec()
     ppo = PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2)
     agent = make_ppo(ppo, spec, NetworkConfig(hidden_sizes=(8,)))
-    report = run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    report = run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     return agent, report
 
 

@@ -6,7 +6,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import plan_to_json
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 
 NUM_UPDATES = 20
 
@@ -39,7 +39,7 @@ def make_run(path, seed=0, updates=NUM_UPDATES, log="complete"):
     }
     experiment = {"run": to_json(config), "agent": {"learning_rate": 0.001 * (1 + seed)}}
     (path / "config.json").write_text(json.dumps({"agent_name": "ppo", "experiment": experiment, "env_spec": spec}))
-    plan = POLICIES["single_learner_fine"](config, Resources(4, "cpu", 1))
+    plan = PLANS["single_learner_fine"](config, Resources(4, "cpu", 1))
     (path / "plan.json").write_text(json.dumps(plan_to_json(plan)))
     (path / "metrics.jsonl").write_text("".join(record(update, update * 0.5) for update in range(1, updates + 1)))
     (path / "log.txt").write_text(f"2026-01-01 10:00:00 {log} at update {updates}, {updates * 128} env steps, 9.0 s\n")

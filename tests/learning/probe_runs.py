@@ -3,7 +3,7 @@
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 
 DISCOUNT = 0.9
@@ -39,5 +39,5 @@ def trained(directory, source, make_agent, *, rows, steps, updates, policy="seri
         checkpoint_every_updates=0,
         **changes,
     )
-    report = run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    report = run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     return spec, agent, report.state.params

@@ -27,7 +27,7 @@ from envpool_bridge.envs.probes.single_agent import (
 from experiments import ddpg_pendulum, sac_mujoco, sac_pendulum, td3_pendulum
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 
 DISCOUNT = 0.9
@@ -122,7 +122,7 @@ def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
     spec = source.spec()
     bound = bind(dataclasses.replace(agent_config, total_updates=config.num_updates), spec, NETWORK)
     agent = make_continuous_agent(bound)
-    report = run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    report = run(PLANS["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     observations = np.array(list(VALUES[probe]), np.float32)[:, None]
     greedy = bound.actions.from_unit(bound.part.greedy(report.state.params["actor"], jnp.asarray(observations)))
     if probe in BEST_ACTIONS:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxsrl.plan.policies import POLICIES, REPLAY_POLICIES
+from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
 
 ROOT = Path(__file__).parents[2]
 # What a policy needs beside its name on a machine of two cores without an accelerator.
@@ -22,7 +22,7 @@ FLAGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [*sorted(set(POLICIES) - REPLAY_POLICIES), "central, asynchronous"])
+@pytest.mark.parametrize("policy", [*sorted(set(PLANS) - REPLAY_PLANS), "central, asynchronous"])
 def test_ppo_solves_cartpole(tmp_path, policy):
     flags = FLAGS.get(policy, [])
     policy = policy.partition(",")[0]

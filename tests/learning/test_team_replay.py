@@ -20,7 +20,7 @@ from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_plan import run
 
@@ -64,7 +64,7 @@ def trained(directory, name, make_agent, num_updates, policy="serial", with_stat
         env_steps=64 * 8 * num_updates,
         checkpoint_every_updates=0,
     )
-    report = run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    report = run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     return spec, agent, report.state
 
 

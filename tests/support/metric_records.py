@@ -4,7 +4,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.sinks import Record
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 
 STEPS = 64  # env steps an update
 
@@ -15,7 +15,7 @@ def record(update=1, seconds=None, **values):
 
 def make_plan(policy="single_learner_fine", **changes):
     resources = Resources(num_cores=8, num_devices=4, platform="cpu")
-    return POLICIES[policy](RunConfig(policy=policy, num_envs=16, **changes), resources)
+    return PLANS[policy](RunConfig(policy=policy, num_envs=16, **changes), resources)
 
 
 def facts(updates=10, policy="single_learner_fine", **changes):

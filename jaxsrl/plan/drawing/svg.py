@@ -98,7 +98,7 @@ def plan_as_svg(plan: Plan, platform: str = "device", sizes: PlanBytes | None = 
             "class": "plan",
             "viewBox": f"{corner[0]:.1f} {corner[1]:.1f} {size[0]:.1f} {size[1]:.1f}",
             "role": "img",
-            "aria-label": f"plan {plan.policy}: " + ", ".join(_format_fragments(plan, platform)),
+            "aria-label": f"plan {plan.name}: " + ", ".join(_format_fragments(plan, platform)),
         },
     )
     if style:

@@ -38,13 +38,13 @@ def plan_over(plan: Plan, processes: int, devices_each: int) -> Plan:
         group = processes * shape.workers_per_lane
         if shape.num_workers % group:
             raise UserError(
-                f"plan {plan.policy}: fragment {plan.environments.name}: {shape.num_workers} workers do not divide over "
+                f"plan {plan.name}: fragment {plan.environments.name}: {shape.num_workers} workers do not divide over "
                 f"{processes} processes: use --run.num-env-workers {nearest_multiple(shape.num_workers, group)}"
             )
         shape = dataclasses.replace(shape, num_workers=shape.num_workers // processes)
     elif replicas % processes:
         raise UserError(
-            f"plan {plan.policy}: fragment {plan.environments.name}: {replicas} replicas do not divide over {processes} "
+            f"plan {plan.name}: fragment {plan.environments.name}: {replicas} replicas do not divide over {processes} "
             f"processes: use --run.num-devices {nearest_multiple(replicas, processes)}"
         )
     acting = devices if plan.environments.replicas > 1 else tuple(p * devices_each for p in range(processes))
@@ -85,12 +85,12 @@ def learners_over(plan: Plan, processes: int, devices_each: int) -> Plan:
     assert isinstance(learner.placement, Devices)
     if plan.environments.replicas % processes:
         raise UserError(
-            f"plan {plan.policy}: {plan.environments.replicas} environment hosts do not divide over {processes} learner processes: "
+            f"plan {plan.name}: {plan.environments.replicas} environment hosts do not divide over {processes} learner processes: "
             f"use --run.cluster-nodes {nearest_multiple(plan.environments.replicas, processes)}"
         )
     if plan.calls_servers and plan.inference.replicas % processes:
         raise UserError(
-            f"plan {plan.policy}: {plan.inference.replicas} inference servers do not divide over {processes} learner processes: "
+            f"plan {plan.name}: {plan.inference.replicas} inference servers do not divide over {processes} learner processes: "
             f"use --run.cluster-inference-servers {nearest_multiple(plan.inference.replicas, processes)}"
         )
     devices = _devices_over(plan, len(learner.placement.indices), processes, devices_each)
@@ -160,7 +160,7 @@ def shares_of(plan: Plan, processes: int) -> tuple[ProcessShare, ...]:
 
 
 def _devices_over(plan: Plan, number: int, processes: int, devices_each: int) -> tuple[int, ...]:
-    where = f"plan {plan.policy}: fragment {plan.learner.name}"
+    where = f"plan {plan.name}: fragment {plan.learner.name}"
     if number % processes:
         raise UserError(
             f"{where}: {number} devices, counted over all processes, do not divide over {processes} processes: use "
@@ -185,7 +185,7 @@ def _reasons(plan: Plan, on_cluster: bool) -> list[str]:
         "it has a parameter server": plan.parameter_server is not None,
         "its policies have learners of their own": len(plan.learners) > 1,
         "it drops trajectories": any(one.when_full is WhenFull.DROP_OLDEST for one in plan.channels),
-        "inference has devices of its own": plan.policy == "decoupled",
+        "inference has devices of its own": plan.name == "decoupled",
     }
     if not on_cluster:
         of_a_platform = isinstance(plan.inference.placement, Devices) and bool(plan.inference.placement.platform)
@@ -202,6 +202,6 @@ def _refuse(plan: Plan, reasons: list[str]) -> None:
     """
     if reasons or len(plan.learners) != 1 or not isinstance(plan.learner.placement, Devices):
         raise UserError(
-            f"plan {plan.policy} cannot run in several learner processes: {', and '.join(reasons) or 'no device learns'}; "
+            f"plan {plan.name} cannot run in several learner processes: {', and '.join(reasons) or 'no device learns'}; "
             f"{_POLICIES} with --run.when-full block, or one process"
         )

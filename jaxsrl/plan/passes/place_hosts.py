@@ -25,7 +25,7 @@ def plan_on_nodes(plan: Plan, nodes: Sequence[Node], num_hosts: int) -> Plan:
     Raises:
         UserError: the plan has nothing that could be elsewhere, does not divide, or the nodes have too few cores.
     """
-    where = f"plan {plan.policy} on a cluster"
+    where = f"plan {plan.name} on a cluster"
     environments = plan.environments
     if not isinstance(environments.placement, Processes):
         raise UserError(

@@ -25,7 +25,7 @@ def call_servers(plan: Plan) -> Plan:
     Raises:
         UserError: its environments do not ask anybody, or its servers cannot be elsewhere.
     """
-    where = f"plan {plan.policy} with --run.cluster-inference-servers"
+    where = f"plan {plan.name} with --run.cluster-inference-servers"
     if not isinstance(plan.environments.placement, Processes) or isinstance(plan.inference.placement, Processes):
         raise UserError(
             f"{where}: fragment {plan.inference.name} acts where its environments are: use --policy decoupled or "
@@ -130,7 +130,7 @@ def _require_shares(plan: Plan, num_servers: int, processes: int) -> None:
         UserError: with the number that would do.
     """
     hosts = plan.environments.replicas
-    lanes, where = plan.shape.num_lanes * hosts, f"plan {plan.policy} on a cluster"
+    lanes, where = plan.shape.num_lanes * hosts, f"plan {plan.name} on a cluster"
     advice = "use --run.cluster-inference-servers "
     advice += str(_divisor(max(1, lanes // processes), max(1, round(num_servers / processes))) * processes)
     if num_servers % processes:

@@ -31,7 +31,7 @@ def place_replay(plan: Plan, nodes: Sequence[Node], num_bytes: int = 0) -> Plan:
     Raises:
         UserError: the plan keeps none, or keeps it on devices, or no node has a core and the memory.
     """
-    where = f"plan {plan.policy} with --run.cluster-replay"
+    where = f"plan {plan.name} with --run.cluster-replay"
     if plan.replay is None:
         raise UserError(
             f"{where}: the agent learns from each trajectory once, and keeps none: leave --run.cluster-replay out, or use an "

@@ -72,11 +72,11 @@ def check_groups(plan: Plan, agent: AnyAgent) -> None:
     for learner in plan.learners:
         if learner.group not in names:
             raise UserError(
-                f"plan {plan.policy}: fragment {learner.name} learns policy {learner.group!r}, which agent {agent.name} does "
+                f"plan {plan.name}: fragment {learner.name} learns policy {learner.group!r}, which agent {agent.name} does "
                 f"not have or does not train: expected one of {names}"
             )
     missing = sorted(set(names) - {learner.group for learner in plan.learners})
     if missing:
         raise UserError(
-            f"plan {plan.policy}: no fragment learns policies {missing}: add a learner for each, or use one without a group"
+            f"plan {plan.name}: no fragment learns policies {missing}: add a learner for each, or use one without a group"
         )

@@ -33,13 +33,13 @@ def plan_with_replay(plan: Plan, agent: AnyAgent, replay_on: ReplayOn) -> Plan:
     if not isinstance(agent, ReplayAgent):
         if plan.replay is not None:
             raise UserError(
-                f"plan {plan.policy}: fragment {plan.replay.name} keeps experience, but agent {agent.name} learns from each "
+                f"plan {plan.name}: fragment {plan.replay.name} keeps experience, but agent {agent.name} learns from each "
                 f"trajectory once: use another --policy"
             )
         return plan
     if plan.parameter_server is not None:
         raise UserError(
-            f"plan {plan.policy}: agent {agent.name} learns from replay, which replicas of a parameter server do not have: use "
+            f"plan {plan.name}: agent {agent.name} learns from replay, which replicas of a parameter server do not have: use "
             f"another --policy (multiple_learners shares gradients without a server)"
         )
     if plan.replay is None:
@@ -76,7 +76,7 @@ def _validate(plan: Plan, replay: Replay) -> None:
     fragment = plan.replay
     if fragment is None:
         raise RuntimeError("the fragment has just been added")
-    where = f"plan {plan.policy}: fragment {fragment.name}"
+    where = f"plan {plan.name}: fragment {fragment.name}"
     if fragment.replicas != 1:
         raise UserError(f"{where} needs 1 replica, which all learners draw from: got {fragment.replicas}")
     if not isinstance(fragment.placement, InProcess) and fragment.placement != plan.learner.placement:

@@ -1,4 +1,4 @@
-"""Distribution policies: pure functions from what is wanted and what there is to a plan. One a file."""
+"""Distribution policies (MSRL): pure functions from a RunConfig and Resources to a Plan, one a file."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from jaxsrl.plan.policies.single_learner_fine import single_learner_fine
 
 DistributionPolicy = Callable[[RunConfig, Resources], Plan]
 
-POLICIES: dict[str, DistributionPolicy] = {
+PLANS: dict[str, DistributionPolicy] = {
     "serial": serial,
     "single_learner_coarse": single_learner_coarse,
     "single_learner_fine": single_learner_fine,
@@ -28,7 +28,7 @@ POLICIES: dict[str, DistributionPolicy] = {
     "dedicated_environments": dedicated_environments,
     "distributed_replay": distributed_replay,
 }
-"""Policies by the name that `--policy` takes."""
+"""Distribution policies by the name that `--plan` takes."""
 
-REPLAY_POLICIES = frozenset({"distributed_replay"})
-"""Those that are for agents that learn from replay alone."""
+REPLAY_PLANS = frozenset({"distributed_replay"})
+"""Plans for agents that learn from replay only."""

@@ -1,6 +1,6 @@
-"""central: replicas compute gradients, a parameter server applies them.
+"""Plan `central`: replicas compute gradients, a parameter server applies them.
 
-MSRL's Central; A3C when asynchronous. Replicas push every gradient step and pull what it made of the parameters.
+MSRL's Central; A3C when asynchronous. Replicas push each gradient and pull the updated parameters.
 """
 
 from jaxsrl.config.run_config import RunConfig
@@ -12,7 +12,7 @@ from jaxsrl.plan.policies.pool_shape import pool_shape
 
 
 def central(run: RunConfig, resources: Resources) -> Plan:
-    """`num_replicas` replicas (as many as devices if 0) over `num_devices` devices; the server on the first of them.
+    """Returns a plan with `num_replicas` replicas (one a device if 0) over `num_devices` devices, and a server on the first.
 
     Raises:
         UserError: rows or workers do not divide over the replicas.
@@ -24,7 +24,7 @@ def central(run: RunConfig, resources: Resources) -> Plan:
     synchronous = run.gradients == "synchronous"
     staleness = 0 if synchronous else run.max_gradient_staleness
     return Plan(
-        policy="central",
+        name="central",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, replicas, Processes(shape.num_workers)),
             Fragment("inference", FragmentKind.INFERENCE, replicas, devices),

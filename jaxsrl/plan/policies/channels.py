@@ -1,4 +1,4 @@
-"""Channels that several policies share."""
+"""Channels shared by several plans."""
 
 import dataclasses
 
@@ -7,11 +7,11 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.plan.fragment import Carries, Channel, Transport, WhenFull
 
 REPLAY = "replay"
-"""Name of the fragment that keeps experience."""
+"""Name of the replay fragment."""
 
 
 def in_process_channels(max_lag: int) -> tuple[Channel, ...]:
-    """Everything handed over inside one process, in turn."""
+    """Returns the channels of fragments that run in turn in one process."""
     return (
         Channel("environments", "inference", Carries.OBSERVATIONS, Transport.IN_PROCESS, 1),
         Channel("inference", "environments", Carries.ACTIONS, Transport.IN_PROCESS, 1),
@@ -21,7 +21,7 @@ def in_process_channels(max_lag: int) -> tuple[Channel, ...]:
 
 
 def served_channels(run: RunConfig, shape: PoolShape, parameters_from: str = "learner") -> tuple[Channel, ...]:
-    """Environment processes whose slots an inference server and a learner read."""
+    """Returns the channels of environment workers whose slots an inference server and a learner read."""
     lag = run.max_policy_lag
     return (
         Channel("environments", "inference", Carries.OBSERVATIONS, Transport.SHARED_RING, shape.num_lanes),
@@ -41,12 +41,12 @@ def served_channels(run: RunConfig, shape: PoolShape, parameters_from: str = "le
 
 
 def replay_channels(channels: tuple[Channel, ...], learner: str, on_host: bool) -> tuple[Channel, ...]:
-    """A plan's channels with replay between the environments and the learner.
+    """Returns the channels of a plan with replay between its environments and its learner.
 
     Args:
         channels: of the plan without it.
         learner: name of the fragment that learns.
-        on_host: where experience is kept; samples are then copied to the learner's devices.
+        on_host: whether host memory stores the experience, from which samples are copied to the learner's devices.
     """
     rerouted = tuple(
         dataclasses.replace(channel, target=REPLAY)

@@ -1,4 +1,4 @@
-"""decoupled: batched inference servers on devices of their own, the learner sharded over the others.
+"""Plan `decoupled`: batched inference servers on devices of their own, the learner sharded over the others.
 
 SRL's shape, and that of Sebulba and Cleanba.
 """
@@ -13,10 +13,12 @@ from jaxsrl.plan.policies.pool_shape import pool_shape
 
 
 def decoupled(run: RunConfig, resources: Resources) -> Plan:
-    """The first `num_devices` devices learn, the next `num_inference_devices` act; or the host acts beside an accelerator.
+    """Returns a plan in which the first `num_devices` devices learn and the next `num_inference_devices` act.
+
+    With inference platform "cpu", the CPU acts while an accelerator learns.
 
     Raises:
-        UserError: the rows do not divide over the servers, or there is no device left to act on.
+        UserError: the rows do not divide over the servers, or no device is left for inference.
     """
     servers = run.num_inference_servers
     shape = pool_shape("decoupled", run, replicas=servers)
@@ -26,12 +28,12 @@ def decoupled(run: RunConfig, resources: Resources) -> Plan:
         acting = Devices(tuple(range(run.num_devices, run.num_devices + run.num_inference_devices)))
         if max(acting.indices) >= resources.num_devices:
             raise UserError(
-                f"plan decoupled: fragment inference: {run.num_inference_devices} devices beside {run.num_devices} of the "
-                f"learner are wanted, but there are {resources.num_devices}: use fewer --run.num-devices, "
-                f"--run.inference-platform cpu beside an accelerator, or split a host without one: --run.host-devices 2"
+                f"plan decoupled: fragment inference: {run.num_inference_devices} devices next to {run.num_devices} of "
+                f"the learner are requested, but there are {resources.num_devices}: use fewer --run.num-devices, "
+                f"--run.inference-platform cpu with an accelerator, or split a CPU-only host: --run.host-devices 2"
             )
     return Plan(
-        policy="decoupled",
+        name="decoupled",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, servers, Processes(shape.num_workers)),
             Fragment("inference", FragmentKind.INFERENCE, servers, acting),

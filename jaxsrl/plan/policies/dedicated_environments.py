@@ -1,7 +1,7 @@
-"""dedicated_environments: environment hosts with processor cores of their own, apart from the agents that they serve.
+"""Plan `dedicated_environments`: workers on CPU cores of their own, apart from inference and learning.
 
-MSRL's Environments: for environments so expensive that nothing else may disturb them. Several policies of agents learn on
-devices of their own, where there are enough.
+MSRL's Environments, for expensive environments. Several policies of agents learn on devices of their own if there are enough
+devices.
 """
 
 from envpool_bridge.errors import UserError
@@ -14,7 +14,7 @@ from jaxsrl.plan.policies.pool_shape import pool_shape
 
 
 def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
-    """Every environment worker keeps to a core of its own, the last ones; the first core is left to acting and learning.
+    """Returns a plan that pins each worker to one of the last cores and leaves the first to inference and learning.
 
     The learner's devices are divided among the policies that learn (`jaxsrl.plan.passes.policy_groups`).
 
@@ -24,14 +24,14 @@ def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
     workers = run.num_env_workers
     if workers >= resources.num_cores:
         raise UserError(
-            f"plan dedicated_environments: fragment environments: {workers} workers want a core each and acting and "
+            f"plan dedicated_environments: fragment environments: {workers} workers need a core each, and inference and "
             f"learning one more, but there are {resources.num_cores}: use --run.num-env-workers "
             f"{max(1, resources.num_cores - 1)} (single_learner_fine shares cores)"
         )
     shape = pool_shape("dedicated_environments", run)
     cores = tuple(range(resources.num_cores - workers, resources.num_cores))
     return Plan(
-        policy="dedicated_environments",
+        name="dedicated_environments",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, Processes(workers, cores)),
             Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference_platform)),

@@ -1,4 +1,4 @@
-"""device_only: JAX environments, acting and learning in one jitted program, replicated over the devices.
+"""Plan `device_only`: JAX environments, acting and learning in one jitted program, replicated over the devices.
 
 MSRL's GPUOnly; the shape of Anakin, WarpDrive and PureJaxRL.
 """
@@ -12,11 +12,11 @@ from jaxsrl.plan.policies.channels import in_process_channels
 
 
 def device_only(run: RunConfig, resources: Resources) -> Plan:
-    """Rows sharded over `num_devices`; the policy that acts is always the newest one, whatever the run's lag."""
+    """Returns a plan with environments sharded over `num_devices`. The newest policy acts, whatever the lag of the run."""
     del resources
     devices = Devices(tuple(range(run.num_devices)))
     return Plan(
-        policy="device_only",
+        name="device_only",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, devices),
             Fragment("inference", FragmentKind.INFERENCE, 1, devices),

@@ -1,4 +1,4 @@
-"""distributed_replay: actor processes with a copy of the policy each, experience on the host, one learner that draws from it.
+"""Plan `distributed_replay`: actor processes with a policy copy each, replay in host memory, one learner.
 
 The shape of Ape-X (Horgan et al. 2018) and R2D2 (Kapturowski et al. 2019).
 """
@@ -14,18 +14,18 @@ from jaxsrl.plan.policies.single_learner_coarse import single_learner_coarse
 
 
 def distributed_replay(run: RunConfig, resources: Resources) -> Plan:
-    """The actors of `single_learner_coarse`, whose trajectories go into the host's memory whatever `replay_on` says.
+    """Returns the plan `single_learner_coarse` with replay in host memory, whatever `replay_on` is.
 
-    With `max_policy_lag` 2 or more actors never wait for the learner unless it falls so many trajectories behind.
+    With a `max_policy_lag` of 2 or more, actors wait only for a learner that is that many trajectories behind.
 
     Raises:
-        UserError: the rows do not divide, or workers are asked to share a lane.
+        UserError: the rows do not divide, or `workers_per_lane` is not 1.
     """
     coarse = single_learner_coarse(run, resources)
     *actors, learner = coarse.fragments
     return dataclasses.replace(
         coarse,
-        policy="distributed_replay",
+        name="distributed_replay",
         fragments=(*actors, Fragment(REPLAY, FragmentKind.REPLAY, 1, InProcess()), learner),
         channels=replay_channels(coarse.channels, learner.name, on_host=True),
     )

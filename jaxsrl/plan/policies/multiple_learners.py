@@ -1,6 +1,6 @@
-"""multiple_learners: every device has its own environments, inference and learner; gradients are all-reduced.
+"""Plan `multiple_learners`: every device has its own environments, inference and learner; gradients are all-reduced.
 
-MSRL's MultipleLearners; the shape of DD-PPO. A replica's rows never leave its device.
+MSRL's MultipleLearners; the shape of DD-PPO. The data of a replica never leaves its device.
 """
 
 from jaxsrl.config.run_config import RunConfig
@@ -12,7 +12,7 @@ from jaxsrl.plan.policies.pool_shape import pool_shape
 
 
 def multiple_learners(run: RunConfig, resources: Resources) -> Plan:
-    """One replica of everything for each of `num_devices` devices.
+    """Returns a plan with one replica of every fragment on each of `num_devices` devices.
 
     Raises:
         UserError: rows or workers do not divide over the replicas.
@@ -22,7 +22,7 @@ def multiple_learners(run: RunConfig, resources: Resources) -> Plan:
     shape = pool_shape("multiple_learners", run, replicas=replicas)
     devices = Devices(tuple(range(replicas)))
     return Plan(
-        policy="multiple_learners",
+        name="multiple_learners",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, replicas, Processes(shape.num_workers)),
             Fragment("inference", FragmentKind.INFERENCE, replicas, devices),

@@ -1,4 +1,4 @@
-"""How a policy divides rows among the processes of its environment replicas."""
+"""Division of environments among the worker processes of a plan's environment replicas."""
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
@@ -6,19 +6,19 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.plan.plan import nearest_multiple
 
 
-def pool_shape(policy: str, run: RunConfig, replicas: int = 1, lanes_per_worker: int = 0) -> PoolShape:
-    """Shape of one replica: `run`'s rows and workers, divided evenly by `replicas`.
+def pool_shape(plan: str, run: RunConfig, replicas: int = 1, lanes_per_worker: int = 0) -> PoolShape:
+    """Returns the shape of one replica: the rows and workers of `run`, divided evenly over `replicas`.
 
     Args:
-        policy: for messages.
+        plan: its name, for messages.
         run: sizes.
         replicas: pools that share the rows and the workers.
-        lanes_per_worker: 0 takes the run's.
+        lanes_per_worker: 0 for the value of `run`.
 
     Raises:
-        UserError: something does not divide; says which number would.
+        UserError: a number does not divide. The message names one that does.
     """
-    where = f"plan {policy}"
+    where = f"plan {plan}"
     if run.num_env_workers % replicas:
         raise UserError(
             f"{where}: fragment environments: {run.num_env_workers} workers do not divide over {replicas} replicas: "
@@ -37,7 +37,7 @@ def pool_shape(policy: str, run: RunConfig, replicas: int = 1, lanes_per_worker:
             f"{where}: fragment environments: {run.num_envs} rows do not divide over {run.num_env_workers} workers x "
             f"{lanes} lanes: use --run.num-envs {nearest_multiple(run.num_envs, parts * replicas)}"
         )
-    # One slot is being learned from while the next ones, as many as the lag allows, are being filled.
+    # The learner reads one slot while workers fill the next ones, as many as the lag allows.
     return PoolShape(
         num_workers=workers,
         lanes_per_worker=lanes,

@@ -1,4 +1,4 @@
-"""serial: everything in turn in the main process. The reference that every other plan is tested against."""
+"""Plan `serial`: all fragments run in turn in the main process. Tests compare every other plan with it."""
 
 from envpool_bridge.shm.layout import PoolShape
 from jaxsrl.config.run_config import RunConfig
@@ -9,10 +9,10 @@ from jaxsrl.plan.policies.channels import in_process_channels
 
 
 def serial(run: RunConfig, resources: Resources) -> Plan:
-    """One lane of all rows, stepped, acted for and learned from in turn."""
-    del resources  # the same everywhere
+    """Returns a plan with one lane of all environments, which step, act and learn in turn."""
+    del resources  # the plan is the same on every machine
     return Plan(
-        policy="serial",
+        name="serial",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, InProcess()),
             Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference_platform)),

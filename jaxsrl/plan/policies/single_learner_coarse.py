@@ -1,4 +1,4 @@
-"""single_learner_coarse: actor processes that step environments and hold a copy of the policy; one learner.
+"""Plan `single_learner_coarse`: actor processes that step environments with a copy of the policy; one learner.
 
 MSRL's SingleLearnerCoarse; the shape of IMPALA, Acme and Sample Factory. Only whole trajectories cross processes.
 """
@@ -12,10 +12,10 @@ from jaxsrl.plan.policies.pool_shape import pool_shape
 
 
 def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
-    """As many actors as the run has environment workers, each acting for its own rows on the CPU.
+    """Returns a plan with one actor for each environment worker, acting for its own environments on the CPU.
 
     Raises:
-        UserError: the rows do not divide, or workers are asked to share a lane.
+        UserError: the rows do not divide, or `workers_per_lane` is not 1.
     """
     del resources
     if run.workers_per_lane != 1:
@@ -23,11 +23,11 @@ def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
             f"plan single_learner_coarse: an actor acts for its own rows only: expected workers_per_lane 1, got "
             f"{run.workers_per_lane}"
         )
-    # One lane: there is no answer to wait for that a second lane could bridge.
+    # One lane: an actor never waits for a reply, which a second lane would bridge.
     shape = pool_shape("single_learner_coarse", run, lanes_per_worker=1)
     actors, lag = Processes(shape.num_workers), run.max_policy_lag
     return Plan(
-        policy="single_learner_coarse",
+        name="single_learner_coarse",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, actors),
             Fragment("inference", FragmentKind.INFERENCE, 1, actors),

@@ -1,4 +1,4 @@
-"""single_learner_fine: environment processes, one batched inference server and one learner on the same devices.
+"""Plan `single_learner_fine`: environment processes, one batched inference server and one learner on the same devices.
 
 MSRL's SingleLearnerFine; the shape of SEED RL, and of SRL with inline devices.
 """
@@ -12,15 +12,15 @@ from jaxsrl.plan.policies.pool_shape import pool_shape
 
 
 def single_learner_fine(run: RunConfig, resources: Resources) -> Plan:
-    """Rows divided evenly over workers and their lanes; observations gathered and actions scattered at every step.
+    """Returns a plan with environments divided over workers and lanes, and one inference call for each lane and step.
 
     Raises:
         UserError: the rows do not divide.
     """
-    del resources  # checked by validate_plan
+    del resources  # validate_plan checks them
     shape = pool_shape("single_learner_fine", run)
     return Plan(
-        policy="single_learner_fine",
+        name="single_learner_fine",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, Processes(shape.num_workers)),
             Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference_platform)),

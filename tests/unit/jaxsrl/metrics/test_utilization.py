@@ -5,13 +5,13 @@ import pytest
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.utilization import utilization, wait_reason
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 
 RESOURCES = Resources(num_cores=8, num_devices=4, platform="cpu")
 
 
 def plan(policy, **changes):
-    return POLICIES[policy](RunConfig(policy=policy, num_envs=16, **changes), RESOURCES)
+    return PLANS[policy](RunConfig(policy=policy, num_envs=16, **changes), RESOURCES)
 
 
 def test_a_worker_that_does_not_wait_works():

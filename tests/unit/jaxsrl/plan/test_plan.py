@@ -21,7 +21,7 @@ from jaxsrl.plan.fragment import (
     WhenFull,
 )
 from jaxsrl.plan.plan import nearest_multiple, plan_from_json, plan_to_json
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.policies.serial import serial
 from jaxsrl.plan.policies.single_learner_fine import single_learner_fine
 from jaxsrl.plan.validate import validate_memory, validate_plan
@@ -87,17 +87,17 @@ def test_lanes_are_merged_only_where_asked(batching, merges):
     assert fine(inference_batching=batching).merge_lanes is merges
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", PLANS)
 def test_a_policy_depends_on_its_arguments_only(name):
     run = RunConfig()
-    assert POLICIES[name](run, TWO_GPUS) == POLICIES[name](run, TWO_GPUS)
-    assert POLICIES[name](run, TWO_GPUS).policy == name
+    assert PLANS[name](run, TWO_GPUS) == PLANS[name](run, TWO_GPUS)
+    assert PLANS[name](run, TWO_GPUS).policy == name
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("lag", [0, 1, 2, 7])
 def test_what_a_policy_makes_is_accepted_and_nothing_waits_for_itself(name, lag):
-    plan = POLICIES[name](RunConfig(max_policy_lag=lag), TWO_GPUS)
+    plan = PLANS[name](RunConfig(max_policy_lag=lag), TWO_GPUS)
     validate_plan(plan, TWO_GPUS)
     assert {fragment.kind for fragment in plan.fragments} >= SERVED
     assert plan.num_rows == 128
@@ -194,10 +194,10 @@ def test_a_plan_in_its_file_says_where_everything_is():
     assert saved["shape"]["num_workers"] == 4
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", PLANS)
 def test_a_plan_comes_back_from_its_file(name):
     run = RunConfig(num_env_workers=4, num_inference_servers=2, gradients="asynchronous", max_policy_lag=2)
-    plan = POLICIES[name](run, TWO_GPUS)
+    plan = PLANS[name](run, TWO_GPUS)
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
@@ -224,7 +224,7 @@ def test_servers_that_are_not_as_many_as_the_pools_they_serve_are_refused():
 
 
 def test_devices_that_do_not_divide_over_replicas_are_refused():
-    plan = POLICIES["decoupled"](RunConfig(num_inference_servers=2), TWO_GPUS)
+    plan = PLANS["decoupled"](RunConfig(num_inference_servers=2), TWO_GPUS)
     plan = with_fragment(plan, FragmentKind.INFERENCE, placement=Devices((0, 1, 2)))
     assert "3 devices do not divide over 2 replicas" in refusal(plan, Resources(8, "gpu", 3))
 
@@ -238,8 +238,8 @@ def test_replicas_share_devices_in_order_and_evenly():
 
 def test_decoupled_needs_a_device_to_act_on():
     with pytest.raises(UserError, match=r"1 devices beside 2 of the learner are wanted, but there are 2"):
-        POLICIES["decoupled"](RunConfig(num_devices=2), TWO_GPUS)
-    plan = POLICIES["decoupled"](RunConfig(num_devices=2, inference_platform="cpu"), TWO_GPUS)
+        PLANS["decoupled"](RunConfig(num_devices=2), TWO_GPUS)
+    plan = PLANS["decoupled"](RunConfig(num_devices=2, inference_platform="cpu"), TWO_GPUS)
     assert plan.inference.placement == Devices((0,), "cpu")
     validate_plan(plan, TWO_GPUS)
 
@@ -252,37 +252,37 @@ def test_the_host_cannot_act_where_jax_may_not_use_it():
 
 
 def test_decoupled_puts_acting_and_learning_on_different_devices():
-    plan = POLICIES["decoupled"](RunConfig(num_env_workers=4, num_inference_servers=2), TWO_GPUS)
+    plan = PLANS["decoupled"](RunConfig(num_env_workers=4, num_inference_servers=2), TWO_GPUS)
     assert (plan.learner.placement, plan.inference.placement) == (Devices((0,)), Devices((1,)))
     assert (plan.environments.replicas, plan.environments.placement, plan.shape.num_rows) == (2, Processes(2), 64)
 
 
 def test_multiple_learners_are_as_many_as_devices():
-    plan = POLICIES["multiple_learners"](RunConfig(num_env_workers=4, num_devices=2), TWO_GPUS)
+    plan = PLANS["multiple_learners"](RunConfig(num_env_workers=4, num_devices=2), TWO_GPUS)
     assert {fragment.replicas for fragment in plan.fragments} == {2}
     assert plan.num_rows == 128
     with pytest.raises(UserError, match="3 workers do not divide over 2 replicas: use --run.num-env-workers 4"):
-        POLICIES["multiple_learners"](RunConfig(num_env_workers=3, num_devices=2), TWO_GPUS)
+        PLANS["multiple_learners"](RunConfig(num_env_workers=3, num_devices=2), TWO_GPUS)
 
 
 @pytest.mark.parametrize(("gradients", "lag"), [("synchronous", 0), ("asynchronous", 5)])
 def test_central_says_how_stale_a_gradient_may_be(gradients, lag):
     run = RunConfig(num_env_workers=4, num_replicas=4, gradients=gradients, max_gradient_staleness=5)
-    channel = POLICIES["central"](run, TWO_GPUS).channel(Carries.GRADIENTS)
+    channel = PLANS["central"](run, TWO_GPUS).channel(Carries.GRADIENTS)
     assert (channel.max_lag, channel.synchronous, channel.capacity) == (lag, gradients == "synchronous", 4)
 
 
 def test_dedicated_environments_have_cores_of_their_own():
-    plan = POLICIES["dedicated_environments"](RunConfig(num_env_workers=4), TWO_GPUS)
+    plan = PLANS["dedicated_environments"](RunConfig(num_env_workers=4), TWO_GPUS)
     assert plan.environments.placement == Processes(4, (4, 5, 6, 7))
     with pytest.raises(UserError, match="8 workers want a core each and acting and learning one more, but there are 8"):
-        POLICIES["dedicated_environments"](RunConfig(num_env_workers=8, num_envs=160), TWO_GPUS)
+        PLANS["dedicated_environments"](RunConfig(num_env_workers=8, num_envs=160), TWO_GPUS)
     assert "wants core 7, but this process may run on 6" in refusal(plan, Resources(6, "gpu", 2))
 
 
 def test_an_actor_acts_for_its_own_rows_only():
     with pytest.raises(UserError, match="expected workers_per_lane 1, got 2"):
-        POLICIES["single_learner_coarse"](RunConfig(workers_per_lane=2), TWO_GPUS)
+        PLANS["single_learner_coarse"](RunConfig(workers_per_lane=2), TWO_GPUS)
 
 
 def test_slots_that_do_not_fit_shared_memory_are_refused_with_the_bytes():
@@ -315,7 +315,7 @@ def test_only_trajectories_of_an_asynchronous_plan_may_be_dropped():
     observations = with_channel(fine(max_policy_lag=2), 0, when_full=WhenFull.DROP_OLDEST)
     assert "carries observations, of which none may be dropped" in refusal(observations)
     replicas = RunConfig(max_policy_lag=2, when_full="drop_oldest", gradients="asynchronous")
-    assert "asynchronous replicas learn from all" in refusal(POLICIES["central"](replicas, TWO_GPUS))
+    assert "asynchronous replicas learn from all" in refusal(PLANS["central"](replicas, TWO_GPUS))
 
 
 def test_what_is_kept_for_learning_again_must_be_what_is_dropped_otherwise():
@@ -326,7 +326,7 @@ def test_what_is_kept_for_learning_again_must_be_what_is_dropped_otherwise():
     assert (channel.kept, channel.reuses) == (4, 2)
     assert plan_from_json(plan_to_json(plan)) == plan
     assert "keeps 4 of what it never drops" in refusal(with_channel(plan, 2, when_full=WhenFull.BLOCK))
-    server = POLICIES["central"](RunConfig(num_env_workers=4, **keeps), TWO_GPUS)
+    server = PLANS["central"](RunConfig(num_env_workers=4, **keeps), TWO_GPUS)
     assert (
         "keeps trajectories, which needs one learner that applies its own gradients: got a parameter server"
         in refusal(server)
@@ -339,7 +339,7 @@ def test_what_is_kept_for_learning_again_must_be_what_is_dropped_otherwise():
 
 def test_asynchronous_replicas_need_pools_and_servers_of_their_own():
     run = RunConfig(num_env_workers=4, num_replicas=2, gradients="asynchronous")
-    plan = POLICIES["central"](run, TWO_GPUS)
+    plan = PLANS["central"](run, TWO_GPUS)
     validate_plan(plan, TWO_GPUS)
     alone = with_fragment(plan, FragmentKind.LEARNER, replicas=1)
     assert "fragment learner: 1 asynchronous replicas need as many replicas of environment processes" in refusal(alone)

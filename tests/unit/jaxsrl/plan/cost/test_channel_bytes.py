@@ -15,7 +15,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan, params_bytes_of
 from jaxsrl.plan.fragment import Carries
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.terminal.format import format_bytes, format_ranges
 
 SPEC = EnvSpec("test", ArraySpec((3, 5), "uint8"), DiscreteSpec(4))
@@ -27,7 +27,7 @@ PARAMS = 1000
 
 
 def sized(policy):
-    plan = POLICIES[policy](RUN, FOUR_GPUS)
+    plan = PLANS[policy](RUN, FOUR_GPUS)
     layout = make_layout(SPEC, plan.shape, {"log_prob": ArraySpec((), "float32")})
     return plan, layout, bytes_of_plan(plan, layout, PARAMS)
 
@@ -40,7 +40,7 @@ def of(policy, carries, source=None):
     raise AssertionError(f"{policy} carries no {carries}")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLANS)
 def test_slots_are_as_large_as_what_is_allocated_for_them(policy):
     plan, layout, sizes = sized(policy)
     buffer = bytearray(layout.total_bytes)
@@ -53,7 +53,7 @@ def test_slots_are_as_large_as_what_is_allocated_for_them(policy):
     assert 0 <= sizes.slot - (end - start) < 64  # what alignment adds after the last array
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLANS)
 def test_observations_and_actions_are_those_of_a_lane_at_a_step(policy):
     plan, layout, observations = of(policy, Carries.OBSERVATIONS)
     slot = view_slots(layout, memoryview(bytearray(layout.total_bytes)))[0]
@@ -102,7 +102,7 @@ def test_indices_are_said_in_ranges(numbers, words):
 def test_every_leaf_of_a_structured_observation_counts_and_stacked_frames_count_once():
     picture = ArraySpec((4, 84, 84), "uint8", frames=4)
     spec = dataclasses.replace(SPEC, observation={"picture": picture, "speed": ArraySpec((3,), "float32")})
-    plan = POLICIES["single_learner_fine"](RUN, FOUR_GPUS)
+    plan = PLANS["single_learner_fine"](RUN, FOUR_GPUS)
     sizes = bytes_of_plan(plan, make_layout(spec, plan.shape, {}), 0)
     items = {channel.carries: size.item for channel, size in zip(plan.channels, sizes.channels, strict=True)}
     rows = plan.shape.rows_per_lane

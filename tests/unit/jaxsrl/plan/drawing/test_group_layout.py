@@ -10,7 +10,7 @@ from jaxsrl.plan.drawing.group_layout import place_learners, place_learners_chan
 from jaxsrl.plan.drawing.layout import place_groups, with_replicas
 from jaxsrl.plan.passes.for_agent import plan_for_agent
 from jaxsrl.plan.plan import Plan
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from tests.unit.jaxsrl.plan.passes.test_policy_groups import agent_of
 
 NAMES = ("hunters", "prey", "leader", "scouts")
@@ -19,7 +19,7 @@ NAMES = ("hunters", "prey", "leader", "scouts")
 def plan_of(count: int, **changes) -> Plan:
     settings = {"num_envs": 1024, "num_env_workers": 32, "rollout_length": 128, "num_devices": 8, "max_policy_lag": 12}
     config = RunConfig(**{**settings, **changes})
-    return plan_for_agent(POLICIES["dedicated_environments"](config, Resources(96, "gpu", 8)), agent_of(*NAMES[:count]))
+    return plan_for_agent(PLANS["dedicated_environments"](config, Resources(96, "gpu", 8)), agent_of(*NAMES[:count]))
 
 
 @pytest.mark.parametrize("count", [2, 4])

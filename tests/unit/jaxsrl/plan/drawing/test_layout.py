@@ -7,7 +7,7 @@ import pytest
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.drawing.layout import Box, place_channels, place_fragments, place_groups, with_replicas
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 
 SMALL = {"num_envs": 16, "num_env_workers": 4, "max_policy_lag": 0, "num_devices": 1}
 LARGE = {
@@ -24,11 +24,11 @@ LARGE = {
 
 
 def planned(policy, settings):
-    return POLICIES[policy](RunConfig(**settings), Resources(96, "gpu", 16))
+    return PLANS[policy](RunConfig(**settings), Resources(96, "gpu", 16))
 
 
 @pytest.mark.parametrize("settings", [SMALL, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLANS)
 def test_boxes_are_apart_and_arrows_join_them(policy, settings):
     plan = planned(policy, settings)
     boxes = place_fragments(plan, "gpu")

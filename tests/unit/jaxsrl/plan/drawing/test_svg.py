@@ -13,7 +13,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.terminal.format import format_bytes
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -22,8 +22,8 @@ SPEC = EnvSpec("pixels", ArraySpec((4, 84, 84), "uint8"), DiscreteSpec(4))
 
 
 def sized(policy, config=CONFIG):
-    plan = POLICIES[policy](config, Resources(8, "gpu", 4))
-    layout = make_layout(SPEC, plan.shape, {"behaviour_log_prob": ArraySpec((), "float32")})
+    plan = PLANS[policy](config, Resources(8, "gpu", 4))
+    layout = make_layout(SPEC, plan.shape, {"behavior_log_prob": ArraySpec((), "float32")})
     return plan, bytes_of_plan(plan, layout, 6_700_000)
 
 
@@ -33,7 +33,7 @@ def drawn(plan):
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse", "central", "decoupled", "serial"])
 def test_every_fragment_and_channel_of_a_plan_is_drawn(policy):
-    plan = POLICIES[policy](CONFIG, Resources(8, "gpu", 4))
+    plan = PLANS[policy](CONFIG, Resources(8, "gpu", 4))
     svg = drawn(plan)
     groups = [group for group in svg.iter(f"{SVG}g") if group.get("class") == "fragment"]
     assert [(group.get("data-fragment"), group.get("data-kind")) for group in groups] == [
@@ -47,7 +47,7 @@ def test_every_fragment_and_channel_of_a_plan_is_drawn(policy):
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "central"])
 def test_what_is_drawn_lies_inside_the_picture(policy):
-    svg = drawn(POLICIES[policy](CONFIG, Resources(8, "gpu", 4)))
+    svg = drawn(PLANS[policy](CONFIG, Resources(8, "gpu", 4)))
     left, top, width, height = (float(number) for number in svg.get("viewBox").split())
     for rect in svg.iter(f"{SVG}rect"):
         x, y, w, h = (float(rect.get(name)) for name in ("x", "y", "width", "height"))
@@ -61,7 +61,7 @@ def test_what_is_drawn_lies_inside_the_picture(policy):
 
 
 def test_each_fragment_has_a_place_to_say_how_busy_it_is():
-    svg = drawn(POLICIES["single_learner_fine"](CONFIG, Resources(8, "gpu", 4)))
+    svg = drawn(PLANS["single_learner_fine"](CONFIG, Resources(8, "gpu", 4)))
     for group in svg.iter(f"{SVG}g"):
         if group.get("class") == "fragment":
             assert [text.get("class") for text in group.iter(f"{SVG}text")] == [
@@ -72,7 +72,7 @@ def test_each_fragment_has_a_place_to_say_how_busy_it_is():
 
 
 def test_a_name_is_text_and_never_markup():
-    plan = POLICIES["serial"](CONFIG, Resources(8, "cpu", 1))
+    plan = PLANS["serial"](CONFIG, Resources(8, "cpu", 1))
     hostile = '<script>alert("x")</script>&'
     learner = dataclasses.replace(plan.learner, name=hostile)
     rename = {"learner": hostile}

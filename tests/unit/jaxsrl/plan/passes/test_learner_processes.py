@@ -11,7 +11,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.learner_processes import plan_over, replicas_of, resources_over
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
 
 HOST = Resources(4, "cpu", 2, 2, 1 << 30)
@@ -20,7 +20,7 @@ RUN = RunConfig(num_envs=48, num_env_workers=4, num_devices=4)
 
 def planned(policy: str, processes: int = 2, **changes):
     run = dataclasses.replace(RUN, policy=policy, **changes)
-    return plan_over(POLICIES[policy](run, resources_over(HOST, processes)), processes, HOST.num_devices)
+    return plan_over(PLANS[policy](run, resources_over(HOST, processes)), processes, HOST.num_devices)
 
 
 def test_every_process_serves_its_share_of_the_rows_on_its_first_device():
@@ -34,7 +34,7 @@ def test_every_process_serves_its_share_of_the_rows_on_its_first_device():
 
 
 def test_lanes_are_those_of_one_process_so_that_actions_are_the_same_to_the_bit():
-    one = POLICIES["single_learner_fine"](RUN, HOST)
+    one = PLANS["single_learner_fine"](RUN, HOST)
     assert planned("single_learner_fine").shape.rows_per_lane == one.shape.rows_per_lane
 
 
@@ -47,7 +47,7 @@ def test_replicas_of_multiple_learners_stay_with_their_devices():
 
 
 def test_one_process_has_the_plan_as_it_was():
-    plan = POLICIES["single_learner_fine"](dataclasses.replace(RUN, num_devices=2), HOST)
+    plan = PLANS["single_learner_fine"](dataclasses.replace(RUN, num_devices=2), HOST)
     assert plan_over(plan, 1, 2) is plan
 
 

@@ -7,15 +7,15 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners.placement import bundles_near
-from jaxsrl.cluster.learners.shared_metrics import told_totals, with_totals_of_others
-from jaxsrl.cluster.learners.synchronized_source import TogetherSource
+from jaxsrl.cluster.learners.shared_metrics import add_totals, summable_totals
+from jaxsrl.cluster.learners.synchronized_collector import SynchronizedCollector
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.learner_processes import learners_over, replicas_of, resources_over, servers_of, shares_of
 from jaxsrl.plan.passes.on_cluster import placed_plan
 from jaxsrl.plan.passes.place_inference import lanes_of_server
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
 
 HOST = Resources(4, "cpu", 2, 2, 1 << 30)
@@ -26,7 +26,7 @@ SERVED = {"cluster": "auto"}
 
 def planned(policy, hosts=4, processes=2, **changes):
     run = dataclasses.replace(RUN, policy=policy, **changes)
-    plan = POLICIES[policy](run, resources_over(HOST, processes))
+    plan = PLANS[policy](run, resources_over(HOST, processes))
     return learners_over(placed_plan(run, plan, NODES, hosts, processes=processes), processes, HOST.num_devices)
 
 
@@ -41,7 +41,7 @@ def test_every_process_has_its_hosts_in_order_and_its_devices_learn_from_their_r
 
 
 def test_lanes_are_those_of_one_process_without_a_cluster_so_that_actions_are_the_same_to_the_bit():
-    one = POLICIES["single_learner_fine"](dataclasses.replace(RUN, num_devices=2), HOST)
+    one = PLANS["single_learner_fine"](dataclasses.replace(RUN, num_devices=2), HOST)
     plan = planned("single_learner_fine", hosts=2, num_devices=2)
     assert plan.shape.rows_per_lane == one.shape.rows_per_lane
     assert plan.learner.placement == Devices((0, 2))
@@ -103,7 +103,7 @@ def test_every_process_has_servers_of_its_own_which_act_for_its_hosts(policy):
 
 def test_a_plan_that_was_placed_for_one_process_with_one_server_is_refused_for_two():
     run = dataclasses.replace(RUN, **SERVED, cluster_inference_servers=1)
-    placed = placed_plan(run, POLICIES["multiple_learners"](run, resources_over(HOST, 2)), NODES, 4)
+    placed = placed_plan(run, PLANS["multiple_learners"](run, resources_over(HOST, 2)), NODES, 4)
     with pytest.raises(
         UserError, match=r"1 inference servers do not divide over 2 .* --run.cluster-inference-servers 2"
     ):
@@ -119,9 +119,9 @@ def test_without_servers_no_process_has_one():
 def test_what_hosts_of_other_learners_sent_and_failed_of_adds_up_and_what_is_a_mean_does_not():
     mine = {"cluster/a/bytes": 5.0, "environment/restarts": 1.0, "learner/wait_seconds": 3.0, "cluster/hosts_lost": 0.0}
     theirs = {"cluster/a/bytes": 7.0, "cluster/b/bytes": 2.0, "environment/restarts": 2.0, "learner/wait_seconds": 9.0}
-    told = told_totals({**theirs, "cluster/hosts_lost": 1.0})
+    told = summable_totals({**theirs, "cluster/hosts_lost": 1.0})
     assert "learner/wait_seconds" not in told
-    assert with_totals_of_others(mine, [told, {}]) == {
+    assert add_totals(mine, [told, {}]) == {
         "cluster/a/bytes": 12.0,
         "cluster/b/bytes": 2.0,
         "environment/restarts": 3.0,
@@ -146,8 +146,8 @@ def test_who_waits_for_its_own_rows_hears_that_another_process_failed(monkeypatc
         raise LostError
 
     now = [0.0]
-    monkeypatch.setattr("jaxsrl.cluster.learners.synchronized_source.time.monotonic", lambda: now[0])
-    source = TogetherSource(Waits(), None, 0, 4, failed)  # pyright: ignore
+    monkeypatch.setattr("jaxsrl.cluster.learners.synchronized_collector.time.monotonic", lambda: now[0])
+    source = SynchronizedCollector(Waits(), None, 0, 4, failed)  # pyright: ignore
     now[0] = 0.5
     assert source.acquire(0.2) is None
     now[0] = 1.5

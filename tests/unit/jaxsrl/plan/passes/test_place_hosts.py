@@ -14,7 +14,7 @@ from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
 from jaxsrl.plan.fragment import Carries, Transport
 from jaxsrl.plan.passes.place_hosts import place_hosts, plan_on_nodes
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
 
 NODES = [Node("a", 8), Node("b", 8), Node("c", 8)]
@@ -23,7 +23,7 @@ HERE = Resources(8, "cpu", 4, nodes=tuple(NODES))
 
 def plan_of(policy, nodes=NODES, hosts=3, **changes):
     run = RunConfig(**{"num_envs": 24, "num_env_workers": 6, "lanes_per_worker": 1, **changes})
-    return plan_on_nodes(POLICIES[policy](run, HERE), nodes, hosts)
+    return plan_on_nodes(PLANS[policy](run, HERE), nodes, hosts)
 
 
 @pytest.mark.parametrize("policy", ["single_learner_coarse", "single_learner_fine", "distributed_replay", "decoupled"])
@@ -117,6 +117,6 @@ def test_without_ray_the_message_names_what_to_install(kind, monkeypatch):
     run = RunConfig(num_envs=24, num_env_workers=6, lanes_per_worker=1, cluster=kind)
     with (
         pytest.raises(UserError, match=r'pip install "jaxsrl\[ray\]"'),
-        place_of(run, POLICIES["single_learner_coarse"](run, HERE), HERE),
+        place_of(run, PLANS["single_learner_coarse"](run, HERE), HERE),
     ):
         pytest.fail("it was placed")

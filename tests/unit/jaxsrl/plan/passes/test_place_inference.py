@@ -19,7 +19,7 @@ from jaxsrl.plan.passes.on_cluster import local_nodes, placed_plan
 from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.passes.place_inference import lanes_of_server, server_of_lane, servers_of_hosts
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
 
 NODES = [Node("a", 8), Node("b", 8), Node("c", 4)]
@@ -35,7 +35,7 @@ def run_of(servers=1, **changes):
 
 def plan_of(servers=1, policy="single_learner_fine", nodes=NODES, hosts=2, processes=1, **changes):
     run, here = run_of(servers, **changes), Resources(8, "cpu", 4, nodes=tuple(nodes))
-    plan = placed_plan(run, POLICIES[policy](run, here), nodes, hosts, processes=processes)
+    plan = placed_plan(run, PLANS[policy](run, here), nodes, hosts, processes=processes)
     validate_plan(plan, here)
     return plan
 
@@ -104,7 +104,7 @@ def test_servers_without_a_cluster_are_refused():
     with pytest.raises(UserError, match="use --run.cluster local or auto with it"):
         run_of(1, cluster="")
     run = run_of(2, cluster="local")
-    plan = POLICIES["single_learner_fine"](run, Resources(8, "cpu", 4))
+    plan = PLANS["single_learner_fine"](run, Resources(8, "cpu", 4))
     nodes = local_nodes(run, plan)
     assert placed_plan(run, plan, nodes, len(nodes)).inference.replicas == 2
 

@@ -13,7 +13,7 @@ from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of_replay
 from jaxsrl.cluster.protocol.engine import ReplayLostError
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.launch import exit_on_user_error
+from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.learner.learning_agent import kept_bytes, replay_bytes
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
@@ -23,7 +23,7 @@ from jaxsrl.plan.passes.for_agent import plan_for_agent
 from jaxsrl.plan.passes.on_cluster import local_nodes, placed_plan
 from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan, validate_replay_memory
 from tests.support.counting_agent import make_counting
 
@@ -41,7 +41,7 @@ def run_of(**changes):
 
 def plan_of(nodes=NODES, num_bytes=GIB, policy="single_learner_coarse", agent=AGENT, **changes):
     run, here = run_of(**changes), Resources(8, "cpu", 1, nodes=tuple(nodes))
-    plan = plan_for_agent(POLICIES[policy](run, here), agent, run.replay_place)
+    plan = plan_for_agent(PLANS[policy](run, here), agent, run.replay_place)
     plan = placed_plan(run, plan, nodes, 2, kept_bytes=num_bytes)
     validate_plan(plan, here)
     return plan
@@ -76,7 +76,7 @@ def test_replay_reserves_a_core_and_memory_for_all_that_it_will_hold():
 
 def test_nodes_that_are_started_here_have_a_core_more_for_replay():
     run, without = run_of(cluster="local"), run_of(cluster="local", cluster_replay=False)
-    plan = plan_for_agent(POLICIES["single_learner_coarse"](run, Resources(8, "cpu", 1)), AGENT, "host")
+    plan = plan_for_agent(PLANS["single_learner_coarse"](run, Resources(8, "cpu", 1)), AGENT, "host")
     cores = [nodes[0].num_cores for nodes in (local_nodes(run, plan), local_nodes(without, plan))]
     assert cores[0] == cores[1] + 1
 
@@ -112,7 +112,7 @@ def test_replay_on_a_node_without_a_cluster_is_refused_and_so_is_one_that_device
     with pytest.raises(UserError, match=r"use --run.cluster local or auto with it, or --run.replay-on host"):
         run_of(cluster="")
     run, here = run_of(), Resources(8, "cpu", 1)
-    on_device = plan_for_agent(POLICIES["single_learner_coarse"](run, here), AGENT, "device")
+    on_device = plan_for_agent(PLANS["single_learner_coarse"](run, here), AGENT, "device")
     with pytest.raises(UserError, match="fragment replay is on devices of the learner"):
         placed_plan(run, on_device, NODES, 2)
 

@@ -13,7 +13,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import EACH_GROUP, Carries, Channel, Devices, Fragment, FragmentKind, InProcess, Transport
 from jaxsrl.plan.passes.policy_groups import check_groups, learns_by_group, plan_with_groups
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
 
 MACHINE = Resources(8, "gpu", 4)
@@ -28,7 +28,7 @@ def agent_of(*names):
 
 
 def plan_of(*names, num_devices=2, policy="dedicated_environments"):
-    plan = POLICIES[policy](RunConfig(num_envs=96, num_devices=num_devices), MACHINE)
+    plan = PLANS[policy](RunConfig(num_envs=96, num_devices=num_devices), MACHINE)
     return plan_with_groups(plan, agent_of(*names))
 
 

@@ -11,7 +11,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Carries, Channel, Devices, FragmentKind, InProcess, Transport
 from jaxsrl.plan.passes.for_agent import plan_for_agent
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
 
 MACHINE = Resources(8, "gpu", 4)
@@ -39,7 +39,7 @@ ON_POLICY = Agent("toy", unused, unused, unused, unused, {}, OnPolicy())
 
 def plan_of(policy, agent, replay_on="device", **config):
     run = RunConfig(num_envs=96, num_devices=2, replay_on=replay_on, **config)
-    return plan_for_agent(POLICIES[policy](run, MACHINE), agent, run.replay_on)
+    return plan_for_agent(PLANS[policy](run, MACHINE), agent, run.replay_on)
 
 
 def ends(plan, carries):
@@ -90,7 +90,7 @@ def test_plans_with_replay_come_back_from_json():
 
 
 def test_an_agent_that_learns_once_from_each_trajectory_has_its_plan_as_it_is():
-    plan = POLICIES["decoupled"](RunConfig(num_envs=96), MACHINE)
+    plan = PLANS["decoupled"](RunConfig(num_envs=96), MACHINE)
     assert plan_for_agent(plan, ON_POLICY, "host") is plan
 
 

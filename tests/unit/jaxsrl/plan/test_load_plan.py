@@ -7,8 +7,8 @@ import pytest
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.load_policy import load_policy
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.load_plan import load_plan
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.policies.serial import serial
 
 MINE = """
@@ -40,41 +40,41 @@ def file(tmp_path, monkeypatch):
 
 def refusal(name: str) -> str:
     with pytest.raises(UserError) as refused:
-        load_policy(name)(RunConfig(), HERE)
+        load_plan(name)(RunConfig(), HERE)
     return str(refused.value)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", PLANS)
 def test_our_own_names_stand_for_our_own_policies(name):
-    assert load_policy(name) is POLICIES[name]
+    assert load_plan(name) is PLANS[name]
 
 
 def test_a_file_and_a_function_make_the_users_plan(file):
-    assert load_policy(f"{file}:mine")(RunConfig(), HERE).policy == "mine"
+    assert load_plan(f"{file}:mine")(RunConfig(), HERE).policy == "mine"
 
 
 def test_a_relative_file_is_looked_for_in_the_working_directory(file, monkeypatch):
     monkeypatch.chdir(file.parent)
-    assert load_policy(f"{file.name}:mine")(RunConfig(), HERE).policy == "mine"
+    assert load_plan(f"{file.name}:mine")(RunConfig(), HERE).policy == "mine"
 
 
 def test_a_module_and_a_function_make_the_users_plan(file, monkeypatch):
     monkeypatch.syspath_prepend(file.parent)
-    assert load_policy("own_policies:mine")(RunConfig(), HERE).policy == "mine"
-    assert load_policy("jaxsrl.plan.policies.serial:serial")(RunConfig(), HERE) == serial(RunConfig(), HERE)
+    assert load_plan("own_policies:mine")(RunConfig(), HERE).policy == "mine"
+    assert load_plan("jaxsrl.plan.policies.serial:serial")(RunConfig(), HERE) == serial(RunConfig(), HERE)
 
 
 def test_a_file_named_like_a_package_does_not_take_its_place(tmp_path, file):
     (tmp_path / "numpy.py").write_text(MINE)
     numpy = sys.modules["numpy"]
-    assert load_policy(f"{tmp_path / 'numpy.py'}:mine")(RunConfig(), HERE).policy == "mine"
+    assert load_plan(f"{tmp_path / 'numpy.py'}:mine")(RunConfig(), HERE).policy == "mine"
     assert sys.modules["numpy"] is numpy
 
 
 def test_an_unknown_name_is_refused_with_the_close_ones_and_all():
     message = refusal("single_learner_fin")
     assert "unknown policy 'single_learner_fin': did you mean single_learner_fine or single_learner_coarse?" in message
-    assert all(name in message for name in POLICIES)
+    assert all(name in message for name in PLANS)
     assert "path/to/file.py:function" in message
     assert "did you mean" not in refusal("xyzzy")
 
@@ -114,4 +114,4 @@ def test_errors_of_the_users_own_file_keep_their_traceback(file, monkeypatch):
     file.write_text("import a_package_that_is_missing\n")
     for name in (f"{file}:mine", "own_policies:mine"):
         with pytest.raises(ModuleNotFoundError, match="a_package_that_is_missing"):
-            load_policy(name)
+            load_plan(name)
