@@ -22,7 +22,7 @@ class Wanted:
 number = 3
 
 def mine(run, resources):
-    return dataclasses.replace(serial(run, resources), policy=Wanted("mine").name)
+    return dataclasses.replace(serial(run, resources), name=Wanted("mine").name)
 
 def forgets(run, resources):
     serial(run, resources)
@@ -50,30 +50,30 @@ def test_our_own_names_stand_for_our_own_policies(name):
 
 
 def test_a_file_and_a_function_make_the_users_plan(file):
-    assert load_plan(f"{file}:mine")(RunConfig(), HERE).policy == "mine"
+    assert load_plan(f"{file}:mine")(RunConfig(), HERE).name == "mine"
 
 
 def test_a_relative_file_is_looked_for_in_the_working_directory(file, monkeypatch):
     monkeypatch.chdir(file.parent)
-    assert load_plan(f"{file.name}:mine")(RunConfig(), HERE).policy == "mine"
+    assert load_plan(f"{file.name}:mine")(RunConfig(), HERE).name == "mine"
 
 
 def test_a_module_and_a_function_make_the_users_plan(file, monkeypatch):
     monkeypatch.syspath_prepend(file.parent)
-    assert load_plan("own_policies:mine")(RunConfig(), HERE).policy == "mine"
+    assert load_plan("own_policies:mine")(RunConfig(), HERE).name == "mine"
     assert load_plan("jaxsrl.plan.policies.serial:serial")(RunConfig(), HERE) == serial(RunConfig(), HERE)
 
 
 def test_a_file_named_like_a_package_does_not_take_its_place(tmp_path, file):
     (tmp_path / "numpy.py").write_text(MINE)
     numpy = sys.modules["numpy"]
-    assert load_plan(f"{tmp_path / 'numpy.py'}:mine")(RunConfig(), HERE).policy == "mine"
+    assert load_plan(f"{tmp_path / 'numpy.py'}:mine")(RunConfig(), HERE).name == "mine"
     assert sys.modules["numpy"] is numpy
 
 
 def test_an_unknown_name_is_refused_with_the_close_ones_and_all():
     message = refusal("single_learner_fin")
-    assert "unknown policy 'single_learner_fin': did you mean single_learner_fine or single_learner_coarse?" in message
+    assert "unknown plan 'single_learner_fin': did you mean single_learner_fine or single_learner_coarse?" in message
     assert all(name in message for name in PLANS)
     assert "path/to/file.py:function" in message
     assert "did you mean" not in refusal("xyzzy")
@@ -93,14 +93,14 @@ def test_a_file_without_a_function_is_refused(file):
 
 def test_a_function_that_is_not_there_is_refused_with_the_close_one(file):
     assert f"there is no function mien in {file}: did you mean mine?" in refusal(f"{file}:mien")
-    assert "define it: def policy(run: RunConfig, resources: Resources) -> Plan" in refusal(f"{file}:xyzzy")
+    assert "define it: def my_plan(run: RunConfig, resources: Resources) -> Plan" in refusal(f"{file}:xyzzy")
 
 
 def test_what_cannot_be_called_is_refused(file):
     assert "number is int, not a function: name one that takes" in refusal(f"{file}:number")
 
 
-def test_a_policy_that_returns_no_plan_is_refused(file):
+def test_function_without_plan_is_rejected(file):
     assert "must return a jaxsrl.plan.plan.Plan: got NoneType" in refusal(f"{file}:forgets")
 
 

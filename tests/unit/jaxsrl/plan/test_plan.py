@@ -91,7 +91,7 @@ def test_lanes_are_merged_only_where_asked(batching, merges):
 def test_a_policy_depends_on_its_arguments_only(name):
     run = RunConfig()
     assert PLANS[name](run, TWO_GPUS) == PLANS[name](run, TWO_GPUS)
-    assert PLANS[name](run, TWO_GPUS).policy == name
+    assert PLANS[name](run, TWO_GPUS).name == name
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -237,7 +237,7 @@ def test_replicas_share_devices_in_order_and_evenly():
 
 
 def test_decoupled_needs_a_device_to_act_on():
-    with pytest.raises(UserError, match=r"1 devices beside 2 of the learner are wanted, but there are 2"):
+    with pytest.raises(UserError, match=r"1 devices next to 2 of the learner are requested, but there are 2"):
         PLANS["decoupled"](RunConfig(num_devices=2), TWO_GPUS)
     plan = PLANS["decoupled"](RunConfig(num_devices=2, inference_platform="cpu"), TWO_GPUS)
     assert plan.inference.placement == Devices((0,), "cpu")
@@ -275,7 +275,7 @@ def test_central_says_how_stale_a_gradient_may_be(gradients, lag):
 def test_dedicated_environments_have_cores_of_their_own():
     plan = PLANS["dedicated_environments"](RunConfig(num_env_workers=4), TWO_GPUS)
     assert plan.environments.placement == Processes(4, (4, 5, 6, 7))
-    with pytest.raises(UserError, match="8 workers want a core each and acting and learning one more, but there are 8"):
+    with pytest.raises(UserError, match="8 workers need a core each, and inference and learning one more, but there are 8"):
         PLANS["dedicated_environments"](RunConfig(num_env_workers=8, num_envs=160), TWO_GPUS)
     assert "wants core 7, but this process may run on 6" in refusal(plan, Resources(6, "gpu", 2))
 
