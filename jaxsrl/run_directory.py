@@ -1,4 +1,4 @@
-"""A run's directory: locked while it runs, and all that a run leaves."""
+"""Directory of a run: its lock and its files."""
 
 import fcntl
 import json
@@ -18,22 +18,25 @@ CONFIG, PLAN, LOG, LOCK = "config.json", "plan.json", "log.txt", ".lock"
 
 
 class RunDirectory:
-    """One run's files. Process-safety: held by one process, through a lock that the kernel frees with it.
+    """Files of one run. Process-safety: one process holds the directory by a lock, which the kernel releases at its exit.
+
+    The constructor creates the directory and takes the lock.
+
+    Args:
+        path: the directory.
 
     Attributes:
-        path: of the directory.
+        path: the directory.
+
+    Raises:
+        UserError: another process holds it, or it cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
-        """Makes the directory and takes its lock.
-
-        Raises:
-            UserError: another process holds it, or it cannot be made.
-        """
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(path / LOCK, "a+")  # noqa: SIM115  open as long as the run
+            self._lock = open(path / LOCK, "a+")  # noqa: SIM115  stays open for the run
         except OSError as error:
             raise UserError(
                 f"cannot write the run directory {path}: {error.strerror}; choose --run.directory"
@@ -54,11 +57,11 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints live."""
+        """Directory of checkpoints."""
         return self.path / "checkpoints"
 
     def validate(self, config: dict[str, Any]) -> None:
-        """Compares a configuration with the one this directory was started with, if it was; writes no configuration.
+        """Compares a configuration with the stored one, if there is one; writes nothing.
 
         Raises:
             UserError: an option that may not change differs; lists every difference.
@@ -81,13 +84,17 @@ class RunDirectory:
         Call it after the checkpoint has been restored, or at the start of a new run.
 
         Args:
-            config: that `validate` has accepted.
-            plan: as JSON data.
+            config: configuration that `validate` has accepted.
+            plan: plan as JSON data.
         """
         changes = self._changes(config)
         if changes:
             self.log("options that changed: " + ", ".join(changes))
         write_json(self.path / CONFIG, config)
+        self.write_plan(plan)
+
+    def write_plan(self, plan: Any) -> None:
+        """Writes the plan, as JSON data."""
         write_json(self.path / PLAN, plan)
 
     def _changes(self, config: dict[str, Any]) -> list[str]:
@@ -99,7 +106,7 @@ class RunDirectory:
         )
 
     def log(self, line: str) -> None:
-        """Appends a line to the log, with the time. A disk that is full takes no line, which is no reason not to train."""
+        """Appends a line to the log, with the time. If the disk is full, the line goes to stderr and training continues."""
         try:
             with open(self.path / LOG, "a") as file:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
@@ -107,30 +114,30 @@ class RunDirectory:
             sys.stderr.write(f"cannot write {self.path / LOG} ({error.strerror}): {line}\n")
 
     def close(self) -> None:
-        """Gives the lock back; idempotent."""
+        """Releases the lock; idempotent."""
         self._lock.close()
 
     def __enter__(self) -> Self:
-        """The directory itself."""
+        """Returns the directory itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         self.close()
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Writes JSON so that a reader sees the old file or the new one, never half of it."""
+    """Writes JSON atomically: a reader sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(json.dumps(data, indent=1) + "\n")
     temporary.replace(path)
 
 
 def read_json(path: Path) -> Any:
-    """JSON of a file.
+    """Reads JSON from a file.
 
     Raises:
-        UserError: it is missing or no JSON.
+        UserError: it is missing or not JSON.
     """
     try:
         return json.loads(path.read_text())

@@ -19,7 +19,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.shm.slots import blank_window
-from jaxsrl.collect.inference.act import fetched, make_act, row_keys
+from jaxsrl.collect.inference.act import fetch, make_act, row_keys
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
 _CALLS = 200
@@ -45,7 +45,7 @@ def microseconds_after(pauses: Sequence[float], asleep: bool, rows: int = 16, ca
     steps = np.zeros(rows, np.uint32)
 
     def call() -> None:
-        fetched(act(params, observation, state, is_first, keys, steps)[:2])
+        fetch(act(params, observation, state, is_first, keys, steps)[:2])
 
     call()  # compiles
     return [statistics.median(_seconds(call, pause, asleep) for _ in range(calls)) * 1e6 for pause in pauses]

@@ -31,7 +31,7 @@ class CollectorConfig:
         agent_state: [B, ...] a leaf, recurrent state of every row of the run at the start of this process; None for the agent's
             initial state.
         supervision: restart limits and timeouts of environment workers.
-        journal: directory of the audit journal of all steps; "" for none.
+        journal: "MODULE:DIRECTORY" of a journal of all steps (`envpool_bridge.faults.journal`); "" for none.
     """
 
     env_source: EnvSource

@@ -1,1 +1,1 @@
-"""`jaxsrl doctor`: whether this machine can do what jaxsrl needs, and what dead runs left on it."""
+"""`jaxsrl doctor`: checks of the machine and the installation, and leftovers of crashed runs."""

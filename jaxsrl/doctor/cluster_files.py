@@ -1,4 +1,4 @@
-"""Directories of local Ray clusters (`jaxsrl.cluster.ray.local_cluster`) whose run is dead: a run that ends removes its own."""
+"""Directories of local Ray clusters (`jaxsrl.cluster.ray.local_cluster`) of crashed runs. Other runs remove theirs."""
 
 import os
 import re
@@ -13,22 +13,23 @@ _SURELY_STARTED_SECONDS = 60.0
 
 
 def cluster_parents() -> list[Path]:
-    """Where runs of this user put them: with other temporary files, or in /tmp where that is too far down."""
+    """Returns the parent directories of clusters: the temporary directory, or /tmp where its path is too long."""
     return sorted({Path(tempfile.gettempdir()), Path("/tmp")})
 
 
 def find_dead_clusters(places: Sequence[Path], proc: Path) -> Iterator[Path]:
-    """Directories of this user's that no living process names on its command line, as every process of a cluster does.
+    """Yields directories of this user that no living process names on its command line.
 
-    One that has just been made is not among them: its first process may be about to start.
+    Every process of a cluster names its directory. Directories younger than a minute are skipped: their first process may be about
+    to start.
 
     Args:
-        places: where they are.
-        proc: where processes are.
+        places: parent directories.
+        proc: directory of processes.
     """
-    found = [path for place in places for path in sorted(place.glob("jaxsrl-ray-*")) if _is_old_and_ours(path)]
-    commands = list(_commands(proc)) if found else []
-    for path in found:
+    candidates = [path for place in places for path in sorted(place.glob("jaxsrl-ray-*")) if _is_old_and_ours(path)]
+    commands = list(_commands(proc)) if candidates else []
+    for path in candidates:
         if not any(os.fsencode(path.name) in command for command in commands):
             yield path
 
@@ -37,7 +38,7 @@ def _is_old_and_ours(path: Path) -> bool:
     try:
         about = path.lstat()
     except OSError:
-        return False  # removed since it was listed
+        return False  # removed meanwhile
     is_ours = _NAME.fullmatch(path.name) is not None and stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
     return is_ours and time.time() - about.st_mtime > _SURELY_STARTED_SECONDS
 
@@ -47,4 +48,4 @@ def _commands(proc: Path) -> Iterator[bytes]:
         try:
             yield path.read_bytes()
         except OSError:
-            continue  # ended since it was listed
+            continue  # ended meanwhile

@@ -1,8 +1,7 @@
-"""What dead runs left behind, and taking it away. What is of a run that lives is never touched.
+"""Search and removal of resources of crashed runs. Resources of live runs are never touched.
 
-The names of shared memory are gone as soon as it is made and the kernel ends workers with their parent, so that there should be
-nothing; a process that is killed between two system calls, in the middle of a checkpoint, or while it has a Ray cluster of its own,
-leaves something all the same.
+Shared memory is unlinked at creation, and the kernel kills workers with their parent. Still, a process that is killed between two
+system calls, during a checkpoint, or with its own Ray cluster leaves something behind.
 """
 
 import contextlib
@@ -25,12 +24,12 @@ LOCK = ".lock"
 
 @dataclasses.dataclass(frozen=True)
 class Leftover:
-    """Something that a dead run left.
+    """Resource of a crashed run.
 
     Attributes:
         kind: "shared memory", "process", "unfinished checkpoint" or "files of a local cluster".
-        what: its path, or its process number.
-        removed: whether it is gone now.
+        what: its path or process number.
+        removed: whether it was removed.
     """
 
     kind: str
@@ -45,14 +44,14 @@ def find_leftovers(
     proc: Path = Path("/proc"),
     temporary: Sequence[Path] | None = None,
 ) -> list[Leftover]:
-    """Everything that dead runs left.
+    """Finds all resources of crashed runs.
 
     Args:
         runs: directory of runs.
-        clean: remove it.
-        shared_memory: where names of shared memory are.
-        proc: where processes are.
-        temporary: where files of local clusters are; where runs put them if None.
+        clean: whether to remove them.
+        shared_memory: directory of shared memory names.
+        proc: directory of processes.
+        temporary: parent directories of local clusters; None for the usual ones.
     """
     return [
         *_names(shared_memory, proc, clean),
@@ -73,12 +72,12 @@ def _names(shared_memory: Path, proc: Path, clean: bool) -> Iterator[Leftover]:
 
 
 def _processes(proc: Path, clean: bool) -> Iterator[Leftover]:
-    """Servers of workers whose main process is gone: they belong to the first process of the machine."""
+    """Yields servers of workers whose parent is gone: their parent is now process 1."""
     for path in sorted(proc.glob("[0-9]*")):
         try:
             command, status = (path / "cmdline").read_bytes(), (path / "stat").read_text()
         except OSError:
-            continue  # ended since it was listed
+            continue  # ended meanwhile
         if _WORKER not in command or int(status.rpartition(")")[2].split()[1]) != 1:
             continue
         if clean:
@@ -88,13 +87,13 @@ def _processes(proc: Path, clean: bool) -> Iterator[Leftover]:
 
 
 def _checkpoints(runs: Path, clean: bool) -> Iterator[Leftover]:
-    """Checkpoints that were being written when their run died; of runs whose lock nobody holds."""
+    """Yields partially written checkpoints of runs that are not locked."""
     for directory in sorted(runs.glob("*/checkpoints")):
         unfinished = [path for path in sorted(directory.glob("*")) if _UNFINISHED.fullmatch(path.name)]
         if not unfinished:
             continue
-        with _held(directory.parent / LOCK) as is_ours:
-            if not is_ours:
+        with _try_lock(directory.parent / LOCK) as is_locked:
+            if not is_locked:
                 continue
             for path in unfinished:
                 if clean:
@@ -110,8 +109,8 @@ def _clusters(temporary: Sequence[Path], proc: Path, clean: bool) -> Iterator[Le
 
 
 @contextlib.contextmanager
-def _held(lock: Path) -> Iterator[bool]:
-    """Holds a run's lock if nobody else does; whether it does."""
+def _try_lock(lock: Path) -> Iterator[bool]:
+    """Locks a run unless it is locked; yields whether it succeeded."""
     with open(lock, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

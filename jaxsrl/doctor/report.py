@@ -1,4 +1,4 @@
-"""The doctor's report, as a table or as JSON."""
+"""Report of `jaxsrl doctor`, as a table or as JSON."""
 
 import dataclasses
 import sys
@@ -12,11 +12,11 @@ from jaxsrl.doctor.leftovers import Leftover, find_leftovers
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was found.
+    """Results of the doctor.
 
     Attributes:
-        checks: of the machine and the installation.
-        leftovers: of dead runs.
+        checks: checks of the machine and the installation.
+        leftovers: resources of crashed runs.
     """
 
     checks: Sequence[Check]
@@ -24,21 +24,21 @@ class Report:
 
     @property
     def is_well(self) -> bool:
-        """Whether every check is, and nothing is left that was not removed."""
+        """True if every check passed and no leftover remains."""
         return all(check.is_well for check in self.checks) and all(left.removed for left in self.leftovers)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Returns JSON data."""
         return {"is_well": self.is_well, **dataclasses.asdict(self)}
 
 
 def examine(runs: Path, clean: bool = False) -> Report:
-    """Checks the machine and looks for what dead runs left; removes that if `clean`."""
+    """Checks the machine and finds leftovers of crashed runs; removes them if `clean`."""
     return Report(run_checks(), find_leftovers(runs, clean))
 
 
 def print_report(report: Report) -> None:
-    """For people."""
+    """Prints the report as a table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -46,10 +46,10 @@ def print_report(report: Report) -> None:
     table = Table(show_header=False, box=None)
     for check in report.checks:
         mark = "[green]ok[/green]" if check.is_well else "[red]no[/red]"
-        table.add_row(mark, check.name, check.found + (f"\n[bold]{check.advice}[/bold]" if check.advice else ""))
+        table.add_row(mark, check.name, check.finding + (f"\n[bold]{check.advice}[/bold]" if check.advice else ""))
     console.print(table)
     for left in report.leftovers:
-        done = "removed" if left.removed else "left by a dead run: jaxsrl doctor --clean removes it"
+        done = "removed" if left.removed else "left by a crashed run: `jaxsrl doctor --clean` removes it"
         console.print(f"{left.kind} {left.what}: {done}", highlight=False)
     if not report.leftovers:
-        console.print("dead runs left nothing behind")
+        console.print("no leftovers of crashed runs")

@@ -1,18 +1,20 @@
-"""A file that grows by whole pieces: one that could not be written in full leaves nothing behind."""
+"""Append-only file whose appends are all or nothing."""
 
 from pathlib import Path
 
 
 class AtomicAppendFile:
-    """A file opened for appending, without a buffer. One thread, one process."""
+    """Unbuffered file opened for appending. An append that fails leaves no partial data. One thread, one process.
+
+    Args:
+        path: file to open or create.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Opens the file, or makes it.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  open as long as the run
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  stays open for the run
         self._size = self._file.seek(0, 2)
 
     @property
@@ -20,24 +22,24 @@ class AtomicAppendFile:
         """Bytes in the file."""
         return self._size
 
-    def append(self, piece: bytes) -> None:
-        """Writes the piece at the end.
+    def append(self, data: bytes) -> None:
+        """Writes the data at the end.
 
         Raises:
-            OSError: it could not be written in full, because the disk is full, say; then nothing of it is there.
+            OSError: it could not be written in full, for example because the disk is full. The file is then unchanged.
         """
         written = 0
         try:
-            while written < len(piece):
-                written += self._file.write(piece[written:]) or 0
+            while written < len(data):
+                written += self._file.write(data[written:]) or 0
         except OSError:
             if written:
                 self._file.truncate(self._size)
             raise
         self._size += written
 
-    def cut(self, size: int) -> None:
-        """Leaves the first `size` bytes."""
+    def truncate(self, size: int) -> None:
+        """Truncates the file to its first `size` bytes."""
         self._file.truncate(size)
         self._size = size
 

@@ -1,4 +1,4 @@
-"""The terminal: one calm live view, or one plain line an interval where there is no terminal."""
+"""Metrics on the terminal: a live view, or one plain line per interval without a terminal."""
 
 import sys
 import time
@@ -12,19 +12,18 @@ from jaxsrl.metrics.plain_line import plain_line
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.metrics.terminal_view import RunPanel
 
-_REFRESHES_PER_SECOND = 1  # what changes between two records is a clock
+_REFRESHES_PER_SECOND = 1  # only clocks change between two records
 
 
 class ConsoleSink:
-    """Shows the newest record."""
+    """Sink that shows the newest record.
+
+    Args:
+        facts: constants of the run.
+        seen: records of earlier processes of the run, oldest first; the curve continues from them.
+    """
 
     def __init__(self, facts: RunInfo, seen: Iterable[Record] = ()) -> None:
-        """A view of a run.
-
-        Args:
-            facts: of the run.
-            seen: records of processes before this one, oldest first: the curve goes on from them.
-        """
         self._state = initial_state(facts, seen)
         self._since = time.monotonic()
         self._live: Live | None = None
@@ -42,7 +41,7 @@ class ConsoleSink:
             self._live.refresh()
 
     def close(self) -> None:
-        """Leaves the last view on the screen."""
+        """Stops the live view; its last frame stays on the screen."""
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()

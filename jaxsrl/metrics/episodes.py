@@ -7,29 +7,34 @@ import numpy as np
 
 from envpool_bridge.shm.slots import SlotViews
 
-WINDOW = 100  # episodes that a mean is taken over
+WINDOW = 100  # episodes in a mean
 
 
 class EpisodeTracker:
     """Running sums of B rows, and the last finished episodes.
 
+    Args:
+        num_rows: B.
+        info_fields: info fields of the spec.
+
     Attributes:
-        num_episodes: finished so far.
+        num_episodes: episodes finished so far.
     """
 
     def __init__(self, num_rows: int, info_fields: Sequence[str] = ()) -> None:
-        """No episode yet; `info_fields` are the spec's."""
         self.num_episodes = 0
         self._fields = tuple(info_fields)
         self._return = np.zeros(num_rows, np.float64)
         self._length = np.zeros(num_rows, np.int64)
-        self._began_at = np.full(num_rows, np.nan)  # monotonic seconds; unknown until this process has seen it
+        self._started_at = np.full(
+            num_rows, np.nan
+        )  # monotonic seconds; NaN for episodes that started before this process
         self._recent: deque[tuple[float, ...]] = deque(maxlen=WINDOW)  # return, length, infos
         self._seconds: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, slot: SlotViews) -> None:
-        """Takes in a full slot. An episode that a failure cut is in no mean: it did not come to an end of its own."""
-        cut = slot.truncated & ~slot.valid  # the broken step; what it ended is `truncated` in the step before
+        """Adds a full slot. Episodes truncated by a failure are excluded from all means."""
+        cut = slot.truncated & ~slot.valid  # the failed step; the step before it is marked `truncated`
         ended = (slot.terminated | slot.truncated) & ~cut
         ended[:-1] &= ~cut[1:]
         part_of_row = np.arange(len(self._return)) * slot.stepped_at.shape[1] // len(self._return)
@@ -43,12 +48,12 @@ class EpisodeTracker:
             self._length[cut[t]] = 0
             if ended[t].any():
                 self._finish(np.flatnonzero(ended[t]), slot, t, slot.stepped_at[t, part_of_row])
-            began = slot.is_first[t + 1]
-            if began.any():
-                self._began_at[began] = slot.stepped_at[t, part_of_row[began]]
+            started = slot.is_first[t + 1]
+            if started.any():
+                self._started_at[started] = slot.stepped_at[t, part_of_row[started]]
 
     def _finish(self, rows: np.ndarray, slot: SlotViews, t: int, now: np.ndarray) -> None:
-        self._seconds.extend((now[rows] - self._began_at[rows]).tolist())
+        self._seconds.extend((now[rows] - self._started_at[rows]).tolist())
         columns = [self._return[rows], self._length[rows]]
         columns += [slot.infos[name][t, rows] for name in self._fields]
         self._recent.extend(tuple(row) for row in np.stack(columns, axis=1).tolist())
@@ -57,15 +62,15 @@ class EpisodeTracker:
         self._length[rows] = 0
 
     def metrics(self) -> dict[str, float]:
-        """Means over the last 100 finished episodes; empty before the first.
+        """Returns means over the last 100 finished episodes; empty before the first.
 
-        Returns in environment reward units, lengths in env steps. Info fields are those told with an episode's last step, in the
+        Returns are in environment reward units, lengths in env steps. Info fields are those of an episode's last step, in the
         environment's own units.
         """
         if not self._recent:
             return {}
         returns, lengths, *infos = zip(*self._recent, strict=True)
-        found = {
+        metrics = {
             "episode/return_mean": float(np.mean(returns)),
             "episode/return_max": float(np.max(returns)),
             "episode/length_mean": float(np.mean(lengths)),
@@ -73,16 +78,16 @@ class EpisodeTracker:
         }
         for name, values in zip(self._fields, infos, strict=True):
             if not np.isnan(values).all():
-                found[f"episode/info/{name}_mean"] = float(np.nanmean(values))
-        return found
+                metrics[f"episode/info/{name}_mean"] = float(np.nanmean(values))
+        return metrics
 
     def timings(self) -> dict[str, float]:
-        """Seconds on the wall that the last 100 finished episodes took, without those that began before this process did."""
+        """Returns mean wall seconds of the last 100 finished episodes that started in this process."""
         known = [seconds for seconds in self._seconds if not np.isnan(seconds)]
         return {"episode/seconds_mean": float(np.mean(known))} if known else {}
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """All state, for a checkpoint; no times, which no two runs share."""
+        """Returns all state for a checkpoint, except times, which differ from run to run."""
         recent = np.array([list(episode) for episode in self._recent], np.float64).reshape(-1, 2 + len(self._fields))
         return {
             "return": self._return.copy(),
@@ -92,7 +97,7 @@ class EpisodeTracker:
         }
 
     def fits(self, arrays: dict[str, np.ndarray]) -> bool:
-        """Returns whether `arrays` are what `to_arrays` gives for as many rows with as many info fields."""
+        """Returns whether `arrays` come from `to_arrays` for the same number of rows and info fields."""
         forms = {name: value.shape for name, value in arrays.items()}
         rows, recent = (len(self._return),), forms.get("recent", ())
         return forms.get("return") == forms.get("length") == rows and recent[1:] == (2 + len(self._fields),)
@@ -105,28 +110,27 @@ class EpisodeTracker:
 
 
 class EpisodeTotals:
-    """Finished episodes of which only totals are known, because they were summed where rows are stepped.
+    """Finished episodes of which only totals are known, because the rows are stepped and summed on a device.
 
-    The sibling of `EpisodeTracker` for plans without slots on the host; the same metrics, over the newest totals that have
-    at least 100 episodes together (fewer while there are none).
+    It replaces `EpisodeTracker` in plans without slots on the host, with the same metrics. Means are over the newest totals
+    with at least 100 episodes together, or over all while there are fewer.
 
     Attributes:
-        num_episodes: finished so far.
+        num_episodes: episodes finished so far.
     """
 
     def __init__(self) -> None:
-        """No episode yet."""
         self.num_episodes = 0
         self._recent: deque[tuple[int, float, float, int]] = deque()
 
     def add_totals(self, count: int, return_sum: float, return_max: float, length_sum: int) -> None:
-        """Takes in `count` more finished episodes.
+        """Adds `count` finished episodes.
 
         Args:
-            count: episodes, none of them told before.
-            return_sum: their returns, in environment reward units.
-            return_max: the largest of these.
-            length_sum: their lengths, in env steps.
+            count: number of episodes.
+            return_sum: sum of their returns, in environment reward units.
+            return_max: largest of their returns.
+            length_sum: sum of their lengths, in env steps.
         """
         if not count:
             return
@@ -136,7 +140,7 @@ class EpisodeTotals:
             self._recent.popleft()
 
     def metrics(self) -> dict[str, float]:
-        """As `EpisodeTracker.metrics`; empty before the first episode."""
+        """Returns the same metrics as `EpisodeTracker.metrics`; empty before the first episode."""
         if not self._recent:
             return {}
         counts, returns, largest, lengths = zip(*self._recent, strict=True)
@@ -148,7 +152,7 @@ class EpisodeTotals:
         }
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """All state, for a checkpoint."""
+        """Returns all state for a checkpoint."""
         recent = np.array([list(totals) for totals in self._recent], np.float64).reshape(-1, 4)
         return {"recent": recent, "count": np.array(self.num_episodes)}
 

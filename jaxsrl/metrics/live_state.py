@@ -1,4 +1,4 @@
-"""What a run's records tell someone who looks at it: progress, time left, the curve so far. Pure functions."""
+"""State of a run for live views, from its records: progress, time left, recent curve. Pure functions."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -7,22 +7,22 @@ from jaxsrl.metrics.sinks import Record
 from jaxsrl.plan.plan import Plan
 
 CURVE_POINTS = 60
-"""Records whose mean returns are kept: the recent curve."""
+"""Records of the recent curve."""
 
-_SPEED_SECONDS = 60.0  # of the newest records, which the speed to expect is taken from
+_SPEED_SECONDS = 60.0  # window of the speed estimate
 
 
 @dataclasses.dataclass(frozen=True)
 class RunInfo:
-    """What is known before the first record.
+    """Facts of a run that are known before the first record.
 
     Attributes:
-        title: names the run.
-        plan: whose fragments are shown.
-        total_env_steps: after which the run is complete.
-        action_repeat: frames an env step.
-        first_update: updates that were done when this process began.
-        first_env_steps: env steps likewise.
+        title: name of the run.
+        plan: plan whose fragments are shown.
+        total_env_steps: env steps of the whole run.
+        action_repeat: frames per env step.
+        first_update: updates done at the start of this process.
+        first_env_steps: env steps done at the start of this process.
     """
 
     title: str
@@ -35,15 +35,15 @@ class RunInfo:
 
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """The run as of its newest record. Never changed: `with_record` gives the next one.
+    """Run as of its newest record. Immutable: `with_record` returns the next state.
 
     Attributes:
-        facts: of the run.
-        record: the newest; None before the first.
+        facts: constants of the run.
+        record: newest record; None before the first.
         curve: mean episode returns of the last records, oldest first.
-        best_return: the largest mean so far; None before the first episode.
+        best_return: largest mean so far; None before the first episode.
         recent: (wall seconds, env steps) of the newest records of this process, oldest first.
-        checkpoint_at: wall seconds of the record that first told of the newest checkpoint; None if this process has saved none.
+        checkpoint_at: wall seconds of the first record with the newest checkpoint; None if this process has saved none.
     """
 
     facts: RunInfo
@@ -55,26 +55,26 @@ class RunState:
 
     @property
     def values(self) -> dict[str, float]:
-        """Of the newest record; empty before the first."""
+        """Values of the newest record; empty before the first."""
         return self.record.values if self.record is not None else {}
 
     @property
     def env_steps(self) -> int:
-        """Done so far."""
+        """Env steps done so far."""
         return self.record.env_steps if self.record is not None else self.facts.first_env_steps
 
     @property
     def progress(self) -> float:
-        """Share of the run that is done, 0 to 1."""
+        """Fraction of the run that is done, 0 to 1."""
         return min(1.0, self.env_steps / max(1, self.facts.total_env_steps))
 
 
 def initial_state(facts: RunInfo, seen: Iterable[Record] = ()) -> RunState:
-    """A run before this process' first record.
+    """Returns the state of a run before the first record of this process.
 
     Args:
-        facts: of the run.
-        seen: records of processes before this one: the curve goes on from them, and nothing else.
+        facts: constants of the run.
+        seen: records of earlier processes of the run, from which only the curve continues.
     """
     state = RunState(facts)
     for record in seen:
@@ -83,10 +83,10 @@ def initial_state(facts: RunInfo, seen: Iterable[Record] = ()) -> RunState:
 
 
 def with_record(state: RunState, record: Record) -> RunState:
-    """The state after one more record."""
+    """Returns the state after one more record."""
     resumed = state.record is not None and record.wall_seconds < state.record.wall_seconds
     recent = () if resumed else state.recent
-    # Where the process began counts for the first record alone: before it everything is compiled.
+    # The start of the process counts only until the second record: the first interval includes compilation.
     if state.record is None:
         recent = ((0.0, state.facts.first_env_steps),)
     elif len(recent) == 2 and recent[0][0] == 0.0:
@@ -112,14 +112,14 @@ def _with_return(state: RunState, record: Record) -> RunState:
 
 
 def seconds_left(state: RunState) -> float | None:
-    """Seconds until the run is complete at its recent speed; None if that is not known yet, or the run stands still.
+    """Returns the seconds until the run is complete at its recent speed; None if that is unknown or zero.
 
-    What this process has done counts alone: right after a resume as much as ever.
+    Only progress of this process counts, so that the estimate holds right after a resume.
     """
     missing = state.facts.total_env_steps - state.env_steps
     if missing <= 0:
         return 0.0
     if len(state.recent) < 2:
         return None
-    (begin, first), (end, last) = state.recent[0], state.recent[-1]
-    return missing * (end - begin) / (last - first) if last > first else None
+    (start, first), (end, last) = state.recent[0], state.recent[-1]
+    return missing * (end - start) / (last - first) if last > first else None

@@ -1,4 +1,4 @@
-"""A record as one plain line, where there is no terminal."""
+"""Records as plain lines, for output without a terminal."""
 
 from jaxsrl.metrics.live_state import RunState, seconds_left
 from jaxsrl.metrics.terminal_view import failures
@@ -6,7 +6,7 @@ from jaxsrl.terminal.format import format_duration, format_number
 
 
 def plain_line(state: RunState) -> str:
-    """The newest record in one line, without what is not known."""
+    """Returns the newest record as one line, without unknown values."""
     values = state.values
     parts = [f"{state.progress:4.0%}", f"{state.env_steps:,} env steps"]
     if "episode/return_mean" in values:
@@ -22,7 +22,7 @@ def plain_line(state: RunState) -> str:
     ]
     if waits:
         parts.append("waits: " + ", ".join(waits))
-    parts += [words for _, words in failures(values)]
+    parts += [text for _, text in failures(values)]
     left = seconds_left(state)
     if left:
         parts.append(f"{format_duration(left)} left")

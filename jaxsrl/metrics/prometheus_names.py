@@ -1,4 +1,4 @@
-"""What records are called for Prometheus: names in its style, base units, and what each counts or measures."""
+"""Prometheus metrics of records: names in Prometheus style, base units and help texts."""
 
 import dataclasses
 from typing import Literal
@@ -8,14 +8,14 @@ from jaxsrl.metrics.sinks import Record
 
 @dataclasses.dataclass(frozen=True)
 class PromMetric:
-    """A metric that every run has.
+    """Metric that every run has.
 
     Attributes:
-        name: as Prometheus sees it; a counter's samples have `_total` behind it.
-        recorded: as records call it.
-        kind: a counter never falls while the process lives.
-        help: what it is, with its unit.
-        scale: from the record's unit to Prometheus' base unit.
+        name: Prometheus name; samples of a counter have the suffix `_total`.
+        recorded: name in records.
+        kind: "counter" or "gauge"; a counter never decreases during the life of the process.
+        help: description with its unit.
+        scale: factor from the record's unit to Prometheus' base unit.
     """
 
     name: str
@@ -27,46 +27,54 @@ class PromMetric:
 
 EXPORTED = (
     PromMetric("jaxsrl_updates", "update", "counter", "Updates of the parameters."),
-    PromMetric("jaxsrl_env_steps", "env_steps", "counter", "Environment steps learned from."),
+    PromMetric("jaxsrl_env_steps", "env_steps", "counter", "Environment steps trained on."),
     PromMetric("jaxsrl_frames", "frames", "counter", "Frames: env steps times the action repeat."),
-    PromMetric("jaxsrl_train_seconds", "wall_seconds", "counter", "Seconds since this process began to train."),
+    PromMetric("jaxsrl_train_seconds", "wall_seconds", "counter", "Seconds since this process started training."),
     PromMetric("jaxsrl_episodes", "episode/count", "counter", "Episodes finished."),
     PromMetric("jaxsrl_episode_return_mean", "episode/return_mean", "gauge", "Mean return, last 100 episodes."),
     PromMetric("jaxsrl_episode_return_max", "episode/return_max", "gauge", "Largest return, last 100 episodes."),
     PromMetric("jaxsrl_episode_length_mean_steps", "episode/length_mean", "gauge", "Mean length, last 100 episodes."),
     PromMetric("jaxsrl_episode_mean_seconds", "episode/seconds_mean", "gauge", "Mean duration, last 100 episodes."),
-    PromMetric("jaxsrl_env_steps_per_second", "speed/env_steps_per_second", "gauge", "Since the record before."),
-    PromMetric("jaxsrl_inference_batch_rows", "inference/batch_rows", "gauge", "Rows that a call acted for."),
-    PromMetric("jaxsrl_inference_latency_seconds", "inference/latency_ms", "gauge", "Duration of a call.", 1e-3),
-    PromMetric("jaxsrl_policy_lag_mean_updates", "policy/lag_mean", "gauge", "Updates that acting was behind."),
-    PromMetric("jaxsrl_policy_lag_max_updates", "policy/lag_max", "gauge", "The most of any step of this process."),
-    PromMetric("jaxsrl_trajectories_dropped", "trajectories/dropped", "counter", "Slots given back without an update."),
-    PromMetric("jaxsrl_environment_restarts", "environment/restarts", "counter", "Environment processes begun again."),
-    PromMetric("jaxsrl_environment_hangs", "environment/hangs", "counter", "Those of them that had hung."),
-    PromMetric("jaxsrl_environment_episodes_cut", "environment/episodes_cut", "counter", "Episodes a failure ended."),
-    PromMetric("jaxsrl_environment_rows_disabled", "environment/rows_disabled", "gauge", "Rows not stepped any more."),
-    PromMetric("jaxsrl_updates_skipped", "updates/skipped", "counter", "Updates left out as not finite."),
+    PromMetric("jaxsrl_env_steps_per_second", "speed/env_steps_per_second", "gauge", "Since the previous record."),
+    PromMetric("jaxsrl_inference_batch_rows", "inference/batch_rows", "gauge", "Mean rows per inference call."),
+    PromMetric(
+        "jaxsrl_inference_latency_seconds", "inference/latency_ms", "gauge", "Mean duration of an inference call.", 1e-3
+    ),
+    PromMetric("jaxsrl_policy_lag_mean_updates", "policy/lag_mean", "gauge", "Mean policy lag."),
+    PromMetric(
+        "jaxsrl_policy_lag_max_updates", "policy/lag_max", "gauge", "Largest policy lag of any step in this process."
+    ),
+    PromMetric("jaxsrl_trajectories_dropped", "trajectories/dropped", "counter", "Slots released without an update."),
+    PromMetric("jaxsrl_environment_restarts", "environment/restarts", "counter", "Restarts of environment processes."),
+    PromMetric("jaxsrl_environment_hangs", "environment/hangs", "counter", "Restarts because of a hang."),
+    PromMetric(
+        "jaxsrl_environment_episodes_cut", "environment/episodes_cut", "counter", "Episodes truncated by a failure."
+    ),
+    PromMetric(
+        "jaxsrl_environment_rows_disabled", "environment/rows_disabled", "gauge", "Rows that are no longer stepped."
+    ),
+    PromMetric("jaxsrl_updates_skipped", "updates/skipped", "counter", "Non-finite updates, which were skipped."),
     PromMetric("jaxsrl_checkpoint_update", "checkpoint/update", "gauge", "Update of the newest checkpoint."),
-    PromMetric("jaxsrl_checkpoints_unsaved", "checkpoint/unsaved", "counter", "Checkpoints that were not written."),
-    PromMetric("jaxsrl_lost_records", "metrics/lost_records", "counter", "Records that some sink did not take."),
+    PromMetric("jaxsrl_checkpoints_unsaved", "checkpoint/unsaved", "counter", "Checkpoints that could not be written."),
+    PromMetric("jaxsrl_lost_records", "metrics/lost_records", "counter", "Records dropped by a sink."),
 )
-"""Metrics with names of their own; each only where the record has it."""
+"""Metrics with their own names; each is exported only if the record has it."""
 
 BY_FRAGMENT = {
-    "busy_share/": ("jaxsrl_fragment_busy_ratio", "Share of wall time that the fragment worked."),
-    "wait_share/": ("jaxsrl_fragment_wait_ratio", "Share of wall time that the fragment waited."),
+    "busy_share/": ("jaxsrl_fragment_busy_ratio", "Fraction of wall time in which the fragment was busy."),
+    "wait_share/": ("jaxsrl_fragment_wait_ratio", "Fraction of wall time in which the fragment waited."),
 }
-"""Prefix of recorded names to a gauge with the label `fragment`."""
+"""Gauges with the label `fragment`, by prefix of the recorded name."""
 
 OTHER = "jaxsrl_metric"
-"""Gauge with the label `name` for every other number of a record: the agent's own, as the record calls them."""
+"""Gauge with the label `name` (the recorded name) for all other numbers, such as the agent's."""
 
 LAST_RECORD = "jaxsrl_last_record_timestamp_seconds"
-"""Gauge: Unix time of the newest record; what an alert on a run that stands still compares with `time()`."""
+"""Gauge: Unix time of the newest record; an alert for a stalled run compares it with `time()`."""
 
 
 def all_values(record: Record) -> dict[str, float]:
-    """All numbers of a record by recorded name, the fixed ones too."""
+    """Returns all numbers of a record by recorded name, including the fixed ones."""
     fixed = {
         "update": float(record.update),
         "env_steps": float(record.env_steps),

@@ -1,4 +1,4 @@
-"""The newest record over HTTP, as Prometheus scrapes it."""
+"""Newest record over HTTP, for Prometheus to scrape."""
 
 import threading
 import time
@@ -17,23 +17,21 @@ _JOIN_SECONDS = 5.0
 
 
 class PrometheusSink:
-    """An HTTP server that answers with the newest record.
+    """HTTP server that answers with the newest record.
 
     Thread-safety: `write` and `close` in one thread; requests are answered in others.
+
+    Args:
+        address: address to listen at.
+        port: port to listen on.
+        run: value of every sample's label `run`.
+        policy: name of the plan, value of every sample's label `policy`.
+
+    Raises:
+        UserError: the port cannot be bound.
     """
 
     def __init__(self, address: str, port: int, run: str, policy: str) -> None:
-        """Begins to listen.
-
-        Args:
-            address: to listen at.
-            port: to listen on.
-            run: value of every sample's label `run`.
-            policy: the distribution policy, value of every sample's label `policy`.
-
-        Raises:
-            UserError: the port cannot be listened on.
-        """
         self._newest = _NewestRecord(run, policy)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self._newest)
@@ -47,7 +45,7 @@ class PrometheusSink:
         self._closed = False
 
     def write(self, record: Record) -> None:
-        """Answers with this record from now on."""
+        """Replaces the record that requests get."""
         self._newest.record = (record, time.time())
 
     def close(self) -> None:
@@ -65,14 +63,14 @@ def _listen(address: str, port: int, registry: CollectorRegistry) -> tuple[WSGIS
 
 
 class _NewestRecord(Collector):
-    """Turns the newest record into metrics when it is asked to. Nothing before the first record."""
+    """Newest record as Prometheus metrics, converted on request; empty before the first record."""
 
     def __init__(self, run: str, policy: str) -> None:
-        self.record: tuple[Record, float] | None = None  # replaced as a whole: readers see one or the other
+        self.record: tuple[Record, float] | None = None  # replaced atomically
         self._labels = {"run": run, "policy": policy}
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric of the newest record."""
+        """Yields every metric of the newest record."""
         if self.record is None:
             return
         record, written = self.record
@@ -86,7 +84,7 @@ class _NewestRecord(Collector):
                 known.removeprefix(prefix): values.pop(known) for known in list(values) if known.startswith(prefix)
             }
             yield self._family(GaugeMetricFamily, name, text, list(shares.values()), ("fragment", list(shares)))
-        text = "Other numbers of the newest record, by the names that metrics.jsonl has for them."
+        text = "Other numbers of the newest record, by their names in metrics.jsonl."
         yield self._family(GaugeMetricFamily, OTHER, text, list(values.values()), ("name", list(values)))
         yield self._family(GaugeMetricFamily, LAST_RECORD, "Unix time of the newest record.", [written])
 

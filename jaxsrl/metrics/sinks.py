@@ -1,4 +1,4 @@
-"""Where records go: `metrics.jsonl`, and several sinks as one of which none can end a run."""
+"""Metrics sinks: `metrics.jsonl`, and several sinks as one. A failing sink never stops a run."""
 
 import dataclasses
 import json
@@ -17,9 +17,9 @@ class Record:
     Attributes:
         update: updates done.
         env_steps: environment steps done.
-        frames: emulator frames, env_steps times the action repeat.
-        wall_seconds: since this process began to train.
-        values: by name; units in `docs/reference/metrics.md`.
+        frames: emulator frames: env_steps times the action repeat.
+        wall_seconds: seconds since this process started training.
+        values: values by name; units are in the metrics reference.
     """
 
     update: int
@@ -30,22 +30,24 @@ class Record:
 
 
 class MetricsSink(Protocol):
-    """Takes records. Whatever it raises is told once and counted; it is given the next record all the same."""
+    """Receiver of records. The first exception of a sink is logged, all are counted, and the sink still gets the next record."""
 
     def write(self, record: Record) -> None:
-        """Takes one record."""
+        """Writes one record."""
         ...
 
     def close(self) -> None:
-        """Writes out what is left; idempotent."""
+        """Flushes and closes; idempotent."""
         ...
 
 
 class JsonlSink:
-    """One JSON object a line; a resumed run appends. The file has whole lines only, whatever the disk does."""
+    """One JSON object per line; a resumed run appends. The file contains whole lines only, even if the disk is full.
+
+    The file is opened with the first record.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Opens the file with the first record, for appending."""
         self._path = path
         self._file: AtomicAppendFile | None = None
 
@@ -53,7 +55,7 @@ class JsonlSink:
         """Appends a line.
 
         Raises:
-            OSError: it could not be written; nothing of it is left in the file.
+            OSError: it could not be written; the file is then unchanged.
         """
         fixed = {name: value for name, value in dataclasses.asdict(record).items() if name != "values"}
         if self._file is None:
@@ -69,61 +71,64 @@ class JsonlSink:
 
 
 def _drop_torn_line(path: Path, file: AtomicAppendFile) -> None:
-    """Takes away what a process that was killed had written of its last line: the next one would be glued to it."""
+    """Removes a partial last line of a killed process, which would corrupt the next line."""
     end = file.size
     with open(path, "rb") as reader:
         while end:
-            begin = max(0, end - (1 << 16))
-            reader.seek(begin)
-            newline = reader.read(end - begin).rfind(b"\n")
-            end = begin + newline + 1
+            start = max(0, end - (1 << 16))
+            reader.seek(start)
+            newline = reader.read(end - start).rfind(b"\n")
+            end = start + newline + 1
             if newline >= 0:
                 break
     if end < file.size:
-        file.cut(end)
+        file.truncate(end)
 
 
 class Sinks:
-    """Several sinks as one. A sink that fails loses a record, which is counted; it ends neither the run nor the other sinks.
+    """Several sinks as one. A sink that fails loses a record, which is counted; it stops neither the run nor the other sinks.
+
+    Args:
+        sinks: sinks that get every record.
+        say: called at the first failure of each sink; None for stderr.
 
     Attributes:
-        lost_records: that some sink did not take, since the process began; recorded as `metrics/lost_records`.
+        lost_records: records dropped by a sink since the start of the process; recorded as `metrics/lost_records`.
     """
 
     def __init__(self, sinks: Sequence[MetricsSink], say: Callable[[str], None] | None = None) -> None:
-        """Passes every record to each of `sinks`, and tells `say` (stderr if None) when one fails for the first time."""
         self.lost_records = 0
         self._sinks = list(sinks)
         self._say = say or _to_stderr
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def write(self, record: Record) -> None:
-        """Passes the record on, with the number of those lost before it."""
+        """Passes the record to all sinks, with the number of records lost before it."""
         values = {**record.values, "metrics/lost_records": float(self.lost_records)}
         record = dataclasses.replace(record, values=values)
         for sink in self._sinks:
             try:
                 sink.write(record)
-            except Exception as error:  # noqa: BLE001  a sink may be anything: a full disk, a service that is down
+            except Exception as error:  # noqa: BLE001  a full disk, an unreachable service
                 self.lost_records += 1
-                self._tell(sink, error)
+                self._report(sink, error)
 
     def close(self) -> None:
-        """Closes all."""
+        """Closes all sinks."""
         for sink in self._sinks:
             try:
                 sink.close()
             except Exception as error:  # noqa: BLE001  as above
-                self._tell(sink, error)
+                self._report(sink, error)
         self._sinks = []
 
-    def _tell(self, sink: MetricsSink, error: Exception) -> None:
-        if id(sink) in self._told:
+    def _report(self, sink: MetricsSink, error: Exception) -> None:
+        if id(sink) in self._reported:
             return
-        self._told.add(id(sink))
+        self._reported.add(id(sink))
         self._say(
-            f"metrics: {type(sink).__name__} failed ({type(error).__name__}: {error}); training goes on, and records that it "
-            f"does not take are counted as metrics/lost_records"
+            f"metrics: {type(sink).__name__} failed ({type(error).__name__}: {error}); training continues; records that it "
+            f"drops are counted as metrics/lost_records"
         )
 
 

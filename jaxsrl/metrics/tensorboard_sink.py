@@ -14,14 +14,16 @@ _files = itertools.count()
 
 
 class TensorBoardSink:
-    """An event file of scalars, written in the caller's thread.
+    """Event file of scalars, written in the caller's thread.
 
-    tensorboardX's SummaryWriter writes in a thread of its own behind a queue: where that thread ends, of a full disk say, the
-    eleventh record waits for ever. So only its format is used.
+    The file is created with the first record. tensorboardX's SummaryWriter writes in its own thread behind a queue: if that thread
+    dies, for example because the disk is full, the eleventh record blocks forever. Therefore only its format is used.
+
+    Args:
+        directory: directory of the event file.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Writes an event file under `directory`, which begins with the first record."""
         self._directory = directory
         self._file: AtomicAppendFile | None = None
 
@@ -29,7 +31,7 @@ class TensorBoardSink:
         """Adds a point to every curve.
 
         Raises:
-            OSError: it could not be written; nothing of it is left in the file.
+            OSError: it could not be written; the file is then unchanged.
         """
         from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
@@ -41,10 +43,10 @@ class TensorBoardSink:
             name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
             self._file = AtomicAppendFile(self._directory / name)
         if not self._file.size:
-            self._file.append(_framed(Event(wall_time=now, file_version="brain.Event:2").SerializeToString()))
+            self._file.append(_frame(Event(wall_time=now, file_version="brain.Event:2").SerializeToString()))
         points = [scalar(name, value).value[0] for name, value in record.values.items()]
         event = Event(wall_time=now, step=record.env_steps, summary=Summary(value=points))
-        self._file.append(_framed(event.SerializeToString()))
+        self._file.append(_frame(event.SerializeToString()))
 
     def close(self) -> None:
         """Closes the file."""
@@ -53,8 +55,8 @@ class TensorBoardSink:
             self._file = None
 
 
-def _framed(data: bytes) -> bytes:
-    """An event as it lies in the file: its length, the length's checksum, the event, its checksum."""
+def _frame(data: bytes) -> bytes:
+    """Returns an event in its file format: its length, the length's checksum, the event, its checksum."""
     from tensorboardX.record_writer import masked_crc32c
 
     header = struct.pack("<Q", len(data))

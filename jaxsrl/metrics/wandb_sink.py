@@ -1,4 +1,4 @@
-"""Weights & Biases: one run there for one run directory, however often it is resumed."""
+"""Weights & Biases sink: one W&B run per run directory, across resumes."""
 
 import contextlib
 import secrets
@@ -11,25 +11,26 @@ from jaxsrl.metrics.sinks import Record
 from jaxsrl.run_directory import CONFIG, read_json
 
 RUN_ID = "wandb_run_id.txt"
-"""File of a run directory that holds the run's id at Weights & Biases."""
+"""File of a run directory with the run's W&B id."""
 
 _INIT_SECONDS, _FINISH_SECONDS = 30.0, 60.0
 
 
 class WandbSink:
-    """Sends records; every curve is over env steps. Its own files are in `wandb/` of the run directory."""
+    """Sends records, with env steps as the x axis of every curve. Its files are in `wandb/` of the run directory.
+
+    The constructor starts or resumes the W&B run. WANDB_MODE and W&B's other environment variables apply.
+
+    Args:
+        options: project and entity.
+        directory: directory of the run, which contains config.json.
+
+    Raises:
+        UserError: the package is missing, or the user is not logged in.
+        Exception: other errors of the package, for example because its service does not answer.
+    """
 
     def __init__(self, options: MetricsConfig, directory: Path) -> None:
-        """Begins the run there, or continues it. WANDB_MODE and the other variables of the environment count as ever.
-
-        Args:
-            options: project and entity.
-            directory: of the run, which holds its config.json.
-
-        Raises:
-            UserError: the package is missing, or nobody is logged in.
-            Exception: whatever else it raises, because its service does not answer, say.
-        """
         wandb = _wandb()
         try:
             self._run: Any = wandb.init(
@@ -44,43 +45,43 @@ class WandbSink:
             )
         except wandb.errors.UsageError as error:
             raise UserError(
-                f"Weights & Biases cannot be used: {error}; log in with `wandb login`, set WANDB_MODE=offline, or leave out "
+                f"cannot use Weights & Biases: {error}; log in with `wandb login`, set WANDB_MODE=offline, or remove "
                 f"--run.metrics.wandb"
             ) from error
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
 
     def write(self, record: Record) -> None:
-        """Sends the record. A resumed run may tell of env steps a second time, which W&B's own steps could not."""
+        """Sends the record. A resumed run may send some env steps twice, which W&B's own step counter rejects."""
         fixed = {"update": record.update, "env_steps": record.env_steps, "frames": record.frames}
         self._run.log({**record.values, **fixed, "wall_seconds": record.wall_seconds})
 
     def close(self) -> None:
-        """Sends what is left; idempotent."""
+        """Sends the remaining records; idempotent."""
         if self._run is not None:
             run, self._run = self._run, None
             run.finish()
 
 
 def run_id(directory: Path) -> str:
-    """The id of this directory's run, made up the first time."""
+    """Returns the W&B id of this directory's run; creates it the first time."""
     path = directory / RUN_ID
     with contextlib.suppress(FileNotFoundError):
         known = path.read_text().strip()
         if known:
             return known
-    made = secrets.token_hex(6)
-    path.write_text(made + "\n")
-    return made
+    new_id = secrets.token_hex(6)
+    path.write_text(new_id + "\n")
+    return new_id
 
 
 def _settings(wandb: Any) -> Any:
-    """Leaves the terminal alone, and waits for nothing without end."""
+    """Returns settings without console output and with timeouts."""
     wanted = {
         "console": "off",
         "silent": True,
         "init_timeout": _INIT_SECONDS,
-        "finish_timeout": _FINISH_SECONDS,  # what was not sent by then stays on the disk, for `wandb sync`
+        "finish_timeout": _FINISH_SECONDS,  # unsent data stays on disk for `wandb sync`
     }
     known = getattr(wandb.Settings, "model_fields", wanted)  # older versions lack some
     return wandb.Settings(**{name: value for name, value in wanted.items() if name in known})
@@ -91,6 +92,6 @@ def _wandb() -> Any:
         import wandb  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
-            "--run.metrics.wandb needs the package wandb: pip install jaxsrl[wandb], or leave the flag out"
+            "--run.metrics.wandb needs the package wandb: pip install jaxsrl[wandb], or remove the flag"
         ) from error
     return wandb

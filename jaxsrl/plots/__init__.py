@@ -1,1 +1,1 @@
-"""Curves and scores of runs, compared: what `jaxsrl plot` draws. Reads files only: no jax."""
+"""Comparison of runs by curves and scores, for `jaxsrl plot`. Reads files only; no jax."""

@@ -1,8 +1,8 @@
-"""Scores of one method over several environments, after Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice".
+"""Aggregate scores of one method over environments (Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice").
 
-Scores are given as one array of runs for each environment, so that environments may have different numbers of runs. Intervals are
-percentiles of the stratified bootstrap: runs are drawn anew within each environment, which are all kept. Statistics work along the
-last axis, so that all resamples are computed at once.
+Scores are one array of runs per environment, because environments may have different numbers of runs. Intervals are
+percentiles of the stratified bootstrap: runs are resampled within each environment. Statistics reduce the last axis, so that all
+resamples are computed at once.
 """
 
 import dataclasses
@@ -14,17 +14,17 @@ from scipy import stats
 from jaxsrl.plots.bootstrap import CONFIDENCE
 
 Scores = Sequence[np.ndarray]
-"""One float64 array [N_e] of normalised scores for each environment e; [R, N_e] for R resamples of them."""
+"""One float64 array [N_e] of normalized scores for each environment e; [R, N_e] for R resamples."""
 _RESAMPLES = 2000
 _ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number and its interval of confidence.
+    """Number with its confidence interval.
 
     Attributes:
-        value: of the scores as they are.
+        value: statistic of the scores.
         low: lower end.
         high: upper end.
     """
@@ -35,42 +35,47 @@ class Estimate:
 
 
 def iqm(scores: Scores) -> np.ndarray:
-    """Interquartile mean: of the middle half of all runs of all environments; [] or [R] float64."""
-    return stats.trim_mean(_pooled(scores), 0.25, axis=-1)
+    """Returns the interquartile mean, the mean of the middle half of all runs of all environments; [] or [R] float64."""
+    return stats.trim_mean(_pool(scores), 0.25, axis=-1)
 
 
 def median_of_means(scores: Scores) -> np.ndarray:
-    """Median over environments of their mean scores; [] or [R] float64."""
-    return np.median([of_env.mean(-1) for of_env in scores], axis=0)
+    """Returns the median over environments of their mean scores; [] or [R] float64."""
+    return np.median([env_scores.mean(-1) for env_scores in scores], axis=0)
 
 
 def mean_of_means(scores: Scores) -> np.ndarray:
-    """Mean over environments of their mean scores; [] or [R] float64."""
-    return np.mean([of_env.mean(-1) for of_env in scores], axis=0)
+    """Returns the mean over environments of their mean scores; [] or [R] float64."""
+    return np.mean([env_scores.mean(-1) for env_scores in scores], axis=0)
 
 
-def optimality_gap(scores: Scores, wanted: float = 1.0) -> np.ndarray:
-    """By how much runs fall short of the score `wanted`, on average; more than it does not make up for less; [] or [R] float64."""
-    return wanted - np.minimum(_pooled(scores), wanted).mean(-1)
+def optimality_gap(scores: Scores, target: float = 1.0) -> np.ndarray:
+    """Returns the mean shortfall of runs below the score `target`; [] or [R] float64.
+
+    Runs above the target do not compensate for others.
+    """
+    return target - np.minimum(_pool(scores), target).mean(-1)
 
 
 def estimate(scores: Scores, statistic: Callable[[Scores], np.ndarray], resamples: int = _RESAMPLES) -> Estimate:
-    """A statistic of the scores with its 95 % interval; the same for the same scores."""
-    drawn = statistic(resample(scores, np.random.default_rng(0), resamples))
-    return _estimate(statistic(scores), drawn)
+    """Returns a statistic of the scores with its 95 % interval; deterministic."""
+    samples = statistic(resample(scores, np.random.default_rng(0), resamples))
+    return _estimate(statistic(scores), samples)
 
 
 def resample(scores: Scores, rng: np.random.Generator, resamples: int) -> list[np.ndarray]:
-    """As many runs of each environment, drawn with replacement: [R, N_e] each."""
-    return [of_env[rng.integers(len(of_env), size=(resamples, len(of_env)))] for of_env in scores]
+    """Resamples the runs of each environment with replacement: [R, N_e] each."""
+    return [runs[rng.integers(len(runs), size=(resamples, len(runs)))] for runs in scores]
 
 
 def probability_of_improvement(better: Scores, worse: Scores) -> np.ndarray:
-    """Probability that a run of one method scores more than one of the other, mean over environments; ties count half.
+    """Returns the probability that a run of one method scores more than a run of another, averaged over environments.
+
+    Ties count half.
 
     Args:
-        better: scores of the method that is asked about.
-        worse: of the other, in the same environments.
+        better: scores of the first method.
+        worse: scores of the second method, in the same environments.
 
     Returns:
         [] or [R] float64.
@@ -79,34 +84,34 @@ def probability_of_improvement(better: Scores, worse: Scores) -> np.ndarray:
 
 
 def estimate_improvement(better: Scores, worse: Scores, resamples: int = _RESAMPLES) -> Estimate:
-    """`probability_of_improvement` with its 95 % interval; runs of both methods are drawn anew."""
+    """Returns `probability_of_improvement` with its 95 % interval; runs of both methods are resampled."""
     rng = np.random.default_rng(0)
-    drawn = probability_of_improvement(resample(better, rng, resamples), resample(worse, rng, resamples))
-    return _estimate(probability_of_improvement(better, worse), drawn)
+    samples = probability_of_improvement(resample(better, rng, resamples), resample(worse, rng, resamples))
+    return _estimate(probability_of_improvement(better, worse), samples)
 
 
 def performance_profile(scores: Scores, thresholds: np.ndarray, resamples: int = _RESAMPLES) -> tuple[np.ndarray, ...]:
-    """Share of runs that score more than each threshold, and the ends of its 95 % interval.
+    """Returns the fraction of runs above each threshold, and the ends of its 95 % interval.
 
     Args:
-        scores: of a method.
+        scores: scores of a method.
         thresholds: [P] float64.
-        resamples: how many.
+        resamples: number of bootstrap samples.
 
     Returns:
-        (share [P], low [P], high [P]).
+        (fraction [P], low [P], high [P]).
     """
-    drawn = _profile(resample(scores, np.random.default_rng(0), resamples), thresholds)
-    low, high = np.quantile(drawn, _ENDS, axis=1)
+    samples = _profile(resample(scores, np.random.default_rng(0), resamples), thresholds)
+    low, high = np.quantile(samples, _ENDS, axis=1)
     return _profile(scores, thresholds), low, high
 
 
-def _pooled(scores: Scores) -> np.ndarray:
+def _pool(scores: Scores) -> np.ndarray:
     return np.concatenate(scores, axis=-1)
 
 
 def _profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
-    pooled = _pooled(scores)
+    pooled = _pool(scores)
     return np.stack([(pooled > threshold).mean(-1) for threshold in thresholds])
 
 
@@ -115,6 +120,6 @@ def _above(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (difference > 0).mean((-2, -1)) + (difference == 0).mean((-2, -1)) / 2
 
 
-def _estimate(value: np.ndarray, drawn: np.ndarray) -> Estimate:
-    low, high = np.quantile(drawn, _ENDS)
+def _estimate(value: np.ndarray, samples: np.ndarray) -> Estimate:
+    low, high = np.quantile(samples, _ENDS)
     return Estimate(float(value), float(low), float(high))

@@ -19,14 +19,14 @@ _SPANS = ((2 * 3600.0, 3600.0, "h"), (2 * 60.0, 60.0, "min"))
 
 
 def metric_label(metric: str) -> str:
-    """What a metric is, with its unit where it is known (docs/reference/metrics.md)."""
+    """Returns the description of a metric with its unit, or its name if it has none here."""
     if metric.startswith(_SHARES):
         return f"{metric} (share of time)"
     return _METRICS.get(metric, metric)
 
 
 def x_label(x: XAxis, longest: float) -> tuple[str, float]:
-    """(label of the x axis, what to divide its values by) for values up to `longest`."""
+    """Returns the label of the x axis, and the divisor of its values, for values up to `longest`."""
     if x != "time":
         return {"steps": "env steps", "frames": "emulator frames"}[x], 1.0
     size, unit = next(((size, unit) for least, size, unit in _SPANS if longest >= least), (1.0, "s"))

@@ -1,4 +1,4 @@
-"""Means over repetitions, and how far to trust them: percentile intervals of the bootstrap (Efron 1979)."""
+"""Means over repetitions with percentile intervals of the bootstrap (Efron 1979)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ _POINTS = 300
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeanCurve:
-    """Of several curves.
+    """Mean of several curves.
 
     Attributes:
         x: [P] float64.
         mean: [P] float64, over the curves.
-        low: [P] float64, lower end of the interval of the mean; the mean itself where there is one curve.
+        low: [P] float64, lower end of the interval of the mean; the mean itself for a single curve.
         high: [P] float64, upper end.
     """
 
@@ -28,13 +28,13 @@ class MeanCurve:
 
 
 def mean_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]], points: int = _POINTS) -> MeanCurve:
-    """The mean over curves where all of them are known: from the latest beginning to the earliest end.
+    """Returns the mean over curves on their common range: from the latest start to the earliest end.
 
-    A mean over those that got furthest would be of other runs at its end than at its beginning.
+    Beyond it, the mean would be over different runs at different x.
 
     Args:
-        curves: (x [N], y [N]) each, x increasing; between its points a curve is a straight line.
-        points: P, if the curves have something in common; else 0 are returned.
+        curves: (x [N], y [N]) each, x increasing; linear between points.
+        points: P. An empty range gives empty arrays.
     """
     first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     if first > last:
@@ -49,18 +49,18 @@ def mean_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]], points: int = _P
 def bootstrap_mean(
     values: np.ndarray, confidence: float = CONFIDENCE, resamples: int = _RESAMPLES
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the percentile interval of the mean over the first axis; the same for the same values.
+    """Returns the ends of the percentile interval of the mean over the first axis; deterministic.
 
     Args:
-        values: [N, P] float64; whole repetitions are drawn, with all their points.
-        confidence: share of resamples inside.
-        resamples: how many.
+        values: [N, P] float64; whole repetitions are resampled, with all their points.
+        confidence: fraction of resamples inside the interval.
+        resamples: number of bootstrap samples.
 
     Returns:
         (low [P], high [P]).
     """
     draws = np.random.default_rng(0).integers(len(values), size=(resamples, len(values)))
-    # How often each repetition was drawn, so that no array of [resamples, N, P] is made.
+    # Counts of each repetition, to avoid an array of [resamples, N, P].
     counts = np.stack([(draws == number).sum(1) for number in range(len(values))], 1)
     means = counts @ values / len(values)
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)

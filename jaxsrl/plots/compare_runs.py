@@ -1,6 +1,6 @@
-"""Runs compared: curves, scores and a picture of both."""
+"""Comparison of runs: curves, scores and a figure of both."""
 
-# matplotlib says only partly which types it takes:
+# matplotlib's types are incomplete:
 # pyright: reportUnknownMemberType=false, reportArgumentType=false
 
 import dataclasses
@@ -25,16 +25,16 @@ _PANEL_WIDTH, _PANEL_HEIGHT, _AGGREGATE_HEIGHT, _LEGEND_HEIGHT = 5.6, 3.7, 2.9, 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs, read and compared.
+    """Result of reading and comparing runs.
 
     Attributes:
-        x: what curves are over.
-        metric: what they are of.
-        drawn: groups of runs with their mean curves, those of one environment next to each other.
-        methods: normalised scores of each method by environment; {} where there is one environment.
-        estimates: by statistic and method.
-        improvement: (method, other method) -> probability that a run of the one is better than a run of the other.
-        warnings: what was left out, a line each.
+        x: x axis of the curves.
+        metric: metric of the curves.
+        drawn: groups of runs with their mean curves, ordered by environment.
+        methods: normalized scores of each method by environment; {} for a single environment.
+        estimates: estimates by statistic and method.
+        improvement: (method, other method) -> probability that a run of the first is better than a run of the second.
+        warnings: what was skipped, one line each.
     """
 
     x: XAxis
@@ -46,18 +46,18 @@ class Comparison:
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON data: curves with their means and intervals, and aggregates."""
+        """Returns JSON data: curves with their means and intervals, and aggregates."""
         return {
             "x": self.x,
             "metric": self.metric,
             "groups": [_group_to_json(one) for one in self.drawn],
             "aggregate": {
-                name: {label: dataclasses.asdict(found) for label, found in by_label.items()}
+                name: {label: dataclasses.asdict(estimated) for label, estimated in by_label.items()}
                 for name, by_label in self.estimates.items()
             },
             "probability_of_improvement": [
-                {"of": one, "over": other, **dataclasses.asdict(found)}
-                for (one, other), found in self.improvement.items()
+                {"of": one, "over": other, **dataclasses.asdict(estimated)}
+                for (one, other), estimated in self.improvement.items()
             ],
             "warnings": list(self.warnings),
         }
@@ -75,21 +75,21 @@ def compare_runs(
 
     Args:
         paths: runs, and directories of runs.
-        x: what curves are over.
-        metric: what they are of.
-        by: fields that tell groups apart; as `group_curves`.
-        score: what a run is worth where several environments are compared.
-        bounds: that normalise scores; as `scores_by_method`.
+        x: x axis of the curves.
+        metric: metric of the curves.
+        by: fields that separate groups; see `group_curves`.
+        score: score of a run, to compare methods over several environments.
+        bounds: bounds that normalize scores; see `scores_by_method`.
 
     Raises:
-        UserError: something of this cannot be.
+        UserError: no runs or no such metric, field or score.
     """
-    curves, left_out = read_curves(paths, x, metric)
+    curves, skipped = read_curves(paths, x, metric)
     groups = group_curves(curves, by)
     env_ids = sorted({group.env_id for group in groups})
     groups.sort(key=lambda group: env_ids.index(group.env_id))
     drawn = tuple(GroupCurve(group, mean_curve([(curve.x, curve.y) for curve in group.curves])) for group in groups)
-    warnings = [*left_out, *(line for one in drawn for line in _cut(one, x))]
+    warnings = [*skipped, *(line for one in drawn for line in _describe_end(one, x))]
     methods: Mapping[str, Scores] = {}
     if len(env_ids) > 1:
         methods, absent = scores_by_method(groups, score, bounds)
@@ -109,10 +109,10 @@ def compare_runs(
 
 
 def draw_comparison(comparison: Comparison, path: Path) -> None:
-    """Draws it into `path`: a panel for each environment, and the aggregates below where there are several.
+    """Draws a panel for each environment into `path`, and the aggregates below if there are several.
 
     Raises:
-        UserError: as `style.save`.
+        UserError: see `style.save`.
     """
     by_env: dict[str, list[GroupCurve]] = {}
     for one in comparison.drawn:
@@ -134,15 +134,15 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
             axes.set_axis_off()
         if comparison.methods:
             places = parts[1].subplots(1, len(STATISTICS) + 1, width_ratios=[1] * len(STATISTICS) + [1.7])
-            for axes, (name, found) in zip(places, comparison.estimates.items(), strict=False):
-                draw_estimates(axes, name, found, numbers)
+            for axes, (name, estimates) in zip(places, comparison.estimates.items(), strict=False):
+                draw_estimates(axes, name, estimates, numbers)
             draw_profiles(places[-1], comparison.methods, numbers)
         draw_legend(parts[-1], [one.group for one in comparison.drawn], numbers, width)
         save(figure, path)
 
 
-def _cut(one: GroupCurve, x: XAxis) -> list[str]:
-    """Says where a group ends because one of its runs does."""
+def _describe_end(one: GroupCurve, x: XAxis) -> list[str]:
+    """Describes where a group ends because one of its runs does."""
     ends = np.array([curve.x[-1] for curve in one.group.curves])
     shortest = one.group.curves[int(ends.argmin())]
     if not len(one.mean.x):

@@ -1,6 +1,6 @@
-"""Aggregate scores over environments: estimates with intervals, and performance profiles."""
+"""Figures of aggregate scores over environments: estimates with intervals, and performance profiles."""
 
-# matplotlib says only partly which types it takes:
+# matplotlib's types are incomplete:
 # pyright: reportUnknownMemberType=false, reportArgumentType=false
 
 from collections.abc import Callable, Mapping
@@ -29,10 +29,12 @@ _PROFILE_POINTS = 101
 
 
 def draw_estimates(axes: Axes, title: str, estimates: Mapping[str, Estimate], numbers: dict[str, int]) -> None:
-    """One statistic: a bar over its interval for each method, with a mark at its value; methods from the top down."""
-    for row, (label, found) in enumerate(estimates.items()):
-        axes.barh(row, found.high - found.low, left=found.low, height=0.6, color=color(numbers[label]), alpha=0.35)
-        axes.vlines(found.value, row - 0.3, row + 0.3, color=color(numbers[label]), linewidth=2.4)
+    """Draws one statistic: for each method, from top to bottom, a bar over its interval and a mark at its value."""
+    for row, (label, estimated) in enumerate(estimates.items()):
+        axes.barh(
+            row, estimated.high - estimated.low, left=estimated.low, height=0.6, color=color(numbers[label]), alpha=0.35
+        )
+        axes.vlines(estimated.value, row - 0.3, row + 0.3, color=color(numbers[label]), linewidth=2.4)
     axes.use_sticky_edges = False
     axes.margins(x=0.1)
     axes.set_ylim(len(estimates) - 0.4, -0.6)
@@ -41,11 +43,11 @@ def draw_estimates(axes: Axes, title: str, estimates: Mapping[str, Estimate], nu
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     axes.set_title(title, loc="left", fontweight="bold")
-    axes.set_xlabel("normalised score")
+    axes.set_xlabel("normalized score")
 
 
 def draw_profiles(axes: Axes, methods: Mapping[str, Scores], numbers: dict[str, int]) -> None:
-    """Share of runs above each score; a curve that is above another everywhere is a better method."""
+    """Draws the fraction of runs above each score. A method whose curve is above another everywhere is better."""
     every = np.concatenate([scores for method in methods.values() for scores in method])
     thresholds = np.linspace(min(0.0, float(every.min())), float(every.max()), _PROFILE_POINTS)
     for label, scores in methods.items():
@@ -56,5 +58,5 @@ def draw_profiles(axes: Axes, methods: Mapping[str, Scores], numbers: dict[str, 
     clean_axes(axes)
     axes.set_ylim(-0.02, 1.05)
     axes.set_title("performance profile", loc="left", fontweight="bold")
-    axes.set_xlabel("normalised score")
+    axes.set_xlabel("normalized score")
     axes.set_ylabel("share of runs above it")

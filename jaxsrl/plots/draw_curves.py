@@ -1,6 +1,6 @@
-"""Curves with intervals, one panel for each environment, and one legend for all."""
+"""Figures of curves with intervals, one panel per environment, and one legend for all."""
 
-# matplotlib says only partly which types it takes:
+# matplotlib's types are incomplete:
 # pyright: reportUnknownMemberType=false, reportArgumentType=false
 
 import dataclasses
@@ -20,11 +20,11 @@ from jaxsrl.plots.style import clean_axes, color, count_axis, line
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupCurve:
-    """A group and its mean.
+    """Group of runs with its mean curve.
 
     Attributes:
-        group: of runs.
-        mean: of their curves.
+        group: the runs.
+        mean: mean of their curves.
     """
 
     group: Group
@@ -32,14 +32,14 @@ class GroupCurve:
 
 
 def draw_panel(axes: Axes, drawn: Sequence[GroupCurve], numbers: dict[str, int], x: XAxis, metric: str) -> None:
-    """One environment.
+    """Draws one environment.
 
     Args:
-        axes: to draw into.
-        drawn: of this environment.
-        numbers: for each label which color it has.
-        x: what curves are over.
-        metric: what they are of.
+        axes: axes to draw into.
+        drawn: groups of this environment.
+        numbers: color index of each label.
+        x: x axis of the curves.
+        metric: metric of the curves.
     """
     longest = max((float(one.mean.x[-1]) for one in drawn if len(one.mean.x)), default=0.0)
     label, unit = x_label(x, longest)
@@ -65,28 +65,28 @@ def draw_panel(axes: Axes, drawn: Sequence[GroupCurve], numbers: dict[str, int],
 
 
 def draw_legend(figure: FigureBase, groups: Sequence[Group], numbers: dict[str, int], width: float) -> None:
-    """One legend for all panels, with the number of runs of each method.
+    """Draws one legend for all panels, with the number of runs of each method.
 
     Args:
-        figure: a part of the picture that has nothing else in it.
-        groups: all that are drawn.
-        numbers: for each label which color it has.
-        width: of the figure, in inches.
+        figure: an empty part of the figure.
+        groups: all drawn groups.
+        numbers: color index of each label.
+        width: width of the figure, in inches.
     """
     handles: list[Line2D] = []
     for label, number in numbers.items():
         sizes = sorted({len(group.curves) for group in groups if group.label == label})
         runs = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-        words = f"{label} ({runs} {'run' if sizes == [1] else 'runs'})"
-        handles.append(Line2D([], [], color=color(number), linestyle=line(number), linewidth=2.4, label=words))
+        text = f"{label} ({runs} {'run' if sizes == [1] else 'runs'})"
+        handles.append(Line2D([], [], color=color(number), linestyle=line(number), linewidth=2.4, label=text))
     figure.legend(handles=handles, loc="center", ncols=_legend_columns(list(numbers), width), frameon=False)
 
 
 def legend_rows(labels: Sequence[str], width: float) -> int:
-    """How many rows the legend of a figure `width` inches wide takes."""
+    """Returns the number of legend rows in a figure of `width` inches."""
     return -(-len(labels) // _legend_columns(labels, width))
 
 
 def _legend_columns(labels: Sequence[str], width: float) -> int:
-    inches = 0.08 * max(len(label) for label in labels) + 1.5  # of the longest, with its line and number of runs
+    inches = 0.08 * max(len(label) for label in labels) + 1.5  # of the longest label, with its line and number of runs
     return max(1, min(len(labels), int(width / inches)))

@@ -1,4 +1,4 @@
-"""Which runs are repetitions of one another: those whose configurations differ in nothing but the seed."""
+"""Groups of runs that are repetitions: their configurations differ only in the seed."""
 
 import dataclasses
 import difflib
@@ -11,7 +11,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import OPERATION
 from jaxsrl.plots.run_curve import RunCurve
 
-# What tells repetitions apart, and what changes nothing that is learned.
+# Fields in which repetitions differ, and fields without an effect on learning.
 IGNORED = (OPERATION - {"run.env_steps"}) | {"run.seed", "run.name"}
 AGENT, _ENV = "agent_name", "env."
 _SHORT = {"agent": AGENT, "policy": "run.policy", "seed": "run.seed"}
@@ -23,9 +23,9 @@ class Group:
     """Runs that are repetitions.
 
     Attributes:
-        env_id: of all of them.
-        label: that tells the group from the others of the picture.
-        curves: of its runs.
+        env_id: environment of all runs.
+        label: label that is unique among the methods of the figure.
+        curves: curves of the runs.
     """
 
     env_id: str
@@ -34,13 +34,13 @@ class Group:
 
 
 def group_curves(curves: Sequence[RunCurve], by: Sequence[str] = ()) -> list[Group]:
-    """Groups with labels, those of one method (in several environments) with the same label.
+    """Groups curves and labels the groups; groups of one method in several environments share a label.
 
     Args:
-        curves: of any runs.
-        by: fields of the configuration; runs that agree in them, and in their environment, are one group whatever else differs.
-            "agent", "policy" and "seed" are short for `agent_name`, `run.policy` and `run.seed`; "run" puts each run by itself.
-            Without any, runs are one group that differ only in the seed.
+        curves: curves of any runs.
+        by: fields of the configuration. Runs that agree in these and in their environment form a group. "agent", "policy" and
+            "seed" are short for `agent_name`, `run.policy` and `run.seed`; "run" makes each run a group. Without fields, runs of
+            a group differ only in the seed.
 
     Raises:
         UserError: no run has such a field.
@@ -61,18 +61,18 @@ def group_curves(curves: Sequence[RunCurve], by: Sequence[str] = ()) -> list[Gro
         labels = [str(curves[numbers[0]].path) for numbers in methods]
     groups: list[Group] = []
     for label, numbers in zip(labels, methods, strict=True):
-        of_env: dict[str, list[RunCurve]] = defaultdict(list)
+        by_env: dict[str, list[RunCurve]] = defaultdict(list)
         for number in numbers:
-            of_env[curves[number].env_id].append(curves[number])
-        groups += [Group(env_id, label, tuple(found)) for env_id, found in of_env.items()]
+            by_env[curves[number].env_id].append(curves[number])
+        groups += [Group(env_id, label, tuple(env_curves)) for env_id, env_curves in by_env.items()]
     return groups
 
 
 def flatten_config(curve: RunCurve) -> dict[str, Any]:
-    """The configuration as one value for each field, named by its path ("agent.learning_rate"), and `agent_name`."""
-    found: dict[str, Any] = {AGENT: curve.config.get(AGENT)}
-    _flatten(curve.config.get("experiment"), "", found)
-    return found
+    """Returns the configuration as one value per field, named by its path ("agent.learning_rate"), and `agent_name`."""
+    fields: dict[str, Any] = {AGENT: curve.config.get(AGENT)}
+    _flatten(curve.config.get("experiment"), "", fields)
+    return fields
 
 
 def _flatten(value: Any, path: str, into: dict[str, Any]) -> None:
@@ -86,21 +86,21 @@ def _flatten(value: Any, path: str, into: dict[str, Any]) -> None:
 def _key(config: dict[str, Any], fields: list[str], curve: RunCurve) -> str:
     if "run" in fields:
         return str(curve.path.resolve())
-    kept = {name: config.get(name) for name in fields} if fields else _that_matter(config)
+    kept = {name: config.get(name) for name in fields} if fields else _relevant(config)
     return json.dumps(kept, sort_keys=True, default=str)
 
 
-def _that_matter(config: dict[str, Any]) -> dict[str, Any]:
+def _relevant(config: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value for name, value in config.items() if name not in IGNORED and not name.startswith("run.metrics.")
     }
 
 
 def _same_in_each_environment(curves: Sequence[RunCurve], flat: list[dict[str, Any]]) -> set[str]:
-    """Fields of the environment that no two runs in one environment disagree about.
+    """Returns the environment fields on which all runs in the same environment agree.
 
-    The same method in another environment, with what that needs, is the same method; one environment with stacked frames and
-    without is not.
+    A method keeps its label across environments despite such fields. With and without stacked frames in one environment are
+    different methods.
     """
     values: dict[tuple[str, str], set[str]] = defaultdict(set)
     for curve, config in zip(curves, flat, strict=True):
@@ -108,7 +108,7 @@ def _same_in_each_environment(curves: Sequence[RunCurve], flat: list[dict[str, A
             if name.startswith(_ENV):
                 values[name, curve.env_id].add(json.dumps(value, sort_keys=True, default=str))
     names = {name for name, _ in values}
-    return {name for name in names if all(len(found) == 1 for (one, _), found in values.items() if one == name)}
+    return {name for name in names if all(len(distinct) == 1 for (one, _), distinct in values.items() if one == name)}
 
 
 def _check_fields(fields: list[str], flat: list[dict[str, Any]]) -> None:
@@ -120,11 +120,11 @@ def _check_fields(fields: list[str], flat: list[dict[str, Any]]) -> None:
 
 
 def _labels(configs: list[dict[str, Any]], fields: list[str]) -> list[str]:
-    """What each differs in from the others of its agent; the agent's name comes first where there is more to tell."""
+    """Returns labels with the fields in which methods of one agent differ, after the agent's name."""
     labels: list[str] = []
     for config in configs:
         rivals = [other for other in configs if other[AGENT] == config[AGENT]]
-        names = [name for name in (fields or _that_matter(config)) if name != AGENT]
+        names = [name for name in (fields or _relevant(config)) if name != AGENT]
         names = [name for name in names if any(other.get(name) != config.get(name) for other in rivals)]
         parts = [
             f"{name.rpartition('.')[2]} {_value(config.get(name))}" for name in sorted(names, key=_rank)[:_MOST_FIELDS]
@@ -135,7 +135,7 @@ def _labels(configs: list[dict[str, Any]], fields: list[str]) -> list[str]:
 
 
 def _rank(name: str) -> tuple[bool, bool, str]:
-    """The policy first, then the agent's fields."""
+    """Returns a sort key: the plan first, then the agent's fields."""
     return name != "run.policy", not name.startswith("agent."), name
 
 

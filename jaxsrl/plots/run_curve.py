@@ -1,4 +1,4 @@
-"""One metric of one run over steps, frames or time."""
+"""Curve of one metric of one run over steps, frames or time."""
 
 import dataclasses
 import difflib
@@ -18,13 +18,13 @@ COLUMNS: dict[XAxis, str] = {"steps": "env_steps", "time": ELAPSED, "frames": "f
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunCurve:
-    """A run's values of one metric.
+    """Values of one metric of a run.
 
     Attributes:
-        path: of the run's directory.
-        config: what config.json says: "agent_name", "experiment", "env_spec".
-        x: [N] float64, increasing: env steps, emulator frames, or seconds that were trained. What a resumed run did again is
-            in it once.
+        path: directory of the run.
+        config: contents of config.json: "agent_name", "experiment", "env_spec".
+        x: [N] float64, increasing: env steps, emulator frames, or seconds of training. Work that a resumed run repeated is
+            counted once.
         y: [N] float64, finite.
     """
 
@@ -35,24 +35,27 @@ class RunCurve:
 
     @property
     def env_id(self) -> str:
-        """Of the environment it was trained in."""
+        """Id of the training environment."""
         spec, experiment = self.config.get("env_spec") or {}, self.config.get("experiment") or {}
         return str(spec.get("env_id") or (experiment.get("env") or {}).get("id") or "unknown environment")
 
 
 def read_curves(paths: list[Path], x: XAxis, metric: str) -> tuple[list[RunCurve], list[str]]:
-    """The curves of all runs that are, or are in, these directories; and what was left out, a line each.
+    """Reads the curves of all runs at or below these directories.
 
     Args:
         paths: runs, and directories of runs.
-        x: what the curves are over.
-        metric: a name of docs/reference/metrics.md.
+        x: x axis of the curves.
+        metric: a name of the metrics reference.
+
+    Returns:
+        Curves, and one line for each run that was skipped.
 
     Raises:
-        UserError: a path is no run and has none in it, or no run has the metric.
+        UserError: a path contains no run, or no run has the metric.
     """
     curves: dict[Path, RunCurve] = {}
-    left_out: list[str] = []
+    skipped: list[str] = []
     names: set[str] = set()
     for path in paths:
         runs = find_runs(path)
@@ -66,14 +69,14 @@ def read_curves(paths: list[Path], x: XAxis, metric: str) -> tuple[list[RunCurve
             names |= set(records.columns) if records.num_rows else set()
             curve = _curve(run, records, x, metric)
             if curve is None:
-                left_out.append(f"{run} is left out: it has no {metric if records.num_rows else 'records yet'}")
+                skipped.append(f"{run} is skipped: it has no {metric if records.num_rows else 'records yet'}")
             else:
                 curves[run.resolve()] = curve
     if not names:
-        raise UserError(f"nothing to plot: {left_out[0].replace(' is left out: it', '')} ({RECORDS}); train it first")
+        raise UserError(f"nothing to plot: {skipped[0].replace(' is skipped: it', '')} ({RECORDS}); train it first")
     if not curves:
         raise UserError(f"no run here has a metric {metric!r}: {_advice(metric, names)}")
-    return list(curves.values()), left_out
+    return list(curves.values()), skipped
 
 
 def _curve(run: Path, records: RecordFile, x: XAxis, metric: str) -> RunCurve | None:
@@ -85,7 +88,7 @@ def _curve(run: Path, records: RecordFile, x: XAxis, metric: str) -> RunCurve | 
         return None
     config = read_json(run / CONFIG)
     if not isinstance(config, dict):
-        raise UserError(f"{run / CONFIG} is no JSON object: expected what a run writes when it begins")
+        raise UserError(f"{run / CONFIG} is no JSON object: expected the file that a run writes at its start")
     return RunCurve(run, config, places[known], values[known])
 
 

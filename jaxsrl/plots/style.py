@@ -1,6 +1,6 @@
-"""How pictures look: one palette, one way to write axes, the same bytes for the same data."""
+"""Style of figures: one palette, one axis style, identical bytes for identical data."""
 
-# matplotlib says only partly which types it takes:
+# matplotlib's types are incomplete:
 # pyright: reportUnknownMemberType=false, reportArgumentType=false
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from envpool_bridge.errors import UserError
 
-# Of Okabe and Ito, told apart by color-blind readers; yellow is left out, which is too light for lines on white.
+# Palette of Okabe and Ito, distinguishable by color-blind readers, without yellow, which is too light on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
 LINES = ("-", "--", ":", "-.")
 INK, FAINT = "#222222", "#6b6b6b"
@@ -35,10 +35,10 @@ _STYLE: dict[str, Any] = {
 
 
 def validate_out(path: Path) -> str:
-    """The kind of picture that a file's ending asks for.
+    """Returns the figure format of a file's suffix.
 
     Raises:
-        UserError: another one than .png, .svg and .pdf, or its directory is not there.
+        UserError: the suffix is not .png, .svg or .pdf, or the directory does not exist.
     """
     kind = path.suffix.removeprefix(".").lower()
     if kind not in KINDS:
@@ -49,7 +49,7 @@ def validate_out(path: Path) -> str:
 
 
 def style() -> Any:
-    """A context in which figures have our style."""
+    """Returns a context in which figures have the house style."""
     return matplotlib.rc_context(_STYLE)
 
 
@@ -57,7 +57,7 @@ def save(figure: Figure, path: Path) -> None:
     """Writes the figure without a date, so that the same figure gives the same file.
 
     Raises:
-        UserError: as `validate_out`, or the file cannot be written.
+        UserError: see `validate_out`; or the file cannot be written.
     """
     kind = validate_out(path)
     metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
@@ -69,23 +69,23 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def clean_axes(axes: Axes) -> None:
-    """No frame but the axes, and a grid that does not compete with the data."""
+    """Removes the frame and adds a light grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
 
 
 def count_axis(axes: Axes) -> None:
-    """Large numbers on x as 100 k and 1.5 M."""
+    """Formats large numbers on x as 100 k and 1.5 M."""
     axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
     axes.xaxis.set_major_locator(MaxNLocator(6))
 
 
 def color(number: int) -> str:
-    """Of the number-th method."""
+    """Returns the color of a method by its index."""
     return COLORS[number % len(COLORS)]
 
 
 def line(number: int) -> str:
-    """Line style of the number-th method: another one once the colors are used up."""
+    """Returns the line style of a method by its index; it changes when the colors repeat."""
     return LINES[number // len(COLORS) % len(LINES)]

@@ -1,4 +1,4 @@
-"""A comparison as tables on the terminal."""
+"""Tables of a comparison for the terminal."""
 
 import sys
 
@@ -15,7 +15,7 @@ _MIN_WIDTH = 120
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Groups with their last mean, then aggregates over environments if there are several."""
+    """Prints groups with their last mean, then aggregates over environments if there are several."""
     console = Console(file=sys.stdout)
     console.width = max(console.width, _MIN_WIDTH)
     console.print(_groups(comparison))
@@ -42,11 +42,11 @@ def _groups(comparison: Comparison) -> Table:
 
 
 def _aggregates(comparison: Comparison) -> Table:
-    table = Table(title="normalised scores over all environments", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title="normalized scores over all environments", title_justify="left", box=SIMPLE_HEAD)
     for column in ("group", *comparison.estimates):
         table.add_column(column, justify="left" if column == "group" else "right")
     for label in comparison.methods:
-        table.add_row(Text(label), *(_format_estimate(found[label]) for found in comparison.estimates.values()))
+        table.add_row(Text(label), *(_format_estimate(by_label[label]) for by_label in comparison.estimates.values()))
     return table
 
 
@@ -56,10 +56,10 @@ def _improvements(comparison: Comparison) -> Table:
     )
     for column in ("group", "over", "probability"):
         table.add_column(column, justify="right" if column == "probability" else "left")
-    for (one, other), found in comparison.improvement.items():
-        table.add_row(Text(one), Text(other), _format_estimate(found))
+    for (one, other), estimate in comparison.improvement.items():
+        table.add_row(Text(one), Text(other), _format_estimate(estimate))
     return table
 
 
-def _format_estimate(found: Estimate) -> str:
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+def _format_estimate(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f})"

@@ -1,1 +1,1 @@
-"""Reading what runs left: records, state, summary, inspection."""
+"""Readers of run directories: state, summary, inspection, checkpoints."""

@@ -1,4 +1,4 @@
-"""What is in a run or a checkpoint, and whether it is whole; nothing is moved or written."""
+"""Contents and health of a run or a checkpoint. Read-only."""
 
 import dataclasses
 import re
@@ -27,13 +27,13 @@ class ArrayRow:
     """One array of a checkpoint.
 
     Attributes:
-        path: its name, parts separated by "/".
-        shape: of it.
-        dtype: name.
-        count: of elements.
-        bytes: that they take in memory.
-        norm: root of the sum of squares; None of what is no floating-point number.
-        not_finite: elements that are NaN or infinite.
+        path: name with parts separated by "/".
+        shape: shape of the array.
+        dtype: name of the dtype.
+        count: number of elements.
+        bytes: size in memory.
+        norm: root of the sum of squares; None for arrays without floating-point numbers.
+        not_finite: number of NaN or infinite elements.
     """
 
     path: str
@@ -47,19 +47,19 @@ class ArrayRow:
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """What was found.
+    """Contents and health of a run or a checkpoint.
 
     Attributes:
-        path: that was asked about.
-        checkpoint: directory that is shown; None of a run that has no whole one.
-        update: that it was made at.
+        path: path that was inspected.
+        checkpoint: directory of the shown checkpoint; None for a run without an intact one.
+        update: update of the checkpoint.
         agent: name of the algorithm.
-        parameters: the agent's.
-        others: what else the checkpoint holds: optimizer, episodes, experience.
+        parameters: arrays of the agent's parameters.
+        others: other arrays of the checkpoint: optimizer, episodes, experience.
         experiment: configuration.
-        spec: of the environment.
-        versions: of what wrote the checkpoint.
-        health: of the run, its checkpoints and its records.
+        spec: spec of the environment.
+        versions: versions of the packages that wrote the checkpoint.
+        health: health of the run, its checkpoints and its records.
     """
 
     path: str
@@ -74,7 +74,7 @@ class Inspection:
     health: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON data, with totals."""
+        """Returns JSON data, with totals."""
         return {
             **dataclasses.asdict(self),
             "num_parameters": sum(row.count for row in self.parameters),
@@ -84,20 +84,20 @@ class Inspection:
 
 
 def inspect(path: Path) -> Inspection:
-    """Looks at a run directory, with the newest whole checkpoint in it if there is one, or at one checkpoint directory.
+    """Inspects a run directory with its newest intact checkpoint, or one checkpoint directory.
 
     Raises:
         UserError: the path is neither, or is a checkpoint of another version.
-        CorruptCheckpointError: the one checkpoint asked for is damaged.
+        CorruptCheckpointError: the given checkpoint is damaged.
     """
     if (path / MANIFEST).is_file():
         above = path.resolve().parent.parent
         health = _health(above) if is_run(above) else {}
         return _inspection(path, path, health)
     if not is_run(path) and not checkpoint_steps(path):
-        found = "is neither" if path.exists() else "is not there"
+        problem = "is neither" if path.exists() else "does not exist"
         raise UserError(
-            f"{path} {found}: expected a run directory ({CONFIG} in it), or a checkpoint ({MANIFEST} in it)"
+            f"{path} {problem}: expected a run directory ({CONFIG} in it), or a checkpoint ({MANIFEST} in it)"
         )
     health = _health(path)
     good = health["newest_good"]
@@ -146,14 +146,14 @@ def _row(name: str, array: np.ndarray) -> ArrayRow:
 
 
 def short_path(name: str) -> str:
-    """An array's name with "/" between its parts: `learner.params['torso'][0].weight` -> `params/torso/0/weight`."""
+    """Returns an array's name with "/" between its parts: `learner.params['torso'][0].weight` -> `params/torso/0/weight`."""
     return "/".join("".join(part) for part in _PARTS.findall(name.removeprefix(f"{LEARNER}.")))
 
 
 def _health(run: Path) -> dict[str, Any]:
-    """Of a run: what it came to, and every checkpoint of it checked to the last byte, newest first."""
+    """Returns the summary of a run and every checkpoint, verified to the last byte, newest first."""
     summary = summarize(run)
-    checkpoints = [_checked(run / "checkpoints" / str(step)) for step in reversed(checkpoint_steps(run))]
+    checkpoints = [_verify(run / "checkpoints" / str(step)) for step in reversed(checkpoint_steps(run))]
     good = next((one["update"] for one in checkpoints if one["health"] == WHOLE), None)
     try:
         quarantine = sorted(path.name for path in (run / "checkpoints" / "quarantine").iterdir())
@@ -176,29 +176,29 @@ def _health(run: Path) -> dict[str, Any]:
     }
 
 
-def _checked(path: Path) -> dict[str, Any]:
-    found, why = WHOLE, ""
+def _verify(path: Path) -> dict[str, Any]:
+    health, why = WHOLE, ""
     try:
         manifest = read_manifest(path)
         validate_manifest(path, manifest)
         verify_files(path, manifest)
     except CorruptCheckpointError as error:
-        found, why = DAMAGED, str(error)
+        health, why = DAMAGED, str(error)
     except OSError as error:
-        found, why = DAMAGED, f"{path}: {error.strerror}"
+        health, why = DAMAGED, f"{path}: {error.strerror}"
     except UserError as error:
-        is_there = (path / MANIFEST).is_file()
-        found, why = (OTHER_VERSION, str(error)) if is_there else (DAMAGED, f"{path}: {MANIFEST} is missing")
-    return {"update": int(path.name), "health": found, "why": why}
+        is_checkpoint = (path / MANIFEST).is_file()
+        health, why = (OTHER_VERSION, str(error)) if is_checkpoint else (DAMAGED, f"{path}: {MANIFEST} is missing")
+    return {"update": int(path.name), "health": health, "why": why}
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A JSON object of a file; {} where it is missing or none, which `RunSummary.problem` tells."""
+    """Returns the object of a JSON file; {} if it is missing or invalid, which `RunSummary.problem` reports."""
     try:
-        found = read_json(path)
+        data = read_json(path)
     except UserError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def _agent(metadata: Mapping[str, Any]) -> str:
@@ -206,5 +206,5 @@ def _agent(metadata: Mapping[str, Any]) -> str:
 
 
 def _part(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = metadata.get(name)
-    return found if isinstance(found, dict) else {}
+    part = metadata.get(name)
+    return part if isinstance(part, dict) else {}

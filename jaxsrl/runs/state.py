@@ -1,4 +1,4 @@
-"""What a run is doing, from the files it left. Never takes the run's lock: a run that begins at that moment would be refused."""
+"""State of a run, from its files. It never takes the run's lock, because a run that starts at that moment would fail."""
 
 import os
 import re
@@ -12,13 +12,13 @@ _HOLDER = re.compile(r"process (\d+) on (.+), started ")
 
 
 def run_state(directory: Path, log: list[str], num_updates: float, total_updates: float | None) -> str:
-    """One of running, finished, stopped (by a signal), crashed and empty.
+    """Returns running, finished, stopped (by a signal), crashed or empty.
 
     Args:
-        directory: of the run.
-        log: its log's lines, or the last of them.
-        num_updates: done, as far as is recorded.
-        total_updates: wanted; None if that is not known.
+        directory: directory of the run.
+        log: lines of its log, or the last of them.
+        num_updates: recorded updates.
+        total_updates: updates of the whole run; None if unknown.
     """
     if is_locked(directory / LOCK):
         return RUNNING
@@ -33,24 +33,24 @@ def run_state(directory: Path, log: list[str], num_updates: float, total_updates
 
 
 def is_locked(lock: Path, kernel_locks: Path = Path("/proc/locks")) -> bool:
-    """Whether a process holds the lock of a run directory.
+    """Returns whether a process holds the lock of a run directory.
 
-    The kernel tells where it has a list of locks; elsewhere the process that the file names must be alive on this machine.
+    Where the kernel lists locks, the list decides. Elsewhere the process that the file names must be alive on this machine.
     """
     try:
-        found = lock.stat()
+        status = lock.stat()
     except OSError:
         return False
     try:
         held = kernel_locks.read_text().splitlines()
     except OSError:
         return _holder_lives(lock)
-    # Some file systems tell another device number here than there: then the process that the file names must be the holder.
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    # Some file systems report another device number in the list: then the process that the file names must be the holder.
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     holder = _holder(lock)
     for line in held:
-        fields = line.split()  # 1: FLOCK ADVISORY WRITE <process> <device>:<inode> <range>; those that wait have "->"
-        if len(fields) < 6 or fields[1] != "FLOCK" or fields[5].rpartition(":")[2] != str(found.st_ino):
+        fields = line.split()  # 1: FLOCK ADVISORY WRITE <process> <device>:<inode> <range>; waiting ones have "->"
+        if len(fields) < 6 or fields[1] != "FLOCK" or fields[5].rpartition(":")[2] != str(status.st_ino):
             continue
         if fields[5].rpartition(":")[0] == device or fields[4] == str(holder[0]):
             return True
@@ -58,7 +58,7 @@ def is_locked(lock: Path, kernel_locks: Path = Path("/proc/locks")) -> bool:
 
 
 def _holder(lock: Path) -> tuple[int, str]:
-    """Process and machine that the file names; (0, "") if it names none."""
+    """Returns process and machine that the file names; (0, "") if it names none."""
     try:
         match = _HOLDER.match(lock.read_text(errors="replace"))
     except OSError:
@@ -73,7 +73,7 @@ def _holder_lives(lock: Path) -> bool:
     try:
         os.kill(process, 0)
     except PermissionError:
-        return True  # of somebody else
+        return True  # of another user
     except (OSError, OverflowError):
         return False
     return True

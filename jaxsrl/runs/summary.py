@@ -1,4 +1,4 @@
-"""Runs and what they have come to, from the files they left: no jax, no checkpoint is opened, nothing is written."""
+"""Summaries of run directories, from files only: no jax, no checkpoint is opened, nothing is written."""
 
 import dataclasses
 import math
@@ -21,25 +21,25 @@ _LOG_BYTES = 4096
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """One run.
+    """Summary of one run.
 
     Attributes:
-        name: of its directory, below the one that was searched.
+        name: directory of the run, relative to the searched one.
         state: "running", "finished", "stopped" (by a signal), "crashed" or "empty".
-        progress: updates done of those wanted, 0 to 1; None if the configuration does not tell.
+        progress: fraction of updates done, 0 to 1; None if the configuration is missing.
         best_return: largest mean return of a record, in environment reward units; None before the first episode.
-        last_return: of the newest record.
+        last_return: mean return of the newest record.
         env: environment id.
         agent: name of the algorithm.
-        policy: distribution policy.
-        seed: of the run.
-        update: updates done, as far as records and checkpoints tell.
-        num_updates: updates wanted; None if the configuration does not tell.
+        policy: name of the plan.
+        seed: seed of the run.
+        update: updates done, by records and checkpoints.
+        num_updates: updates of the whole run; None if the configuration is missing.
         env_steps: environment steps done.
         checkpoint: update of the newest complete checkpoint directory; None without any.
-        age_seconds: since the run last wrote a record or a line of its log.
-        problem: what of it cannot be read; "" if nothing.
-        path: its directory.
+        age_seconds: time since the run last wrote a record or a line of its log.
+        problem: which file is unreadable; "" if none.
+        path: directory of the run.
     """
 
     name: str
@@ -61,39 +61,43 @@ class RunSummary:
 
 
 def find_runs(directory: Path) -> list[Path]:
-    """The run directories in `directory`, at most four levels down, or itself if it is one; sorted.
+    """Returns the run directories in `directory`, at most four levels down, or itself if it is one; sorted.
 
     Raises:
         UserError: there is no such directory.
     """
     if not directory.is_dir():
-        found = f"{directory} is a file" if directory.exists() else f"there is no directory {directory} in {Path.cwd()}"
-        raise UserError(f"{found}: expected a run's directory, or one that has runs in it (runs/, or --run.directory)")
+        problem = (
+            f"{directory} is a file" if directory.exists() else f"there is no directory {directory} in {Path.cwd()}"
+        )
+        raise UserError(
+            f"{problem}: expected a run's directory, or one that has runs in it (runs/, or --run.directory)"
+        )
     return sorted(iterate_runs(directory))
 
 
 def iterate_runs(directory: Path) -> Iterator[Path]:
-    """As `find_runs`, in no order; of a directory that is not there, or not ours to read, none. No link is followed."""
+    """Yields the directories of `find_runs` in any order; skips missing and unreadable ones. Links are not followed."""
     return _iterate_runs(directory, _DEPTH)
 
 
 def run_name(run: Path, root: Path) -> str:
-    """What a run is called among those that were found in `root`: its path from there; by itself, its directory's name."""
+    """Returns the name of a run found in `root`: its relative path, or its directory's name if it is `root` itself."""
     return root.resolve().name if run == root else run.relative_to(root).as_posix()
 
 
 def is_run(directory: Path) -> bool:
-    """Whether training has begun in this directory."""
+    """Returns whether training has started in this directory."""
     return (directory / CONFIG).is_file() or (directory / RECORDS).is_file()
 
 
 def summarize(directory: Path, below: Path | None = None, now: float | None = None) -> RunSummary:
-    """What the run has come to; of a run that is only half there, what there is.
+    """Returns the summary of a run, as far as its files exist.
 
     Args:
-        directory: of the run.
-        below: its name is told from here; the directory's own if None.
-        now: seconds since 1970; the clock's if None.
+        directory: directory of the run.
+        below: directory that names are relative to; None for the directory's own name.
+        now: seconds since 1970; None for the clock's time.
     """
     problem, config = "", {}
     try:
@@ -119,27 +123,27 @@ def summarize_records(
     problem: str = "",
     now: float | None = None,
 ) -> RunSummary:
-    """What the run has come to, as far as its records are read.
+    """Returns the summary of a run from the records read so far.
 
     Args:
-        directory: of the run.
-        name: it is called.
-        config: what its config.json says; {} if nothing.
-        records: of its training.
-        problem: what of it cannot be read.
-        now: seconds since 1970; the clock's if None.
+        directory: directory of the run.
+        name: name of the run.
+        config: contents of its config.json; {} if there are none.
+        records: records of its training.
+        problem: which file is unreadable.
+        now: seconds since 1970; None for the clock's time.
     """
     experiment = _dict(config.get("experiment"))
     run, env = _dict(experiment.get("run")), _dict(experiment.get("env"))
     seed = run.get("seed")
     checkpoint = max(checkpoint_steps(directory), default=None)
     update = max(int(records.last("update") or 0), checkpoint or 0)
-    wanted, per_update = count_total_updates(run), _steps_per_update(run)
+    total, per_update = count_total_updates(run), _steps_per_update(run)
     now = time.time() if now is None else now
     return RunSummary(
         name=name,
-        state=run_state(directory, last_log_lines(directory), update, wanted),
-        progress=min(1.0, update / wanted) if wanted else None,
+        state=run_state(directory, last_log_lines(directory), update, total),
+        progress=min(1.0, update / total) if total else None,
         best_return=records.best(RETURN),
         last_return=records.last(RETURN),
         env=str(_dict(config.get("env_spec")).get("env_id") or env.get("id") or ""),
@@ -147,7 +151,7 @@ def summarize_records(
         policy=str(run.get("policy") or ""),
         seed=seed if isinstance(seed, int) else None,
         update=update,
-        num_updates=wanted,
+        num_updates=total,
         env_steps=update * per_update if per_update else int(records.last("env_steps") or 0),
         checkpoint=checkpoint,
         age_seconds=max(0.0, now - (newest_change(directory) or now)),
@@ -157,7 +161,7 @@ def summarize_records(
 
 
 def checkpoint_steps(directory: Path) -> list[int]:
-    """Updates at which the run has complete checkpoint directories, oldest first; not whether what is in them is whole."""
+    """Returns the updates of complete checkpoint directories, oldest first, without verifying their contents."""
     try:
         return sorted(int(path.name) for path in (directory / "checkpoints").iterdir() if path.name.isdigit())
     except OSError:
@@ -165,7 +169,7 @@ def checkpoint_steps(directory: Path) -> list[int]:
 
 
 def last_log_lines(directory: Path, num_bytes: int = _LOG_BYTES) -> list[str]:
-    """The newest lines of the run's log, oldest first: the last so many bytes of it."""
+    """Returns the lines in the last `num_bytes` bytes of the run's log, oldest first."""
     try:
         with open(directory / LOG, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - num_bytes))
@@ -175,7 +179,7 @@ def last_log_lines(directory: Path, num_bytes: int = _LOG_BYTES) -> list[str]:
 
 
 def count_total_updates(run: dict[str, Any]) -> int | None:
-    """Updates that a saved RunConfig asks for; None if it does not tell."""
+    """Returns the updates that a saved RunConfig asks for; None if it is incomplete."""
     per_update, env_steps = _steps_per_update(run), run.get("env_steps")
     if not per_update or not isinstance(env_steps, int | float) or not abs(env_steps) < math.inf:
         return None
@@ -188,9 +192,9 @@ def _steps_per_update(run: dict[str, Any]) -> int:
 
 
 def newest_change(directory: Path) -> float | None:
-    """When the run last wrote, in seconds since 1970: a record, its log, or a file in its directory if it has neither yet.
+    """Returns when the run last wrote a record or its log, in seconds since 1970.
 
-    None of a directory that is gone.
+    Without either, it is the time of its configuration or directory; None for a missing directory.
     """
     written = [changed for name in (RECORDS, LOG, CONFIG) if (changed := _changed(directory / name)) is not None]
     return max(written, default=_changed(directory))
@@ -207,7 +211,7 @@ def _iterate_runs(directory: Path, depth: int) -> Iterator[Path]:
     try:
         entries = list(os.scandir(directory))
     except OSError:
-        return  # gone, or not ours to read
+        return  # removed or unreadable
     if any(entry.name in (CONFIG, RECORDS) for entry in entries):
         yield directory
         return

@@ -1,1 +1,1 @@
-"""Text for people: tables, sparklines, units."""
+"""Text output: tables, sparklines, units."""

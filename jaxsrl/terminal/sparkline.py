@@ -1,4 +1,4 @@
-"""Small pictures in characters, each with a form for terminals that have no Unicode; and durations in words."""
+"""Sparklines and bars in text, with ASCII forms for terminals without Unicode."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 
 
 def sparkline(values: Sequence[float], width: int, unicode: bool = True) -> str:
-    """The last `width` values as one character each, from the lowest of them to the highest; not finite ones are blank."""
+    """Returns the last `width` values as one character each, scaled from their minimum to maximum; non-finite ones are blank."""
     shown = values[-width:] if width > 0 else ()
     finite = [value for value in shown if math.isfinite(value)]
     if not finite:
@@ -19,14 +19,16 @@ def sparkline(values: Sequence[float], width: int, unicode: bool = True) -> str:
 
 
 def lengths(shares: Sequence[float], width: int) -> list[int]:
-    """Characters of each share of a bar: never more than `width` together, none of a share that is not 0 less than one.
+    """Returns the number of characters of each share of a bar.
+
+    They sum to at most `width`. A share above 0 gets at least one character while there is room.
 
     Args:
-        shares: from 0 to 1; together at most 1, more or less.
-        width: of the bar.
+        shares: from 0 to 1, with a sum of about 1 at most.
+        width: characters of the bar.
     """
-    found: list[int] = []
+    sizes: list[int] = []
     for share in shares:
-        wanted = max(1, round(share * width)) if share > 0.0 else 0
-        found.append(min(wanted, width - sum(found)))
-    return found
+        size = max(1, round(share * width)) if share > 0.0 else 0
+        sizes.append(min(size, width - sum(sizes)))
+    return sizes

@@ -1,4 +1,4 @@
-"""Results on the terminal: tables for people, JSON for programs."""
+"""Tables of results for the terminal, and JSON for programs."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ _WORDS = {"env_id": "environment", "num_envs": "environments"}
 
 
 def print_tables(result: Mapping[str, Any], as_json: bool, title: str) -> None:
-    """Prints a result: one JSON object, or a table of its values and a further table for each list of rows.
+    """Prints a result: one JSON object, or a table of its values and one table for each list of rows.
 
     Args:
         result: JSON data. A list of objects is a list of rows.
@@ -34,7 +34,7 @@ def print_tables(result: Mapping[str, Any], as_json: bool, title: str) -> None:
     from rich.text import Text
 
     console = Console(file=sys.stdout)
-    console.width = max(console.width, _MIN_WIDTH)  # columns that are cut have no meaning
+    console.width = max(console.width, _MIN_WIDTH)  # truncated columns are unreadable
     rows_by_name = {name: value for name, value in result.items() if _is_rows(value)}
     values = {name: value for name, value in result.items() if name not in rows_by_name}
     console.print(Text(title, style="bold"))
@@ -47,19 +47,19 @@ def print_tables(result: Mapping[str, Any], as_json: bool, title: str) -> None:
 
 
 def describe_name(name: str) -> str:
-    """Returns the name of a value in words, with its unit.
+    """Returns the name of a value as text, with its unit.
 
     Examples:
         >>> describe_name("inference_latency_ms"), describe_name("env_steps_per_second")
         ('inference latency (ms)', 'env steps per second')
     """
     suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
-    words = _WORDS.get(name, name.removesuffix(suffix).removeprefix("num_"))
-    return words.replace("_", " ") + _UNITS.get(suffix, "")
+    text = _WORDS.get(name, name.removesuffix(suffix).removeprefix("num_"))
+    return text.replace("_", " ") + _UNITS.get(suffix, "")
 
 
 def format_value(value: Any) -> str:
-    """Returns a JSON value as text without any Python or JSON syntax; an object has a line for each of its values."""
+    """Returns a JSON value as text without Python or JSON syntax; an object has one line per value."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

@@ -1,1 +1,1 @@
-"""`jaxsrl view`: a local web page of runs, live while they train. Reads files only: no jax, nothing is written."""
+"""`jaxsrl view`: a local web page of runs, live during training. Reads files only; no jax."""

@@ -1,4 +1,4 @@
-"""The page's addresses: its own files, and what the runs' files say as JSON. Only GET; only files that were found or are listed."""
+"""Routes of the page: its static files, and data of runs as JSON. GET only; only known runs and listed files."""
 
 import importlib.resources
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from jaxsrl.web.runs import Runs
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _MAX_COMPARED = 16
-_BYTES_AN_ANSWER = 16 << 20  # of records that are read for one answer: about two seconds
+_BYTES_PER_RESPONSE = 16 << 20  # records read for one response: about two seconds
 
 
 def make_app(runs: Runs, token: str) -> LocalOnly:
-    """The page of `runs`, under `/TOKEN/`.
+    """Returns the page of `runs`, under `/TOKEN/`.
 
-    Handlers read files, so that they are plain functions: starlette calls them in threads.
+    Handlers read files. They are plain functions, because starlette calls those in threads.
     """
     page = _Page(runs)
     routes = [
@@ -56,41 +56,41 @@ class _Page:
         return self._file(request.path_params["name"])
 
     def list_runs(self, request: Request) -> Response:
-        """How every run stands; `unread` bytes of records are left for the next answers."""
-        runs, unread, budget = self._runs.all(), 0, _BYTES_AN_ANSWER
+        """Lists all runs; `unread` bytes of records are left for the next responses."""
+        runs, unread, budget = self._runs.all(), 0, _BYTES_PER_RESPONSE
         for run in runs.values():
             before = run.records.num_bytes
             unread += run.records.refresh(max(0, budget))
             budget -= run.records.num_bytes - before
-        found = [run.summary(name) for name, run in runs.items()]
-        return JSONResponse({"root": str(self._runs.root), "runs": found, "unread": unread})
+        summaries = [run.summary(name) for name, run in runs.items()]
+        return JSONResponse({"root": str(self._runs.root), "runs": summaries, "unread": unread})
 
     def records(self, request: Request) -> Response:
-        """New rows of several runs: `run=NAME@CURSOR`, once for each."""
-        found: dict[str, Any] = {}
-        for asked in request.query_params.getlist("run")[:_MAX_COMPARED]:
-            name, _, cursor = asked.rpartition("@")
+        """Returns new rows of several runs: `run=NAME@CURSOR`, once for each."""
+        rows: dict[str, Any] = {}
+        for requested in request.query_params.getlist("run")[:_MAX_COMPARED]:
+            name, _, cursor = requested.rpartition("@")
             run = self._runs.get(name)
             if run is not None:
-                run.records.refresh(_BYTES_AN_ANSWER)
-                found[name] = run.records.since(cursor)
-        return JSONResponse(found)
+                run.records.refresh(_BYTES_PER_RESPONSE)
+                rows[name] = run.records.since(cursor)
+        return JSONResponse(rows)
 
     def checkpoints(self, run: RunFiles, request: Request) -> Response:
         return JSONResponse(self._checkpoints.of(run.path))
 
     def of_run(self, answer: Callable[[RunFiles, Request], Response]) -> Callable[[Request], Response]:
-        """A handler that finds the run which `?run=NAME` names."""
+        """Returns a handler that finds the run of `?run=NAME`."""
 
         def handler(request: Request) -> Response:
             run = self._runs.get(request.query_params.get("run", ""))
-            return answer(run, request) if run is not None else _nothing("there is no such run here")
+            return answer(run, request) if run is not None else _not_found("there is no such run here")
 
         return handler
 
     def _file(self, name: str) -> Response:
         if name not in self._files:
-            return _nothing("there is no such file")
+            return _not_found("there is no such file")
         content, kind = self._files[name]
         return Response(content, media_type=kind)
 
@@ -98,16 +98,16 @@ class _Page:
 def _plan(run: RunFiles, request: Request) -> Response:
     svg = run.plan_svg()
     if svg is None:
-        return _nothing("this run has no plan.json that this version of jaxsrl can read")
+        return _not_found("this run has no plan.json that this version of jaxsrl can read")
     return Response(svg, media_type="image/svg+xml")
 
 
 def _video(run: RunFiles, request: Request) -> Response:
-    wanted = request.query_params.get("name", "")
-    if wanted not in [video["name"] for video in run.videos()]:
-        return _nothing("there is no such video in this run")
-    return FileResponse(run.path / wanted, media_type="video/mp4")
+    name = request.query_params.get("name", "")
+    if name not in [video["name"] for video in run.videos()]:
+        return _not_found("there is no such video in this run")
+    return FileResponse(run.path / name, media_type="video/mp4")
 
 
-def _nothing(why: str) -> Response:
+def _not_found(why: str) -> Response:
     return PlainTextResponse(why + "\n", 404)

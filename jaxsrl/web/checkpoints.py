@@ -1,4 +1,4 @@
-"""The checkpoints of a run and whether each is what was written. Looks only: damaged ones stay where they are."""
+"""Checkpoints of a run and their health. Read-only: damaged ones stay in place."""
 
 import threading
 from pathlib import Path
@@ -8,24 +8,23 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, read_manifest, verify_files
 
 WHOLE, DAMAGED, OTHER_VERSION, GONE, UNCHECKED = "whole", "damaged", "other version", "gone", "not checked"
-_MOST_BYTES = 1 << 30  # what is checked by itself; sha256 takes about a second a GiB
+_MOST_BYTES = 1 << 30  # larger ones are not checked here: sha256 takes about a second per GiB
 _Key = tuple[str, int, int]
 
 
 class Checkpoints:
-    """Looks at checkpoints, and remembers what was found for as long as their files stay as they are. Thread-safe."""
+    """Health of checkpoints, cached until their files change. Thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing was looked at yet."""
         self._lock = threading.Lock()
         self._known: dict[_Key, tuple[str, str]] = {}
 
     def of(self, run: Path) -> dict[str, Any]:
-        """What there is, as JSON data.
+        """Returns the checkpoints of a run as JSON data.
 
         Returns:
-            `checkpoints`, the newest first; `versions` of what wrote the newest; `quarantine`, the names of damaged ones that a
-            run moved away.
+            `checkpoints`, newest first; `versions` of its newest writer; `quarantine`, the names of damaged checkpoints that
+            a run moved there.
         """
         directory = run / "checkpoints"
         try:
@@ -34,26 +33,26 @@ class Checkpoints:
             )
         except OSError:
             paths = []
-        found = [self._look(path) for path in paths]
+        checkpoints = [self._inspect(path) for path in paths]
         try:
             quarantine = sorted(path.name for path in (directory / "quarantine").iterdir())
         except OSError:
             quarantine = []
-        versions = next((one.pop("versions") for one in found if one.get("versions")), {})
+        versions = next((one.pop("versions") for one in checkpoints if one.get("versions")), {})
         return {
-            "checkpoints": [{name: item for name, item in one.items() if name != "versions"} for one in found],
+            "checkpoints": [{name: item for name, item in one.items() if name != "versions"} for one in checkpoints],
             "versions": versions,
             "quarantine": quarantine,
         }
 
-    def _look(self, path: Path) -> dict[str, Any]:
+    def _inspect(self, path: Path) -> dict[str, Any]:
         one: dict[str, Any] = {"update": int(path.name), "bytes": 0, "changed": None, "arrays": None}
         try:
             files = [file.stat() for file in path.rglob("*") if file.is_file()]
             one["bytes"], one["changed"] = sum(file.st_size for file in files), path.stat().st_mtime
             newest = max((file.st_mtime_ns for file in files), default=0)
         except OSError:
-            return {**one, "health": GONE, "why": "removed while it was looked at: only the newest are kept"}
+            return {**one, "health": GONE, "why": "removed meanwhile: a run stores only its newest checkpoints"}
         key = (str(path), newest, one["bytes"])
         with self._lock:
             known = self._known.get(key)
@@ -61,12 +60,12 @@ class Checkpoints:
                 known = self._known[key] = _health(path, one["bytes"])
         one["health"], one["why"] = known
         if known[0] in (WHOLE, UNCHECKED):
-            one |= _said(path)
+            one |= _describe(path)
         return one
 
 
 def _health(path: Path, num_bytes: int) -> tuple[str, str]:
-    """What it is, and why."""
+    """Returns the health and its reason."""
     try:
         manifest = read_manifest(path)
         if num_bytes > _MOST_BYTES:
@@ -78,11 +77,11 @@ def _health(path: Path, num_bytes: int) -> tuple[str, str]:
         missing = not (path / MANIFEST).exists()
         return (DAMAGED, f"{path}: {MANIFEST} is missing") if missing else (OTHER_VERSION, str(error))
     except OSError as error:
-        return (GONE, "removed while it was looked at") if not path.exists() else (DAMAGED, str(error))
+        return (GONE, "removed meanwhile") if not path.exists() else (DAMAGED, str(error))
     return WHOLE, ""
 
 
-def _said(path: Path) -> dict[str, Any]:
+def _describe(path: Path) -> dict[str, Any]:
     try:
         manifest = read_manifest(path)
     except (UserError, CorruptCheckpointError):

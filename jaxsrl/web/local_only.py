@@ -1,4 +1,4 @@
-"""Who may read the page: this machine's browsers, with the address that the command printed. Nobody may change anything."""
+"""Access control of the page: requests from this machine, with the address that the command printed, read-only."""
 
 import re
 import secrets
@@ -6,7 +6,7 @@ import secrets
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# A name that somebody else's server hands out for 127.0.0.1 (DNS rebinding) is none of these. The port may differ: ssh -L.
+# Rejects foreign names that resolve to 127.0.0.1 (DNS rebinding). The port may differ because of ssh -L.
 _LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?")
 HEADERS = {
     "Content-Security-Policy": (
@@ -22,17 +22,21 @@ HEADERS = {
 
 
 class LocalOnly:
-    """ASGI middleware: answers requests for `/TOKEN/...` that name this machine, only to read, and adds the headers above."""
+    """ASGI middleware that accepts GET requests for `/TOKEN/...` addressed to this machine, and adds the headers above.
+
+    Args:
+        app: guarded application.
+        token: secret first part of every path.
+    """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
-        """Guards `app`; `token` is the secret first part of every path."""
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers, or refuses with 403 and what to do."""
+        """Passes the request on, or answers 403 with advice."""
         if scope["type"] != "http":
             return
-        refusal = self._refusal(scope)
+        problem = self._problem(scope)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -40,17 +44,17 @@ class LocalOnly:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        if refusal:
-            await PlainTextResponse(refusal + "\n", 403)(scope, receive, send_with_headers)
+        if problem:
+            await PlainTextResponse(problem + "\n", 403)(scope, receive, send_with_headers)
         else:
             await self._app(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope) -> str:
+    def _problem(self, scope: Scope) -> str:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or not _LOCAL.fullmatch(hosts[0].decode("latin-1").lower()):
-            return "expected to be asked for as localhost or 127.0.0.1: open the address that `jaxsrl view` printed"
+            return "expected the host localhost or 127.0.0.1: open the address that `jaxsrl view` printed"
         if scope["method"] not in ("GET", "HEAD"):
-            return "this page only shows: expected GET"
+            return "this page is read-only: expected GET"
         first = scope["path"].lstrip("/").partition("/")[0]
         if not secrets.compare_digest(first.encode(), self._token.encode()):
             return "expected an address with this server's token: open the one that `jaxsrl view` printed"

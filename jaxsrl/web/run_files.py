@@ -1,4 +1,4 @@
-"""What the files of one run say, as JSON data for the page. Every file may be missing, half written or of another version."""
+"""Files of one run as JSON data for the page. Files may be missing, partially written or of another version."""
 
 import json
 import math
@@ -16,46 +16,48 @@ _LOG_BYTES = 64 * 1024
 
 
 class RunFiles:
-    """One run's directory. Thread-safe.
+    """Directory of one run. Thread-safe.
+
+    Args:
+        path: the directory.
 
     Attributes:
-        path: of the directory.
-        records: of its training.
+        path: the directory.
+        records: records of the run's training.
     """
 
     def __init__(self, path: Path) -> None:
-        """Nothing is read yet."""
         self.path = path
         self.records = RecordFile(path / RECORDS)
         self._lock = threading.Lock()
-        self._read: dict[str, tuple[int, Any]] = {}  # by name: when the file was written, what it says
+        self._read: dict[str, tuple[int, Any]] = {}  # by name: modification time, content
 
     def summary(self, name: str) -> dict[str, Any]:
-        """What the list of runs shows of the records that are read; `name` is the run's there."""
+        """Returns the entry of the run list, from the records read so far; `name` is the run's name there."""
         config, records = self._json(CONFIG), self.records
-        found = summarize_records(self.path, name, config, records)
+        summary = summarize_records(self.path, name, config, records)
         run = _dict(_dict(config.get("experiment")).get("run"))
         return {
             "name": name,
-            "state": found.state,
-            "env": found.env,
-            "agent": found.agent,
-            "policy": found.policy or str(self._json(PLAN).get("policy") or ""),
-            "seed": found.seed,
-            "update": found.update,
-            "total_updates": found.num_updates,
-            "env_steps": found.env_steps,
+            "state": summary.state,
+            "env": summary.env,
+            "agent": summary.agent,
+            "policy": summary.policy or str(self._json(PLAN).get("policy") or ""),
+            "seed": summary.seed,
+            "update": summary.update,
+            "total_updates": summary.num_updates,
+            "env_steps": summary.env_steps,
             "total_env_steps": _number(run.get("env_steps")),
             "frames": records.last("frames"),
             "elapsed_seconds": records.last(ELAPSED),
             "speed": records.last(SPEED),
-            "return": found.last_return,
-            "best_return": found.best_return,
+            "return": summary.last_return,
+            "best_return": summary.best_return,
             "changed": newest_change(self.path),
         }
 
     def details(self) -> dict[str, Any]:
-        """Configuration, environment, evaluation, videos and log."""
+        """Returns configuration, environment, evaluation, videos and log."""
         config = self._json(CONFIG)
         return finite(
             {
@@ -70,29 +72,29 @@ class RunFiles:
         )
 
     def plan_svg(self) -> str | None:
-        """The drawing of its plan; None if there is no plan that this version can read."""
+        """Returns the drawing of the plan; None without a plan that this version can read."""
         try:
             return plan_as_svg(plan_from_json(self._json(PLAN)))
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
 
     def videos(self) -> list[dict[str, Any]]:
-        """Its *.mp4 files, here and one directory further down, the newest first: name, bytes, seconds since 1970."""
-        found: list[dict[str, Any]] = []
+        """Lists the *.mp4 files, here and one directory below, newest first: name, bytes, seconds since 1970."""
+        videos: list[dict[str, Any]] = []
         for path in [*self.path.glob("*.mp4"), *self.path.glob("*/*.mp4")]:
             is_ours = path.resolve().is_relative_to(self.path.resolve())
             if is_ours and path.is_file() and not path.name.startswith("."):
                 stat = path.stat()
                 name = path.relative_to(self.path).as_posix()
-                found.append({"name": name, "bytes": stat.st_size, "changed": stat.st_mtime})
-        return sorted(found, key=lambda video: -video["changed"])
+                videos.append({"name": name, "bytes": stat.st_size, "changed": stat.st_mtime})
+        return sorted(videos, key=lambda video: -video["changed"])
 
     def log_lines(self) -> list[str]:
-        """The end of its log."""
+        """Returns the last lines of the log."""
         return last_log_lines(self.path, _LOG_BYTES)[-400:]
 
     def _json(self, name: str) -> dict[str, Any]:
-        """What a JSON file says; {} if it is not there or is no JSON object."""
+        """Returns the object of a JSON file; {} if it is missing or not a JSON object."""
         try:
             written = (self.path / name).stat().st_mtime_ns
             with self._lock:
@@ -109,7 +111,7 @@ class RunFiles:
 
 
 def finite(value: Any) -> Any:
-    """JSON data without numbers that JSON lacks: infinity and NaN become their names."""
+    """Returns JSON data with infinity and NaN, which JSON lacks, replaced by their names."""
     if isinstance(value, dict):
         return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list):

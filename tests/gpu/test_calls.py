@@ -9,7 +9,7 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from jaxsrl.checkpoints.store import CheckpointStore
-from jaxsrl.collect.inference.act import fetched, make_act, row_keys
+from jaxsrl.collect.inference.act import fetch, make_act, row_keys
 from jaxsrl.device_loop.loop import DeviceLearner
 from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.envs.cartpole import CartPole
@@ -37,7 +37,7 @@ def test_latency_of_a_call(spec, network, row, size):
         act, keys = make_act(agent, platform=platform), row_keys(jax.device_put(jax.random.key(2), where), range(rows))
         steps = np.zeros(rows, np.uint32)
         found[name] = median_ms(
-            lambda act=act, params=params, keys=keys, steps=steps: fetched(
+            lambda act=act, params=params, keys=keys, steps=steps: fetch(
                 act(params, slot.observation[1], (), slot.is_first[1], keys, steps)[:2]
             ),
             size(300, 3),

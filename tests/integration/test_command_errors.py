@@ -86,7 +86,7 @@ CASES = [
     ("plot --metric loss", "half", "no run here has a metric 'loss'"),
     ("plot --out nowhere/x.png", "half", "there is no directory nowhere"),
     ("plot --group-by shoe", "half", "--group-by shoe: no run here has such a field"),
-    ("plot --normalise nowhere.json", "half", "cannot read nowhere.json"),
+    ("plot --normalize nowhere.json", "half", "cannot read nowhere.json"),
     ("evaluate", "no checkpoints", "has no checkpoint yet"),
     ("evaluate", "odd", "has no checkpoint yet"),
     ("plot", "no metrics.jsonl", "metrics.jsonl: Is a directory"),

@@ -124,7 +124,7 @@ def test_a_plot_is_written_and_told_as_a_table_and_as_json(capsys, runs, tmp_pat
     assert group["mean"][-1] == pytest.approx((1 + 2 + 4) / 3)
     assert out.read_text().count("ppo (3 runs)") == 1
     assert printed.err.splitlines() == [f"warning: {warning}" for warning in found["warnings"]]
-    assert "begun is left out: it has no records yet" in printed.err
+    assert "begun is skipped: it has no records yet" in printed.err
     jaxsrl.cli.main.main(
         ["plot", str(runs / "done"), str(runs / "halted"), "--out", str(out), "--group-by", "run", "--x", "time"]
     )

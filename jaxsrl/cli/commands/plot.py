@@ -23,7 +23,7 @@ class Plot:
         group_by: fields of the configuration, as agent.learning_rate; runs that agree in them are one group. Also agent, policy,
             seed, and run for each run by itself. Without it runs are one group that differ only in the seed.
         score: what a run is worth where several environments are compared: the metric's last or best value, or its evaluation.
-        normalise: JSON file with the values that become 0 and 1 of each environment, {"CartPole-v1": [0, 500]}; without it, those
+        normalize: JSON file with the values that become 0 and 1 of each environment, {"CartPole-v1": [0, 500]}; without it, those
             of the worst and the best run.
         json: print one JSON object instead of tables.
     """
@@ -34,7 +34,7 @@ class Plot:
     out: Path = Path("plot.png")
     group_by: tuple[str, ...] = ()
     score: Literal["last", "best", "evaluation"] = "last"
-    normalise: Path | None = None
+    normalize: Path | None = None
     json: bool = False
 
     def run(self) -> int:
@@ -46,7 +46,7 @@ class Plot:
         from jaxsrl.plots.style import validate_out
 
         validate_out(self.out)
-        bounds = None if self.normalise is None else read_bounds(self.normalise)
+        bounds = None if self.normalize is None else read_bounds(self.normalize)
         comparison = compare_runs(list(self.runs), self.x, self.metric, self.group_by, self.score, bounds)
         for warning in comparison.warnings:
             print(f"warning: {warning}", file=sys.stderr)  # noqa: T201

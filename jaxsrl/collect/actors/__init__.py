@@ -1,1 +1,1 @@
-"""Actors: environment processes that hold a copy of the policy and act for their own rows, on the CPU."""
+"""Actors: environment processes that act for their own rows with a copy of the policy, on the CPU."""

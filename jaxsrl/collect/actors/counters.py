@@ -1,4 +1,4 @@
-"""What the actors have computed, counted in shared memory where the learner's process can read it."""
+"""Counters of the actors' inference calls, in shared memory for the learner's process."""
 
 import dataclasses
 
@@ -10,12 +10,12 @@ _WORDS = ALIGNMENT // 8
 
 @dataclasses.dataclass(frozen=True)
 class ActorTotals:
-    """Of all actors since their start.
+    """Totals of all actors since their start.
 
     Attributes:
-        calls: of the jitted function.
-        rows: acted for.
-        busy_seconds: spent acting, summed over actors.
+        calls: calls of the jitted function.
+        rows: rows acted for.
+        busy_seconds: time spent acting, summed over actors.
     """
 
     calls: int
@@ -24,19 +24,23 @@ class ActorTotals:
 
 
 class ActorCounters:
-    """A cache line an actor. Process-safety: one writer each, the actor; any readers."""
+    """One cache line per actor. Process-safety: one writer each, the actor; any readers.
+
+    Args:
+        num_actors: number of actors.
+        descriptor: memory of another process's object, which this object maps and closes; None to reserve memory.
+    """
 
     def __init__(self, num_actors: int, descriptor: int | None = None) -> None:
-        """Reserves new memory, or maps that of `descriptor`; owns it either way."""
         num_bytes = num_actors * ALIGNMENT
-        made = reserve(num_bytes, "the actors' counters") if descriptor is None else descriptor
-        self._memory = SharedBytes(made, num_bytes)
+        segment = reserve(num_bytes, "the actors' counters") if descriptor is None else descriptor
+        self._memory = SharedBytes(segment, num_bytes)
         self._words = self._memory.buffer.cast("q")
         self._num_actors = num_actors
 
     @property
     def descriptor(self) -> int:
-        """Of the memory, to be handed to actors."""
+        """Descriptor of the memory, for actors."""
         return self._memory.descriptor
 
     def count(self, actor: int, rows: int, seconds: float) -> None:
@@ -47,12 +51,12 @@ class ActorCounters:
         words[place + 2] += int(seconds * 1e9)
 
     def totals(self) -> ActorTotals:
-        """Sums over actors."""
+        """Sums the counters over actors."""
         words, places = self._words, range(0, self._num_actors * _WORDS, _WORDS)
         calls, rows, nanoseconds = (sum(words[place + index] for place in places) for index in range(3))
         return ActorTotals(calls, rows, nanoseconds * 1e-9)
 
     def close(self) -> None:
-        """Lets go of the memory; idempotent."""
+        """Closes the memory; idempotent."""
         self._words.release()
         self._memory.close()

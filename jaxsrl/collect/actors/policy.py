@@ -1,4 +1,4 @@
-"""The policy that an actor holds: the agent's `act` on the actor's own rows, with parameters from shared memory."""
+"""Policy of an actor: the agent's `act` for the actor's own rows, with parameters from shared memory."""
 
 import os
 import pickle
@@ -20,44 +20,48 @@ from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys, take_r
 from jaxsrl.collect.params.shared_memory import SharedParams
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
-_HELD_VERSIONS = 2  # parts of one actor may be in slots of two sequences
+_STORED_VERSIONS = 2  # parts of one actor may be in slots of two sequences
 
 
 class ActorParams:
-    """Parameters as the agent wants them, copied out of shared memory once a version. One thread.
+    """Parameters in the agent's structure, copied from shared memory once per version. Thread-safety: one thread.
+
+    Args:
+        shared: parameters in shared memory.
+        structure: PyTreeDef of the parameters.
+        max_policy_lag: decides which version acts.
 
     Attributes:
-        structure: of the tree, a PyTreeDef.
+        structure: PyTreeDef of the parameters.
     """
 
     def __init__(self, shared: SharedParams, structure: Any, max_policy_lag: int) -> None:
-        """Reads from `shared`; which version acts follows from the lag."""
         self.structure = structure
         self._shared, self._lag = shared, max_policy_lag
-        self._held: OrderedDict[int, Params] = OrderedDict()
+        self._stored: OrderedDict[int, Params] = OrderedDict()
 
     def may_act(self, sequence: int) -> bool:
-        """Whether parameters for this slot sequence are there."""
+        """Returns whether the parameters for this slot sequence are published."""
         return self._shared.acting_version(sequence, self._lag) is not None
 
     def acting(self, sequence: int) -> tuple[int, Params] | None:
-        """(version, params) that act for this slot sequence; None if they are not there."""
+        """Returns the version that acts for this slot sequence and its parameters; None if they are not published."""
         version = self._shared.acting_version(sequence, self._lag)
-        if version in self._held:
-            return version, self._held[version]
-        found = self._shared.read_acting(sequence, self._lag)
-        if found is None:
+        if version in self._stored:
+            return version, self._stored[version]
+        latest = self._shared.read_acting(sequence, self._lag)
+        if latest is None:
             return None
-        version, leaves = found
-        # The copy is ours alone and never written again: jax may keep it as it is.
-        self._held[version] = jax.device_put(jax.tree.unflatten(self.structure, leaves))
-        while len(self._held) > _HELD_VERSIONS:
-            self._held.popitem(last=False)
-        return version, self._held[version]
+        version, leaves = latest
+        # Nothing else uses the copy: jax may alias it.
+        self._stored[version] = jax.device_put(jax.tree.unflatten(self.structure, leaves))
+        while len(self._stored) > _STORED_VERSIONS:
+            self._stored.popitem(last=False)
+        return version, self._stored[version]
 
 
 class _ActorPart:
-    """What acting for one part carries from step to step."""
+    """Keys and recurrent state of one part."""
 
     def __init__(self, keys: Array, agent_state: AgentState) -> None:
         self.keys = keys
@@ -65,7 +69,18 @@ class _ActorPart:
 
 
 class ActorPolicy:
-    """Acts for one actor's parts; an envpool_bridge.worker.policy.LocalPolicy. One thread, the actor's."""
+    """Policy of one actor's parts; an envpool_bridge.worker.policy.LocalPolicy. Thread-safety: the actor's thread only.
+
+    Args:
+        agent: agent whose `act` is called.
+        params: source of parameters.
+        run_key: key folded with row and step for every action.
+        parts: rows of the run, by part.
+        rollout_length: T, steps of a slot.
+        counters: counters of calls.
+        actor: index in `counters`.
+        agent_state: [B, ...] a leaf, recurrent state of all rows of a resumed run; None for the agent's initial state.
+    """
 
     def __init__(
         self,
@@ -78,18 +93,6 @@ class ActorPolicy:
         actor: int,
         agent_state: AgentState | None = None,
     ) -> None:
-        """Prepares to act.
-
-        Args:
-            agent: whose `act` to call.
-            params: where parameters come from.
-            run_key: folded with row and step for every action.
-            parts: rows of the run, by part.
-            rollout_length: T, steps a slot holds.
-            counters: told of every call.
-            actor: index in `counters`.
-            agent_state: [B, ...] a leaf, of all rows of the run as it is resumed; None for the agent's initial one.
-        """
         self._act = make_act(agent)
         self._params, self._rollout_length = params, rollout_length
         self._counters, self._actor = counters, actor
@@ -104,7 +107,7 @@ class ActorPolicy:
         }
 
     def warm_up(self, params: Params, spec: EnvSpec) -> None:
-        """Compiles, with any parameters, so that nothing compiles while others wait. Actions are thrown away."""
+        """Compiles with any parameters, so that no call compiles while the learner waits. Actions are discarded."""
         for part in self._parts.values():
             rows = len(part.keys)
             observation, is_first = blank_window(spec, rows)
@@ -113,20 +116,20 @@ class ActorPolicy:
                 _, _, state = jax.block_until_ready(self._act(params, observation, state, is_first, part.keys, steps))
 
     def may_act(self, sequence: int) -> bool:
-        """Whether parameters for this slot sequence are there."""
+        """Returns whether the parameters for this slot sequence are published."""
         return self._params.may_act(sequence)
 
     def act(self, part: int, step: int, rows: ActRows) -> bool:
-        """Writes actions, extras and version; False if the parameters for the step's slot are not there yet."""
+        """Writes actions, extras and version; returns False if the parameters for the step's slot are not published yet."""
         start = time.perf_counter()
         acting = self._params.acting(step // self._rollout_length)
         if acting is None:
             return False
         version, params = acting
-        mine = self._parts[part]
+        own_part = self._parts[part]
         num_rows = len(rows.policy_version)
         steps = np.full(num_rows, step, np.uint32)
-        mine.agent_state = act_in_slot(self._act, params, rows, mine.agent_state, mine.keys, steps, version)
+        own_part.agent_state = act_in_slot(self._act, params, rows, own_part.agent_state, own_part.keys, steps, version)
         self._counters.count(self._actor, num_rows, time.perf_counter() - start)
         return True
 
@@ -134,9 +137,9 @@ class ActorPolicy:
 def start_jax(actor: int) -> None:
     """Starts jax's CPU client with a pool of one thread.
 
-    The client takes as many threads as there are cores for it, and then divides programs of a few microseconds among them:
-    a call for 64 rows measured 110 us with two threads and 52 us with one. No setting says how many, so it is shown
-    one core while it starts. Its own threads stay there; this one does not.
+    The client takes as many threads as it sees cores, and splits programs of a few microseconds among them. A call for 64 rows
+    measured 110 us with two threads and 52 us with one. No setting limits the threads. Therefore the actor's affinity is
+    one core while the client starts. The client's threads stay on it; the calling thread does not.
     """
     use_synchronous_cpu_dispatch()
     cores = os.sched_getaffinity(0)
@@ -150,7 +153,7 @@ def start_jax(actor: int) -> None:
 def make_policy(
     factory: ActorFactory, layout: SlotLayout, worker: int, parts: Mapping[int, range], descriptors: Sequence[int]
 ) -> ActorPolicy:
-    """The policy of actor `worker`, compiled; `descriptors` are those of SharedParams and of ActorCounters."""
+    """Returns the policy of actor `worker`, compiled; `descriptors` are those of SharedParams and of ActorCounters."""
     for name, value in factory.jax_settings.items():
         jax.config.update(name, value)
     start_jax(worker)

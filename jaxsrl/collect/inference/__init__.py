@@ -1,1 +1,1 @@
-"""The batched inference server: reads observations where environments wrote them, writes actions beside them."""
+"""Batched inference server: reads observations and writes actions in the slots that environments use."""

@@ -1,4 +1,4 @@
-"""One jitted call of an agent's `act`, with a key a row that depends on nothing but run, row and step."""
+"""Jitted call of an agent's `act`. Each row's key depends only on run, row and step."""
 
 from typing import Any, Protocol
 
@@ -14,9 +14,17 @@ from jaxsrl.collect.inference.packed_act import PackedAct
 class ActOnRows(Protocol):
     """Actions for rows.
 
-    Args: params; observation [R, ...]; agent_state; is_first [R]; keys [R] typed, or [N] where `rows` selects from them;
-    steps [R] uint32, the step of the run that each row is at; rows [R] uint32, indices into `keys`, or None.
-    Returns: action [R, ...], extras, next agent_state.
+    Args:
+        params: parameters that act.
+        observation: [R, ...].
+        agent_state: recurrent state.
+        is_first: [R].
+        keys: [R] typed, or [N] where `rows` selects from them.
+        steps: [R] uint32, step of the run of each row.
+        rows: [R] uint32, indices into `keys`, or None.
+
+    Returns:
+        Action [R, ...], extras, next agent_state.
     """
 
     def __call__(
@@ -35,9 +43,9 @@ def make_act(agent: AnyAgent, mode: Mode = Mode.SAMPLE, platform: str = "cpu") -
     """Returns the agent's `act`, jitted. It compiles once for each number of rows and each device.
 
     Args:
-        agent: whose `act` to call.
-        mode: of acting.
-        platform: of the device that acts; calls for an accelerator pack their arrays (`packing`).
+        agent: agent whose `act` is called.
+        mode: how actions are chosen.
+        platform: platform of the device that acts; calls for an accelerator pack their arrays (`packed_act`).
     """
 
     def act_on_rows(
@@ -49,10 +57,12 @@ def make_act(agent: AnyAgent, mode: Mode = Mode.SAMPLE, platform: str = "cpu") -
         steps: Array,
         rows: Array | None = None,
     ) -> tuple[Array, dict[str, Array], AgentState]:
-        mine = keys if rows is None else keys[rows]
-        return agent.act(params, observation, agent_state, is_first, jax.vmap(jax.random.fold_in)(mine, steps), mode)
+        selected = keys if rows is None else keys[rows]
+        return agent.act(
+            params, observation, agent_state, is_first, jax.vmap(jax.random.fold_in)(selected, steps), mode
+        )
 
-    # The host's own memory needs no transfer: there, packing would only add copies.
+    # CPU devices share the host's memory: packing would only add copies.
     return jax.jit(act_on_rows) if platform == "cpu" else PackedAct(act_on_rows)
 
 
@@ -66,41 +76,41 @@ def act_in_slot(
     version: int,
     key_rows: np.ndarray | None = None,
 ) -> AgentState:
-    """Acts for rows of a slot at one step, and writes what the slot keeps of it.
+    """Acts for rows of a slot at one step, and writes the results into the slot.
 
     Args:
-        act: of `make_act`.
-        params: to act with.
-        rows: of the slot, at that step.
-        agent_state: before the step.
-        keys: [R] typed, of the rows, or [N] where `key_rows` selects from them; not consumed.
-        steps: [R] uint32, of the run.
-        version: of the parameters.
+        act: result of `make_act`.
+        params: parameters that act.
+        rows: rows of the slot at that step.
+        agent_state: recurrent state before the step.
+        keys: [R] typed keys of the rows, or [N] where `key_rows` selects from them; not consumed.
+        steps: [R] uint32, steps of the run.
+        version: version of the parameters.
         key_rows: [R] uint32, indices into `keys`; None for all of them.
 
     Returns:
-        The state after the step.
+        The recurrent state after the step.
     """
     action, extras, after = act(params, rows.observation, agent_state, rows.is_first, keys, steps, key_rows)
     # Fetching the results also proves that the observations, which may be aliased, have been read.
-    action, extras = fetched((action, extras))
+    action, extras = fetch((action, extras))
     rows.write(action, extras, version)
     if rows.state_before is not None:
-        write(rows.state_before, fetched(agent_state))
+        write(rows.state_before, fetch(agent_state))
     if rows.state_after is not None:
-        write(rows.state_after, fetched(after))
+        write(rows.state_after, fetch(after))
     return after
 
 
-def fetched(tree: Any) -> Any:
-    """Arrays of a device as read-only numpy arrays.
+def fetch(tree: Any) -> Any:
+    """Returns arrays of a device as read-only numpy arrays.
 
-    As `jax.device_get`, which takes 25 us longer for two small arrays on a processor: as long as a third of the call.
+    `jax.device_get` does the same, but takes 25 us longer for two small arrays on a CPU. That is a third of the call.
     """
     leaves, structure = jax.tree.flatten(tree)
     for leaf in leaves:
         if _is_elsewhere(leaf):
-            leaf.copy_to_host_async()  # all at once, then each is waited for
+            leaf.copy_to_host_async()  # start all copies before waiting for the first
     return structure.unflatten([np.asarray(leaf) for leaf in leaves])
 
 
@@ -117,5 +127,5 @@ _fold_rows = jax.jit(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))
 
 
 def take_rows(agent_state: AgentState, rows: slice) -> AgentState:
-    """The state of some rows, of [B, ...] a leaf."""
+    """Returns the state of some rows, from [B, ...] a leaf."""
     return jax.tree.map(lambda leaf: leaf[rows], agent_state)

@@ -1,4 +1,4 @@
-"""Which ready lanes form one inference call, and at which compiled size. Pure functions."""
+"""Grouping of ready lanes into inference calls of compiled sizes. Pure functions."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A lane whose observation awaits an action.
+    """Lane whose observation awaits an action.
 
     Attributes:
-        lane: its index.
-        step: of the run.
+        lane: index of the lane.
+        step: step of the run.
     """
 
     lane: int
@@ -19,11 +19,11 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Lanes that are served by one call.
+    """Lanes that one call serves.
 
     Attributes:
-        requests: in lane order.
-        contiguous: whether their rows are one block of one slot row, which can be read in place.
+        requests: requests in lane order.
+        contiguous: whether their rows are one block of one slot row, which is read in place.
         padded_lanes: number of lanes the call is compiled for, at least `len(requests)`.
     """
 
@@ -33,12 +33,12 @@ class Group:
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        """Of the requests."""
+        """Lanes of the requests."""
         return tuple([request.lane for request in self.requests])
 
 
 def compiled_sizes(num_lanes: int) -> list[int]:
-    """Numbers of lanes that calls are compiled for: powers of two, and all lanes."""
+    """Returns the numbers of lanes that calls are compiled for: powers of two, and all lanes."""
     sizes = [1]
     while sizes[-1] * 2 < num_lanes:
         sizes.append(sizes[-1] * 2)
@@ -46,13 +46,13 @@ def compiled_sizes(num_lanes: int) -> list[int]:
 
 
 def group_requests(requests: Sequence[Request], num_lanes: int, merge: bool) -> list[Group]:
-    """Groups of requests, each one call.
+    """Groups requests; each group is one call.
 
     Args:
         requests: ready lanes.
-        num_lanes: of the pool.
-        merge: False serves every lane alone, in a call of fixed shape, so that results do not depend on timing even in the
-            last bit; True serves all in one call.
+        num_lanes: lanes of the pool.
+        merge: False serves every lane in a call of its own. Calls of fixed shape make results independent of timing, bit for
+            bit. True serves all lanes in one call.
     """
     ordered = sorted(requests, key=lambda request: request.lane)
     if not merge:

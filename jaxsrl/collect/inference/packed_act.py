@@ -1,8 +1,8 @@
-"""One transfer to the device and one back for a call that acts, instead of one for each array.
+"""Inference calls with one transfer to the device and one back, instead of one per array.
 
-A transfer takes longer to start than it takes to move the arrays of a call. The host writes them one after the other into a
-buffer of bytes, and the program on the device takes them apart again. The transfer changes no bits. Results may
-differ from those of separate arrays by rounding (3e-8 was measured): the compiler fuses this program differently.
+Starting a transfer takes longer than moving the arrays of a call. The host writes the arrays one after another into a buffer of
+bytes, and the program on the device splits it. The transfer changes no bits. Results may differ from those of separate
+arrays by rounding (3e-8 was measured), because the compiler fuses this program differently.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ _ALIGNMENT = 16  # of an array in the buffer, in bytes
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Shapes and dtypes of a tree of arrays, which say where each of them is in a buffer of bytes. It is hashable.
+    """Shapes and dtypes of a tree of arrays, which define the place of each array in a buffer of bytes. Hashable.
 
     Attributes:
-        structure: of the tree, a PyTreeDef.
-        arrays: (shape, dtype as jax has it) of each leaf.
+        structure: PyTreeDef of the tree.
+        arrays: (shape, dtype in jax) of each leaf.
     """
 
     structure: Any
@@ -42,12 +42,12 @@ class Form:
     @cached_property
     def places(self) -> list[slice]:
         """Bytes of each array."""
-        found, begin = [], 0
+        places, start = [], 0
         for shape, dtype in self.arrays:
             size = math.prod(shape) * dtype.itemsize
-            found.append(slice(begin, begin + size))
-            begin += size + _padding(size)
-        return found
+            places.append(slice(start, start + size))
+            start += size + _padding(size)
+        return places
 
     def allocate(self) -> np.ndarray:
         """Returns a buffer of zeros."""
@@ -62,7 +62,7 @@ class Form:
         ]
 
     def split_on_device(self, buffer: Array) -> Any:
-        """Returns the tree of arrays of a buffer, within a program."""
+        """Returns the tree of arrays in a buffer. For use inside a program."""
         leaves = []
         for place, (shape, dtype) in zip(self.places, self.arrays, strict=False):
             raw = buffer[place]
@@ -76,7 +76,7 @@ class Form:
 
 
 def join_on_device(tree: Any) -> Array:
-    """Returns the buffer of a tree of arrays, of the form that they have, within a program."""
+    """Returns a tree of arrays as one buffer, in the layout of their `Form`. For use inside a program."""
     parts = [jnp.zeros(0, jnp.uint8)]
     for leaf in jax.tree.leaves(tree):
         raw = (
@@ -93,14 +93,14 @@ def _padding(size: int) -> int:
 
 
 class PackedAct:
-    """An `ActOnRows` whose calls pack their arrays, and whose actions and extras are numpy arrays.
+    """`ActOnRows` that packs the arrays of each call; its actions and extras are numpy arrays.
 
-    Thread-safety: any thread; each has a buffer of its own for each form.
+    Thread-safety: any thread; each thread has its own buffer for each form.
     """
 
     def __init__(self, act: Callable[..., tuple[Any, dict[str, Any], AgentState]]) -> None:
-        self._act = jax.jit(act)  # traced once, for its results' form and in the program
-        self._own = threading.local()
+        self._act = jax.jit(act)  # traced once: for the form of its results, and inside the program
+        self._local = threading.local()
         self._results: dict[Form, Form] = {}
         self._on_device = jax.jit(self._traced, static_argnums=0)
 
@@ -114,7 +114,7 @@ class PackedAct:
         steps: np.ndarray,
         rows: np.ndarray | None = None,
     ) -> tuple[Any, dict[str, Any], AgentState]:
-        """Acts. The results are on the host, so that the buffer may be written again; the state stays on the device."""
+        """Acts. Results are fetched to the host, so that the buffer can be reused. The recurrent state stays on the device."""
         arrays = (observation, is_first, steps, rows)
         form = Form.of(arrays)
         results = self._results.get(form)
@@ -136,7 +136,7 @@ class PackedAct:
         return join_on_device((action, extras)), after
 
     def _buffer(self, form: Form) -> tuple[np.ndarray, list[np.ndarray]]:
-        buffers = self._own.__dict__.setdefault("buffers", {})
+        buffers = self._local.__dict__.setdefault("buffers", {})
         if form not in buffers:
             buffer = form.allocate()
             buffers[form] = (buffer, form.views(buffer))

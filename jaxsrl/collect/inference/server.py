@@ -1,4 +1,4 @@
-"""The inference server: a thread that acts for whichever lanes are ready, reading and writing the slots in place."""
+"""Inference server: a thread that acts for ready lanes, reading and writing the slots in place."""
 
 import dataclasses
 import time
@@ -14,7 +14,7 @@ from envpool_bridge.pool import EnvPool
 from envpool_bridge.shm.slots import ActRows, blank_window
 from envpool_bridge.spec.specs import LeafSpec
 from envpool_bridge.spec.tree import map_leaves, take
-from jaxsrl.collect.inference.act import ActOnRows, act_in_slot, fetched, make_act, take_rows
+from jaxsrl.collect.inference.act import ActOnRows, act_in_slot, fetch, make_act, take_rows
 from jaxsrl.collect.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.machine.devices import Device
@@ -24,12 +24,12 @@ _WAIT_SECONDS = 0.2
 
 @dataclasses.dataclass
 class InferenceStats:
-    """Totals since the start. Written by the server's thread alone.
+    """Totals since the start. Written by the server's thread only.
 
     Attributes:
-        calls: of the jitted function.
-        rows: acted for.
-        busy_seconds: from picking ready lanes to posting their actions.
+        calls: calls of the jitted function.
+        rows: rows acted for.
+        busy_seconds: time from picking ready lanes to posting their actions.
     """
 
     calls: int = 0
@@ -38,7 +38,23 @@ class InferenceStats:
 
 
 class InferenceServer:
-    """Acts for the pool's lanes. Thread-safety: `run` in one thread; `stats` may be read from any."""
+    """Server that acts for the pool's lanes. Thread-safety: `run` in one thread; `stats` may be read from any.
+
+    Everything that calls need is placed on `device`, so that no call uses another device.
+
+    Args:
+        pool: pool whose lanes are served.
+        agent: agent whose `act` is called.
+        store: source of parameters.
+        keys: [R] typed keys (`row_keys`) of the pool's rows; folded with the step for every action.
+        device: device that computes.
+        merge: whether lanes that are ready together share a call.
+        agent_state: [R, ...] a leaf, recurrent state of the pool's rows in a resumed run; None for the agent's initial state.
+        act: result of `make_act`, shared by servers to trace it once; None to make one.
+
+    Raises:
+        UserError: merging was requested for an agent with recurrent state.
+    """
 
     def __init__(
         self,
@@ -51,21 +67,6 @@ class InferenceServer:
         agent_state: AgentState | None = None,
         act: ActOnRows | None = None,
     ) -> None:
-        """Prepares to serve. All that calls need is put on `device`, so that none of them uses another.
-
-        Args:
-            pool: whose lanes to serve.
-            agent: whose `act` to call.
-            store: where parameters come from.
-            keys: [R] typed (`row_keys`), of the pool's rows; folded with the step for every action.
-            device: where to compute.
-            merge: whether lanes that are ready together share a call.
-            agent_state: [R, ...] a leaf, of the pool's rows as a resumed run continues; None for the agent's initial one.
-            act: of `make_act`, shared by servers so that it is traced once; None for one of this server's own.
-
-        Raises:
-            UserError: merging was asked for an agent that carries state from step to step.
-        """
         self.stats = InferenceStats()
         self._pool = pool
         self._store = store
@@ -83,10 +84,10 @@ class InferenceServer:
             raise UserError(f"agent {agent.name} carries state between steps: use --run.inference-batching lane")
 
     def warm_up(self, params: Params) -> None:
-        """Compiles every call size, so that nothing compiles while environments wait.
+        """Compiles every call size, so that no call compiles while environments wait.
 
         Args:
-            params: on the server's device, as those of the store are.
+            params: parameters on the server's device, like those of the store.
         """
         for lanes in compiled_sizes(self._pool.num_lanes) if self._merge else [1]:
             size = lanes * self._rows_per_lane
@@ -99,7 +100,7 @@ class InferenceServer:
                 )
 
     def run(self, should_stop: Callable[[], bool]) -> None:
-        """Serves until `should_stop()`; errors of the environments are raised here."""
+        """Serves until `should_stop()`; raises the errors of environments."""
         while not should_stop():
             lanes = self._pool.wait_ready(_WAIT_SECONDS, self._store.may_act)
             if not lanes:
@@ -110,15 +111,15 @@ class InferenceServer:
 
     def _serve(self, lanes: Sequence[int]) -> None:
         length = self._pool.shape.rollout_length
-        # Lanes may be in slots of different sequences, for which different parameters act: they cannot share a call.
+        # Lanes may be in slots of different sequences, which need different parameters. They cannot share a call.
         acting: dict[int, Params] = {}
         requests: dict[int, list[Request]] = {}
         for lane in lanes:
             sequence, t = self._pool.position(lane)
-            found = self._store.acting(sequence, _WAIT_SECONDS)
-            if found is None:
-                continue  # still ready: it comes back with the next wait
-            version, acting[version] = found
+            acting_params = self._store.acting(sequence, _WAIT_SECONDS)
+            if acting_params is None:
+                continue  # still ready: the next wait returns it again
+            version, acting[version] = acting_params
             requests.setdefault(version, []).append(Request(lane, sequence * length + t))
         for version, params in acting.items():
             for group in group_requests(requests[version], self._pool.num_lanes, self._merge):
@@ -158,13 +159,13 @@ class InferenceServer:
             steps[here], key_rows[here] = request.step, np.arange(rows.start, rows.stop)
             gathered.append((here, acting))
         action, extras, _ = self._act(params, observation, self._agent_states[0], is_first, self._keys, steps, key_rows)
-        action, extras = fetched((action, extras))
+        action, extras = fetch((action, extras))
         for here, acting in gathered:
             acting.write(take(action, here), {name: values[here] for name, values in extras.items()}, version)
 
 
 def _write_rows(here: slice, leaf: LeafSpec, target: np.ndarray, values: np.ndarray) -> None:
-    """Rows of [R, ...], or of [F, R, ...] where frames are stacked."""
+    """Writes rows of [R, ...], or of [F, R, ...] for stacked frames."""
     if target.ndim > 1 + len(leaf.stored_shape):
         target[:, here] = values
     else:

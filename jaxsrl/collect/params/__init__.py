@@ -1,1 +1,1 @@
-"""Versioned parameters on their way from the learner to inference."""
+"""Transport of versioned parameters from the learner to inference."""

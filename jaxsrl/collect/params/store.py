@@ -1,4 +1,4 @@
-"""Published parameters by version, in one process. Newest wins; the learner never waits for a reader."""
+"""Published parameters by version, within one process. The learner never waits for a reader."""
 
 import threading
 from collections import OrderedDict
@@ -8,22 +8,24 @@ from jaxsrl.collect.params.shared_memory import describe_missing
 
 
 class ParamsStore:
-    """The last few published versions. Thread-safety: one publisher, any readers.
+    """The newest published versions. Thread-safety: one publisher, any readers.
 
-    Which version acts for slot sequence s is decided here: with `max_policy_lag` 0 or 1 it is exactly
-    `max(0, s - max_policy_lag)`, whatever the timing, which makes a run deterministic; from 2 on it is the newest one, as soon
-    as that is at least `s - max_policy_lag`. Sequences that were dropped, and so made no version, do not count in `s`.
+    The store decides which version acts for slot sequence s. With `max_policy_lag` 0 or 1 it is exactly
+    `max(0, s - max_policy_lag)`, independent of timing, which makes a run deterministic. With a larger lag it is the newest
+    version, once that is at least `s - max_policy_lag`. Dropped sequences made no version and do not count in `s`.
+
+    Args:
+        max_policy_lag: largest policy lag; older versions are not stored.
     """
 
     def __init__(self, max_policy_lag: int) -> None:
-        """An empty store that keeps the versions this lag can ask for."""
         self._lag = max_policy_lag
         self._versions: OrderedDict[int, Params] = OrderedDict()
         self._changed = threading.Condition()
         self._dropped = 0
 
     def publish(self, version: int, params: Params) -> None:
-        """Adds a version and drops those that nobody can ask for any more."""
+        """Adds a version and removes those older than the maximum lag."""
         with self._changed:
             self._versions[version] = params
             while len(self._versions) > self._lag + 1:
@@ -31,7 +33,7 @@ class ParamsStore:
             self._changed.notify_all()
 
     def drop_sequence(self) -> None:
-        """A sequence was given back without an update."""
+        """Counts a sequence that was released without an update."""
         with self._changed:
             self._dropped += 1
             self._changed.notify_all()
@@ -45,12 +47,12 @@ class ParamsStore:
             return describe_missing(oldest, self._lag, next(reversed(self._versions), -1))
 
     def may_act(self, sequence: int) -> bool:
-        """Whether parameters for this slot sequence are there."""
+        """Returns whether the parameters for this slot sequence are published."""
         with self._changed:
             return self._pick(sequence) is not None
 
     def acting(self, sequence: int, timeout_seconds: float) -> tuple[int, Params] | None:
-        """(version, params) that act for this slot sequence; None if they have not come within `timeout_seconds`."""
+        """Returns the version that acts for this slot sequence and its parameters; None after `timeout_seconds` without them."""
         with self._changed:
             self._changed.wait_for(lambda: self._pick(sequence) is not None, timeout_seconds)
             version = self._pick(sequence)

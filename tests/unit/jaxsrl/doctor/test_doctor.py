@@ -67,7 +67,7 @@ def test_a_check_that_fails_does_not_keep_the_others_from_being_made(monkeypatch
 
     monkeypatch.setattr(checks, "CHECKS", {"broken": broken, "python": check_python})
     first, second = run_checks()
-    assert (first.is_well, first.found, second.is_well) == (False, "OSError: no such thing", True)
+    assert (first.is_well, first.finding, second.is_well) == (False, "OSError: no such thing", True)
 
 
 def test_names_of_dead_processes_are_removed_and_those_of_living_ones_and_of_others_stay(machine):

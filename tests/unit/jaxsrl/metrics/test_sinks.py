@@ -93,7 +93,7 @@ def test_a_sink_that_fails_is_told_once_and_counted_and_the_others_go_on():
     assert [each.values["metrics/lost_records"] for each in kept.records] == [0.0, 1.0, 2.0]
     assert (sinks.lost_records, kept.closed, broken.closed) == (3, 1, 1)
     (line,) = said
-    assert "Broken failed (OSError: [Errno 28] No space left on device); training goes on" in line
+    assert "Broken failed (OSError: [Errno 28] No space left on device); training continues" in line
 
 
 def test_without_anyone_to_tell_a_failure_is_on_stderr(capsys):

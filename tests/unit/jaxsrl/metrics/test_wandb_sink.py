@@ -105,5 +105,5 @@ def test_a_service_that_is_down_when_a_run_begins_is_told_and_gone_without(wandb
     sinks = make_sinks(OPTIONS, tmp_path, facts(), said.append, quiet=True)
     sinks.write(record(1))
     sinks.close()
-    assert said == ["metrics: Weights & Biases cannot be reached (90 s): this process trains without it"]
+    assert said == ["metrics: cannot reach Weights & Biases (90 s): training continues without it"]
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1

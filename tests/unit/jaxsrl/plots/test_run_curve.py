@@ -52,8 +52,8 @@ def test_runs_without_records_or_without_the_metric_are_left_out_and_named(make_
     curves, left_out = read_curves([tmp_path], "steps", RETURN)
     assert [curve.path.name for curve in curves] == ["good"]
     assert sorted(left_out) == [
-        f"{empty} is left out: it has no records yet",
-        f"{other} is left out: it has no {RETURN}",
+        f"{empty} is skipped: it has no records yet",
+        f"{other} is skipped: it has no {RETURN}",
     ]
 
 

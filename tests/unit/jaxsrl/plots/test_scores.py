@@ -50,7 +50,7 @@ def test_bounds_become_0_and_1(groups):
     breakout, pong = methods["ppo"]  # sorted by environment
     np.testing.assert_allclose(np.sort(breakout), [0.9, 1])
     np.testing.assert_allclose(np.sort(pong), [(0.9 * 21 + 21) / 42, 1])
-    with pytest.raises(UserError, match='--normalise has no bounds for Pong: expected {"Pong"'):
+    with pytest.raises(UserError, match='--normalize has no bounds for Pong: expected {"Pong"'):
         scores_by_method(groups, "last", {"Breakout": (0.0, 400.0)})
 
 
