@@ -6,7 +6,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +15,7 @@ from envpool_bridge.envs.function_source import AnyEnv, as_source
 from envpool_bridge.envs.protocol import GymnasiumReset, ResetRequest
 from envpool_bridge.errors import PoolClosedError
 from envpool_bridge.faults import failpoint
-from envpool_bridge.faults.journal import LearnerJournal
+from envpool_bridge.faults.journal import open_learner_journal
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm import segment as shared_segment
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
@@ -49,8 +48,7 @@ class PoolOptions:
         first_row: index in the run of this pool's first row, for seeds and messages.
         cores: cores that workers are pinned to in turn, out of those this process may use; () leaves it to the kernel.
         supervision: options for failing workers and environments.
-        journal: directory in which workers and the learner's side log every step for `journal_audit`; "" for no
-            journal.
+        journal: "MODULE:DIRECTORY" of a journal of every step (`envpool_bridge.faults.journal`); "" for no journal.
     """
 
     run_seed: int | None = None
@@ -121,8 +119,7 @@ class EnvPool:
         self._options = options or PoolOptions()
         failpoint.wanted()  # raises here rather than in every worker
         first_row, first_sequence = self._options.first_row, self._options.first_sequence
-        journal = self._options.journal
-        self._journal = LearnerJournal(Path(journal), shape, first_row) if journal else None
+        self._journal = open_learner_journal(self._options.journal, shape, first_row)
         self._segment = shared_segment.create(self._layout)
         self._counters = Progress(self._layout, self._segment.buffer, first_sequence)
         self._counters.start_at(first_sequence)

@@ -1,1 +1,1 @@
-"""Failpoints, step journals and their auditor: used by tests only."""
+"""Failpoints and a hook for step journals, for tests."""

@@ -8,14 +8,13 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import gymnasium  # noqa: F401  imported before the fork, so that a worker starts in milliseconds
 import numpy as np
 
 from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset, ResetRequest, first_rows, step_rows
-from envpool_bridge.faults.journal import Journal, JournaledRows, environment_name
+from envpool_bridge.faults.journal import journal_parts
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm import segment
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
@@ -49,7 +48,7 @@ class WorkerConfig:
         supervision: options for failing environments.
         first_sequence: first sequence of the pool.
         disabled: whether the environments are no longer stepped.
-        journal: directory for journals; "" for none.
+        journal: name of the journal; "" for none.
         first_row: index in the run of the pool's first row.
         cores: cores that workers are pinned to in turn; () for any.
         local_policy: pickled MakeLocalPolicy of workers that act themselves; b"" if actions come from the parent.
@@ -162,8 +161,8 @@ class Worker:
             self._parts.append(Part(part, config.layout, self._slots, rows, config.verify_every))
             if isinstance(rows, IsolatedRows):
                 rows.on_cut = partial(self._cut, self._parts[-1])
-        if config.journal:
-            self._keep_journal(Path(config.journal))
+        incarnation = self._counters.incarnation(self._parts[0].part)
+        journal_parts(config.journal, self._parts, config.first_row, config.worker, incarnation)
         # A replacement worker continues its predecessor's count.
         self._waiter.waited_seconds = self._counters.waited_seconds(self._parts[0].part)
 
@@ -189,12 +188,6 @@ class Worker:
         rows.on_disabled = partial(self._board.count_disabled, config.worker)
         rows.on_failure = lambda text: self._connection.send(FailureMessage(text))
         return rows
-
-    def _keep_journal(self, directory: Path) -> None:
-        config, incarnation = self._config, self._counters.incarnation(self._parts[0].part)
-        journal = Journal(directory / environment_name(config.first_row, config.worker, incarnation))
-        for part in self._parts:
-            part.rows = JournaledRows(part, part.rows, journal, incarnation)
 
     def failpoints(self) -> dict[str, list[tuple[Any, str]]]:
         """Returns the methods that `failpoint.PLACES` stand for."""

@@ -8,6 +8,7 @@ from envpool_bridge.faults.failpoint import PLACES
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm.layout import PoolShape
 from tests.chaos.counting import Counting, begin, check, collect, make_pool, pids, still_running
+from tests.support.journal import journal_in
 from tests.support.journal_audit import audit
 
 TWO_LANES = PoolShape(2, 2, 1, 2, 6, 2)
@@ -23,7 +24,7 @@ def run_with(points, shape, directory, monkeypatch, num_slots=8, make_env=Counti
     monkeypatch.setenv("JAXSRL_FAILPOINT", points)
     logging.getLogger("envpool_bridge").setLevel(logging.ERROR)
     try:
-        with make_pool(shape, make_env, options, journal=str(directory / "journals")) as pool:
+        with make_pool(shape, make_env, options, journal=journal_in(directory / "journals")) as pool:
             begin(pool)
             slots = collect(pool, num_slots, seconds=100.0)
             workers, totals = pids(pool), pool.supervision

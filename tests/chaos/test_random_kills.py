@@ -13,6 +13,7 @@ import pytest
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm.layout import PoolShape
 from tests.chaos.counting import SHAPE, begin, check, collect, joined, kill, make_pool, pids, still_running
+from tests.support.journal import journal_in
 from tests.support.journal_audit import audit
 
 SHARED = PoolShape(
@@ -59,7 +60,7 @@ def collect_until(pool, killer, kills, seconds):
 
 def run_under_fire(shape, seed, kills, mean_seconds, directory, numbers=(signal.SIGKILL,), seconds=120.0):
     descriptors = set(os.listdir("/proc/self/fd"))
-    with make_pool(shape, supervision=PATIENT, journal=str(directory / "journals")) as pool:
+    with make_pool(shape, supervision=PATIENT, journal=journal_in(directory / "journals")) as pool:
         begin(pool)
         collect(pool, 1)
         own = len(os.listdir("/proc/self/fd"))

@@ -26,6 +26,7 @@ from jaxsrl.run_plan import run
 from jaxsrl.training import host_training
 from tests.integration.ray_marks import RAY_MARKS
 from tests.support.cluster_audit import audit_cluster
+from tests.support.journal import journal_in
 
 ray = pytest.importorskip("ray")
 
@@ -106,7 +107,7 @@ def test_the_curve_through_three_hosts_is_that_of_one_machine_and_resumes_to_the
 
 def test_a_node_is_killed_and_comes_back_and_nothing_accepted_is_lost_or_doubled(cluster, tmp_path, monkeypatch):
     journals = tmp_path / "journals"
-    monkeypatch.setattr(host_training, "CollectorConfig", partial(host_training.CollectorConfig, journal=str(journals)))
+    monkeypatch.setattr(host_training, "CollectorConfig", partial(host_training.CollectorConfig, journal=journal_in(journals)))
     records = tmp_path / "run" / "metrics.jsonl"
 
     def disturb():

@@ -26,6 +26,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import run
 from tests.integration.ray_marks import RAY_MARKS
+from tests.support.journal import journal_in
 
 ray = pytest.importorskip("ray")
 
@@ -176,7 +177,7 @@ def test_a_host_that_is_killed_is_followed_and_every_step_goes_into_replay_once(
     monkeypatch.setattr(
         training.ClusterTraining,
         "make_source",
-        lambda self, config: make_source(self, dataclasses.replace(config, journal=str(journal))),
+        lambda self, config: make_source(self, dataclasses.replace(config, journal=journal_in(journal))),
     )
     killing, killed = kill_when("RayHost", tmp_path, after=30)
     report = train(tmp_path, **LONG, **ON_NODE)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from envpool_bridge.faults.journal import RECORD
+from tests.support.journal import RECORD
 from tests.support.journal_audit import Audit, compare_read, newest_records, records_by_part
 
 _HOST = re.compile(r"host-(\d+)-(\d+)")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from envpool_bridge.faults.journal import RECORD
+from tests.support.journal import RECORD
 
 _ENVIRONMENTS = re.compile(r"environments-(\d+)-(\d+)-(\d+)\.journal")
 _LEARNER = re.compile(r"learner-(\d+)\.journal")

@@ -2,13 +2,12 @@
 
 import dataclasses
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from envpool_bridge.envs.protocol import EpisodeReset
-from envpool_bridge.faults.journal import LearnerJournal
+from envpool_bridge.faults.journal import open_learner_journal
 from envpool_bridge.options import RestartBudget
 from envpool_bridge.shm.layout import SlotLayout
 from envpool_bridge.shm.packed_arrays import ParamsLayout
@@ -76,9 +75,7 @@ class HostRecord:
         self._episodes = np.zeros(shape.num_rows, np.int64)
         self._received_at_start = self.next_sequence
         self._beginnings, self._replay = 0, replay
-        self._journal: LearnerJournal | None = None
-        if config.journal and replay is None:
-            self._journal = LearnerJournal(Path(config.journal), shape, self.rows.start)
+        self._journal = open_learner_journal(config.journal if replay is None else "", shape, self.rows.start)
 
     @property
     def beginning(self) -> int:
@@ -197,7 +194,7 @@ class HostRecord:
         config, slot = self._config, self._newest
         if slot is not None and self._replay is not None:
             slot = self._replay.edges(self.index, self.next_sequence - 1)
-        journal = str(Path(config.journal) / f"host-{self.index}-{self._beginnings}") if config.journal else ""
+        journal = f"{config.journal}/host-{self.index}-{self._beginnings}" if config.journal else ""
         config = dataclasses.replace(config, first_sequence=self.next_sequence, journal=journal)
         if slot is not None:
             # The rows go on as those of a worker do whose predecessor died between two slots.

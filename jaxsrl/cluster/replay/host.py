@@ -8,13 +8,12 @@ import pickle
 import threading
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from envpool_bridge.faults.journal import LearnerJournal
+from envpool_bridge.faults.journal import open_learner_journal
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.shm.slots import SlotViews, view_slot
 from jaxsrl.cluster.replay.setup import PART_BYTES, ReplaySetup, SampleBlocks
@@ -62,8 +61,8 @@ class ReplayHost:
         self._blocks = SampleBlocks(made)
         self._split = jax.jit(partial(step_keys, made.agent))
         rows = made.layout.shape.num_rows
-        hosts = range(made.num_hosts) if made.journal else ()
-        self._journals = [LearnerJournal(Path(made.journal), made.layout.shape, host * rows) for host in hosts]
+        opened = (open_learner_journal(made.journal, made.layout.shape, host * rows) for host in range(made.num_hosts))
+        self._journals = [journal for journal in opened if journal is not None]
         experience = LocalExperience(made.agent.data, made.shapes, _IDLE_SECONDS, 2 * self._blocks.most)
         with self._changed:
             self._setup, self._experience = made, experience

@@ -35,7 +35,7 @@ class ReplaySetup:
         num_hosts: environment hosts, in row order.
         key_impl: name of the implementation of the run's key of updates.
         jax_settings: of the learner's process, by name.
-        journal: directory in which every step that is inserted is written down; "" for none.
+        journal: name of the journal of all inserted steps; "" for none.
     """
 
     agent: ReplayAgent

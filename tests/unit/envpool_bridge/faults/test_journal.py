@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
-from envpool_bridge.faults.journal import RECORD, Journal
 from tests.chaos.counting import SHAPE, begin, check, collect, kill, make_pool
+from tests.support.journal import RECORD, Journal, journal_in
 from tests.support.journal_audit import audit
 
 ENV, LEARNER = "environments-0-{}-{}.journal", "learner-0.journal"
@@ -85,7 +85,7 @@ def test_journals_of_nothing_prove_nothing(tmp_path):
 def test_journals_of_another_run_are_not_appended_to(tmp_path):
     Journal(tmp_path / LEARNER).close()
     with pytest.raises(UserError, match="expected a directory without journals"):
-        make_pool(SHAPE, journal=str(tmp_path))
+        make_pool(SHAPE, journal=journal_in(tmp_path))
 
 
 def test_a_pool_whose_worker_was_killed_passes_the_audit(tmp_path):
@@ -93,7 +93,7 @@ def test_a_pool_whose_worker_was_killed_passes_the_audit(tmp_path):
         if sequence == 2:
             kill(pool, 0)
 
-    with make_pool(SHAPE, journal=str(tmp_path / "journals")) as pool:
+    with make_pool(SHAPE, journal=journal_in(tmp_path / "journals")) as pool:
         begin(pool)
         valid, cuts = check(collect(pool, 6, disturb))
     command = [sys.executable, "-m", "tests.support.journal_audit", str(tmp_path / "journals")]

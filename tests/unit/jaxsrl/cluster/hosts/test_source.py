@@ -31,6 +31,7 @@ from jaxsrl.plan.passes.place_hosts import plan_on_nodes
 from jaxsrl.plan.policies import POLICIES
 from tests.support.cluster_audit import audit_cluster
 from tests.support.collecting import RESET, ROWS, SECONDS, STEPS, collect, collect_locally
+from tests.support.journal import journal_in
 from tests.support.thread_engine import ThreadEngine
 
 NODES = {"one": 4, "two": 4}
@@ -105,7 +106,7 @@ def test_slots_whose_answers_overtake_each_other_are_learned_from_in_order():
 
 
 def test_what_a_lost_host_had_not_handed_over_is_collected_anew_and_nothing_else_changes(tmp_path):
-    config, _, params = run_of(1, journal=str(tmp_path))
+    config, _, params = run_of(1, journal=journal_in(tmp_path))
     _, local, _ = run_of(1)
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
@@ -187,7 +188,7 @@ def test_a_source_of_some_hosts_has_their_rows_of_the_run():
 
 
 def test_an_auditor_of_hosts_finds_a_slot_that_was_changed_lost_or_doubled(tmp_path):
-    config, _, params = run_of(0, journal=str(tmp_path))
+    config, _, params = run_of(0, journal=journal_in(tmp_path))
     with cluster_source(config) as (source, _):
         source.publish(0, params[0])
         source.start(RESET)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from agents.api import Replay, ReplayConfig
-from envpool_bridge.faults.journal import RECORD, learner_name
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.shm.slots import view_slot
@@ -32,6 +31,7 @@ from jaxsrl.plan.passes.place_replay import SAMPLES_AHEAD, place_replay
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.replay.experience import LocalExperience
 from tests.support.counting_agent import make_counting
+from tests.support.journal import RECORD, journal_in, learner_name
 from tests.support.replay_engine import ReplayEngine
 
 SPEC = EnvSpec("Frames", ArraySpec((3, 2), "float32", frames=3), DiscreteSpec(4))
@@ -204,7 +204,7 @@ def test_of_a_slot_that_two_beginnings_of_a_host_made_the_one_is_inserted_that_t
 
 
 def test_what_is_inserted_is_written_down_where_it_is_inserted(tmp_path):
-    config = config_of(journal=str(tmp_path))
+    config = config_of(journal=journal_in(tmp_path))
     with remote(config) as (experience, _):
         learn_there(config, experience, 3)
     for host in range(HOSTS):
