@@ -1,7 +1,6 @@
 """Of every plan: after the first update that learns, and once inference serves, nothing compiles any more."""
 
 import pytest
-from jaxsrl.training.base import Training
 
 from agents.api import AnyAgent, ReplayConfig
 from agents.dqn import DQNConfig, make_dqn
@@ -10,10 +9,11 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from jaxsrl.training.train import TrainingLoop
 from tests.support.compilations import compilations
 
 UPDATES = 7
@@ -34,7 +34,7 @@ def dqn(spec: EnvSpec) -> AnyAgent:
 
 
 SERVERS = {"num_inference_devices": 2, "num_inference_servers": 2}
-PLANS = [
+CASES = [
     *(pytest.param(policy, ppo, {}, marks=pytest.mark.slow) for policy in ("serial", "single_learner_coarse")),
     ("single_learner_fine", ppo, {"inference_batching": "merged", "lanes_per_worker": 2, "max_policy_lag": 2}),
     pytest.param("single_learner_fine", gru, {}, marks=pytest.mark.slow),
@@ -52,14 +52,14 @@ PLANS = [
 
 
 def test_every_policy_is_among_them():
-    assert {getattr(plan, "values", plan)[0] for plan in PLANS} == set(POLICIES)
+    assert {getattr(plan, "values", plan)[0] for plan in CASES} == set(PLANS)
 
 
 @pytest.mark.parametrize(
-    ("policy", "make_agent", "changes"), PLANS, ids=lambda value: getattr(value, "__name__", str(value))
+    ("policy", "make_agent", "changes"), CASES, ids=lambda value: getattr(value, "__name__", str(value))
 )
 def test_nothing_compiles_after_the_first_update(tmp_path, monkeypatch, policy, make_agent, changes):
-    source = source_of(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
+    source = make_env(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
     spec = source.spec()
     settings = {"num_env_workers": 2, "checkpoint_every_updates": 2, "log_every_seconds": 0.0, **changes}
     config = RunConfig(
@@ -71,18 +71,18 @@ def test_nothing_compiles_after_the_first_update(tmp_path, monkeypatch, policy, 
         env_steps=UPDATES * 128,
         **settings,
     )
-    plan = POLICIES[policy](config, Resources.detect())
+    plan = PLANS[policy](config, Resources.detect())
     agent = make_agent(spec)
     learning = MIN_SIZE // 128 + 1 if make_agent is dqn else 1  # number of the first update that takes a gradient step
     compiled_by_update: dict[int, int] = {}
-    original = Training.after_update
+    original = TrainingLoop.after_update
     with compilations() as programs:
 
         def after_update(self, learner):
             original(self, learner)
             compiled_by_update[learner.num_updates] = len(programs)
 
-        monkeypatch.setattr(Training, "after_update", after_update)
+        monkeypatch.setattr(TrainingLoop, "after_update", after_update)
         report = run(plan, agent, source, config, spec=spec, quiet=True)
     assert report.num_updates == UPDATES
     first = min(update for update in compiled_by_update if update >= learning)

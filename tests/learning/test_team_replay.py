@@ -46,7 +46,7 @@ CONTINUOUS = MADDPGConfig(
     exploration_noise=0.3,
     max_grad_norm=10.0,
 )
-PLANS = ["serial", "single_learner_fine", "single_learner_coarse"]
+CASES = ["serial", "single_learner_fine", "single_learner_coarse"]
 FIRST, SECOND = (1.0, 0.0), (0.0, 1.0)
 START, ROOM_A, ROOM_B = np.eye(3).tolist()
 
@@ -98,7 +98,7 @@ def team_values(spec, mixer, params, seen, network=NETWORK):
     return np.moveaxis(np.array(pairs), -1, 0)
 
 
-@pytest.mark.parametrize("policy", PLANS)
+@pytest.mark.parametrize("policy", CASES)
 def test_qmix_learns_the_two_step_game_of_its_paper_to_the_value(tmp_path, policy):
     def make(spec):
         return make_qmix(QMIXConfig(**COMMON), spec, NETWORK)
@@ -112,7 +112,7 @@ def test_qmix_learns_the_two_step_game_of_its_paper_to_the_value(tmp_path, polic
     np.testing.assert_allclose(values, expected, atol=0.25)
 
 
-@pytest.mark.parametrize("policy", PLANS)
+@pytest.mark.parametrize("policy", CASES)
 def test_vdn_takes_the_worse_room_of_that_game_for_its_sums_cannot_be_right(tmp_path, policy):
     def make(spec):
         return make_vdn(VDNConfig(**COMMON), spec, NETWORK)
@@ -166,7 +166,7 @@ def test_qmix_learns_secret_signs_to_the_value_and_vdn_to_the_actions(tmp_path):
     np.testing.assert_array_equal(greedy(agent, state.params, seen), best)
 
 
-@pytest.mark.parametrize("policy", PLANS)
+@pytest.mark.parametrize("policy", CASES)
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared"])
 def test_maddpg_learns_the_targets_and_the_values_of_a_continuous_team(tmp_path, policy, shared):
     if shared and policy != "serial":
