@@ -1,4 +1,4 @@
-"""run(plan, agent, make_env): interprets a plan. Nothing in here knows an algorithm, nothing in an algorithm knows of this."""
+"""The interpreter of plans: `run(plan, agent, env, config)`. It knows no algorithm, and no algorithm knows it."""
 
 import contextlib
 from pathlib import Path
@@ -8,14 +8,16 @@ import jax
 
 from agents.api import Agent, AnyAgent
 from agents.transforms.frame_stacking import with_stacked_frames
-from envpool_bridge.envs.function_source import AnyEnv, as_source
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
+from jaxsrl.cluster.collectors import ClusterCollectors
 from jaxsrl.cluster.learners.run import WholeRun, run_together, several
 from jaxsrl.cluster.placement import place_of
-from jaxsrl.cluster.training import ClusterTraining
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
+from jaxsrl.envs.registry import make_env
 from jaxsrl.learner.learning_agent import kept_bytes, learning_agent
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
@@ -26,10 +28,11 @@ from jaxsrl.plan.passes.replay import replays_on_host
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.plan.plan import Plan
 from jaxsrl.run_directory import RunDirectory
-from jaxsrl.training.base import RunReport, TrainingSetup
-from jaxsrl.training.device_training import DeviceTraining
-from jaxsrl.training.host_training import HostTraining
+from jaxsrl.training.device_trainable import DeviceTrainable
+from jaxsrl.training.host_trainable import HostTrainable
 from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device
+from jaxsrl.training.setup import RunReport, TrainingSetup
+from jaxsrl.training.train import train
 
 
 def run_name(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> str:
@@ -40,7 +43,7 @@ def run_name(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> str:
 def run(
     plan: Plan,
     agent: AnyAgent,
-    make_env: AnyEnv,
+    env: str | EnvConfig | AnyEnv,
     config: RunConfig,
     *,
     experiment: Any = None,
@@ -52,9 +55,9 @@ def run(
     Args:
         plan: from a distribution policy.
         agent: from `make_<algorithm>`.
-        make_env: a source of rows, or a function that makes one environment.
+        env: id or configuration of an environment, a function that makes one, or a source of rows.
         config: sizes, budget and directory; the plan was made from it.
-        experiment: the dataclass tree that holds everything which changes the run; saved as config.json.
+        experiment: the value that holds everything which changes the run; saved as config.json.
         spec: of the environment, if already known.
         quiet: no output on the terminal.
 
@@ -65,7 +68,7 @@ def run(
     """
     if plan.num_rows != config.num_envs or plan.shape.rollout_length != config.rollout_length:
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
-    source = as_source(make_env)
+    source = make_env(env)
     spec = spec or source.spec()
     plan = plan_for_agent(plan, agent, config.replay_place)
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
@@ -87,7 +90,7 @@ def run(
             mesh = LearnerMesh(devices_of(plan.learner)) if plan.replay is not None else None
             trained = learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length, mesh)
         setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, quiet)
-        if runs_on_device(plan):
-            return DeviceTraining(setup, jax_env_of_source(source)).train()
-        training = HostTraining(setup) if place.open_engine is None else ClusterTraining(setup, place.open_engine)
-        return training.train()
+        if runs_on_device(plan) and isinstance(trained, Agent):
+            return train(setup, DeviceTrainable(setup, trained, jax_env_of_source(source)))
+        collectors = None if place.open_engine is None else ClusterCollectors(setup, place.open_engine)
+        return train(setup, HostTrainable(setup, collectors))

@@ -1,7 +1,6 @@
 """The device's learner: environments, policy and learner state together, advanced by several updates a dispatch."""
 
 import time
-from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -94,6 +93,15 @@ class DeviceLearner:
             self.stats.skipped = self._watch.skipped
         return self.metrics
 
+    def advance(self, num_updates: int, every: int) -> None:
+        """Runs one dispatch of as many updates as `dispatch_size` advises.
+
+        Args:
+            num_updates: of the run, where a dispatch ends.
+            every: a dispatch also ends at each multiple of it, where a checkpoint is due; 0 for never.
+        """
+        self.step(self.dispatch_size.next_size(self.num_updates, num_updates, every))
+
     def continue_from(self, learnt: LearnerState) -> None:
         """As `jaxsrl.learner.loop.Learner.continue_from`."""
         self.state = self._mesh.place_state(with_learnt(self.state, learnt))
@@ -116,27 +124,6 @@ class DeviceLearner:
     def save_arrays(self) -> Arrays:
         """All rows by name ("rows..."), for a checkpoint: together with `state` they continue the run to the bit."""
         return rows_to_arrays(self._rows)
-
-
-def run_device_learner(
-    learner: DeviceLearner,
-    num_updates: int,
-    every: int,
-    should_stop: Callable[[], bool],
-    after_dispatch: Callable[[], None],
-) -> None:
-    """Updates until `num_updates` are done or `should_stop()`, which is asked between dispatches.
-
-    Args:
-        learner: to advance.
-        num_updates: of the run.
-        every: a dispatch ends at each multiple of it, where a checkpoint is due; 0 for never.
-        should_stop: whether to stop now.
-        after_dispatch: called after every dispatch.
-    """
-    while learner.num_updates < num_updates and not should_stop():
-        learner.step(learner.dispatch_size.next_size(learner.num_updates, num_updates, every))
-        after_dispatch()
 
 
 def _placed_rows(agent: Agent, env: JaxEnv, mesh: LearnerMesh, keys: RunKeys, saved: Arrays | None) -> DeviceRows:

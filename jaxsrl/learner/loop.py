@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import jax
@@ -154,6 +154,14 @@ class Learner:
         self.state = self._mesh.place_state(with_learnt(self.state, learnt))
         self.is_stuck = False
 
+    def totals(self) -> Mapping[str, float]:
+        """Returns no totals: `stats` has them all."""
+        return {}
+
+    def waits(self) -> Sequence[str]:
+        """Returns no sentences: the main thread runs this learner."""
+        return ()
+
     def _measure_lag(self, slot: SlotViews) -> None:
         lag = self.num_updates - slot.policy_version
         self.stats.lag_sum += float(np.mean(lag))
@@ -161,7 +169,7 @@ class Learner:
 
 
 class HostLearner(Protocol):
-    """What `run_learner` drives: `Learner`, or several that share a parameter server. Attributes as `Learner` has them."""
+    """A learner on trajectories of the host: `Learner`, or replicas with a parameter server. Attributes as in `Learner`."""
 
     num_updates: int
     metrics: Metrics
@@ -175,23 +183,17 @@ class HostLearner(Protocol):
         ...
 
     def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
-        """One update, if it is done within a short wait; whether it was."""
+        """Runs an update if it is done within a short wait; returns whether it was."""
         ...
 
     def continue_from(self, learnt: LearnerState) -> None:
-        """Goes on from what an older state had learned."""
+        """Continues from the parameters, optimizer and extras of an older state."""
         ...
 
+    def totals(self) -> Mapping[str, float]:
+        """Returns seconds and counts since the start, by metric name, that no other part of the run reports."""
+        ...
 
-def run_learner(
-    learner: HostLearner,
-    num_updates: int,
-    episodes: EpisodeTracker,
-    log: EpisodeLog,
-    should_stop: Callable[[], bool],
-    after_update: Callable[[], None],
-) -> None:
-    """Updates until `num_updates` are done or `should_stop()`; a stop is heeded between updates only."""
-    while learner.num_updates < num_updates and not should_stop():
-        if learner.step(episodes, log):
-            after_update()
+    def waits(self) -> Sequence[str]:
+        """Returns a sentence for each replica on what it waits for; from any thread, without a wait."""
+        ...

@@ -2,54 +2,19 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import jax
 
-from agents.api import LearnerState, Metrics
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
 from jaxsrl.collect.collector import supervision_metrics
-from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.metrics.cluster_traffic import traffic_values
 from jaxsrl.metrics.sinks import MetricsSink, Record
 from jaxsrl.metrics.utilization import utilization
 from jaxsrl.plan.plan import Plan
+from jaxsrl.training.trainable import AnyLearner
 
 _COUNTED = supervision_metrics([SupervisionTotals()])
 """Totals of a source that are recorded as they are."""
-
-
-class AnyLearner(Protocol):
-    """What records and reports read of a learner."""
-
-    @property
-    def state(self) -> LearnerState:
-        """Newest learner state."""
-        ...
-
-    @property
-    def num_updates(self) -> int:
-        """Updates that made it."""
-        ...
-
-    @property
-    def metrics(self) -> Metrics:
-        """Of the newest update, on the device."""
-        ...
-
-    @property
-    def stats(self) -> LearnerStats:
-        """Totals."""
-        ...
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether too many updates in a row were left out because they were not finite."""
-        ...
-
-    def continue_from(self, learnt: LearnerState) -> None:
-        """Goes on from what an older state had learned."""
-        ...
 
 
 class Reporter:

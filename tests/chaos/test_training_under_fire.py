@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TRAIN = """
 import logging, sys
 from functools import partial
-import jaxsrl.training.host_training as host_training
+import jaxsrl.training.host_trainable as host_trainable
 from envpool_bridge.options import SupervisorOptions
 from experiments.ppo_cartpole import Experiment, main
 from jaxsrl.config.run_config import RunConfig
@@ -29,7 +29,7 @@ directory, env_steps, policy = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 logging.basicConfig(format="%(message)s")
 logging.getLogger("envpool_bridge").setLevel(logging.INFO)  # it tells how soon a worker steps again
 options = SupervisorOptions(max_restarts=1_000_000, max_backoff_seconds=0.0)
-host_training.CollectorConfig = partial(host_training.CollectorConfig, journal="tests.support.journal:" + directory + "/journals")
+host_trainable.CollectorConfig = partial(host_trainable.CollectorConfig, journal="tests.support.journal:" + directory + "/journals")
 sizes = {"num_envs": 128, "rollout_length": 32, "env_steps": env_steps, "log_every_seconds": 0.2}
 run = RunConfig(name="run", directory=directory, policy=policy, supervision=options, **sizes)
 main(Experiment(run=run))

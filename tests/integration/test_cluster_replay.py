@@ -12,18 +12,18 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from agents.dqn_config import DQNConfig
 
 from agents.api import ReplayConfig
 from agents.dqn import make_dqn
-from agents.dqn_config import DQNConfig
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.protocol.engine import ReplayLostError
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from tests.integration.ray_marks import RAY_MARKS
 from tests.support.journal import journal_in
@@ -62,10 +62,10 @@ def train(directory, updates=12, replay=UNIFORM, **changes):
     }
     config = RunConfig(**{**settings, **changes})
     dqn = DQNConfig(replay=replay, learning_rate=1e-3, num_steps=2, double=True, target_period=5, total_updates=12)
-    source = source_of(EnvConfig("CartPole-v1"))
+    source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_dqn(dqn, spec, NetworkConfig(hidden_sizes=(16,)))
-    plan = POLICIES[config.policy](config, Resources.detect())
+    plan = PLANS[config.policy](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 
 
@@ -169,15 +169,15 @@ def test_replay_that_is_killed_ends_the_run_which_goes_on_to_the_bit(cluster, tm
 
 
 def test_a_host_that_is_killed_is_followed_and_every_step_goes_into_replay_once(cluster, tmp_path, monkeypatch):
-    from jaxsrl.cluster import training
+    from jaxsrl.cluster.collectors import ClusterCollectors
     from tests.support.cluster_audit import audit_cluster
 
     journal = tmp_path / "journal"
-    make_source = training.ClusterTraining.make_source
+    make_collector = ClusterCollectors.make_collector
     monkeypatch.setattr(
-        training.ClusterTraining,
-        "make_source",
-        lambda self, config: make_source(self, dataclasses.replace(config, journal=journal_in(journal))),
+        ClusterCollectors,
+        "make_collector",
+        lambda self, config: make_collector(self, dataclasses.replace(config, journal=journal_in(journal))),
     )
     killing, killed = kill_when("RayHost", tmp_path, after=30)
     report = train(tmp_path, **LONG, **ON_NODE)

@@ -17,7 +17,7 @@ from envpool_bridge.shm.slots import view_slots
 from jaxsrl.bench.device_only import bench_device_only
 from jaxsrl.bench.rivals.purejaxrl_ppo import Sizes, make_flat_ppo
 from jaxsrl.collect.inference.act import make_act, row_keys
-from jaxsrl.device_loop.loop import DeviceLearner, run_device_learner
+from jaxsrl.device_loop.loop import DeviceLearner
 from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.cpu_rows import JaxRows
@@ -66,11 +66,11 @@ def trained_by_loop():
             now = np.full(ROWS, n * STEPS + t, np.uint32)
             action, extras, _ = act(state.params, slot.observation[t], (), slot.is_first[t], keys, now)
             slot.action[t], slot.policy_version[t] = action, n
-            slot.extras["behaviour_log_prob"][t] = extras["behaviour_log_prob"]
+            slot.extras["behavior_log_prob"][t] = extras["behavior_log_prob"]
             rows.step(slot.action[t], step_rows(slot, t))
         names = ("observation", "is_first", "action", "reward", "terminated", "truncated", "valid", "policy_version")
         batch = {name: jnp.array(getattr(slot, name)) for name in names}
-        extras = {"behaviour_log_prob": jnp.array(slot.extras["behaviour_log_prob"])}
+        extras = {"behavior_log_prob": jnp.array(slot.extras["behavior_log_prob"])}
         state, _ = update(state, Trajectory(**batch, extras=extras), jax.random.fold_in(UPDATE_KEY, n))
         slot.observation[0], slot.is_first[0] = slot.observation[-1].copy(), slot.is_first[-1].copy()
     return leaves(state)
@@ -146,15 +146,11 @@ def test_the_program_moves_no_rows_between_devices():
 
 def test_a_run_ends_each_dispatch_where_a_checkpoint_is_due():
     trained, seen = learner(), []
-    run_device_learner(trained, 11, 4, lambda: False, lambda: seen.append(trained.num_updates))
+    while trained.num_updates < 11:
+        trained.advance(11, 4)
+        seen.append(trained.num_updates)
     assert {4, 8, 11} <= set(seen)
     assert trained.num_updates == 11
-
-
-def test_a_run_stops_between_dispatches_when_it_is_told_to():
-    trained, seen = learner(), []
-    run_device_learner(trained, 1000, 0, lambda: len(seen) == 2, lambda: seen.append(trained.num_updates))
-    assert trained.num_updates == seen[-1] < 1000
 
 
 @pytest.mark.slow
@@ -174,7 +170,8 @@ def test_the_mean_of_a_hundred_training_episodes_reaches_475_on_cartpole(seed):
         trained.take_episodes(totals)
         return totals.num_episodes >= 100 and totals.metrics()["episode/return_mean"] >= 475.0
 
-    run_device_learner(trained, total, 0, reached, lambda: None)
+    while trained.num_updates < total and not reached():
+        trained.advance(total, 0)
     seconds = time.perf_counter() - start
     print(f"seed {seed}: {totals.metrics()} after {trained.num_updates} updates, {seconds:.1f} s with compiling")
     assert reached()

@@ -17,12 +17,12 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.shm.slots import join_slots
 from jaxsrl.checkpoints.store import load_checkpoint
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.learner.loop import Learner
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
-from jaxsrl.training import host_training
+from jaxsrl.training.collectors import CollectorFactory
 
 RESTART = "environments start new episodes"
 LEARNS = ReplayConfig(capacity=512, batch_size=8, min_size=32, samples_per_insert=0.25, priority_exponent=0.6)
@@ -62,13 +62,13 @@ def train(
         **settings,
     )
     env, network = EnvConfig("CartPole-v1", suite=suite, kwargs=env_kwargs), NetworkConfig(hidden_sizes=hidden)
-    source = source_of(env)
+    source = make_env(env)
     spec = source.spec()
     if agent == "dqn":
         made = make_dqn(DQNConfig(replay=LEARNS, total_updates=20, target_period=3), spec, network)
     else:
         made = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), spec, network)
-    plan = POLICIES[policy](config, Resources.detect())
+    plan = PLANS[policy](config, Resources.detect())
     return run(plan, made, source, config, experiment=Experiment(config, env, network), spec=spec, quiet=True)
 
 
@@ -241,7 +241,7 @@ def test_experience_of_another_size_is_dropped_by_a_partial_restore(tmp_path, re
 @pytest.mark.timeout(600)
 def test_after_dropped_trajectories_a_resumed_run_acts_with_keys_of_its_own(tmp_path, monkeypatch):
     keys, steps = [], []
-    step, make = Learner.step, host_training.make_source
+    step, make = Learner.step, CollectorFactory.make_collector
 
     def drop_one_and_step(self, episodes, log):
         sequence = self._source.acquire(0.2)
@@ -255,12 +255,12 @@ def test_after_dropped_trajectories_a_resumed_run_acts_with_keys_of_its_own(tmp_
             pass
         return True
 
-    def note_key(config, lifecycle):
+    def note_key(self, config):
         keys.append(jax.random.key_data(config.act_key).tolist())
-        return make(config, lifecycle)
+        return make(self, config)
 
     monkeypatch.setattr(Learner, "step", drop_one_and_step)
-    monkeypatch.setattr(host_training, "make_source", note_key)
+    monkeypatch.setattr(CollectorFactory, "make_collector", note_key)
     for updates in (2, 4):
         report = train(tmp_path, "single_learner_fine", 2, updates, when_full="drop_oldest")
         steps.append(int(load_checkpoint(report.directory / "checkpoints" / str(updates))[0]["steps"]))

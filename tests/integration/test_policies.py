@@ -10,7 +10,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jaxsrl.training.host_training import HostTraining
 
 import agents.ppo
 from agents.networks.config import NetworkConfig
@@ -18,11 +17,12 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import plan_from_json
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
+from jaxsrl.training.host_trainable import HostTrainable
 
 # Sums over rows are taken in another order where rows are cut otherwise; ten updates of Adam carry that on.
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
@@ -43,12 +43,12 @@ def train(directory: Path, policy: str, suite: str = "gymnasium", **changes) -> 
         "max_policy_lag": 0,
     }
     config = RunConfig(**{**settings, **changes})
-    source = source_of(EnvConfig("CartPole-v1", suite=suite))
+    source = make_env(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
     agent = make_ppo(
         PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,))
     )
-    plan = POLICIES[policy](config, Resources.detect())
+    plan = PLANS[policy](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 
 
@@ -93,7 +93,7 @@ def test_every_policy_computes_what_the_serial_one_does(tmp_path, serial_paramet
     ):
         np.testing.assert_allclose(mine, reference, **TOLERANCE)
     plan = plan_from_json(json.loads((report.directory / "plan.json").read_text()))
-    assert (plan.policy, plan.num_rows) == (policy, 16)
+    assert (plan.name, plan.num_rows) == (policy, 16)
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_pat
 
 def test_the_agents_source_names_no_placement():
     source = inspect.getsource(agents.ppo)
-    for word in ("device", "mesh", "pmap", "pmean", "axis_name", "process", *POLICIES):
+    for word in ("device", "mesh", "pmap", "pmean", "axis_name", "process", *PLANS):
         assert word not in source.lower().split(), word
 
 
@@ -121,15 +121,15 @@ def test_device_only_refuses_an_environment_that_is_not_written_in_jax(tmp_path)
 
 
 def test_a_parameter_server_refuses_an_update_that_is_not_cut_before_anything_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr(HostTraining, "__init__", lambda *arguments: pytest.fail("the run began"))
-    source = source_of(EnvConfig("CartPole-v1"))
+    monkeypatch.setattr(HostTrainable, "__init__", lambda *arguments: pytest.fail("the run began"))
+    source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,)))._replace(
         gradient_steps=None
     )
     config = RunConfig(directory=str(tmp_path), policy="central", num_envs=16, num_env_workers=4, rollout_length=8)
     with pytest.raises(UserError, match="a parameter server needs an update that is cut into gradient steps"):
-        run(POLICIES["central"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+        run(PLANS["central"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     assert not list(tmp_path.iterdir())
 
 

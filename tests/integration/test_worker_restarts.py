@@ -4,7 +4,6 @@ import json
 import time
 
 import pytest
-from jaxsrl.training.base import Training
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
@@ -12,10 +11,11 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from jaxsrl.training.train import TrainingLoop
 from tests.chaos.counting import kill, pids
 
 UPDATES = 30
@@ -35,7 +35,7 @@ def train(directory, monkeypatch, kills, **supervision):
         checkpoint_every_updates=0,
         supervision=SupervisorOptions(**supervision),
     )
-    after, start, pools = Training.after_update, EnvPool.start, []
+    after, start, pools = TrainingLoop.after_update, EnvPool.start, []
 
     def start_and_note(pool, *arguments):
         pools.append(pool)
@@ -54,11 +54,11 @@ def train(directory, monkeypatch, kills, **supervision):
         after(training, learner)
 
     monkeypatch.setattr(EnvPool, "start", start_and_note)
-    monkeypatch.setattr(Training, "after_update", kill_and_go_on)
-    source = source_of(EnvConfig("CartPole-v1"))
+    monkeypatch.setattr(TrainingLoop, "after_update", kill_and_go_on)
+    source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
-    return run(POLICIES[config.policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    return run(PLANS[config.policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
 
 
 def test_killed_workers_come_back_and_the_run_ends_as_it_should(tmp_path, monkeypatch):

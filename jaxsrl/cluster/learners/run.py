@@ -13,9 +13,10 @@ from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.cluster.learners.collectors import ProcessCollectors
+from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
 from jaxsrl.cluster.learners.placement import place_together
 from jaxsrl.cluster.learners.processes import Processes, join, joined
-from jaxsrl.cluster.learners.training import DistributedTraining
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import differences
 from jaxsrl.learner.learning_agent import learning_agent
@@ -23,31 +24,35 @@ from jaxsrl.machine.program_cache import enable_program_cache
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import Plan, plan_to_json
 from jaxsrl.run_directory import RunDirectory
-from jaxsrl.training.base import RunReport, TrainingSetup
+from jaxsrl.training.host_trainable import HostTrainable
 from jaxsrl.training.preflight import check_run
+from jaxsrl.training.setup import RunReport, TrainingSetup
+from jaxsrl.training.train import train
 
 _IDENTITY = "jaxsrl/identity"
 _MAY_DIFFER = (".distributed", ".directory")
 
 
-class NoDirectory(RunDirectory):
-    """The run's directory where another process writes it: nothing is locked, made or written."""
+class NullRunDirectory(RunDirectory):
+    """The run directory at a process that does not write it: nothing is locked, made or written."""
 
     def __init__(self, path: Path) -> None:
-        """Touches nothing."""
         self.path = path
 
     def validate(self, config: dict[str, Any]) -> None:
-        """Process 0 does."""
+        pass
 
     def record(self, config: dict[str, Any], plan: Any) -> None:
-        """Process 0 does."""
+        pass
+
+    def write_plan(self, plan: Any) -> None:
+        pass
 
     def log(self, line: str) -> None:
-        """Process 0 does."""
+        pass
 
     def close(self) -> None:
-        """Holds nothing."""
+        pass
 
 
 def several(config: RunConfig) -> Processes | None:
@@ -107,12 +112,17 @@ def run_together(processes: Processes, whole: WholeRun) -> RunReport:
         check_run(plan, agent, source, spec, place.resources)
         _check_same(processes, {**whole.identity, "plan": plan_to_json(plan), "jax": jax.__version__})
         trained = learning_agent(with_stacked_frames(agent, spec), spec, plan.num_rows, plan.shape.rollout_length, None)
-        with RunDirectory(whole.path) if processes.is_main else NoDirectory(whole.path) as directory:
+        with RunDirectory(whole.path) if processes.is_main else NullRunDirectory(whole.path) as directory:
             directory.validate(whole.identity)
-            setup = TrainingSetup(plan, trained, source, spec, whole.config, directory, whole.identity, whole.quiet)
-            report = DistributedTraining(setup, processes, place.open_engine).train()
+            quiet = whole.quiet or not processes.is_main
+            setup = TrainingSetup(plan, trained, source, spec, whole.config, directory, whole.identity, quiet)
+            coordinator = ProcessCoordinator(processes, whole.config)
+            collectors = ProcessCollectors(setup, processes, coordinator.consensus, place.open_engine)
+            report = train(setup, HostTrainable(setup, collectors), coordinator)
+            # Host arrays, which this process can use without the others.
+            state = jax.device_get(report.state)
         processes.leave()
-    return report
+    return dataclasses.replace(report, state=state, wrote_directory=processes.is_main)
 
 
 def _check_same(processes: Processes, identity: dict[str, Any]) -> None:

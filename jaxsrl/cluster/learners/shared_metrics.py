@@ -1,4 +1,4 @@
-"""What learner processes tell process 0 for the records. Pure functions."""
+"""Metrics that learner processes send to process 0. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,15 +38,15 @@ def process_metrics(told: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def told_totals(totals: Mapping[str, float]) -> dict[str, float]:
-    """Those of a process's totals that add up over processes: counts of failures, and what its hosts on a cluster sent."""
+def summable_totals(totals: Mapping[str, float]) -> dict[str, float]:
+    """Returns the totals that add up over processes: counts of failures, and traffic of the hosts on a cluster."""
     return {name: value for name, value in totals.items() if name in _COUNTED or name.startswith(PREFIX)}
 
 
-def with_totals_of_others(mine: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """A process's totals with what others told of theirs (`told_totals`) added."""
-    found = dict(mine)
-    for told in others:
-        for name, value in told.items():
-            found[name] = found.get(name, 0.0) + value
-    return found
+def add_totals(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the totals of a process plus those that others sent (`summable_totals`)."""
+    sums = dict(own)
+    for totals in others:
+        for name, value in totals.items():
+            sums[name] = sums.get(name, 0.0) + value
+    return sums

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jaxsrl.training.base import RunReport
+from jaxsrl.training.setup import RunReport
 
 import jaxsrl.cli.main
 from agents.networks.config import NetworkConfig

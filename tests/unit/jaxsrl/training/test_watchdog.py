@@ -5,23 +5,28 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from jaxsrl.training.host_training import HostTraining
 
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
-from jaxsrl.cluster.learners.training import DistributedTraining
+from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
 from jaxsrl.collect.collector import supervision_metrics
 from jaxsrl.metrics.cluster_traffic import HOSTS_LOST, SERVERS_LOST
 from jaxsrl.training import watchdog as watchdog_module
+from jaxsrl.training.coordinator import Coordinator
+from jaxsrl.training.train import TrainingLoop
 from jaxsrl.training.watchdog import StalledError, Watchdog
 
 FAILURES = {field.name for field in dataclasses.fields(SupervisionTotals)} - {"replayed_steps"}
 
 
+def make_loop(totals, coordinator=None):
+    config = SimpleNamespace(stall_timeout_seconds=1800.0, keep_checkpoints=1)
+    directory = SimpleNamespace(checkpoints=None, log=lambda line: None)
+    setup = SimpleNamespace(config=config, directory=directory)
+    return TrainingLoop(setup, SimpleNamespace(totals=lambda: totals), coordinator or Coordinator())
+
+
 def counts_of(totals):
-    training = HostTraining.__new__(HostTraining)
-    training._reporter = training._learner = training._replay = None
-    training._source = SimpleNamespace(totals=lambda: totals)
-    return training.counts()
+    return make_loop(totals).counts()
 
 
 @pytest.mark.parametrize("failure", sorted(FAILURES))
@@ -75,7 +80,7 @@ def test_the_time_in_which_the_process_is_paused_does_not_count(monkeypatch):
 
 
 def test_learner_processes_wait_for_each_other_within_the_deadline_of_the_run():
-    training = DistributedTraining.__new__(DistributedTraining)
-    distributed = SimpleNamespace(wait_seconds=600)
-    training.config = SimpleNamespace(stall_timeout_seconds=1800.0, distributed=distributed)
-    assert training.stall_seconds() == 2400.0
+    config = SimpleNamespace(distributed=SimpleNamespace(wait_seconds=600))
+    coordinator = ProcessCoordinator(SimpleNamespace(is_main=True), config)
+    assert make_loop({}, coordinator)._watchdog._limit == 2400.0
+    assert make_loop({})._watchdog._limit == 1800.0

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from jaxsrl.training.base import Training
 
-import jaxsrl.cluster.learners.training
+import jaxsrl.cluster.learners.coordinator
 import jaxsrl.run_plan
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore
-from jaxsrl.cluster.learners.training import DistributedTraining
+from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
+from jaxsrl.training.run_checkpoints import RunCheckpoints
 
 
 class Words:
@@ -27,51 +27,58 @@ class Words:
 
 
 def process(number, words, directory):
-    """A process's training, without what restoring does not need."""
-    training = DistributedTraining.__new__(DistributedTraining)
-    training._restores = 0
-    training._processes = SimpleNamespace(
+    """The checkpoints of a process, which it restores with process 0."""
+    processes = SimpleNamespace(
         is_main=number == 0,
+        process_id=number,
+        num_processes=2,
         tell=words.texts.__setitem__,
         wait_for=words.texts.__getitem__,
         meet=lambda: None,
     )
-    training._checkpoints = CheckpointStore(directory)
-    training.config = SimpleNamespace(partial=False, num_updates=9, env_steps_per_update=4)
-    training.setup = SimpleNamespace(directory=SimpleNamespace(path=directory, log=lambda line: None), quiet=True)
-    training._validate_fit = lambda found: None
-    training._what_continues = lambda arrays, metadata: (arrays, metadata)
-    return training
+    config = SimpleNamespace(
+        partial=False,
+        num_updates=9,
+        env_steps_per_update=4,
+        keep_checkpoints=3,
+        distributed=SimpleNamespace(wait_seconds=60),
+    )
+    run_directory = SimpleNamespace(path=directory, checkpoints=directory, log=lambda line: None)
+    setup = SimpleNamespace(config=config, directory=run_directory, log=lambda line: None)
+    checkpoints = RunCheckpoints(setup, None, ProcessCoordinator(processes, config))
+    checkpoints._validate_fit = lambda forms: None
+    checkpoints._select = lambda arrays, metadata: {**arrays, "metadata": metadata}
+    return checkpoints
 
 
 @pytest.fixture
 def words(monkeypatch):
     found = Words()
-    monkeypatch.setattr(jaxsrl.cluster.learners.training, "broadcast", found.broadcast)
+    monkeypatch.setattr(jaxsrl.cluster.learners.coordinator, "broadcast", found.broadcast)
     return found
 
 
 def test_a_process_with_another_directory_restores_what_process_0_does(tmp_path, words):
     metadata = {"experiment": {"env": {"id": "E-v0"}}, "env_steps": 28}
     CheckpointStore(tmp_path / "main").save(7, {"w": np.arange(3.0)}, metadata)
-    main = Training._restore(process(0, words, tmp_path / "main"))
-    other = Training._restore(process(1, words, tmp_path / "empty"))
-    np.testing.assert_array_equal(other[0]["w"], np.arange(3.0))
-    assert set(other[0]) == set(main[0])
-    assert other[1] == main[1] == metadata
+    main = process(0, words, tmp_path / "main").restore()
+    other = process(1, words, tmp_path / "empty").restore()
+    np.testing.assert_array_equal(other["w"], np.arange(3.0))
+    assert set(other) == set(main)
+    assert other["metadata"] == main["metadata"] == metadata
 
 
 def test_no_process_restores_where_process_0_has_nothing(tmp_path, words):
     CheckpointStore(tmp_path / "other").save(7, {"w": np.arange(3.0)}, {})
-    assert Training._restore(process(0, words, tmp_path / "main")) is None
-    assert Training._restore(process(1, words, tmp_path / "other")) is None
+    assert process(0, words, tmp_path / "main").restore() is None
+    assert process(1, words, tmp_path / "other").restore() is None
 
 
 def test_what_process_0_rejects_every_process_rejects(tmp_path, words):
     (CheckpointStore(tmp_path / "main").save(7, {"w": np.arange(3.0)}, {}) / "MANIFEST.json").write_text("damaged")
     for number, directory in enumerate(("main", "other")):
         with pytest.raises(UserError, match="no checkpoint of this run is whole"):
-            Training._restore(process(number, words, tmp_path / directory))
+            process(number, words, tmp_path / directory).restore()
     assert "no checkpoint" in json.loads(next(iter(words.texts.values())))
 
 
@@ -94,7 +101,7 @@ def test_jax_starts_no_device_before_the_processes_have_joined(monkeypatch):
         keep_cores_awake=False,
     )
     plan = SimpleNamespace(num_rows=2, shape=SimpleNamespace(rollout_length=4))
-    monkeypatch.setattr(jaxsrl.run_plan, "as_source", lambda made: made)
+    monkeypatch.setattr(jaxsrl.run_plan, "make_env", lambda made: made)
     agent, spec = SimpleNamespace(name="agent"), SimpleNamespace(env_id="E-v0")
     with pytest.raises(JoinedError):
         jaxsrl.run_plan.run(plan, agent, None, config, experiment={}, spec=spec)

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from jaxsrl.cluster.learners.stop_agreement import Agreement
+from jaxsrl.cluster.learners.stop_consensus import StopConsensus
 
 
 class Room:
@@ -38,13 +38,13 @@ def updates_of(wishes: dict[int, list[tuple[int, str]]], processes: int, limit: 
     found: list[tuple[int, str]] = [(-1, "")] * processes
 
     def run(process: int) -> None:
-        agreement = Agreement(Played(room, process))
+        consensus = StopConsensus(Played(room, process))
         for update in range(limit):
             for when, name in wishes.get(process, []):
                 if when == update:
-                    agreement.wish(name)
-            if not agreement.goes_on():
-                found[process] = update, agreement.stopped_by
+                    consensus.request_stop(name)
+            if not consensus.should_continue():
+                found[process] = update, consensus.stopped_by
                 return
         found[process] = limit, ""
 
@@ -80,8 +80,8 @@ def test_wishes_at_any_time_never_part_the_processes(seed):
 
 def test_a_wish_that_comes_while_others_read_waits_for_the_next_meeting():
     room = Room(1)
-    agreement = Agreement(Played(room, 0))
+    consensus = StopConsensus(Played(room, 0))
     room.told["jaxsrl/stop/1"] = "1 SIGTERM"  # process 1 is past meeting 0 already, and wishes before meeting 1
-    assert agreement.goes_on()
-    assert not agreement.goes_on()
-    assert agreement.stopped_by == "SIGTERM"
+    assert consensus.should_continue()
+    assert not consensus.should_continue()
+    assert consensus.stopped_by == "SIGTERM"

@@ -1,0 +1,123 @@
+"""Coordination of several learner processes: checkpoints of all rows, metrics at process 0, and a common stop."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.store import Arrays, Restored
+from jaxsrl.cluster.learners.errors import LostLearnerError
+from jaxsrl.cluster.learners.host_gather import broadcast, gather, pack, unpack
+from jaxsrl.cluster.learners.processes import Processes
+from jaxsrl.cluster.learners.row_shards import merged, of_rows, share_of
+from jaxsrl.cluster.learners.shared_metrics import add_totals, merged_episodes, process_metrics, summable_totals
+from jaxsrl.cluster.learners.stop_consensus import StopConsensus
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.training.coordinator import Coordinator
+from jaxsrl.training.trainable import Trainable
+
+_CHECKPOINT, _METRICS = "jaxsrl/checkpoint", "jaxsrl/told/"
+
+
+class ProcessCoordinator(Coordinator):
+    """One of several learner processes. All of them call each method together, except `request_stop` and those of metrics.
+
+    Attributes:
+        consensus: on the update before which all stop.
+    """
+
+    def __init__(self, processes: Processes, config: RunConfig) -> None:
+        self.is_main, self.wait_seconds = processes.is_main, config.distributed.wait_seconds
+        self.consensus = StopConsensus(processes)
+        self._processes, self._config = processes, config
+        self._restores = 0
+        self._sent_at = time.perf_counter()
+        self._sent_updates: int | None = None
+        self._sent_waits: dict[str, float] = {}
+
+    @property
+    def stopped_by(self) -> str:
+        return self.consensus.stopped_by
+
+    def request_stop(self, signal_name: str) -> bool:
+        self.consensus.request_stop(signal_name)
+        return True
+
+    def restore(self, restore: Callable[[], Restored | None]) -> Restored | None:
+        self._restores += 1
+        key = f"{_CHECKPOINT}/{self._restores}"
+        if self.is_main:
+            return self._restore_and_send(key, restore)
+        answer = json.loads(self._processes.wait_for(key))
+        if answer is None:
+            return None
+        if isinstance(answer, str):
+            self._wait_before_exit()
+            raise UserError(answer)
+        step, length, metadata = answer
+        return step, unpack(broadcast(None, length)), metadata, []
+
+    def split_rows(self, arrays: Arrays) -> Arrays:
+        return share_of(arrays, self._processes.process_id, self._processes.num_processes)
+
+    def merge_rows(self, arrays: Arrays) -> Arrays:
+        return {**arrays, **merged([unpack(data) for data in gather(pack(of_rows(arrays)))])}
+
+    def send_metrics(self, num_updates: int, trainable: Trainable) -> None:
+        config, now = self._config, time.perf_counter()
+        seconds = now - self._sent_at
+        before = num_updates - 1 if self._sent_updates is None else self._sent_updates
+        self._sent_updates = before
+        if seconds < min(1.0, config.log_every_seconds):
+            return
+        totals = trainable.totals()
+        waits = {"own_rows": totals["learner/wait_seconds"], "others": totals["processes/wait_seconds"]}
+        own_steps = (num_updates - before) * config.env_steps_per_update / self._processes.num_processes
+        process = {
+            "env_steps_per_second": own_steps / seconds,
+            **{f"wait_share/{name}": (waits[name] - self._sent_waits.get(name, 0.0)) / seconds for name in waits},
+        }
+        message = {"episodes": trainable.episode_metrics(), "process": process, "totals": summable_totals(totals)}
+        self._processes.tell(f"{_METRICS}{self._processes.process_id}", json.dumps(message))
+        self._sent_at, self._sent_updates, self._sent_waits = now, num_updates, waits
+
+    def merge_totals(self, own: dict[str, float]) -> dict[str, float]:
+        """See `Coordinator`; those of the other processes are about a second old."""
+        if not self.is_main:
+            return own
+        return add_totals(own, [sent.get("totals", {}) for process, sent in self._received().items() if process != 0])
+
+    def merge_episodes(self, own: dict[str, float]) -> dict[str, float]:
+        """See `Coordinator`; with the shares of time that each process waited."""
+        if not self.is_main:
+            return own
+        received = self._received()
+        received[0] = {**received.get(0, {}), "episodes": own}
+        return merged_episodes([one["episodes"] for one in received.values()]) | process_metrics(received)
+
+    def _received(self) -> dict[int, dict[str, Any]]:
+        return {int(process): json.loads(text) for process, text in self._processes.told(_METRICS).items()}
+
+    def _restore_and_send(self, key: str, restore: Callable[[], Restored | None]) -> Restored | None:
+        """Restores the newest checkpoint and sends it to the other processes, or the reason why it is rejected."""
+        try:
+            restored = restore()
+        except UserError as error:
+            self._processes.tell(key, json.dumps(str(error)))
+            self._wait_before_exit()
+            raise
+        if restored is None:
+            self._processes.tell(key, json.dumps(None))
+            return None
+        step, arrays, metadata, _ = restored
+        data = pack(arrays)
+        self._processes.tell(key, json.dumps([step, len(data), metadata]))
+        broadcast(data, len(data))
+        return restored
+
+    def _wait_before_exit(self) -> None:
+        """Waits until every process has read why the run ends: jax aborts those that process 0 leaves behind."""
+        with contextlib.suppress(LostLearnerError):
+            self._processes.meet()

@@ -1,0 +1,69 @@
+"""Where trajectories of a run are collected, and where its replay on the host is: here, in this process and its children."""
+
+from agents.api import ReplayAgent
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.collect.actor_pool import ActorCollector
+from jaxsrl.collect.collector import Collector, CollectorConfig
+from jaxsrl.collect.pool import PoolCollector
+from jaxsrl.collect.serial import SerialCollector
+from jaxsrl.collect.slot_layout import trajectory_shapes
+from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
+from jaxsrl.plan.fragment import InProcess, Processes
+from jaxsrl.plan.placement import device_of_each_replica, devices_of
+from jaxsrl.replay.experience import LocalExperience, buffer_shapes
+from jaxsrl.training.run_state import holds_replay, restore_buffer
+from jaxsrl.training.setup import TrainingSetup
+
+
+class CollectorFactory:
+    """Makes the collector and the host replay of a run on this machine; `jaxsrl.cluster` has those of other machines.
+
+    Attributes:
+        num_rows: environments that the collector steps.
+    """
+
+    def __init__(self, setup: TrainingSetup) -> None:
+        self._setup = setup
+        self.num_rows = setup.config.num_envs
+
+    def make_collector(self, config: CollectorConfig) -> Collector:
+        """Returns a collector, which the caller closes."""
+        plan, lifecycle = config.plan, self._setup.lifecycle
+        if isinstance(plan.environments.placement, InProcess):
+            return SerialCollector(config, devices_of(plan.inference)[0])
+        if isinstance(plan.inference.placement, Processes):
+            return ActorCollector(config, lifecycle)
+        return PoolCollector(config, device_of_each_replica(plan.inference), lifecycle)
+
+    def make_replay(self, saved: Arrays | None) -> HostReplay | None:
+        """Returns the replay that a plan keeps on the host, which the caller closes; None if it keeps none there.
+
+        Args:
+            saved: a checkpoint, whose replay data are restored if it has any; None at the start of a run.
+
+        Raises:
+            UserError: there is no memory for it, or the checkpoint's replay data are of other sizes.
+        """
+        setup = self._setup
+        agent, plan = setup.agent, setup.plan
+        if not isinstance(agent, ReplayAgent):
+            return None
+        shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
+        replay = self.open_replay(agent)
+        if saved is not None and holds_replay(saved):
+            replay.restore(restore_buffer(buffer_shapes(agent.data, shapes), saved))
+        return replay
+
+    def open_replay(self, agent: ReplayAgent) -> HostReplay:
+        """Returns an empty replay in memory of this machine."""
+        setup, plan = self._setup, self._setup.plan
+        shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
+        experience = LocalExperience(agent.data, shapes, setup.config.stall_timeout_seconds)
+        return HostReplay(agent, HostReplayMesh(devices_of(plan.learner)), setup.keys.update, experience)
+
+    def close(self, failure: BaseException | None) -> None:
+        """Releases the machines that collectors were on, after these have been closed.
+
+        Args:
+            failure: the error that ended the run; None after an orderly end.
+        """

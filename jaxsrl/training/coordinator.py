@@ -1,0 +1,52 @@
+"""Coordination of learner processes: that of a run with one process; `jaxsrl.cluster.learners` has that of several."""
+
+from collections.abc import Callable
+
+from jaxsrl.checkpoints.store import Arrays, Restored
+from jaxsrl.training.trainable import Trainable
+
+
+class Coordinator:
+    """The learner processes of a run, seen from one of them; here it is the only one.
+
+    Attributes:
+        is_main: whether this process writes the run directory.
+        wait_seconds: longest wait for another process.
+        stopped_by: the signal that stops all processes before the next update; "" while they continue.
+    """
+
+    is_main = True
+    wait_seconds = 0
+    stopped_by = ""
+
+    def request_stop(self, signal_name: str) -> bool:
+        """Asks all processes to stop before the same update; returns False where this process may stop at once."""
+        del signal_name
+        return False
+
+    def restore(self, restore: Callable[[], Restored | None]) -> Restored | None:
+        """Returns the checkpoint that `restore` finds at process 0; all processes call it together.
+
+        Raises:
+            UserError: process 0 rejects its checkpoints.
+        """
+        return restore()
+
+    def split_rows(self, arrays: Arrays) -> Arrays:
+        """Returns a checkpoint of all rows with only the rows of this process."""
+        return arrays
+
+    def merge_rows(self, arrays: Arrays) -> Arrays:
+        """Returns a checkpoint of the rows of this process with those of all; all processes call it together."""
+        return arrays
+
+    def send_metrics(self, num_updates: int, trainable: Trainable) -> None:
+        """Sends the metrics of this process to process 0 now and then; called after each update."""
+
+    def merge_totals(self, own: dict[str, float]) -> dict[str, float]:
+        """Returns totals of all processes at process 0, and `own` elsewhere."""
+        return own
+
+    def merge_episodes(self, own: dict[str, float]) -> dict[str, float]:
+        """Returns episode means of all processes at process 0, and `own` elsewhere."""
+        return own

@@ -1,0 +1,107 @@
+"""A learner whose environments, acting and learning are one program on its devices."""
+
+from collections.abc import Callable
+
+import jax
+
+from agents.api import Agent, LearnerState
+from jaxsrl.checkpoints.names import EPISODES
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.device_loop.checkpoint_rows import rows_fit
+from jaxsrl.device_loop.loop import DeviceLearner
+from jaxsrl.device_loop.program import RunKeys, make_run_keys
+from jaxsrl.envs.protocol import JaxEnv, validate_env
+from jaxsrl.learner.finite_watch import FiniteWatch
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.metrics.episodes import EpisodeTotals
+from jaxsrl.plan.placement import devices_of
+from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
+from jaxsrl.training.run_state import named, restore_state, state_to_arrays
+from jaxsrl.training.setup import TrainingSetup
+from jaxsrl.training.trainable import AnyLearner
+
+
+class DeviceTrainable:
+    """A `Trainable` of the plan `device_only`."""
+
+    def __init__(self, setup: TrainingSetup, agent: Agent, env: JaxEnv) -> None:
+        """Validates the outputs of `env`; nothing starts.
+
+        Args:
+            setup: of the run.
+            agent: that of the setup.
+            env: the source's environment.
+
+        Raises:
+            BadEnvOutputError: the environment does not return what its spec says.
+        """
+        validate_env(env)
+        self._setup, self._agent, self._env = setup, agent, env
+        self._episodes = EpisodeTotals()
+        self._initial: LearnerState | None = None
+        self._saved: Arrays | None = None
+        self._learner: DeviceLearner | None = None
+
+    @property
+    def learner(self) -> DeviceLearner:
+        """The learner; after `start`."""
+        if self._learner is None:
+            raise RuntimeError("start comes first")
+        return self._learner
+
+    def rows_fit(self, arrays: Arrays) -> bool:
+        return rows_fit(arrays, self._env, self._agent, self._run_keys())
+
+    def restore_or_init(self, arrays: Arrays | None) -> int:
+        key = self._setup.keys.init
+        state = jax.jit(self._agent.init)(key) if arrays is None else restore_state(self._agent, key, arrays)
+        if arrays is not None and any(name.startswith(EPISODES) for name in arrays):
+            self._episodes.restore(named(arrays, EPISODES))
+            self._saved = arrays
+        self._initial = state
+        return int(state.num_updates)
+
+    def start(self) -> AnyLearner:
+        setup, config = self._setup, self._setup.config
+        mesh = LearnerMesh(devices_of(setup.plan.learner))
+        watch = FiniteWatch(config.max_skipped_updates, setup.directory.path / NOT_FINITE_BATCH)
+        sizes, state = config.rollout_length, self.final_state()
+        self._learner = DeviceLearner(self._agent, self._env, mesh, sizes, state, self._run_keys(), self._saved, watch)
+        self._initial = self._saved = None
+        return self._learner
+
+    def check_restored(self, should_stop: Callable[[], bool]) -> None:
+        """Environments written in JAX are restored bit for bit."""
+
+    def step(self) -> bool:
+        config, learner = self._setup.config, self.learner
+        learner.advance(config.num_updates, config.checkpoint_every_updates)
+        learner.take_episodes(self._episodes)
+        return True
+
+    def final_state(self) -> LearnerState:
+        return self.learner.state if self._initial is None else self._initial
+
+    def to_arrays(self) -> Arrays:
+        episodes = {EPISODES + name: value for name, value in self._episodes.to_arrays().items()}
+        state = state_to_arrays(self.learner.state, self._setup.config.checkpoint_replay)
+        return {**state, **episodes, **self.learner.save_arrays()}
+
+    def episode_metrics(self) -> dict[str, float]:
+        return self._episodes.metrics()
+
+    def episode_timings(self) -> dict[str, float]:
+        return {}
+
+    def totals(self) -> dict[str, float]:
+        return {}
+
+    def waits(self) -> list[str]:
+        return []
+
+    def close(self, failure: BaseException | None) -> None:
+        """Holds nothing that must be freed."""
+
+    def _run_keys(self) -> RunKeys:
+        keys, config = self._setup.keys, self._setup.config
+        return make_run_keys(config.seed, keys.act, keys.update, config.num_envs)

@@ -1,0 +1,177 @@
+"""A learner that trains from trajectories which the host collects: in this process, in others, or on other machines."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from agents.api import LearnerState
+from envpool_bridge.spec.tree import leaves
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.collect.collector import Collector, CollectorConfig
+from jaxsrl.learner.finite_watch import FiniteWatch
+from jaxsrl.learner.host_replay import HostReplay
+from jaxsrl.learner.loop import HostLearner
+from jaxsrl.plan.placement import devices_of
+from jaxsrl.training.build import make_learner
+from jaxsrl.training.collectors import CollectorFactory
+from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
+from jaxsrl.training.run_state import Progress, begin, buffer_to_arrays, from_arrays, rows_fit, to_arrays
+from jaxsrl.training.setup import TrainingSetup
+from jaxsrl.training.trainable import AnyLearner
+
+_NO_ROW = np.uint32(2**32 - 1)
+
+
+class HostTrainable:
+    """A `Trainable` with a collector, a learner and perhaps host replay. Owner of all three."""
+
+    def __init__(self, setup: TrainingSetup, collectors: CollectorFactory | None = None) -> None:
+        self._setup = setup
+        self._collectors = collectors or CollectorFactory(setup)
+        self._progress: Progress | None = None
+        self._collector: Collector | None = None
+        self._learner: HostLearner | None = None
+        self._replay: HostReplay | None = None
+        self._saved: Arrays | None = None
+
+    @property
+    def progress(self) -> Progress:
+        """The run between two updates; after `restore_or_init`."""
+        if self._progress is None:
+            raise RuntimeError("restore_or_init comes first")
+        return self._progress
+
+    @property
+    def learner(self) -> HostLearner:
+        """The learner; after `start`."""
+        if self._learner is None:
+            raise RuntimeError("start comes first")
+        return self._learner
+
+    def rows_fit(self, arrays: Arrays) -> bool:
+        return rows_fit(arrays, self._setup.agent, self._setup.config.num_envs, self._setup.spec)
+
+    def restore_or_init(self, arrays: Arrays | None) -> int:
+        setup, num_rows = self._setup, self._collectors.num_rows
+        if arrays is None:
+            self._progress = begin(setup.agent, setup.keys.init, num_rows, setup.spec)
+        else:
+            sizes = (num_rows, setup.config.rollout_length)
+            self._progress = from_arrays(setup.agent, setup.keys.init, arrays, *sizes, setup.spec)
+            self._saved = arrays
+        return int(self._progress.state.num_updates)
+
+    def start(self) -> AnyLearner:
+        setup, progress = self._setup, self.progress
+        first = int(progress.state.num_updates)
+        self._collector = collector = self._collectors.make_collector(self._collector_config(first))
+        if setup.plan.max_policy_lag == 1 and first:
+            if progress.behind is None:  # saved at another lag, or restored in part
+                progress.behind = progress.state.params
+            collector.publish(first - 1, progress.behind)
+        self._replay = self._collectors.make_replay(self._saved)
+        self._saved = None
+        # A batch whose rows are in several processes is not written.
+        has_all_rows = self._collectors.num_rows == setup.config.num_envs
+        dump = setup.directory.path / NOT_FINITE_BATCH if has_all_rows else None
+        watch = FiniteWatch(setup.config.max_skipped_updates, dump)
+        self._learner = make_learner(setup, collector, progress, self._replay, watch)
+        collector.start(progress.reset)
+        return self._learner
+
+    def check_restored(self, should_stop: Callable[[], bool]) -> None:
+        log, expected = self.progress.log, self.progress.log.last_observation
+        if expected is None or self._collector is None:
+            return
+        observed = self._collector.first_observation(should_stop)
+        if observed is None:
+            return
+        if log.restarted.any():
+            self._setup.log(
+                f"{log.restarted.sum()} of {len(log.restarted)} environments start new episodes: theirs were too long to be "
+                f"replayed (jaxsrl.collect.episode_log.MAX_BYTES), so the run differs from an uninterrupted one"
+            )
+        differs = np.zeros(len(log.restarted), bool)
+        for seen, wanted in zip(leaves(observed), leaves(expected), strict=True):
+            differs |= (seen != wanted).reshape(len(differs), -1).any(1)
+        rows = np.flatnonzero(differs & ~log.restarted).tolist()
+        if rows:
+            self._setup.log(
+                f"{len(rows)} of {len(differs)} environments could not be restored (first: {rows[:5]}): they are not "
+                f"deterministic given seed and actions, so the run differs from an uninterrupted one"
+            )
+
+    def step(self) -> bool:
+        return self.learner.step(self.progress.episodes, self.progress.log)
+
+    def final_state(self) -> LearnerState:
+        if self._learner is None:
+            return self.progress.state
+        learners = self._setup.plan.learners
+        # Callers that go on with the parameters of all policies, as an evaluation does, need them on one device.
+        return (
+            self._learner.state
+            if len(learners) == 1
+            else jax.device_put(self._learner.state, devices_of(learners[0])[0])
+        )
+
+    def to_arrays(self) -> Arrays:
+        with_replay, progress = self._setup.config.checkpoint_replay, self.progress
+        behind = self.learner.behind if self._setup.plan.max_policy_lag == 1 else None
+        arrays = to_arrays(self.learner.state, behind, progress.episodes, progress.log, with_replay)
+        if self._replay is not None and with_replay:
+            arrays |= buffer_to_arrays(self._replay.saved())
+        return arrays
+
+    def episode_metrics(self) -> dict[str, float]:
+        return self.progress.episodes.metrics()
+
+    def episode_timings(self) -> dict[str, float]:
+        return self.progress.episodes.timings()
+
+    def totals(self) -> dict[str, float]:
+        parts = (self._collector, self._learner, self._replay)
+        return {name: total for part in parts if part is not None for name, total in part.totals().items()}
+
+    def waits(self) -> list[str]:
+        return [text for part in (self._learner, self._collector) if part is not None for text in part.waits()]
+
+    def close(self, failure: BaseException | None) -> None:
+        try:
+            if self._collector is not None:
+                self._collector.close()
+        finally:
+            try:
+                if self._replay is not None:
+                    self._replay.close()
+            finally:
+                self._collectors.close(failure)
+
+    def _collector_config(self, first: int) -> CollectorConfig:
+        setup = self._setup
+        agent_state = self.progress.log.agent_state
+        if agent_state is None:
+            agent_state = jax.device_get(setup.agent.initial_agent_state(setup.config.num_envs))
+        return CollectorConfig(
+            setup.source,
+            setup.spec,
+            setup.plan,
+            setup.agent,
+            setup.config.seed,
+            first,
+            self._key_of_actions(first),
+            agent_state,
+            supervision=setup.config.supervision,
+        )
+
+    def _key_of_actions(self, first: int) -> jax.Array:
+        """Returns the key of this process's actions, whose steps are counted from `first` updates.
+
+        After dropped trajectories these counts have been used before.
+        A different key is then used, so that no (key, step) pair repeats.
+        """
+        key, steps = self._setup.keys.act, self.progress.log.end_step
+        if steps == first * self._setup.config.rollout_length:
+            return key
+        return jax.random.fold_in(jax.random.fold_in(key, _NO_ROW), np.uint32(steps % 2**32))

@@ -1,0 +1,171 @@
+"""Checkpoints of a run: restored as far as they fit, saved, and returned to when learning diverges."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.names import REPLAY
+from jaxsrl.checkpoints.partial_restore import format_report
+from jaxsrl.checkpoints.schema import Form, validate_match
+from jaxsrl.checkpoints.store import Arrays, CheckpointSaveError, CheckpointStore
+from jaxsrl.collect.slot_layout import trajectory_shapes
+from jaxsrl.learner.finite_watch import NotFiniteError
+from jaxsrl.training.coordinator import Coordinator
+from jaxsrl.training.run_state import (
+    holds_replay,
+    learner_that_fits,
+    replay_forms,
+    restore_state,
+    validate_learner,
+    without_replay,
+    without_rows,
+)
+from jaxsrl.training.setup import TrainingSetup
+from jaxsrl.training.trainable import AnyLearner, Trainable
+
+NOT_FINITE_BATCH = "not_finite_batch.npz"
+
+
+class RunCheckpoints:
+    """Reads and writes the checkpoints of one run. Thread-safety: one thread.
+
+    Attributes:
+        saved_update: update of the newest checkpoint that this run restored or saved; 0 before any.
+    """
+
+    def __init__(self, setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator) -> None:
+        self.saved_update = 0
+        self._setup, self._trainable, self._coordinator = setup, trainable, coordinator
+        self._store = CheckpointStore(setup.directory.checkpoints, setup.config.keep_checkpoints)
+
+    def restore(self) -> Arrays | None:
+        """Returns the arrays of the newest checkpoint that this run can use; None where the run starts anew.
+
+        Raises:
+            UserError: no checkpoint is intact, or the newest is of another network or algorithm.
+        """
+        setup, config = self._setup, self._setup.config
+        validate = None if config.partial else self._validate_fit
+        restored = self._coordinator.restore(lambda: self._store.restore_newest(validate=validate))
+        if restored is None:
+            setup.directory.log(f"begins: {config.num_updates} updates")
+            return None
+        step, arrays, metadata, problems = restored
+        for problem in problems:
+            setup.log(f"damaged checkpoint skipped: {problem}")
+        setup.log(f"resumes {setup.directory.path} at update {step} of {config.num_updates}")
+        self.saved_update = step
+        if metadata.get("env_steps", 0) != step * config.env_steps_per_update:
+            setup.log(
+                f"env steps are now counted with the new run.num_envs x run.rollout_length: "
+                f"{step * config.env_steps_per_update} so far; the checkpoint says {metadata.get('env_steps')}"
+            )
+        return self._coordinator.split_rows(self._select(arrays, metadata))
+
+    def save(self, learner: AnyLearner, must: bool = False) -> bool:
+        """Writes a checkpoint; all learner processes call it together, and process 0 writes.
+
+        A checkpoint that cannot be written is logged and counted, and training continues with the older ones.
+
+        Args:
+            learner: of the run.
+            must: raise instead.
+
+        Returns:
+            Whether the checkpoint was written.
+
+        Raises:
+            CheckpointSaveError: it could not be written, and it must.
+        """
+        setup, update = self._setup, learner.num_updates
+        arrays = self._coordinator.merge_rows(self._trainable.to_arrays())
+        metadata = {**setup.identity, "env_steps": update * setup.config.env_steps_per_update}
+        if self._coordinator.is_main:
+            try:
+                self._store.save(update, arrays, metadata)
+            except CheckpointSaveError as error:
+                if must:
+                    raise
+                learner.stats.unsaved += 1
+                setup.log(f"{error}; training goes on")
+                return False
+        self.saved_update = update
+        setup.directory.log(f"checkpoint at update {update}")
+        return True
+
+    def roll_back(self, learner: AnyLearner) -> None:
+        """Returns the learner to the newest checkpoint after too many updates that were not finite.
+
+        Raises:
+            NotFiniteError: the run does not roll back, or there is no checkpoint.
+        """
+        setup, config = self._setup, self._setup.config
+        problem = (
+            f"{config.max_skipped_updates} updates in a row, the last of them {learner.num_updates}, came to NaN or infinity "
+            f"and were left out; the batch is in {NOT_FINITE_BATCH} of {setup.directory.path}"
+        )
+        restored = None
+        if config.when_not_finite == "roll_back":
+            restored = self._coordinator.restore(self._store.restore_newest)
+        if restored is None:
+            raise NotFiniteError(
+                f"{problem}: look for rewards or observations that are not finite, use a smaller learning rate, or "
+                f"--run.when-not-finite roll_back with --run.checkpoint-every-updates"
+            )
+        step, arrays, _, _ = restored
+        setup.log(f"{problem}: goes on from what the checkpoint of update {step} had learned")
+        learner.continue_from(restore_state(setup.agent, setup.keys.init, arrays))
+
+    def _select(self, arrays: Arrays, metadata: Mapping[str, Any]) -> Arrays:
+        """Returns the arrays of a checkpoint from which this run continues; logs what is missing."""
+        setup = self._setup
+        if setup.plan.replay is not None and not holds_replay(arrays):
+            setup.log("the checkpoint holds no experience (--run.no-checkpoint-replay): replay starts empty")
+        if setup.config.partial:
+            arrays = self._select_fitting(arrays)
+        has_same_env, has_same_seed = self._has_same_environments(metadata)
+        if not has_same_env and holds_replay(arrays):
+            setup.log("the checkpoint's experience is of another environment: replay starts empty")
+            arrays = without_replay(arrays)
+        if has_same_env and has_same_seed and self._trainable.rows_fit(arrays):
+            return arrays
+        setup.log(
+            "environments start new episodes: the checkpoint has no episodes that this plan can continue (another "
+            "environment, number of rows or kind of plan)"
+        )
+        return without_rows(arrays)
+
+    def _select_fitting(self, arrays: Arrays) -> Arrays:
+        setup = self._setup
+        fitting, left_out = learner_that_fits(arrays, jax.jit(setup.agent.init)(setup.keys.init))
+        if left_out:
+            setup.log(format_report(fitting, left_out))
+        elif holds_replay(arrays):
+            forms = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(REPLAY)}
+            if forms != self._replay_forms():
+                setup.log("partial restore: the checkpoint's experience does not fit: replay starts empty")
+                return without_replay(arrays)
+        return fitting
+
+    def _validate_fit(self, forms: Mapping[str, Form]) -> None:
+        try:
+            validate_learner(self._setup.agent, self._setup.keys.init, forms)
+            if any(name.startswith(REPLAY) for name in forms):
+                validate_match(self._replay_forms(), forms, REPLAY)
+        except UserError as error:
+            raise UserError(
+                f"{error}\nchoose another --run.name, or restore the arrays that fit (--run.partial)"
+            ) from error
+
+    def _replay_forms(self) -> dict[str, Form]:
+        setup = self._setup
+        shapes = trajectory_shapes(setup.agent, setup.spec, setup.config.num_envs, setup.config.rollout_length)
+        return replay_forms(setup.agent, setup.keys.init, shapes)
+
+    def _has_same_environments(self, metadata: Mapping[str, Any]) -> tuple[bool, bool]:
+        """Returns whether the environment is the checkpoint's, and whether the seed is."""
+        saved, own = metadata.get("experiment", {}), self._setup.identity["experiment"]
+        seeds = [experiment.get("run", {}).get("seed") for experiment in (saved, own)]
+        return saved.get("env") == own.get("env"), seeds[0] == seeds[1]

@@ -1,0 +1,175 @@
+"""The training loop: restore or initialize, then update, checkpoint and record until the budget is spent or a stop is requested."""
+
+import contextlib
+import time
+
+from jaxsrl.machine.lifecycle import stop_on_signals
+from jaxsrl.metrics.live_state import RunInfo
+from jaxsrl.metrics.make_sinks import make_sinks
+from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.plan.plan import plan_to_json
+from jaxsrl.training.coordinator import Coordinator
+from jaxsrl.training.reporter import Reporter
+from jaxsrl.training.run_checkpoints import RunCheckpoints
+from jaxsrl.training.setup import RunReport, TrainingSetup
+from jaxsrl.training.trainable import AnyLearner, Trainable
+from jaxsrl.training.watchdog import Watchdog
+
+_PROGRESS = frozenset({"calls", "rows", "samples", "gradients", "env_steps", "slots", "replayed_steps"})
+"""Last parts of the names of totals that grow only while the run makes progress; counts of failures grow without."""
+
+
+def train(setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator | None = None) -> RunReport:
+    """Trains one run, from its newest checkpoint if it has any.
+
+    Args:
+        setup: of the run.
+        trainable: the learner with its environments.
+        coordinator: of the learner processes; None for a run of one process.
+    """
+    return TrainingLoop(setup, trainable, coordinator or Coordinator()).run()
+
+
+class TrainingLoop:
+    """One run; `run` is called once. Thread-safety: one thread, except `counts` and `waits`."""
+
+    def __init__(self, setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator) -> None:
+        self._setup, self._trainable, self._coordinator = setup, trainable, coordinator
+        self._checkpoints = RunCheckpoints(setup, trainable, coordinator)
+        self._reporter: Reporter | None = None
+        self._is_done = False
+        # A wait for other processes has a deadline of its own, which must end first.
+        limit = setup.config.stall_timeout_seconds + coordinator.wait_seconds
+        self._watchdog = Watchdog(limit, self.counts, self.waits, setup.directory.log)
+
+    def run(self) -> RunReport:
+        """Trains until the budget is spent or a stop is requested."""
+        setup, config, trainable = self._setup, self._setup.config, self._trainable
+        first = trainable.restore_or_init(self._checkpoints.restore())
+        setup.directory.record(setup.identity, plan_to_json(setup.plan))
+        if first >= config.num_updates:
+            setup.directory.log("already complete")
+            return self._report(first, 0.0)
+        started = time.perf_counter()
+        sinks = self._make_sinks(first)
+        with contextlib.ExitStack() as held:
+            held.enter_context(stop_on_signals(self._stop, config.grace_seconds))
+            held.enter_context(self._watchdog.watching())
+            held.callback(sinks.close)
+            held.push(lambda kind, failure, trace: trainable.close(failure))
+            held.push(lambda kind, failure, trace: setup.lifecycle.join(failure=failure))
+            learner = trainable.start()
+            self._reporter = self._make_reporter(sinks, learner)
+            trainable.check_restored(self.should_stop)
+            while learner.num_updates < config.num_updates and not self.should_stop():
+                if trainable.step():
+                    self.after_update(learner)
+            self._is_done = True
+            setup.lifecycle.raise_error()
+            if learner.num_updates > max(first, self._checkpoints.saved_update):
+                self._save(learner, must=True)
+            self._write_record()
+        return self._report(learner.num_updates, time.perf_counter() - started)
+
+    def after_update(self, learner: AnyLearner) -> None:
+        """Rolls back where learning diverged; saves, sends metrics and writes a record where one is due."""
+        config = self._setup.config
+        self._coordinator.send_metrics(learner.num_updates, self._trainable)
+        if learner.is_stuck:
+            self._checkpoints.roll_back(learner)
+        if config.checkpoint_every_updates and learner.num_updates % config.checkpoint_every_updates == 0:
+            self._save(learner)
+        if self._reporter is not None and self._reporter.due(config.log_every_seconds):
+            self._write_record()
+
+    def should_stop(self) -> bool:
+        """Returns whether to stop before the next update; called wherever the main thread waits.
+
+        Raises:
+            StalledError: nothing has happened for too long.
+        """
+        self._watchdog.check()
+        lifecycle, stopped_by = self._setup.lifecycle, self._coordinator.stopped_by
+        if stopped_by:
+            lifecycle.stop_signal = stopped_by
+        return bool(stopped_by) or lifecycle.should_stop()
+
+    def counts(self) -> dict[str, float]:
+        """Returns counts that grow while the run makes progress; from any thread, without a wait."""
+        reporter = self._reporter
+        own = {} if reporter is None else {"updates": reporter.num_updates, "saved": reporter.checkpoint_update}
+        return own | select_progress(self._trainable.totals())
+
+    def waits(self, is_waiting: bool) -> list[str]:
+        """Returns a sentence for each part of the run on what it waits for; from any thread, without a wait.
+
+        Args:
+            is_waiting: whether the learner waits for a trajectory. Otherwise it computes or writes.
+        """
+        if self._reporter is None:
+            return ["the environments, policies and learner have not started", *self._trainable.waits()]
+        number = self._reporter.num_updates + 1
+        own = (
+            f"the learner waits for the trajectory of update {number}"
+            if is_waiting
+            else f"the learner has not finished update {number}, or what it writes before that update"
+        )
+        return [own, *self._trainable.waits()]
+
+    def _stop(self, signal_name: str) -> None:
+        """Handles a signal: all learner processes stop before the same update, and this one alone after its last."""
+        lifecycle = self._setup.lifecycle
+        if self._is_done or not self._coordinator.request_stop(signal_name):
+            lifecycle.stop_signal = signal_name
+            lifecycle.stop()
+
+    def _save(self, learner: AnyLearner, must: bool = False) -> None:
+        if self._checkpoints.save(learner, must) and self._reporter is not None:
+            self._reporter.checkpoint_update = learner.num_updates
+
+    def _write_record(self) -> None:
+        if self._reporter is not None:
+            self._reporter.write({**self._episode_metrics(), **self._trainable.episode_timings()})
+
+    def _episode_metrics(self) -> dict[str, float]:
+        return self._coordinator.merge_episodes(self._trainable.episode_metrics())
+
+    def _make_reporter(self, sinks: Sinks, learner: AnyLearner) -> Reporter:
+        setup = self._setup
+
+        def totals() -> dict[str, float]:
+            return self._coordinator.merge_totals(self._trainable.totals())
+
+        steps = setup.config.env_steps_per_update
+        reporter = Reporter(sinks, learner, totals, steps, setup.spec.action_repeat, setup.plan)
+        reporter.checkpoint_update = learner.num_updates
+        return reporter
+
+    def _make_sinks(self, first: int) -> Sinks:
+        """Returns the sinks of the process that writes records, for a run that continues after `first` updates."""
+        if not self._coordinator.is_main:
+            return Sinks([])
+        setup, config = self._setup, self._setup.config
+        info = RunInfo(
+            title=str(setup.directory.path),
+            plan=setup.plan,
+            total_env_steps=config.num_updates * config.env_steps_per_update,
+            action_repeat=setup.spec.action_repeat,
+            first_update=first,
+            first_env_steps=first * config.env_steps_per_update,
+        )
+        return make_sinks(config.metrics, setup.directory.path, info, setup.log, setup.quiet)
+
+    def _report(self, num_updates: int, seconds: float) -> RunReport:
+        setup = self._setup
+        env_steps = num_updates * setup.config.env_steps_per_update
+        stopped = setup.lifecycle.stop_signal
+        how = f"stopped by {stopped}" if stopped else "complete"
+        setup.directory.log(f"{how} at update {num_updates}, {env_steps} env steps, {seconds:.1f} s")
+        state, metrics = self._trainable.final_state(), self._episode_metrics()
+        return RunReport(setup.directory.path, state, num_updates, env_steps, seconds, metrics, stopped)
+
+
+def select_progress(totals: dict[str, float]) -> dict[str, float]:
+    """Returns the totals that grow only while the run makes progress."""
+    return {name: total for name, total in totals.items() if name.rpartition("/")[2] in _PROGRESS}

@@ -1,0 +1,101 @@
+"""The part of a run that the training loop drives: a learner with everything that feeds it."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from agents.api import LearnerState, Metrics
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.learner.loop import LearnerStats
+
+
+class AnyLearner(Protocol):
+    """A learner as the loop, records and reports see it."""
+
+    @property
+    def state(self) -> LearnerState:
+        """Newest learner state."""
+        ...
+
+    @property
+    def num_updates(self) -> int:
+        """Updates done in all."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """Metrics of the newest update, on the device."""
+        ...
+
+    @property
+    def stats(self) -> LearnerStats:
+        """Totals."""
+        ...
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether too many updates in a row were skipped because they were not finite."""
+        ...
+
+    def continue_from(self, learnt: LearnerState) -> None:
+        """Continues from the parameters, optimizer and extras of an older state."""
+        ...
+
+
+class Trainable(Protocol):
+    """A learner with its environments, replay and episode statistics.
+
+    `restore_or_init` comes first, then `start`, then steps; `close` comes last. Thread-safety: one thread, except `totals` and
+    `waits`.
+    """
+
+    def rows_fit(self, arrays: Arrays) -> bool:
+        """Returns whether a checkpoint holds the state of this plan's environments."""
+        ...
+
+    def restore_or_init(self, arrays: Arrays | None) -> int:
+        """Restores a checkpoint or initializes a run; returns the updates done so far. No environment starts."""
+        ...
+
+    def start(self) -> AnyLearner:
+        """Starts the environments and compiles the learner."""
+        ...
+
+    def check_restored(self, should_stop: Callable[[], bool]) -> None:
+        """Logs a warning about environments that did not return to their saved state."""
+        ...
+
+    def step(self) -> bool:
+        """Runs the next updates; returns whether any was done within a short wait."""
+        ...
+
+    def final_state(self) -> LearnerState:
+        """Returns the newest learner state, on one device where policies learn on devices of their own."""
+        ...
+
+    def to_arrays(self) -> Arrays:
+        """Returns everything that a checkpoint holds."""
+        ...
+
+    def episode_metrics(self) -> dict[str, float]:
+        """Returns episode means."""
+        ...
+
+    def episode_timings(self) -> dict[str, float]:
+        """Returns wall-clock seconds of the last episodes, which differ from run to run; empty where they are unknown."""
+        ...
+
+    def totals(self) -> dict[str, float]:
+        """Returns seconds and counts since the start, by metric name, of everything but the learner."""
+        ...
+
+    def waits(self) -> list[str]:
+        """Returns a sentence for each part of the run on what it waits for; from any thread, without a wait."""
+        ...
+
+    def close(self, failure: BaseException | None) -> None:
+        """Stops the environments and frees everything.
+
+        Args:
+            failure: the error that ended the run; None after an orderly end.
+        """
+        ...

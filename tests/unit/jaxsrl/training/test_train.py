@@ -1,0 +1,178 @@
+"""The training loop around a trainable that only counts."""
+
+import os
+import signal
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.learner.loop import LearnerStats
+from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.run_directory import RunDirectory
+from jaxsrl.training import train as train_module
+from jaxsrl.training.coordinator import Coordinator
+from jaxsrl.training.train import TrainingLoop
+from tests.support.metric_records import make_plan
+
+CONFIG = {
+    "num_updates": 6,
+    "env_steps_per_update": 4,
+    "checkpoint_every_updates": 4,
+    "keep_checkpoints": 9,
+    "partial": True,
+    "stall_timeout_seconds": 600.0,
+    "grace_seconds": 0.0,
+    "log_every_seconds": 0.0,
+    "metrics": SimpleNamespace(prometheus_port=0, wandb=False, tensorboard=False),
+}
+
+
+class Counter:
+    """A trainable and its learner; `on_step` is called with the number of each step."""
+
+    def __init__(self, on_step=lambda number: None):
+        self.num_updates, self.metrics, self.stats, self.is_stuck = 0, {}, LearnerStats(), False
+        self.events, self._on_step = [], on_step
+
+    @property
+    def state(self):
+        return self.num_updates
+
+    def rows_fit(self, arrays):
+        return True
+
+    def restore_or_init(self, arrays):
+        self.num_updates = 0 if arrays is None else int(arrays["n"])
+        return self.num_updates
+
+    def start(self):
+        self.events.append("start")
+        return self
+
+    def check_restored(self, should_stop):
+        self.events.append("check")
+
+    def step(self):
+        self._on_step(self.num_updates)
+        self.num_updates += 1
+        self.stats.updates += 1
+        return True
+
+    def final_state(self):
+        return self.num_updates
+
+    def to_arrays(self):
+        return {"n": np.array(self.num_updates)}
+
+    def episode_metrics(self):
+        return {}
+
+    episode_timings = totals = episode_metrics
+
+    def waits(self):
+        return []
+
+    def close(self, failure):
+        self.events.append(failure)
+
+
+def make_setup(directory, **changes):
+    config = SimpleNamespace(**{**CONFIG, **changes})
+    identity = {"agent_name": "counter", "experiment": {}}
+    return SimpleNamespace(
+        config=config,
+        directory=directory,
+        identity=identity,
+        plan=make_plan("serial"),
+        spec=SimpleNamespace(action_repeat=1),
+        quiet=True,
+        lifecycle=Lifecycle(),
+        agent=None,
+        keys=SimpleNamespace(init=None),
+        log=directory.log,
+    )
+
+
+def train(path, counter, coordinator=None, **changes):
+    with RunDirectory(path) as directory:
+        return train_module.train(make_setup(directory, **changes), counter, coordinator)
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """Every checkpoint fits the counter."""
+    monkeypatch.setattr("jaxsrl.training.run_checkpoints.RunCheckpoints._select", lambda self, arrays, metadata: arrays)
+
+
+def test_train_saves_and_closes(tmp_path):
+    counter = Counter()
+    report = train(tmp_path, counter)
+    assert (report.num_updates, report.env_steps, report.stopped_by) == (6, 24, "")
+    assert counter.events == ["start", "check", None]
+    assert CheckpointStore(tmp_path / "checkpoints").steps() == [4, 6]
+
+
+def test_train_resumes_and_starts_nothing_when_complete(tmp_path, fits):
+    train(tmp_path, Counter(), num_updates=3)
+    resumed = Counter()
+    assert train(tmp_path, resumed).num_updates == 6
+    assert resumed.stats.updates == 3
+    complete = Counter()
+    assert train(tmp_path, complete).num_updates == 6
+    assert complete.events == []
+
+
+def test_train_closes_with_the_error_and_saves_nothing(tmp_path):
+    def fail(number):
+        if number == 2:
+            raise ArithmeticError("step 2")
+
+    counter = Counter(fail)
+    with pytest.raises(ArithmeticError) as raised:
+        train(tmp_path, counter)
+    assert counter.events[-1] is raised.value
+    assert CheckpointStore(tmp_path / "checkpoints").steps() == []
+
+
+def test_train_stops_between_updates_on_a_signal(tmp_path):
+    counter = Counter(lambda number: os.kill(os.getpid(), signal.SIGTERM) if number == 1 else None)
+    report = train(tmp_path, counter)
+    assert (report.num_updates, report.stopped_by) == (2, "SIGTERM")
+    assert CheckpointStore(tmp_path / "checkpoints").steps() == [2]
+
+
+def test_train_stops_when_all_processes_agree(tmp_path):
+    class Agreed(Coordinator):
+        requested = ""
+
+        @property
+        def stopped_by(self):
+            return self.requested if counter.num_updates == 4 else ""
+
+        def request_stop(self, signal_name):
+            self.requested = signal_name
+            return True
+
+    counter = Counter(lambda number: os.kill(os.getpid(), signal.SIGTERM) if number == 1 else None)
+    report = train(tmp_path, counter, Agreed())
+    assert (report.num_updates, report.stopped_by) == (4, "SIGTERM")
+
+
+def test_a_process_that_is_not_main_writes_nothing(tmp_path):
+    coordinator = Coordinator()
+    coordinator.is_main = False
+    train(tmp_path, Counter(), coordinator)
+    assert CheckpointStore(tmp_path / "checkpoints").steps() == []
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_loop_rolls_back_a_learner_that_is_stuck(tmp_path):
+    directory = SimpleNamespace(checkpoints=tmp_path, log=print)
+    loop = TrainingLoop(make_setup(directory), Counter(), Coordinator())
+    rolled_back = []
+    loop._checkpoints.roll_back = rolled_back.append
+    learner = SimpleNamespace(is_stuck=True, num_updates=1)
+    loop.after_update(learner)
+    assert rolled_back == [learner]
