@@ -9,7 +9,7 @@ from envpool_bridge.errors import UserError
 
 
 def import_file(path: Path, prefix: str) -> ModuleType:
-    """The module in `path`; its directory is importable while it is imported, as when Python runs the file.
+    """Returns the module in `path`; its directory is importable while it is imported, as when Python runs the file.
 
     Args:
         path: of a Python file.

@@ -7,7 +7,7 @@ from jaxsrl.plan.fragment import Devices, Fragment
 
 
 def devices_of(fragment: Fragment) -> list[Device]:
-    """The fragment's devices, in order; the first one of the default platform where it has no device of its own."""
+    """Returns the fragment's devices, in order; the first one of the default platform where it has no device of its own."""
     placement = fragment.placement
     if not isinstance(placement, Devices):
         local: list[Device] = jax.local_devices()  # pyright: ignore[reportUnknownMemberType]
@@ -17,7 +17,7 @@ def devices_of(fragment: Fragment) -> list[Device]:
 
 
 def device_of_each_replica(fragment: Fragment) -> list[Device]:
-    """The first device of every replica."""
+    """Returns the first device of every replica."""
     placement = fragment.placement
     if not isinstance(placement, Devices):
         return devices_of(fragment) * fragment.replicas

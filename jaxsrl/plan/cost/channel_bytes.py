@@ -86,7 +86,7 @@ def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int, replay: Rep
 
 
 def params_bytes_of(agent: AnyAgent) -> int:
-    """Bytes of the agent's parameters; nothing is allocated."""
+    """Returns bytes of the agent's parameters; nothing is allocated."""
     import jax
 
     state: Any = jax.eval_shape(agent.init, jax.random.key(0))  # pyright: ignore[reportUnknownMemberType]
@@ -97,7 +97,7 @@ def params_bytes_of(agent: AnyAgent) -> int:
 def _bytes_of_channel(
     plan: Plan, channel: Channel, layout: SlotLayout, params_bytes: int, replay: ReplayBytes
 ) -> ChannelBytes:
-    """Each replica of the environments has channels of its own; parameters have a copy a reader, gradients one place."""
+    """Returns each replica of the environments has channels of its own; parameters have a copy a reader, gradients one place."""
     replicas = {fragment.name: fragment.replicas for fragment in plan.fragments}
     match channel.carries:
         case Carries.OBSERVATIONS:
@@ -121,7 +121,7 @@ def _bytes_of_channel(
 
 
 def _bytes_of_step(layout: SlotLayout, name: str) -> int:
-    """One lane's rows of a field, or of all leaves of a structured one, at one step."""
+    """Returns one lane's rows of a field, or of all leaves of a structured one, at one step."""
     found = [field for field in layout.fields if field.name == name or field.name.startswith(f"{name}/")]
     sizes = [math.prod(field.shape[2:]) * np.dtype(field.dtype).itemsize for field in found]
     return layout.shape.rows_per_lane * sum(sizes)

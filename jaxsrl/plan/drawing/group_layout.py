@@ -19,7 +19,7 @@ _PASSING = 2.0  # where channels pass the learners
 
 
 def place_learners(plan: Plan) -> dict[str, Box]:
-    """The box of each fragment of a plan with several learners, by name."""
+    """Returns the box of each fragment of a plan with several learners, by name."""
     pitch = (_RIGHT - _LEARNERS_BEGIN) / len(plan.learners)
     half = min(_MAX_WIDTH, pitch - _GAP) / 2
     boxes: dict[str, Box] = {}
@@ -34,7 +34,7 @@ def place_learners(plan: Plan) -> dict[str, Box]:
 
 
 def place_learners_channels(plan: Plan, boxes: dict[str, Box]) -> list[Arrow]:
-    """An arrow a channel; channels between the same two fragments lie side by side."""
+    """Returns an arrow a channel; channels between the same two fragments lie side by side."""
     between: dict[frozenset[str], list[int]] = {}
     for index, channel in enumerate(plan.channels):
         between.setdefault(frozenset((channel.source, channel.target)), []).append(index)

@@ -32,7 +32,7 @@ class Box:
     top: float
 
     def overlaps(self, other: "Box") -> bool:
-        """Whether they share an area."""
+        """Returns whether they share an area."""
         across = self.left < other.right and other.left < self.right
         return across and self.bottom < other.top and other.bottom < self.top
 
@@ -55,7 +55,7 @@ class Arrow:
 
     @property
     def is_vertical(self) -> bool:
-        """Whether it runs along a column."""
+        """Returns whether it runs along a column."""
         return self.start[0] == self.end[0]
 
 
@@ -68,7 +68,7 @@ class Group:
 
 
 def place_fragments(plan: Plan, platform: str) -> dict[str, Box]:
-    """The box of each fragment, by name."""
+    """Returns the box of each fragment, by name."""
     replays = plan.replay is not None
     columns = 3 if plan.parameter_server is not None or replays else 2
     acts_in_workers = (
@@ -109,7 +109,7 @@ def place_groups(plan: Plan, boxes: dict[str, Box], platform: str) -> list[Group
 
 
 def place_channels(plan: Plan, boxes: dict[str, Box]) -> list[Arrow]:
-    """An arrow a channel; channels between the same two fragments lie side by side."""
+    """Returns an arrow a channel; channels between the same two fragments lie side by side."""
     between: dict[frozenset[str], list[int]] = {}
     for index, channel in enumerate(plan.channels):
         between.setdefault(frozenset((channel.source, channel.target)), []).append(index)
@@ -122,7 +122,7 @@ def place_channels(plan: Plan, boxes: dict[str, Box]) -> list[Arrow]:
 
 
 def with_replicas(fragment: Fragment, box: Box) -> Box:
-    """The fragment's box with the replicas drawn behind it."""
+    """Returns the fragment's box with the replicas drawn behind it."""
     stack = (min(fragment.replicas, MAX_STACKED) - 1) * STACK_OFFSET
     return Box(box.left, box.bottom, box.right + stack, box.top + stack)
 

@@ -38,7 +38,7 @@ def format_placement(fragment: Fragment, platform: str) -> str:
 
 
 def format_group(placement: Placement, platform: str) -> str:
-    """The kind of place, which fragments that share it are drawn in."""
+    """Returns the kind of place, which fragments that share it are drawn in."""
     match placement:
         case InProcess():
             return "main process"

@@ -7,7 +7,7 @@ from jaxsrl.plan.plan import Plan
 
 
 def plan_for_agent(plan: Plan, agent: AnyAgent, replay_on: ReplayOn = "device") -> Plan:
-    """The plan with what this agent needs beside it: learners of its policies, and replay.
+    """Returns the plan with what this agent needs beside it: learners of its policies, and replay.
 
     Args:
         plan: from a distribution policy.

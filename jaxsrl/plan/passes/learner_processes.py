@@ -12,7 +12,7 @@ _POLICIES = "use --policy multiple_learners or single_learner_fine"
 
 
 def plan_over(plan: Plan, processes: int, devices_each: int) -> Plan:
-    """The plan whose environments and inference have as many replicas as processes, or a multiple of that; rows stay in order.
+    """Returns the plan with a replica of environments and inference for each process, or a multiple; rows stay in order.
 
     Args:
         plan: of the whole run; its devices count from 0 over all processes.
@@ -65,7 +65,7 @@ def plan_over(plan: Plan, processes: int, devices_each: int) -> Plan:
 
 
 def learners_over(plan: Plan, processes: int, devices_each: int) -> Plan:
-    """A plan whose environments are at hosts of a cluster, with devices of every process that learn; hosts stay in order.
+    """Returns a plan whose environments are at hosts of a cluster, with devices of every process that learn; hosts stay in order.
 
     Args:
         plan: with as many hosts, and inference servers that these call, for each process; it may have been for one process.
@@ -109,13 +109,13 @@ def resources_over(resources: Resources, processes: int) -> Resources:
 
 
 def replicas_of(plan: Plan, process: int, processes: int) -> range:
-    """The replicas of environments, and of inference beside them, that a process runs."""
+    """Returns the replicas of environments, and of inference beside them, that a process runs."""
     share = plan.environments.replicas // processes
     return range(process * share, (process + 1) * share)
 
 
 def servers_of(plan: Plan, process: int, processes: int) -> range:
-    """The inference servers of a cluster that a process has, for its own hosts; none where these act themselves."""
+    """Returns the inference servers of a cluster that a process has, for its own hosts; none where these act themselves."""
     return servers_of_hosts(plan, replicas_of(plan, process, processes)) if plan.calls_servers else range(0)
 
 

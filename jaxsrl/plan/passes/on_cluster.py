@@ -17,7 +17,7 @@ _SPARE = 2  # hosts that a local node says it has room for: so that the others c
 
 
 def local_nodes(config: RunConfig, plan: Plan, processes: int = 1) -> tuple[Node, ...]:
-    """The nodes of the cluster that `--run.cluster local` starts: one a host."""
+    """Returns the nodes of the cluster that `--run.cluster local` starts: one a host."""
     hosts = num_hosts(config, max(_LOCAL_NODES, processes), processes)
     names = [f"node{number + 1}" for number in range(hosts)]
     trial = plan_on_nodes(plan, [Node(name, config.num_env_workers + 1) for name in names], hosts)
@@ -27,7 +27,7 @@ def local_nodes(config: RunConfig, plan: Plan, processes: int = 1) -> tuple[Node
 
 
 def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
-    """Environment hosts of a run: as many for each learner process.
+    """Returns environment hosts of a run: as many for each learner process.
 
     Raises:
         UserError: they do not divide over the learner processes.
@@ -45,7 +45,7 @@ def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
 def placed_plan(
     config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int, processes: int = 1, kept_bytes: int = 0
 ) -> Plan:
-    """The plan with its hosts where a cluster of these nodes, if it were empty, would have them.
+    """Returns the plan with its hosts where a cluster of these nodes, if it were empty, would have them.
 
     Args:
         config: of the run.
@@ -69,6 +69,6 @@ def placed_plan(
 def place_over_processes(
     config: RunConfig, plan: Plan, nodes: Sequence[Node], processes: int, resources: Resources
 ) -> Plan:
-    """The plan with hosts on these nodes, and learning on devices of every process."""
+    """Returns the plan with hosts on these nodes, and learning on devices of every process."""
     placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes), processes), processes=processes)
     return learners_over(placed, processes, resources.num_devices)

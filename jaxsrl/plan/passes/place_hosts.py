@@ -12,7 +12,7 @@ from jaxsrl.terminal.format import format_bytes
 
 
 def plan_on_nodes(plan: Plan, nodes: Sequence[Node], num_hosts: int) -> Plan:
-    """The same run with its environments, and acting for them, at environment hosts on these nodes.
+    """Returns the same run with its environments, and acting for them, at environment hosts on these nodes.
 
     Rows and workers are divided evenly; whole slots and versions of the parameters cross the network, and nothing else. A policy
     that acted on the learner's devices acts on the processor of each host instead.
@@ -52,7 +52,7 @@ def plan_on_nodes(plan: Plan, nodes: Sequence[Node], num_hosts: int) -> Plan:
 
 
 def cores_of_host(plan: Plan) -> int:
-    """Cores that an environment host asks its node for: one a worker, and one for a server that acts for them there."""
+    """Returns cores that an environment host asks its node for: one a worker, and one for a server that acts for them there."""
     acts_there = not isinstance(plan.inference.placement, Processes) and not plan.calls_servers
     return plan.shape.num_workers + int(acts_there)
 
@@ -60,7 +60,7 @@ def cores_of_host(plan: Plan) -> int:
 def place_hosts(
     nodes: Sequence[Node], num_hosts: int, cores: int, used: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
-    """The node of each host: always the one with the most cores left, the first of several.
+    """Returns the node of each host: always the one with the most cores left, the first of several.
 
     Args:
         nodes: to choose from.
@@ -107,7 +107,7 @@ def _at_hosts(fragment: Fragment, at: tuple[str, ...], workers: int) -> Fragment
 
 
 def _between_nodes(channel: Channel, moved: set[str]) -> Channel:
-    """A channel with one end at the hosts goes through the cluster's object store."""
+    """Returns a channel with one end at the hosts goes through the cluster's object store."""
     if (channel.source in moved) == (channel.target in moved):
         return channel
     return dataclasses.replace(channel, transport=Transport.OBJECT_STORE)
@@ -129,7 +129,7 @@ SPREADING_ADVICE = {
 
 
 def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Spreading) -> tuple[str, ...]:
-    """The node of each host as a cluster that nobody else uses would have it; a cluster decides for itself.
+    """Returns the node of each host as a cluster that nobody else uses would have it; a cluster decides for itself.
 
     Raises:
         UserError: not even an empty cluster has room.
@@ -154,7 +154,7 @@ def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Sp
 
 
 def with_hosts_on(plan: Plan, nodes: Sequence[str]) -> Plan:
-    """The plan with its environment hosts, and what acts at them, on these nodes instead."""
+    """Returns the plan with its environment hosts, and what acts at them, on these nodes instead."""
     environment = {FragmentKind.ENVIRONMENT}
     moved = environment if plan.calls_servers else environment | {FragmentKind.INFERENCE}
     fragments = tuple(

@@ -17,7 +17,7 @@ _ASKED = (Carries.OBSERVATIONS, Carries.ACTIONS)
 
 
 def call_servers(plan: Plan) -> Plan:
-    """The plan with acting asked for call by call, so that servers need not be where environments are.
+    """Returns the plan with acting asked for call by call, so that servers need not be where environments are.
 
     Args:
         plan: for one machine; `plan_on_nodes` and `place_servers` come next.
@@ -41,7 +41,7 @@ def call_servers(plan: Plan) -> Plan:
 def place_servers(
     plan: Plan, nodes: Sequence[Node], num_servers: int, processes: int = 1, may_use_gpus: bool = True
 ) -> Plan:
-    """The plan with its acting at so many servers, on nodes of their own choice: those with GPUs if they have enough of them.
+    """Returns the plan with its acting at so many servers, on nodes of their own choice: those with GPUs if they have enough of them.
 
     Args:
         plan: of `call_servers`, on nodes.
@@ -68,7 +68,7 @@ def place_servers(
 
 
 def with_servers_on(plan: Plan, nodes: Sequence[str], **changes: Any) -> Plan:
-    """The plan with its servers on these nodes instead, and other changes of their fragment."""
+    """Returns the plan with its servers on these nodes instead, and other changes of their fragment."""
     fragments = tuple(
         dataclasses.replace(one, nodes=tuple(nodes), **changes) if one.kind is FragmentKind.INFERENCE else one
         for one in plan.fragments
@@ -79,7 +79,7 @@ def with_servers_on(plan: Plan, nodes: Sequence[str], **changes: Any) -> Plan:
 def choose_node(
     nodes: Sequence[Node], used: Mapping[str, int], gpus_taken: Sequence[str] | None, server: int, of: int
 ) -> str:
-    """The node of one server: with the most GPUs left where it wants one, then with the most cores left.
+    """Returns the node of one server: with the most GPUs left where it wants one, then with the most cores left.
 
     Args:
         nodes: to choose from.
@@ -107,18 +107,18 @@ def choose_node(
 
 
 def lanes_of_server(plan: Plan, server: int) -> range:
-    """The lanes that a server acts for: numbered over all hosts, in order."""
+    """Returns the lanes that a server acts for: numbered over all hosts, in order."""
     each = plan.shape.num_lanes * plan.environments.replicas // plan.inference.replicas
     return range(server * each, (server + 1) * each)
 
 
 def server_of_lane(plan: Plan, lane: int) -> int:
-    """The server that acts for a lane, numbered over all hosts."""
+    """Returns the server that acts for a lane, numbered over all hosts."""
     return lane // len(lanes_of_server(plan, 0))
 
 
 def servers_of_hosts(plan: Plan, hosts: range) -> range:
-    """The servers that act for the lanes of these environment hosts, whose share of the lanes is as that of some servers."""
+    """Returns the servers that act for the lanes of these environment hosts."""
     lanes = plan.shape.num_lanes
     return range(server_of_lane(plan, hosts.start * lanes), server_of_lane(plan, hosts.stop * lanes - 1) + 1)
 
@@ -145,5 +145,5 @@ def _require_shares(plan: Plan, num_servers: int, processes: int) -> None:
 
 
 def _divisor(lanes: int, wanted: int) -> int:
-    """The divisor of `lanes` nearest to what was wanted."""
+    """Returns the divisor of `lanes` nearest to what was wanted."""
     return min((number for number in range(1, lanes + 1) if lanes % number == 0), key=lambda one: abs(one - wanted))

@@ -21,7 +21,7 @@ _ITS_OWN = (Carries.SAMPLES, Carries.PRIORITIES)
 
 
 def place_replay(plan: Plan, nodes: Sequence[Node], num_bytes: int = 0) -> Plan:
-    """The plan with its experience on the node that has most room left for it, best one without an environment host.
+    """Returns the plan with its experience on the node that has most room left for it, best one without an environment host.
 
     Args:
         plan: on nodes, servers included.
@@ -57,7 +57,7 @@ def place_replay(plan: Plan, nodes: Sequence[Node], num_bytes: int = 0) -> Plan:
 
 
 def with_replay_on(plan: Plan, node: str) -> Plan:
-    """The plan with its experience on this node instead."""
+    """Returns the plan with its experience on this node instead."""
     fragments = tuple(
         dataclasses.replace(one, nodes=(node,), placement=Processes(1)) if one.kind is FragmentKind.REPLAY else one
         for one in plan.fragments

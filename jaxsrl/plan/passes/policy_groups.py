@@ -9,7 +9,7 @@ from jaxsrl.plan.plan import Plan
 
 
 def plan_with_groups(plan: Plan, agent: AnyAgent) -> Plan:
-    """The plan with a learner for each policy that learns, where it asks for that (`EACH_GROUP`); any other plan as it is.
+    """Returns the plan with a learner for each policy that learns, where it asks for that (`EACH_GROUP`); any other plan as it is.
 
     The learner's devices are divided among the policies in their order, evenly or nearly so. With one policy, or more policies
     than devices, one learner on all devices learns all of them. A frozen policy has no learner and no device.
@@ -36,7 +36,7 @@ def plan_with_groups(plan: Plan, agent: AnyAgent) -> Plan:
 
 
 def _replaced(plan: Plan, old: Fragment, new: list[Fragment]) -> Plan:
-    """The plan with some fragments in place of one, each with all of that one's channels."""
+    """Returns the plan with some fragments in place of one, each with all of that one's channels."""
     fragments: list[Fragment] = []
     for fragment in plan.fragments:
         fragments += new if fragment is old else [fragment]
@@ -52,7 +52,7 @@ def _replaced(plan: Plan, old: Fragment, new: list[Fragment]) -> Plan:
 
 
 def learns_by_group(plan: Plan) -> bool:
-    """Whether policies have learners of their own."""
+    """Returns whether policies have learners of their own."""
     return any(learner.group not in ("", EACH_GROUP) for learner in plan.learners)
 
 

@@ -23,9 +23,9 @@ ReplayOn = Literal["device", "host"]
 
 
 def plan_with_replay(plan: Plan, agent: AnyAgent, replay_on: ReplayOn) -> Plan:
-    """The plan with a replay fragment between environments and learner, if the agent learns from one; else the plan as it is.
+    """Returns the plan with a replay fragment between environments and learner if the agent learns from replay.
 
-    A policy that places a replay fragment itself keeps it; the others get one where `replay_on` says.
+    A plan that places its own replay fragment keeps it; other plans get one in the memory `replay_on`.
 
     Raises:
         UserError: the plan and the agent disagree on whether there is replay, or the plan has no place for it.
@@ -51,7 +51,7 @@ def plan_with_replay(plan: Plan, agent: AnyAgent, replay_on: ReplayOn) -> Plan:
 
 
 def replays_on_host(plan: Plan) -> bool:
-    """Whether the plan keeps experience in memory of a host: of this machine, or of a node."""
+    """Returns whether the plan keeps experience in memory of a host: of this machine, or of a node."""
     return plan.replay is not None and isinstance(plan.replay.placement, InProcess | Processes)
 
 
