@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
 from jaxsrl.metrics.live_state import RunInfo, initial_state, with_record
-from jaxsrl.metrics.read_records import read_records
 from jaxsrl.metrics.terminal_view import render_panel
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.runs.summary import summarize
 from tests.integration.headless_chromium import Page, chromium, find_chromium
+from tests.support.metric_records import read_records
 
 PICTURES = Path(__file__).parent / "pictures"
 ENV_STEPS = 250_000

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.live import Live
@@ -20,11 +20,11 @@ class ConsoleSink:
 
     Args:
         facts: constants of the run.
-        seen: records of earlier processes of the run, oldest first; the curve continues from them.
+        returns: mean returns of the records of earlier processes; the curve continues from them.
     """
 
-    def __init__(self, facts: RunInfo, seen: Iterable[Record] = ()) -> None:
-        self._state = initial_state(facts, seen)
+    def __init__(self, facts: RunInfo, returns: Sequence[float] = ()) -> None:
+        self._state = initial_state(facts, returns)
         self._since = time.monotonic()
         self._live: Live | None = None
         if sys.stdout.isatty():

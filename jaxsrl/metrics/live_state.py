@@ -1,7 +1,7 @@
 """State of a run for live views, from its records: progress, time left, recent curve. Pure functions."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.plan.plan import Plan
@@ -69,16 +69,16 @@ class RunState:
         return min(1.0, self.env_steps / max(1, self.facts.total_env_steps))
 
 
-def initial_state(facts: RunInfo, seen: Iterable[Record] = ()) -> RunState:
+def initial_state(facts: RunInfo, returns: Sequence[float] = ()) -> RunState:
     """Returns the state of a run before the first record of this process.
 
     Args:
         facts: constants of the run.
-        seen: records of earlier processes of the run, from which only the curve continues.
+        returns: mean returns of the records of earlier processes, oldest first; the curve continues from them.
     """
     state = RunState(facts)
-    for record in seen:
-        state = _with_return(state, record)
+    for value in returns:
+        state = _with_return(state, value)
     return state
 
 
@@ -99,13 +99,11 @@ def with_record(state: RunState, record: Record) -> RunState:
     before = state.values.get("checkpoint/update", float(state.facts.first_update))
     at = record.wall_seconds if checkpoint != before else (None if resumed else state.checkpoint_at)
     state = dataclasses.replace(state, record=record, recent=recent, checkpoint_at=at)
-    return _with_return(state, record)
-
-
-def _with_return(state: RunState, record: Record) -> RunState:
     value = record.values.get("episode/return_mean")
-    if value is None:
-        return state
+    return state if value is None else _with_return(state, value)
+
+
+def _with_return(state: RunState, value: float) -> RunState:
     curve = (*state.curve, value)[-CURVE_POINTS:]
     best = value if state.best_return is None else max(state.best_return, value)
     return dataclasses.replace(state, curve=curve, best_return=best)

@@ -7,7 +7,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.metrics_config import MetricsConfig
 from jaxsrl.metrics.console import ConsoleSink
 from jaxsrl.metrics.live_state import RunInfo
-from jaxsrl.metrics.read_records import read_records
+from jaxsrl.metrics.record_file import read_returns
 from jaxsrl.metrics.sinks import JsonlSink, MetricsSink, Sinks
 from jaxsrl.metrics.tensorboard_sink import TensorBoardSink
 
@@ -40,8 +40,8 @@ def make_sinks(
             sinks += _wandb_sink(options, directory, say)
         if not quiet:
             # Read before the file grows: the curve of a resumed run continues.
-            seen = read_records(directory / RECORDS) if facts.first_update else []
-            sinks.append(ConsoleSink(facts, [record for record in seen if record.update <= facts.first_update]))
+            returns = read_returns(directory / RECORDS, facts.first_update) if facts.first_update else []
+            sinks.append(ConsoleSink(facts, returns))
         sinks.append(JsonlSink(directory / RECORDS))
         if options.tensorboard:
             sinks.append(TensorBoardSink(directory / TENSORBOARD))

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from envpool_bridge.errors import UserError
+from jaxsrl.metrics.record_file import ELAPSED, RecordFile
 from jaxsrl.run_directory import CONFIG, read_json
-from jaxsrl.runs.records import ELAPSED, RecordFile
 from jaxsrl.runs.summary import RECORDS, find_runs
 
 XAxis = Literal["steps", "time", "frames"]

@@ -6,10 +6,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from jaxsrl.metrics.record_file import ELAPSED, SPEED, RecordFile
 from jaxsrl.plan.drawing.svg import plan_as_svg
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.run_directory import CONFIG, PLAN
-from jaxsrl.runs.records import ELAPSED, SPEED, RecordFile
 from jaxsrl.runs.summary import RECORDS, last_log_lines, newest_change, summarize_records
 
 _LOG_BYTES = 64 * 1024

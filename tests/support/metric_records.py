@@ -1,8 +1,11 @@
 """Records and plans for tests."""
 
+import dataclasses
+
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.live_state import RunInfo
+from jaxsrl.metrics.record_file import parse_record
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.plan.policies import PLANS
 
@@ -20,3 +23,14 @@ def make_plan(policy="single_learner_fine", **changes):
 
 def facts(updates=10, policy="single_learner_fine", **changes):
     return RunInfo("runs/x", make_plan(policy), updates * STEPS, changes.pop("action_repeat", 1), **changes)
+
+
+def read_records(path):
+    """Returns all records of a metrics.jsonl, in its order."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    parsed = [numbers for line in lines if (numbers := parse_record(line)[0]) is not None]
+    fixed = [field.name for field in dataclasses.fields(Record) if field.name != "values"]
+    return [
+        Record(*(one[name] for name in fixed), {name: value for name, value in one.items() if name not in fixed})
+        for one in parsed
+    ]

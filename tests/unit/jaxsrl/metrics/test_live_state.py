@@ -68,8 +68,7 @@ def test_records_without_an_episode_leave_no_point():
 
 
 def test_the_curve_of_processes_before_this_one_goes_on_and_their_clock_does_not():
-    seen = [record(n, seconds=50.0, **{"episode/return_mean": float(n)}) for n in (1, 2)]
-    state = initial_state(facts(first_update=2, first_env_steps=128), seen)
+    state = initial_state(facts(first_update=2, first_env_steps=128), [1.0, 2.0])
     assert (state.curve, state.best_return, state.record) == ((1.0, 2.0), 2.0, None)
     assert seconds_left(state) is None
     state = after(state, record(3, seconds=1.0, **{"episode/return_mean": 9.0}))

@@ -10,10 +10,9 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.metrics_config import MetricsConfig
 from jaxsrl.metrics.atomic_append import AtomicAppendFile
 from jaxsrl.metrics.make_sinks import make_sinks
-from jaxsrl.metrics.read_records import read_records
 from jaxsrl.metrics.sinks import JsonlSink, Sinks
 from jaxsrl.metrics.tensorboard_sink import TensorBoardSink
-from tests.support.metric_records import facts, record
+from tests.support.metric_records import facts, read_records, record
 
 
 class Kept:

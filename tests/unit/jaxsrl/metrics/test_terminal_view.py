@@ -137,7 +137,7 @@ def test_a_plain_line_has_nothing_that_is_not_known():
 
 def test_on_a_terminal_the_newest_record_is_shown_and_left_there(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    console = ConsoleSink(facts(), [record(1, **{"episode/return_mean": 3.0})])
+    console = ConsoleSink(facts(), [3.0])
     try:
         console.write(record(4, **WELL))
         console.write(record(5, **WELL))

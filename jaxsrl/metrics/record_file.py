@@ -1,35 +1,79 @@
-"""`metrics.jsonl` as columns, read as it grows: only new bytes, whole lines, and of what a resumed run did again the newer half."""
+"""Reader of `metrics.jsonl`: parses its lines, and keeps them as columns while the file grows."""
 
+import json
 import math
 import os
+import sys
 import threading
 from array import array
 from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.metrics.read_records import parse_record
 
 UPDATE, ELAPSED = "update", "elapsed_seconds"
 RETURN, SPEED = "episode/return_mean", "speed/env_steps_per_second"
 _RATES = ("speed/", "wait_share/", "busy_share/", "inference/", "policy/lag_mean")
 _MOST_ROWS = 2000
 _CHUNK = 1 << 20
+_NEEDED = ("update", "env_steps", "wall_seconds")
+_FIRST = b'{"update"'  # start of every record
+
+
+def parse_record(line: bytes) -> tuple[dict[str, float] | None, bool]:
+    """Parses a line of metrics.jsonl, with or without its end.
+
+    Returns:
+        The numbers of the record by name; None if the line is no JSON object with a finite update, env_steps and wall_seconds.
+        Then whether the line holds nothing but the record. It does not if a crash cut a line short, and the next process
+        appended a whole one to it.
+    """
+    numbers = _parse_numbers(line)
+    if numbers is not None:
+        return numbers, True
+    start = line.rfind(_FIRST)
+    return _parse_numbers(line[start:]) if start > 0 else None, False
+
+
+def _parse_numbers(line: bytes) -> dict[str, float] | None:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict):
+        return None
+    numbers = {str(name): value for name, value in data.items() if _is_number(value)}
+    return numbers if all(math.isfinite(numbers.get(name, math.nan)) for name in _NEEDED) else None
+
+
+def _is_number(value: object) -> bool:
+    """Returns whether the value is a float, or an integer that a float can hold."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return is_whole or isinstance(value, float)
+
+
+def read_returns(path: Path, last_update: int) -> list[float]:
+    """Returns the mean returns of a run's records up to this update, oldest first."""
+    records = RecordFile(path)
+    records.refresh()
+    pairs = zip(records.columns[UPDATE], records.columns.get(RETURN, ()), strict=False)
+    return [value for update, value in pairs if update <= last_update and math.isfinite(value)]
 
 
 class RecordFile:
-    """The records of one run. Thread-safe.
+    """Records of one run. Thread-safe.
+
+    It reads only new bytes and whole lines. Of updates that a resumed run repeated, it keeps the newer records.
 
     Attributes:
         columns: values by name, all of one length; NaN where a record lacks the name. `elapsed_seconds` is the time that the
-            processes of the run have trained, without what was done again.
-        resumed_at: env steps at which a process went on from a checkpoint.
-        num_damaged: lines that were no records.
-        generation: changes whenever rows that were told are no longer true.
+            processes of the run have trained, without repeated updates.
+        resumed_at: env steps at which a process resumed from a checkpoint.
+        num_damaged: lines that are no records.
+        generation: changes whenever rows that were returned become invalid.
     """
 
     def __init__(self, path: Path) -> None:
-        """Nothing is read yet; the file need not exist."""
         self._path = path
         self._lock = threading.Lock()
         self.generation = 0
@@ -44,25 +88,25 @@ class RecordFile:
 
     @property
     def num_rows(self) -> int:
-        """Records that count."""
+        """Number of records."""
         return len(self.columns[UPDATE])
 
     @property
     def num_bytes(self) -> int:
-        """Of the file, read so far."""
+        """Bytes of the file that were read."""
         return self._offset
 
     def refresh(self, most_bytes: int | None = None) -> int:
-        """Reads what was appended; begins anew if the file was replaced or cut.
+        """Reads what was appended; starts again if the file was replaced or cut.
 
         Args:
-            most_bytes: to read now, about: the rest is read by the next calls; None for all.
+            most_bytes: about how many to read now; the next calls read the rest. None for all.
 
         Returns:
-            Bytes that are left to read.
+            Bytes left to read.
 
         Raises:
-            UserError: the file is there, but cannot be read.
+            UserError: the file exists, but cannot be read.
         """
         with self._lock:
             try:
@@ -111,7 +155,7 @@ class RecordFile:
         self._append(record)
 
     def _resume(self, record: dict[str, float]) -> None:
-        """Forgets what is done again: all after the checkpoint, which the first record of a process still names."""
+        """Removes the rows after the checkpoint, which the first record of a process names."""
         kept_update = min(record.get("checkpoint/update", math.inf), record[UPDATE] - 1)
         updates, kept = self.columns[UPDATE], self.num_rows
         while kept and updates[kept - 1] > kept_update:
@@ -145,22 +189,22 @@ class RecordFile:
         return self.columns[name]
 
     def last(self, name: str) -> float | None:
-        """The newest value that is a number; None if there is none."""
+        """Returns the newest value that is a number; None if there is none."""
         return next((value for value in reversed(self.columns.get(name, ())) if math.isfinite(value)), None)
 
     def best(self, name: str) -> float | None:
-        """The largest value that is a number; None if there is none."""
+        """Returns the largest value that is a number; None if there is none."""
         return max((value for value in self.columns.get(name, ()) if math.isfinite(value)), default=None)
 
     def since(self, cursor: str = "") -> dict[str, Any]:
-        """The rows after those that an earlier answer told, as JSON data.
+        """Returns the rows after those of an earlier answer, as JSON data.
 
         Args:
             cursor: of the earlier answer; "" asks for all.
 
         Returns:
-            `cursor`; `restart`, whether earlier answers no longer hold; `stride`, of how many records one is told (long runs are
-            thinned to at most 2,000 rows); `columns`, None for what is not finite; `resumed_at`; `num_damaged`.
+            `cursor`; `restart`, whether earlier answers are invalid; `stride`, the records per returned row (at most 2,000 rows);
+            `columns`, with None for what is not finite; `resumed_at`; `num_damaged`.
         """
         with self._lock:
             stride = 1

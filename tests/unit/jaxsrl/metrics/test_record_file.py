@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from jaxsrl.runs.records import RETURN, SPEED, RecordFile
+from jaxsrl.metrics.record_file import RETURN, SPEED, RecordFile
 
 
 def line(update, wall, **values):
@@ -124,7 +124,7 @@ def test_the_last_record_of_a_run_does_not_say_that_it_stood_still(tmp_path):
 
 
 def test_a_large_file_is_read_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("jaxsrl.runs.records._CHUNK", 100)
+    monkeypatch.setattr("jaxsrl.metrics.record_file._CHUNK", 100)
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(line(u, u) for u in range(50)))
     records, left = RecordFile(path), []
