@@ -123,7 +123,7 @@ def _training(source: EnvSource, shape: PoolShape, agent: Agent, guards: bool) -
     """What collects a trajectory, all environments acted for in turn, and learns from it; a call a trajectory."""
     with EnvPool(source, shape, PoolOptions(run_seed=0), extras=agent.extras) as pool:
         if not guards:
-            pool._supervisor._look = lambda now: None
+            pool._supervisor._check = lambda now: None
         rows = shape.rows_per_part
         pool.start([EpisodeReset((0,) * rows, (None,) * rows)] * shape.num_parts)
         mesh, key = LearnerMesh(jax.devices()[:1]), jax.random.key(0)
