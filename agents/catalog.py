@@ -1,7 +1,8 @@
-"""Every algorithm by name, for the command line."""
+"""The algorithms by name, with their configurations."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from agents.a2c import A2CConfig, make_a2c
 from agents.api import AnyAgent
@@ -19,39 +20,64 @@ from agents.reinforce import REINFORCEConfig, make_reinforce
 from agents.sac import SACConfig, make_sac
 from agents.td3 import TD3Config, make_td3
 from agents.vdn import VDNConfig, make_vdn
+from envpool_bridge.errors import UserError
 
-AGENTS: dict[str, Callable[..., AnyAgent]] = {
-    "a2c": make_a2c,
-    "coma": make_coma,
-    "ddpg": make_ddpg,
-    "dqn": make_dqn,
-    "impala": make_impala,
-    "maddpg": make_maddpg,
-    "ppg": make_ppg,
-    "ppo": make_ppo,
-    "qmix": make_qmix,
-    "r2d2": make_r2d2,
-    "reinforce": make_reinforce,
-    "sac": make_sac,
-    "td3": make_td3,
-    "vdn": make_vdn,
-}
-"""Constructors: `AGENTS[name](config, spec, network)`."""
 
-AGENT_CONFIGS: dict[str, type[Any]] = {
-    "a2c": A2CConfig,
-    "coma": COMAConfig,
-    "ddpg": DDPGConfig,
-    "dqn": DQNConfig,
-    "impala": IMPALAConfig,
-    "maddpg": MADDPGConfig,
-    "ppg": PPGConfig,
-    "ppo": PPOConfig,
-    "qmix": QMIXConfig,
-    "r2d2": R2D2Config,
-    "reinforce": REINFORCEConfig,
-    "sac": SACConfig,
-    "td3": TD3Config,
-    "vdn": VDNConfig,
+class Algorithm(NamedTuple):
+    """An algorithm of the catalog.
+
+    Attributes:
+        config: class of its configuration. Agents that learn from replay have a field `replay` there.
+        make: constructor, called with (configuration, spec, network configuration).
+    """
+
+    config: type[Any]
+    make: Callable[..., AnyAgent]
+
+
+AGENTS: dict[str, Algorithm] = {
+    "a2c": Algorithm(A2CConfig, make_a2c),
+    "coma": Algorithm(COMAConfig, make_coma),
+    "ddpg": Algorithm(DDPGConfig, make_ddpg),
+    "dqn": Algorithm(DQNConfig, make_dqn),
+    "impala": Algorithm(IMPALAConfig, make_impala),
+    "maddpg": Algorithm(MADDPGConfig, make_maddpg),
+    "ppg": Algorithm(PPGConfig, make_ppg),
+    "ppo": Algorithm(PPOConfig, make_ppo),
+    "qmix": Algorithm(QMIXConfig, make_qmix),
+    "r2d2": Algorithm(R2D2Config, make_r2d2),
+    "reinforce": Algorithm(REINFORCEConfig, make_reinforce),
+    "sac": Algorithm(SACConfig, make_sac),
+    "td3": Algorithm(TD3Config, make_td3),
+    "vdn": Algorithm(VDNConfig, make_vdn),
 }
-"""The configuration each constructor takes. Those of agents that learn from replay have a field `replay`."""
+"""The name is `Agent.name` of the agents that `make` returns."""
+
+
+def find_make_agent(config: Any) -> Callable[..., AnyAgent]:
+    """Returns the constructor of the algorithm whose configuration `config` is.
+
+    Raises:
+        UserError: it is the configuration of no algorithm in `AGENTS`.
+    """
+    for algorithm in AGENTS.values():
+        if type(config) is algorithm.config:
+            return algorithm.make
+    known = ", ".join(algorithm.config.__name__ for algorithm in AGENTS.values())
+    raise UserError(f"no algorithm has the configuration {config!r}: expected one of {known}, or pass make_agent")
+
+
+def fill_sizes(config: Any, total_updates: int, rollout_length: int, num_rows: int) -> Any:
+    """Returns the configuration with those of its fields filled that the run determines.
+
+    Args:
+        config: of an agent; fields that it lacks are skipped.
+        total_updates: of the whole run, for schedules.
+        rollout_length: steps of a trajectory.
+        num_rows: rows of a trajectory.
+    """
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return config
+    sizes = {"total_updates": total_updates, "rollout_length": rollout_length, "num_rows": num_rows}
+    names = {field.name for field in dataclasses.fields(config)}
+    return dataclasses.replace(config, **{name: size for name, size in sizes.items() if name in names})

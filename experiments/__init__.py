@@ -1,1 +1,1 @@
-"""Experiments: compositions only, each a script with command-line flags."""
+"""Experiments: values, each in a file that is also a program with command-line flags."""

@@ -1,44 +1,23 @@
-"""A2C on CartPole; synchronous. A3C: --policy central --run.gradients asynchronous --run.num-replicas 2 --agent.learning-rate 2e-3.
+"""A2C with synchronous gradients on CartPole-v1 (Mnih et al. 2016)."""
 
-Run: python experiments/a2c_cartpole.py --run.seed 1
-"""
+from agents.a2c import A2CConfig
+from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl.experiment import cli
 
-import dataclasses
-
-from agents.a2c import A2CConfig, make_a2c
-from agents.networks.config import NetworkConfig
-from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
-from jaxsrl.experiment import train_and_evaluate
-from jaxsrl.launch import launch
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """Everything that changes the run; saved beside every checkpoint."""
-
-    env: EnvConfig = EnvConfig("CartPole-v1")
-    network: NetworkConfig = NetworkConfig(hidden_sizes=(64, 64))
-    agent: A2CConfig = A2CConfig(
+# A3C: --policy central --run.gradients asynchronous --run.num-replicas 2 --agent.learning-rate 2e-3
+EXPERIMENT = Experiment(
+    env=EnvConfig("CartPole-v1"),
+    network=NetworkConfig(hidden_sizes=(64, 64)),
+    agent=A2CConfig(
         learning_rate=5e-3,
         learning_rate_schedule="linear",
         discount=0.98,
         gae_lambda=0.9,
         entropy_coef=0.005,
         rmsprop_initial_scale=0.0,
-    )
-    run: RunConfig = RunConfig(num_envs=32, rollout_length=16, env_steps=500_000, max_policy_lag=0)
-
-
-def main(experiment: Experiment) -> None:
-    """Composes and trains."""
-    source = source_of(experiment.env)
-    spec = source.spec()
-    config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_updates)
-    agent = make_a2c(config, spec, experiment.network)
-    train_and_evaluate(experiment, agent, source, spec, experiment.run)
-
+    ),
+    run=RunConfig(num_envs=32, rollout_length=16, env_steps=500_000, max_policy_lag=0),
+)
 
 if __name__ == "__main__":
-    launch(main, Experiment, __doc__)
+    cli(EXPERIMENT)

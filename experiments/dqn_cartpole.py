@@ -1,28 +1,15 @@
-"""DQN on CartPole-v1. Run: python experiments/dqn_cartpole.py --run.seed 1
+"""DQN, double, dueling, prioritized and with three steps, on CartPole-v1 (Mnih et al. 2015)."""
 
-Double, dueling, three steps, prioritised; `--agent.value c51` or `quantile`, and `--agent.noisy`, for the others.
-"""
-
-import dataclasses
-
-from agents.api import ReplayConfig
-from agents.dqn import DQNConfig, make_dqn
-from agents.networks.config import NetworkConfig
+from agents.dqn import DQNConfig
 from agents.ops.epsilon_greedy import Exploration
-from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
-from jaxsrl.experiment import train_and_evaluate
-from jaxsrl.launch import launch
+from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl.experiment import cli
 
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """Everything that changes the run; saved beside every checkpoint."""
-
-    env: EnvConfig = EnvConfig("CartPole-v1")
-    network: NetworkConfig = NetworkConfig(hidden_sizes=(128, 128), activation="relu")
-    agent: DQNConfig = DQNConfig(
+# Other value distributions and exploration: --agent.value c51 or quantile, --agent.noisy
+EXPERIMENT = Experiment(
+    env=EnvConfig("CartPole-v1"),
+    network=NetworkConfig(hidden_sizes=(128, 128), activation="relu"),
+    agent=DQNConfig(
         replay=ReplayConfig(
             capacity=50_000, batch_size=64, min_size=1_000, samples_per_insert=16.0, priority_exponent=0.6
         ),
@@ -35,18 +22,9 @@ class Experiment:
         dueling=True,
         value_low=0.0,
         value_high=100.0,
-    )
-    run: RunConfig = RunConfig(num_envs=16, rollout_length=16, env_steps=100_000, evaluation_episodes=50)
-
-
-def main(experiment: Experiment) -> None:
-    """Composes and trains."""
-    source = source_of(experiment.env)
-    spec = source.spec()
-    config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_updates)
-    agent = make_dqn(config, spec, experiment.network)
-    train_and_evaluate(experiment, agent, source, spec, experiment.run)
-
+    ),
+    run=RunConfig(num_envs=16, rollout_length=16, env_steps=100_000, evaluation_episodes=50),
+)
 
 if __name__ == "__main__":
-    launch(main, Experiment, __doc__)
+    cli(EXPERIMENT)

@@ -1,34 +1,15 @@
-"""PPO on an Atari game. Run: python experiments/ppo_atari.py --env.id ALE/Breakout-v5"""
+"""PPO on an Atari game (Schulman et al. 2017)."""
 
-import dataclasses
+from agents.ppo import PPOConfig
+from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl.experiment import cli
 
-from agents.networks.config import NetworkConfig
-from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
-from jaxsrl.experiment import train_and_evaluate
-from jaxsrl.launch import launch
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """Everything that changes the run; saved beside every checkpoint."""
-
-    env: EnvConfig = EnvConfig("ALE/Pong-v5", suite="atari")
-    network: NetworkConfig = NetworkConfig("nature_cnn", hidden_sizes=(512,), activation="relu")
-    agent: PPOConfig = PPOConfig(learning_rate=2.5e-4, learning_rate_schedule="linear", clip_epsilon=0.1)
-    run: RunConfig = RunConfig(num_envs=16, rollout_length=128, env_steps=10_000_000, evaluation_episodes=5)
-
-
-def main(experiment: Experiment) -> None:
-    """Composes and trains."""
-    source = source_of(experiment.env)
-    spec = source.spec()
-    config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_updates)
-    agent = make_ppo(config, spec, experiment.network)
-    train_and_evaluate(experiment, agent, source, spec, experiment.run)
-
+EXPERIMENT = Experiment(
+    env=EnvConfig("ALE/Pong-v5", suite="atari"),
+    network=NetworkConfig("nature_cnn", hidden_sizes=(512,), activation="relu"),
+    agent=PPOConfig(learning_rate=2.5e-4, learning_rate_schedule="linear", clip_epsilon=0.1),
+    run=RunConfig(num_envs=16, rollout_length=128, env_steps=10_000_000, evaluation_episodes=5),
+)
 
 if __name__ == "__main__":
-    launch(main, Experiment, __doc__)
+    cli(EXPERIMENT)

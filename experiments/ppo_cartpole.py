@@ -1,41 +1,22 @@
-"""PPO on CartPole-v1 with environment processes. Run: python experiments/ppo_cartpole.py --run.seed 1"""
+"""PPO on CartPole-v1 (Schulman et al. 2017)."""
 
-import dataclasses
+from agents.ppo import PPOConfig
+from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl.experiment import cli
 
-from agents.networks.config import NetworkConfig
-from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
-from jaxsrl.experiment import train_and_evaluate
-from jaxsrl.launch import launch
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """Everything that changes the run; saved beside every checkpoint."""
-
-    env: EnvConfig = EnvConfig("CartPole-v1")
-    network: NetworkConfig = NetworkConfig(hidden_sizes=(64, 64))
-    agent: PPOConfig = PPOConfig(
+EXPERIMENT = Experiment(
+    env=EnvConfig("CartPole-v1"),
+    network=NetworkConfig(hidden_sizes=(64, 64)),
+    agent=PPOConfig(
         learning_rate=7e-4,
         learning_rate_schedule="linear",
         discount=0.98,
         gae_lambda=0.8,
         entropy_coef=0.005,
         num_minibatches=8,
-    )
-    run: RunConfig = RunConfig(num_envs=128, rollout_length=32, env_steps=1_500_000)
-
-
-def main(experiment: Experiment) -> None:
-    """Composes and trains."""
-    source = source_of(experiment.env)
-    spec = source.spec()
-    config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_updates)
-    agent = make_ppo(config, spec, experiment.network)
-    train_and_evaluate(experiment, agent, source, spec, experiment.run)
-
+    ),
+    run=RunConfig(num_envs=128, rollout_length=32, env_steps=1_500_000),
+)
 
 if __name__ == "__main__":
-    launch(main, Experiment, __doc__)
+    cli(EXPERIMENT)

@@ -1,42 +1,21 @@
-"""VDN on a game whose values no sum can be. Run: python experiments/vdn_coordination.py --env.id TwoStepTeam"""
+"""VDN on a game of two agents whose values no sum can represent (Sunehag et al. 2018)."""
 
-import dataclasses
-
-from agents.api import ReplayConfig
-from agents.networks.config import NetworkConfig
 from agents.ops.epsilon_greedy import Exploration
-from agents.vdn import VDNConfig, make_vdn
-from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
-from jaxsrl.experiment import train_and_evaluate
-from jaxsrl.launch import launch
-from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
+from agents.vdn import VDNConfig
+from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl.experiment import cli
 
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """Everything that changes the run; the sum needs no global state."""
-
-    env: EnvConfig = EnvConfig("TwoStepUnequal", suite="probe")
-    network: NetworkConfig = NetworkConfig(hidden_sizes=(32,))
-    agent: VDNConfig = VDNConfig(
+EXPERIMENT = Experiment(
+    env=EnvConfig("TwoStepUnequal", suite="probe"),
+    network=NetworkConfig(hidden_sizes=(32,)),
+    agent=VDNConfig(
         learning_rate=3e-3,
         target_period=20,
         exploration=Exploration(1.0, 1.0),  # all pairs equally often, as the paper explores this game
         replay=ReplayConfig(capacity=8_192, batch_size=64, min_size=1_024, samples_per_insert=2.0),
-    )
-    run: RunConfig = RunConfig(num_envs=64, rollout_length=8, env_steps=60_000, checkpoint_every_updates=0)
-
-
-def main(experiment: Experiment) -> None:
-    """Composes and trains."""
-    source = source_of(experiment.env)
-    spec = source.spec()
-    config = dataclasses.replace(experiment.agent, total_updates=experiment.run.num_updates)
-    agent = make_multi_policy_agent(spec, PoliciesConfig(), lambda own: make_vdn(config, own, experiment.network))
-    train_and_evaluate(experiment, agent, source, spec, experiment.run)
-
+    ),
+    run=RunConfig(num_envs=64, rollout_length=8, env_steps=60_000, checkpoint_every_updates=0),
+)
 
 if __name__ == "__main__":
-    launch(main, Experiment, __doc__)
+    cli(EXPERIMENT)

@@ -9,60 +9,70 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agents.api import ReplayConfig
     from agents.networks.config import NetworkConfig
     from envpool_bridge.envs.config import EnvConfig
     from envpool_bridge.errors import BridgeError, UserError
     from jaxsrl.config.run_config import RunConfig
-    from jaxsrl.envs.registry import source_of
+    from jaxsrl.envs.registry import make_env
     from jaxsrl.evaluation.evaluate import EvaluationReport
     from jaxsrl.evaluation.evaluate import evaluate as evaluate_agent
     from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
     from jaxsrl.evaluation.video import Video
+    from jaxsrl.experiment import Experiment, TrainReport, train
     from jaxsrl.machine.resources import Resources
     from jaxsrl.plan.make_plan import make_plan
     from jaxsrl.plan.plan import Plan
-    from jaxsrl.plan.policies import POLICIES
+    from jaxsrl.plan.policies import PLANS
     from jaxsrl.run_plan import run
-    from jaxsrl.training.base import RunReport
+    from jaxsrl.training.setup import RunReport
 
 __all__ = [
-    "POLICIES",
+    "PLANS",
     "BridgeError",
     "EnvConfig",
     "EvaluationReport",
+    "Experiment",
     "LoadedAgent",
     "NetworkConfig",
     "Plan",
+    "ReplayConfig",
     "Resources",
     "RunConfig",
     "RunReport",
+    "TrainReport",
     "UserError",
     "Video",
     "evaluate_agent",
     "load_agent",
+    "make_env",
     "make_plan",
     "run",
-    "source_of",
+    "train",
 ]
 
 _HOMES = {
     "BridgeError": "envpool_bridge.errors",
     "EnvConfig": "envpool_bridge.envs.config",
     "EvaluationReport": "jaxsrl.evaluation.evaluate",
+    "Experiment": "jaxsrl.experiment",
     "LoadedAgent": "jaxsrl.evaluation.load_agent",
     "NetworkConfig": "agents.networks.config",
-    "POLICIES": "jaxsrl.plan.policies",
+    "PLANS": "jaxsrl.plan.policies",
     "Plan": "jaxsrl.plan.plan",
+    "ReplayConfig": "agents.api",
     "Resources": "jaxsrl.machine.resources",
     "RunConfig": "jaxsrl.config.run_config",
-    "RunReport": "jaxsrl.training.base",
+    "RunReport": "jaxsrl.training.setup",
+    "TrainReport": "jaxsrl.experiment",
     "UserError": "envpool_bridge.errors",
     "Video": "jaxsrl.evaluation.video",
     "evaluate_agent": "jaxsrl.evaluation.evaluate",
     "load_agent": "jaxsrl.evaluation.load_agent",
+    "make_env": "jaxsrl.envs.registry",
     "make_plan": "jaxsrl.plan.make_plan",
     "run": "jaxsrl.run_plan",
-    "source_of": "jaxsrl.envs.registry",
+    "train": "jaxsrl.experiment",
 }
 # `jaxsrl.evaluation.evaluate` is the module: an attribute cannot be both.
 _NAMES_THERE = {"evaluate_agent": "evaluate"}

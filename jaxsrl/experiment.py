@@ -1,107 +1,199 @@
-"""Training and then evaluating one experiment: what the scripts in `experiments/` call."""
+"""Experiments as values: what is trained in which environment, and the command line of an experiment's file."""
 
-import contextlib
-import contextvars
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from agents.api import AnyAgent, Mode
+from agents.catalog import fill_sizes, find_make_agent
+from agents.networks.config import NetworkConfig
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl import run_plan
+from jaxsrl.cluster.learners.processes import join
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
-from jaxsrl.machine.lifecycle import exit_status
-from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.load_policy import load_policy
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
+from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
+from jaxsrl.machine.split_cpu import set_num_cpu_devices
+from jaxsrl.plan.import_file import import_file
+from jaxsrl.plan.make_plan import make_plan
+from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_directory import write_json
-from jaxsrl.run_plan import RunReport, run
-
-_skip_training = contextvars.ContextVar("skip_training", default=False)
 
 
 @dataclasses.dataclass(frozen=True)
-class Composed:
-    """What an experiment composed for its run; as the arguments of `train_and_evaluate`."""
+class TrainReport(run_plan.RunReport):
+    """Result of a run and of its evaluation.
 
-    agent: AnyAgent
-    source: EnvSource
-    spec: EnvSpec
-    config: RunConfig
+    Attributes:
+        evaluation: of greedy episodes with the final parameters; None if none were played.
+    """
 
-
-class TrainingSkippedError(Exception):
-    """Raised by `train_and_evaluate` instead of training, inside `skip_training`."""
-
-    def __init__(self, composed: Composed) -> None:
-        super().__init__("training was skipped: only what the experiment composes is wanted")
-        self.composed = composed
+    evaluation: EvaluationReport | None = None
 
 
-@contextlib.contextmanager
-def skip_training() -> Iterator[None]:
-    """Inside, experiments compose and validate as ever, and `train_and_evaluate` raises TrainingSkippedError."""
-    token = _skip_training.set(True)
-    try:
-        yield
-    finally:
-        _skip_training.reset(token)
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A training run as data: `train`, `jaxsrl plan` and the checkpoints read the same value.
+
+    Attributes:
+        env: configuration of the environment, or a function that makes one.
+        agent: configuration of an algorithm, such as `PPOConfig`; `run` sets its sizes and `total_updates`.
+        network: configuration of the agent's network, or a network that its make function takes.
+        run: sizes, budget, plan and directory.
+        policies: which policy acts for which agent of a multi-agent environment.
+        make_agent: called with (agent, spec, network); None for the algorithm whose configuration `agent` is.
+    """
+
+    env: EnvConfig | AnyEnv
+    agent: Any
+    network: Any = dataclasses.field(default_factory=NetworkConfig)
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    policies: PoliciesConfig = dataclasses.field(default_factory=PoliciesConfig)
+    make_agent: Callable[..., AnyAgent] | None = None
+
+    def build(self) -> tuple[AnyAgent, EnvSource, EnvSpec]:
+        """Returns the agent, the source of environments and its spec. Starts no process.
+
+        Raises:
+            UserError: the configurations do not fit each other, or name something unknown.
+        """
+        make = self.make_agent or find_make_agent(self.agent)
+        source = make_env(self.env)
+        spec = source.spec()
+        run = self.run
+        config = fill_sizes(self.agent, run.num_updates, run.rollout_length, run.num_envs)
+        agent = make_multi_policy_agent(spec, self.policies, lambda own: make(config, own, self.network))
+        return agent, source, spec
+
+    def train(self, *, quiet: bool = False) -> TrainReport:
+        """Trains, or resumes from the run directory's newest checkpoint, and evaluates; see `train`."""
+        agent, source, spec = self.build()
+        return train(agent, source, self.run, experiment=self, spec=spec, quiet=quiet)
 
 
-def training_is_skipped() -> bool:
-    """Whether this is inside `skip_training`."""
-    return _skip_training.get()
+def train(
+    agent: AnyAgent,
+    env: str | EnvConfig | AnyEnv,
+    config: RunConfig,
+    *,
+    experiment: Any = None,
+    spec: EnvSpec | None = None,
+    quiet: bool = False,
+) -> TrainReport:
+    """Trains `agent` by the plan that `config` names, plays `config.evaluation_episodes` greedy episodes, reports both.
 
-
-def train_and_evaluate(
-    experiment: Any, agent: AnyAgent, source: EnvSource, spec: EnvSpec, config: RunConfig
-) -> tuple[RunReport, EvaluationReport | None]:
-    """Trains (or resumes), plays greedy episodes, prints where everything is.
+    A run directory that holds a checkpoint is resumed. A stopped run is not evaluated.
 
     Args:
-        experiment: the dataclass tree to save.
-        agent: to train.
-        source: of environments.
-        spec: of the source.
+        agent: from `make_<algorithm>`.
+        env: id or configuration of an environment, or a function that makes one.
         config: of the run.
-
-    Returns:
-        The run's report, and the evaluation's (None if no episodes are wanted, and at learner processes but process 0).
+        experiment: the value saved with every checkpoint, from which `load_agent` can make the agent again.
+        spec: of the environment, if already known.
+        quiet: no output on the terminal.
 
     Raises:
-        SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it, or 75 (try again) for SIGUSR1.
-        TrainingSkippedError: inside `skip_training`.
+        UserError: something cannot run as asked; raised before any process starts.
+        LostLearnerError: of several learner processes, another one failed or was lost.
+        BridgeError: an environment failed.
     """
-    if _skip_training.get():
-        raise TrainingSkippedError(Composed(agent, source, spec, config))
-    plan = load_policy(config.policy)(config, Resources.detect())
-    report = run(plan, agent, source, config, experiment=experiment, spec=spec)
-    speed = report.env_steps / report.seconds if report.seconds else 0.0
-    if report.stopped_by:
-        if report.wrote_directory:
-            print(f"stopped by {report.stopped_by} at {report.env_steps:,} env steps; the same command resumes")  # noqa: T201
-        sys.exit(exit_status(report.stopped_by))
-    if not report.wrote_directory:
-        return report, None
-    if report.seconds:
-        print(f"trained {report.env_steps:,} env steps in {report.seconds:.1f} s ({speed:,.0f} env steps/s)")  # noqa: T201
-    evaluation = None
+    show: Callable[[str], None] = (lambda line: None) if quiet else print
+    source = make_env(env)
+    done = run_plan.run(make_plan(config), agent, source, config, experiment=experiment, spec=spec, quiet=quiet)
+    report = TrainReport(**vars(done))
+    if not done.wrote_directory:
+        return report
+    if done.stopped_by:
+        show(f"stopped by {done.stopped_by} at {done.env_steps:,} env steps; the same command resumes")
+        return report
+    if done.seconds:
+        speed = done.env_steps / done.seconds
+        show(f"trained {done.env_steps:,} env steps in {done.seconds:.1f} s ({speed:,.0f} env steps/s)")
     if config.evaluation_episodes:
-        evaluation = evaluate(
-            agent, report.state.params, source, episodes=config.evaluation_episodes, seed=config.seed, mode=Mode.GREEDY
-        )
-        write_json(report.directory / "eval.json", evaluation.to_json())
-        print(  # noqa: T201
-            f"evaluated {len(evaluation.returns)} greedy episodes: mean return {evaluation.mean_return:.1f} "
-            f"(std {evaluation.std_return:.1f})"
-        )
-    directory = report.directory
-    print(  # noqa: T201
+        episodes, params = config.evaluation_episodes, done.state.params
+        found = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
+        report = dataclasses.replace(report, evaluation=found)
+        write_json(done.directory / "eval.json", found.to_json())
+        returns = f"mean return {found.mean_return:.1f} (std {found.std_return:.1f})"
+        show(f"evaluated {len(found.returns)} greedy episodes: {returns}")
+    show(_files_message(done.directory, config))
+    return report
+
+
+def _files_message(directory: Path, config: RunConfig) -> str:
+    tensorboard = f"\n  tensorboard --logdir {directory}" if config.metrics.tensorboard else ""
+    return (
         f"run directory: {directory}\n"
         f"  checkpoints/ metrics.jsonl eval.json config.json plan.json log.txt\n"
         f"  jaxsrl view {directory}\n"
-        f"  jaxsrl evaluate {directory} --episodes 100"
-        + (f"\n  tensorboard --logdir {directory}" if config.metrics.tensorboard else "")
+        f"  jaxsrl evaluate {directory} --episodes 100{tensorboard}"
     )
-    return report, evaluation
+
+
+def load_experiment(path: Path, flags: Sequence[str] = ()) -> Experiment:
+    """Returns the value `EXPERIMENT` of a Python file, as the flags change it.
+
+    Raises:
+        UserError: there is no such file, or no such value in it.
+        SystemExit: the flags cannot be parsed, or ask for --help.
+    """
+    module = import_file(path, "experiment")
+    experiment = getattr(module, "EXPERIMENT", None)
+    if not isinstance(experiment, Experiment):
+        raise UserError(
+            f"{path} has no EXPERIMENT: expected EXPERIMENT = Experiment(...), as in the files of experiments/"
+        )
+    return parse_flags(experiment, flags, module.__doc__)
+
+
+def parse_flags(
+    experiment: Experiment, flags: Sequence[str] | None = None, description: str | None = None
+) -> Experiment:
+    """Returns the experiment with the fields changed that flags such as `--run.seed 1` name.
+
+    Args:
+        experiment: its values are the flags' defaults.
+        flags: the command line's if None.
+        description: for --help.
+
+    Raises:
+        SystemExit: the flags cannot be parsed, or ask for --help.
+    """
+    import tyro
+
+    settings = (tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed)
+    return tyro.cli(type(experiment), default=experiment, args=flags, description=description, config=settings)
+
+
+@exit_on_user_error
+def cli(experiment: Experiment, flags: Sequence[str] | None = None) -> None:
+    """Trains an experiment as flags change it: the main program of an experiment's file.
+
+    Training saves before it stops. A stop signal before or after training ends the process at once, without `finally` blocks and
+    handlers of atexit. Raising SystemExit instead crashes the process (status 139) if the signal interrupts a compilation.
+
+    Args:
+        experiment: its values are the flags' defaults.
+        flags: the command line's if None; `--policy NAME` is short for `--run.policy NAME`.
+
+    Raises:
+        SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it, or 75 (try again) for SIGUSR1.
+            Or a UserError, status 2; lost learner processes or lost replay, status 75.
+    """
+    parsed = parse_flags(experiment, flags, sys.modules["__main__"].__doc__)
+    use_synchronous_cpu_dispatch()
+    # `join` splits the host itself.
+    if join(parsed.run.distributed, parsed.run.host_devices) is None and parsed.run.host_devices:
+        set_num_cpu_devices(parsed.run.host_devices)
+    with stop_on_signals(exit_now):
+        stopped_by = parsed.train().stopped_by
+        if stopped_by:
+            sys.exit(exit_status(stopped_by))

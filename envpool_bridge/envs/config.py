@@ -137,7 +137,7 @@ class EnvConfig:
             return team_probe_source(self.id, arguments, self.check_range)
         if self.suite == "probe":
             return GymnasiumSource(_probe(self.id, arguments), self.id, check_range=self.check_range)
-        raise UserError(f"environments of suite {self.suite!r} are made by jaxsrl.envs.registry.source_of(config)")
+        raise UserError(f"environments of suite {self.suite!r} are made by jaxsrl.envs.registry.make_env(config)")
 
     def arguments(self) -> dict[str, Any]:
         """`kwargs` parsed. Raises UserError if it is not a JSON object."""

@@ -16,10 +16,10 @@ from jaxsrl.cluster.placement import rooms_of
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room
 from jaxsrl.cluster.ray.server_actor import RayLink
-from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.collect.collector import CollectorConfig
+from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.passes.on_cluster import placed_plan
 from jaxsrl.plan.policies import POLICIES
@@ -46,7 +46,7 @@ def measure_inference(rows: int = 64, calls: int = 300) -> dict[str, float]:
         cluster_nodes=1,
         cluster_inference_servers=1,
     )
-    source = source_of(EnvConfig("CartPole-v1"))
+    source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(), spec, NetworkConfig())
     plan = placed_plan(run, POLICIES["single_learner_fine"](run, Resources.detect()), RayEngine().nodes(), 1)

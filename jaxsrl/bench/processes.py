@@ -56,7 +56,7 @@ def run_module(
 
 def answer_settings(function: Callable[..., Any]) -> None:
     """Calls `function` with the settings of `run_module` and prints its result as JSON; ends with the parent process."""
-    from jaxsrl.launch import exit_on_user_error
+    from jaxsrl.machine.lifecycle import exit_on_user_error
 
     die_with_parent(int(sys.argv[2]))
     print(json.dumps(exit_on_user_error(function)(**json.loads(sys.argv[1]))))  # noqa: T201

@@ -15,7 +15,7 @@ from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.load_policy import load_policy
@@ -69,7 +69,7 @@ def bench_train(
         checkpoint_every_updates=0,
     )
     config = dataclasses.replace(config, **(changes or {}))
-    source = source_of(env)
+    source = make_env(env)
     spec = source.spec()
     plan = load_policy(config.policy)(config, Resources.detect())
     built = make_ppo(agent, spec, network)

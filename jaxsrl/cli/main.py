@@ -24,7 +24,7 @@ from jaxsrl.cli.commands.plot import Plot
 from jaxsrl.cli.commands.runs import Runs
 from jaxsrl.cli.commands.train import Train
 from jaxsrl.cli.commands.view import View
-from jaxsrl.launch import exit_on_user_error
+from jaxsrl.machine.lifecycle import exit_on_user_error
 
 
 class Command(Protocol):

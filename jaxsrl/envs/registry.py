@@ -16,15 +16,17 @@ from jaxsrl.envs.protocol import JaxEnv
 _OWN = {"CartPole-v1": CartPole}
 
 
-def source_of(config: EnvConfig | AnyEnv) -> EnvSource:
+def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
     """Returns the source of the environment's rows, for plans that step environments on the CPU.
 
     Args:
-        config: names the environment; or a function that makes one of Gymnasium or PettingZoo.
+        env: id of a Gymnasium environment; configuration of any environment; or a function that makes one of Gymnasium or
+            PettingZoo. A source is returned as it is.
 
     Raises:
         UserError: unknown id, bad kwargs, a package that is not installed, or a setting that the suite does not have.
     """
+    config = EnvConfig(env) if isinstance(env, str) else env
     if not isinstance(config, EnvConfig):
         return as_source(config)
     if config.suite == "smax":

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from agents.api import AnyAgent, Params
-from agents.catalog import AGENT_CONFIGS, AGENTS
+from agents.catalog import AGENTS, fill_sizes
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv
@@ -19,7 +19,7 @@ from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.partial_restore import format_report, restore_matching
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.population.policies import PoliciesConfig, rebuild_multi_policy_agent
 from jaxsrl.runs.read_checkpoint import read_saved_run
@@ -125,7 +125,7 @@ def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> 
             function and `env` is None.
     """
     name, saved = metadata.get("agent_name"), metadata.get("experiment", {})
-    if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved):
+    if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved) or saved.get("make_agent"):
         raise UserError(
             f"this checkpoint's agent {name!r} was composed in code: call jaxsrl.evaluation.evaluate.evaluate(agent, params, "
             f"make_env) with jaxsrl.checkpoints.store.load_checkpoint instead (known agents: {', '.join(AGENTS)})"
@@ -135,9 +135,13 @@ def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> 
             f"the environment of this checkpoint is made by the function {saved['env']}, which a checkpoint does not contain: "
             "pass it, jaxsrl.load_agent(path, env=function)"
         )
-    source = source_of(from_json(EnvConfig, saved["env"]) if env is None else env)
-    config = from_json(AGENT_CONFIGS[name], saved["agent"])
-    config = dataclasses.replace(config, total_updates=from_json(RunConfig, saved["run"]).num_updates)
+    source = make_env(from_json(EnvConfig, saved["env"]) if env is None else env)
+    run = from_json(RunConfig, saved["run"])
+    config = fill_sizes(
+        from_json(AGENTS[name].config, saved["agent"]), run.num_updates, run.rollout_length, run.num_envs
+    )
     network = from_json(NetworkConfig, saved["network"])
     policies = from_json(PoliciesConfig, saved.get("policies", {}))
-    return rebuild_multi_policy_agent(source.spec(), policies, lambda spec: AGENTS[name](config, spec, network)), source
+    return rebuild_multi_policy_agent(
+        source.spec(), policies, lambda spec: AGENTS[name].make(config, spec, network)
+    ), source

@@ -3,16 +3,19 @@
 import atexit
 import contextlib
 import faulthandler
+import functools
 import os
 import select
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from envpool_bridge.errors import BridgeError, UserError
 from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
 
 _JOIN_SECONDS = 30.0
@@ -68,7 +71,7 @@ class Lifecycle:
         """Stops and waits for the threads.
 
         A thread that is stuck in native code cannot be ended: the process then exits without it. Its status is 1 unless
-        `launch` ends the process, which knows the status.
+        `exit_on_user_error` ends the process, which knows the status.
 
         Args:
             timeout_seconds: for all threads together.
@@ -107,6 +110,43 @@ def _exit_without_stuck() -> None:
 
 REQUEUE_STATUS = 75
 """Exit status after SIGUSR1, which schedulers send before they take a machine away: EX_TEMPFAIL, "try again"."""
+
+
+class RequeueError(BridgeError):
+    """An error after which the same command resumes the run from its newest checkpoint. Exit status 75."""
+
+
+def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes `function` exit with one line on stderr: status 2 for a UserError, 75 for a RequeueError."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (UserError, RequeueError) as error:
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            _exit(2 if isinstance(error, UserError) else REQUEUE_STATUS)
+        except Exception:
+            if not _has_joined_others():
+                raise
+            traceback.print_exc()
+            _exit(1)
+
+    return wrapped
+
+
+def _exit(status: int) -> NoReturn:
+    """Exits; at once among learner processes, where jax's shutdown would wait for the others or be aborted with them."""
+    if _has_joined_others() or has_stuck_threads():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _has_joined_others() -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
 
 
 def exit_status(signal_name: str) -> int:

@@ -17,10 +17,12 @@ from envpool_bridge.envs.protocol import EnvSource, EpisodeReset, first_rows, st
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.shm.slots import SlotAccess, SlotViews, allocate_slots
+from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.collect.slot_layout import agent_layout, agent_state_spec
-from jaxsrl.experiment import Composed
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.experiment import Experiment
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.plan.cost.channel_bytes import params_bytes_of
@@ -34,14 +36,14 @@ _COPIED_BYTES = 1 << 26
 class _Trial:
     """Rows that are stepped and acted for in turn, each timed."""
 
-    def __init__(self, agent: Agent, source: EnvSource, composed: Composed, rows: int) -> None:
-        self._agent, self._num_rows = agent, rows
-        self._steps = composed.config.rollout_length
-        layout = agent_layout(composed.spec, PoolShape(1, 1, 1, rows, self._steps, 1), agent)
+    def __init__(self, agent: Agent, source: EnvSource, spec: EnvSpec, config: RunConfig, rows: int) -> None:
+        self._agent, self.num_rows = agent, rows
+        self._steps = config.rollout_length
+        layout = agent_layout(spec, PoolShape(1, 1, 1, rows, self._steps, 1), agent)
         self.slot: SlotViews = allocate_slots(layout)[0]
         self.slot_bytes = layout.slot_bytes
         self._access = SlotAccess(layout)
-        self._rows = source.make_rows(range(rows), composed.config.seed, False)
+        self._rows = source.make_rows(range(rows), config.seed, False)
         self._keys = row_keys(jax.random.key(1), range(rows))
         self._act = make_act(agent)
         self._params = jax.jit(agent.init)(jax.random.key(0)).params
@@ -73,7 +75,7 @@ class _Trial:
         acted: list[float] = []
         for t in range(self._steps):
             begin = time.perf_counter()
-            steps = np.full(self._num_rows, t, np.uint32)
+            steps = np.full(self.num_rows, t, np.uint32)
             rows = self._access.act_rows(self.slot, t, slice(None))
             self._state = act_in_slot(self._act, self._params, rows, self._state, self._keys, steps, 0)
             middle = time.perf_counter()
@@ -83,40 +85,41 @@ class _Trial:
         return stepped, acted
 
 
-def measure(composed: Composed, name: str, act_rows: tuple[int, ...], update_rows: tuple[int, ...]) -> Calibration:
-    """Costs of an experiment here.
+def measure(experiment: Experiment, name: str, act_rows: tuple[int, ...], update_rows: tuple[int, ...]) -> Calibration:
+    """Returns the costs of an experiment on this machine.
 
     Args:
-        composed: the experiment.
-        name: of it.
+        experiment: to measure.
+        name: of the experiment.
         act_rows: sizes of calls to time, in order; environments are stepped at the first and the last.
         update_rows: sizes of updates to time, in order.
 
     Raises:
         UserError: the agent learns from replay, which is not simulated.
     """
-    if not isinstance(composed.agent, Agent):
-        raise UserError(
-            f"agent {composed.agent.name} learns from replay, which the simulation does not know: use PPO, say"
-        )
-    agent = composed.agent
-    stacked = with_stacked_frames(agent, composed.spec)
+    agent, source, spec = experiment.build()
+    config = experiment.run
+    if not isinstance(agent, Agent):
+        raise UserError(f"agent {agent.name} learns from replay, which the simulation does not know: use PPO, say")
+    stacked = with_stacked_frames(agent, spec)
     assert isinstance(stacked, Agent)
     act: list[tuple[int, float]] = []
     steps: list[tuple[int, float, float]] = []
     row_bytes = 0.0
     for rows in act_rows:
-        trial = _Trial(stacked, composed.source, composed, rows)
+        trial = _Trial(stacked, source, spec, config, rows)
         stepped, acted = trial.times(_SECONDS)
         trial.close()
         act.append((rows, statistics.median(acted)))
         steps.append((rows, *_mean_and_spread(stepped)))
         row_bytes = trial.slot_bytes / rows
     row_seconds, part_seconds = _line(steps[0][:2], steps[-1][:2])
-    updates = [(rows, *_time_update(stacked, composed, rows)) for rows in update_rows]
+    updates = [
+        (rows, *_time_update(_Trial(stacked, source, spec, config, rows), stacked, spec)) for rows in update_rows
+    ]
     return Calibration(
         experiment=name,
-        env_id=composed.spec.env_id,
+        env_id=spec.env_id,
         cores=len(os.sched_getaffinity(0)),
         cpu=_cpu(),
         row_seconds=row_seconds,
@@ -126,7 +129,7 @@ def measure(composed: Composed, name: str, act_rows: tuple[int, ...], update_row
         update=tuple((rows, seconds) for rows, seconds, _, _ in updates),
         update_cores=updates[-1][2],
         update_flops=tuple((rows, flops) for rows, _, _, flops in updates if flops),
-        rollout_length=composed.config.rollout_length,
+        rollout_length=config.rollout_length,
         doorbell_seconds=measure_doorbell_seconds(),
         handover_seconds=0.0,
         copy_bytes_per_second=_copy_speed(),
@@ -149,17 +152,16 @@ def _line(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, fl
     return slope, max(0.0, small[1] - slope * small[0])
 
 
-def _time_update(agent: Agent, composed: Composed, rows: int) -> tuple[float, float, float]:
-    """(seconds, cores kept busy, operations) of an update of so many rows."""
-    trial = _Trial(agent, composed.source, composed, rows)
+def _time_update(trial: _Trial, agent: Agent, spec: EnvSpec) -> tuple[float, float, float]:
+    """Returns (seconds, cores kept busy, operations) of an update with the rows of `trial`."""
     mesh = LearnerMesh(jax.local_devices()[:1])
     update: Any = mesh.jit_update(agent, jax.random.key(2))
     state = mesh.place_state(agent.init(jax.random.key(0)))
     batch = mesh.place_batch([trial.slot])
     counted = update.lower(state, batch).compile().cost_analysis() or {}
 
-    episodes = EpisodeTracker(rows, composed.spec.info_fields)
-    log = EpisodeLog(rows, 0, composed.spec, agent_state=agent_state_spec(agent))
+    episodes = EpisodeTracker(trial.num_rows, spec.info_fields)
+    log = EpisodeLog(trial.num_rows, 0, spec, agent_state=agent_state_spec(agent))
 
     def once() -> None:
         """What `Learner.step` does with a slot."""

@@ -1,13 +1,12 @@
 """`jaxsrl plan EXPERIMENT --simulate`: calibrate, compare with what is measured here, and predict."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.experiment import Experiment
 from jaxsrl.planner.calibration import load_calibration
 from jaxsrl.planner.measure import measure
-from jaxsrl.planner.plan_experiment import compose
 from jaxsrl.planner.predict import MSRL, SRL, Cluster, predict
 from jaxsrl.planner.validate import compare, fit
 
@@ -20,18 +19,18 @@ PREDICTION = (
 
 
 def simulate_experiment(
-    experiment: Path,
-    flags: Sequence[str],
+    experiment: Experiment,
+    name: str,
     file: Path,
     calibrate: bool,
     check: bool,
     cluster: Cluster | None,
 ) -> dict[str, Any]:
-    """What was asked for, as JSON data; every list is a table.
+    """Returns the predictions, or the comparison, as JSON data; every list is a table.
 
     Args:
-        experiment: its file.
-        flags: of its command line.
+        experiment: to simulate.
+        name: of the experiment.
         file: of the calibration.
         calibrate: measure, and write the file.
         check: compare small runs on this machine with what is predicted for them.
@@ -40,22 +39,22 @@ def simulate_experiment(
     Raises:
         UserError: there is no calibration, or it is of another environment.
     """
-    composed = compose(experiment, flags)
     if calibrate:
-        fit(measure(composed, experiment.stem, ACT_ROWS, UPDATE_ROWS), composed).save(file)
+        fit(measure(experiment, name, ACT_ROWS, UPDATE_ROWS), experiment).save(file)
     elif not file.exists():
         raise UserError(
             f"there is no calibration {file}: make it with --calibrate, on a machine that does nothing else"
         )
     calibration = load_calibration(file)
-    if calibration.env_id != composed.spec.env_id:
+    _, _, spec = experiment.build()
+    if calibration.env_id != spec.env_id:
         raise UserError(
-            f"{file} was measured with {calibration.env_id}, but {experiment} has {composed.spec.env_id}: use --calibrate, or "
+            f"{file} was measured with {calibration.env_id}, but {name} has {spec.env_id}: use --calibrate, or "
             f"another --calibration FILE"
         )
     found: dict[str, Any] = {"calibration": str(file), "cpu": calibration.cpu, "env_id": calibration.env_id}
     if check:
-        found["measured against predicted"] = compare(calibration, composed)
+        found["measured against predicted"] = compare(calibration, experiment)
         return found
     clusters = [SRL, MSRL] if cluster is None else [cluster]
     found["note"] = PREDICTION

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.experiment import Composed
+from jaxsrl.experiment import Experiment
 from jaxsrl.plan.policies.pool_shape import pool_shape
 from jaxsrl.planner.calibration import Calibration
 from jaxsrl.planner.simulator.simulate import simulate
@@ -45,17 +45,17 @@ POINTS = (
 
 
 def compare(
-    calibration: Calibration, composed: Composed, points: tuple[Point, ...] = POINTS, seconds: float = 6.0
+    calibration: Calibration, experiment: Experiment, points: tuple[Point, ...] = POINTS, seconds: float = 6.0
 ) -> list[dict[str, Any]]:
     """One entry a point: what it is, measured and predicted env steps per second, and predicted over measured less 1.
 
     Every point is run in each of a few passes over all of them, and the fastest of its runs is what counts as `measured`: what else
     the machine does only slows, and comes and goes. `slowest` is the slowest: far below, the comparison says little.
     """
-    configs = [_config(composed, point) for point in points]
+    configs = [_config(experiment, point) for point in points]
     predicted = [predict_here(calibration, config) for config in configs]
     passes = [
-        [_measured(composed, config, expected, seconds) for config, expected in zip(configs, predicted, strict=True)]
+        [_measured(experiment, config, expected, seconds) for config, expected in zip(configs, predicted, strict=True)]
         for _ in range(_PASSES)
     ]
     return [
@@ -70,16 +70,16 @@ def compare(
     ]
 
 
-def fit(calibration: Calibration, composed: Composed, seconds: float = 6.0) -> Calibration:
+def fit(calibration: Calibration, experiment: Experiment, seconds: float = 6.0) -> Calibration:
     """The calibration whose hand-over makes the reference run as fast as it is measured here.
 
     What a step costs besides stepping and acting (doorbells, wake-ups, the worker's loop, caches that another process has used) is
     not measured by itself, but is what is missing of that run's time. Of several runs the fastest counts: all predictions depend
     on it, and what else the machine does only slows.
     """
-    config = _config(composed, REFERENCE)
+    config = _config(experiment, REFERENCE)
     expected = predict_here(calibration, config)
-    measured = max(_measured(composed, config, expected, seconds) for _ in range(_REFERENCE_RUNS))
+    measured = max(_measured(experiment, config, expected, seconds) for _ in range(_REFERENCE_RUNS))
     return with_handover_cost(calibration, config, measured)
 
 
@@ -95,9 +95,9 @@ def with_handover_cost(calibration: Calibration, config: RunConfig, measured: fl
     return dataclasses.replace(calibration, handover_seconds=low)
 
 
-def _config(composed: Composed, point: Point) -> RunConfig:
+def _config(experiment: Experiment, point: Point) -> RunConfig:
     return dataclasses.replace(
-        composed.config,
+        experiment.run,
         policy="single_learner_fine",
         num_envs=point.rows,
         num_env_workers=point.workers,
@@ -115,15 +115,11 @@ def predict_here(calibration: Calibration, config: RunConfig) -> float:
     return simulate(calibration.scenario(shape, config.max_policy_lag, cores)).env_steps_per_second
 
 
-def _measured(composed: Composed, config: RunConfig, expected: float, seconds: float) -> float:
-    """Env steps per second of a run that takes some `seconds` at the `expected` speed: the median of its one-second records."""
+def _measured(experiment: Experiment, config: RunConfig, expected: float, seconds: float) -> float:
+    """Returns the env steps per second of a run of `seconds` at the `expected` speed: the median of its one-second records."""
     import json
     import statistics
     import tempfile
-
-    from jaxsrl.machine.resources import Resources
-    from jaxsrl.plan.load_policy import load_policy
-    from jaxsrl.run_plan import run
 
     updates = max(_MIN_UPDATES, round(seconds * expected / config.env_steps_per_update))
     with tempfile.TemporaryDirectory() as directory:
@@ -134,9 +130,9 @@ def _measured(composed: Composed, config: RunConfig, expected: float, seconds: f
             env_steps=updates * config.env_steps_per_update,
             log_every_seconds=1.0,
             checkpoint_every_updates=0,
+            evaluation_episodes=0,
         )
-        plan = load_policy(config.policy)(config, Resources.detect())
-        report = run(plan, composed.agent, composed.source, config, spec=composed.spec, quiet=True)
+        report = dataclasses.replace(experiment, run=config).train(quiet=True)
         records = [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]
     speeds = [record["speed/env_steps_per_second"] for record in records if record.get("speed/env_steps_per_second")]
     return statistics.median(speeds[1:-1] or speeds[-1:])

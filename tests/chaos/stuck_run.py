@@ -10,7 +10,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
@@ -39,7 +39,7 @@ def deadline_from_now() -> Iterator[Callable[[], None]]:
 
 def train(directory: Path, policy: str, **changes) -> None:
     """Trains PPO on CartPole, far longer than any test."""
-    source = source_of(EnvConfig("CartPole-v1"))
+    source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     config = RunConfig(
         name="run", directory=str(directory), policy=policy, num_envs=8, rollout_length=8, env_steps=10**7

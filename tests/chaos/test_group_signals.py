@@ -20,15 +20,15 @@ MARKS = {
     "evaluation": "trained ",
 }
 STAYS_IN_START = """
-import time
-from experiments.ppo_cartpole import Experiment
-from jaxsrl.launch import launch
+import dataclasses, time
+from experiments.ppo_cartpole import EXPERIMENT
+from jaxsrl.experiment import cli
 
-def main(experiment):
+def make_agent(config, spec, network):
     print("in start", flush=True)
     time.sleep(600)
 
-launch(main, Experiment)
+cli(dataclasses.replace(EXPERIMENT, make_agent=make_agent))
 """
 TAKES_TERMINAL = """
 import fcntl, os, sys, termios

@@ -129,7 +129,7 @@ def test_a_run_whose_inference_thread_fails_ends_with_that_error_and_leaves_noth
     from envpool_bridge.envs.config import EnvConfig
     from jaxsrl.collect.inference import server
     from jaxsrl.config.run_config import RunConfig
-    from jaxsrl.envs.registry import source_of
+    from jaxsrl.envs.registry import make_env
     from jaxsrl.machine.resources import Resources
     from jaxsrl.plan.policies import POLICIES
     from jaxsrl.run_plan import run
@@ -143,7 +143,7 @@ def test_a_run_whose_inference_thread_fails_ends_with_that_error_and_leaves_noth
         return acts(*arguments)
 
     monkeypatch.setattr(server, "act_in_slot", breaks)
-    source = source_of(EnvConfig("CartPole-v1"))
+    source = make_env(EnvConfig("CartPole-v1"))
     config = RunConfig(name="run", directory=str(tmp_path), num_envs=8, rollout_length=4, env_steps=10**7)
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), source.spec(), NetworkConfig(hidden_sizes=(8,)))
     plan = POLICIES["single_learner_fine"](config, Resources.detect())

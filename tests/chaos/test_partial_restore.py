@@ -13,12 +13,12 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.partial_restore import format_report, restore_matching
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import run
 
-SOURCE = source_of(EnvConfig("CartPole-v1"))
+SOURCE = make_env(EnvConfig("CartPole-v1"))
 SPEC = SOURCE.spec()
 
 

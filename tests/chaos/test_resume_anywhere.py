@@ -12,13 +12,13 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import run
 
 UPDATES = 24
-SOURCE = source_of(EnvConfig("CartPole-v1"))
+SOURCE = make_env(EnvConfig("CartPole-v1"))
 SPEC = SOURCE.spec()
 NETWORK = NetworkConfig(hidden_sizes=(8,))
 REPLAY = ReplayConfig(capacity=512, batch_size=8, min_size=64, samples_per_insert=0.25, priority_exponent=0.6)

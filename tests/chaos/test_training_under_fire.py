@@ -19,12 +19,13 @@ from tests.shared_names import names_left
 ROOT = Path(__file__).parents[2]
 # What the experiment's own command would do, with workers that may die any number of times and journals of what they do.
 TRAIN = """
-import logging, sys
+import dataclasses, logging, sys
 from functools import partial
 import jaxsrl.training.host_trainable as host_trainable
 from envpool_bridge.options import SupervisorOptions
-from experiments.ppo_cartpole import Experiment, main
+from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.experiment import cli
 directory, env_steps, policy = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 logging.basicConfig(format="%(message)s")
 logging.getLogger("envpool_bridge").setLevel(logging.INFO)  # it tells how soon a worker steps again
@@ -32,7 +33,7 @@ options = SupervisorOptions(max_restarts=1_000_000, max_backoff_seconds=0.0)
 host_trainable.CollectorConfig = partial(host_trainable.CollectorConfig, journal="tests.support.journal:" + directory + "/journals")
 sizes = {"num_envs": 128, "rollout_length": 32, "env_steps": env_steps, "log_every_seconds": 0.2}
 run = RunConfig(name="run", directory=directory, policy=policy, supervision=options, **sizes)
-main(Experiment(run=run))
+cli(dataclasses.replace(EXPERIMENT, run=run), [])
 """
 
 

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 
 from agents.api import ReplayAgent, ReplayConfig, Sample, Trajectory
-from agents.catalog import AGENT_CONFIGS, AGENTS
+from agents.catalog import AGENTS
 from agents.networks.config import NetworkConfig
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 
 REPLAYING = sorted(
-    name for name, config in AGENT_CONFIGS.items() if "replay" in {field.name for field in dataclasses.fields(config)}
+    name for name, entry in AGENTS.items() if "replay" in {field.name for field in dataclasses.fields(entry.config)}
 )
 CONTINUOUS, TEAMS, REMEMBERING = {"ddpg", "td3", "sac", "maddpg"}, {"vdn", "qmix", "maddpg"}, {"r2d2"}
 SMALL = {"r2d2": {"burn_in": 2, "length": 2, "num_steps": 1, "period": 2}}
@@ -30,7 +30,7 @@ def spec_of(name: str) -> EnvSpec:
 
 def agent_of(name: str, **changes) -> ReplayAgent:
     """The agent of the catalogue with a small network."""
-    config = AGENT_CONFIGS[name](
+    config = AGENTS[name].config(
         replay=ReplayConfig(batch_size=WINDOWS), total_updates=10, **{**SMALL.get(name, {}), **changes}
     )
     network = NetworkConfig(hidden_sizes=(8,), core="gru" if name in REMEMBERING else "none", core_size=4)

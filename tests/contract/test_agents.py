@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agents.api import Agent, LearnerState, Mode, Trajectory
-from agents.catalog import AGENT_CONFIGS, AGENTS
+from agents.catalog import AGENTS
 from agents.networks.config import NetworkConfig
 from agents.ops.gradient_steps import make_update
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
@@ -62,7 +62,7 @@ def trajectory(seed: int = 0) -> Trajectory:
 @pytest.fixture(scope="module", params=ON_POLICY)
 def learnt(request) -> Learnt:
     spec = TEAM if request.param == "coma" else ALONE
-    config = AGENT_CONFIGS[request.param](**SIZES.get(request.param, {}))
+    config = AGENTS[request.param].config(**SIZES.get(request.param, {}))
     agent, data = AGENTS[request.param](config, spec, NETWORK), trajectory()
     first = agent.init(jax.random.key(0))
     state, metrics = jax.jit(agent.update)(first, data, jax.random.key(1))
@@ -126,5 +126,5 @@ def test_an_update_that_is_cut_into_gradient_steps_is_the_update(learnt):
 
 @pytest.mark.parametrize("name", ON_POLICY)
 def test_a_configuration_comes_back_from_the_json_of_a_checkpoint(name):
-    config = dataclasses.replace(AGENT_CONFIGS[name](), discount=0.5, total_updates=7)
-    assert from_json(AGENT_CONFIGS[name], json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    config = dataclasses.replace(AGENTS[name].config(), discount=0.5, total_updates=7)
+    assert from_json(AGENTS[name].config, json.loads(json.dumps(dataclasses.asdict(config)))) == config

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agents.api import LearnerState, Mode, ReplayAgent, Sample
-from agents.catalog import AGENT_CONFIGS
+from agents.catalog import AGENTS
 from jaxsrl.config.serialization import from_json
 from tests.contract.replaying_agents import REPLAYING, WINDOWS, agent_of, sample_for
 
@@ -97,5 +97,5 @@ def test_acting_depends_on_the_rows_own_key_alone_and_adds_what_is_declared(lear
 
 @pytest.mark.parametrize("name", REPLAYING)
 def test_a_configuration_comes_back_from_the_json_of_a_checkpoint(name):
-    config = dataclasses.replace(AGENT_CONFIGS[name](), discount=0.5, total_updates=7)
-    assert from_json(AGENT_CONFIGS[name], json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    config = dataclasses.replace(AGENTS[name].config(), discount=0.5, total_updates=7)
+    assert from_json(AGENTS[name].config, json.loads(json.dumps(dataclasses.asdict(config)))) == config

@@ -11,7 +11,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import view_slots
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.resources import Resources
@@ -99,7 +99,7 @@ ON_ONE_DEVICE = [
 @pytest.mark.seconds(10)
 @pytest.mark.parametrize(("policy", "changes"), ON_ONE_DEVICE, ids=str)
 def test_every_policy_learns_with_the_device_and_with_the_host_beside_it(tmp_path, policy, changes):
-    source = source_of(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
+    source = make_env(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
     spec = source.spec()
     config = RunConfig(
         name="run", directory=str(tmp_path), policy=policy, env_steps=20 * 128 * 32, max_policy_lag=0, **changes

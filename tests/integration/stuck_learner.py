@@ -3,9 +3,9 @@
 import ctypes
 import itertools
 
-from experiments.ppo_cartpole import Experiment, main
+from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.collect.pool import PoolCollector
-from jaxsrl.launch import launch
+from jaxsrl.experiment import cli
 
 if __name__ == "__main__":
     acquire, calls = PoolCollector.acquire, itertools.count()
@@ -17,4 +17,4 @@ if __name__ == "__main__":
         return found
 
     PoolCollector.acquire = stuck
-    launch(main, Experiment)
+    cli(EXPERIMENT)

@@ -14,7 +14,7 @@ import jaxsrl.cli.main
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
-from experiments.ppo_cartpole import Experiment
+from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, sign_manifest
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.config.run_config import RunConfig
@@ -29,7 +29,7 @@ ROWS = 4
 def save_run(path, updates):
     """A run directory as training leaves it, without the training."""
     env, run = EnvConfig("CartPole-v1"), RunConfig(num_envs=ROWS)
-    experiment = dataclasses.replace(Experiment(), env=env, network=NETWORK, agent=PPOConfig(), run=run)
+    experiment = dataclasses.replace(EXPERIMENT, env=env, network=NETWORK, agent=PPOConfig(), run=run)
     identity = {"agent_name": "ppo", "experiment": to_json(experiment), "env_spec": {}}
     path.mkdir()
     write_json(path / "config.json", identity)

@@ -19,7 +19,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import run
@@ -78,7 +78,7 @@ def train(directory, env_steps=None, updates=5, **changes):
         "max_policy_lag": 0,
     }
     config = RunConfig(**{**settings, **changes})
-    source = source_of(EnvConfig("CartPole-v1"))
+    source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=2, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,)))
     plan = POLICIES[config.policy](config, Resources.detect())

@@ -17,7 +17,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import run
@@ -51,7 +51,7 @@ def train(directory, env_steps=None, updates=5, core="none", **changes):
         "max_policy_lag": 0,
     }
     config = RunConfig(**{**settings, **changes})
-    source = source_of(EnvConfig("CartPole-v1"))
+    source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     network = NetworkConfig(hidden_sizes=(16,), core=core, core_size=8)
     agent = make_ppo(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsrl.cli.main
-from experiments.ppo_cartpole import Experiment
+from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.checkpoints.manifest import MANIFEST, sign_manifest
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.serialization import to_json
@@ -21,7 +21,7 @@ ARRAYS = {"learner.num_updates": np.array(1, np.int32), "learner.params['w']": n
 def places(tmp_path_factory):
     """Paths by what is wrong with them."""
     root = tmp_path_factory.mktemp("places")
-    experiment = to_json(Experiment())
+    experiment = to_json(EXPERIMENT)
     config = {"agent_name": "ppo", "experiment": experiment, "env_spec": {"env_id": "CartPole-v1"}}
     found = {"nowhere": root / "nowhere"}
     for name in ("empty", "begun", "half", "newer", "foreign"):
@@ -95,7 +95,7 @@ CASES = [
     ("runs", "file", "is a file: expected a run's directory"),
     ("plan", "nowhere", "there is no file"),
     ("plan", "file", "cannot be imported as Python: expected a .py file"),
-    ("plan", "script", "has no Experiment and no main: expected an experiment"),
+    ("plan", "script", "has no EXPERIMENT: expected EXPERIMENT = Experiment(...)"),
     ("train", "nowhere", "there is no file"),
     ("train", "empty", "there is no file"),
     ("view", "nowhere", "expected a run directory, or a directory of runs"),

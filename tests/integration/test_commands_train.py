@@ -125,10 +125,10 @@ def test_a_name_may_be_written_with_hyphens(capsys, folder, monkeypatch):
 
 
 def test_a_plan_is_shown_of_an_experiment_by_its_name(capsys, folder, monkeypatch):
-    def refuse(path, flags, cores, gpus):
+    def refuse(path, flags):
         raise UserError(f"asked for {path} with {flags}")
 
-    monkeypatch.setattr("jaxsrl.planner.plan_experiment.plan_experiment", refuse)
+    monkeypatch.setattr("jaxsrl.experiment.load_experiment", refuse)
     with pytest.raises(SystemExit):
         jaxsrl.cli.main.main(["plan", "probe", "--run.seed", "1"])
     assert capsys.readouterr().err == "error: asked for experiments/probe.py with ('--run.seed', '1')\n"
@@ -160,9 +160,8 @@ class Own(gymnasium.Wrapper):
 def make():
     return gymnasium.wrappers.TimeLimit(Own(CartPoleEnv()), 50)
 """
-    source = source.replace("@dataclasses.dataclass", own + "\n\n@dataclasses.dataclass", 1)
-    source = source.replace("source_of(experiment.env)", "GymnasiumSource(make)")
-    file.write_text(source)
+    source = source.replace("EXPERIMENT =", own + "\n\nEXPERIMENT =", 1)
+    file.write_text(source.replace('EnvConfig("CartPole-v1")', "GymnasiumSource(make)"))
     flags = ["--run.env-steps", "20000", "--run.evaluation-episodes", "4", "--run.num-envs", "16"]
     first = subprocess.run(
         command(str(file), *flags),

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import tyro
 
 import jaxsrl.bench.plans
 import jaxsrl.bench.scale
@@ -23,7 +22,7 @@ import jaxsrl.cli.main
 from jaxsrl.bench.command import BENCHMARKS
 from jaxsrl.cli.find_experiment import find_experiment
 from jaxsrl.cli.main import COMMANDS, parse
-from jaxsrl.plan.import_file import import_file
+from jaxsrl.experiment import load_experiment
 from tests.integration.test_cli import save_run
 
 ROOT = Path(__file__).parents[2]
@@ -258,7 +257,7 @@ def test_every_documented_command_line_can_be_read(page, arguments):
     command = parse(arguments)
     flags = list(getattr(command, "flags", ()))
     if flags:
-        tyro.cli(import_file(find_experiment(command.experiment), "experiment").Experiment, args=flags)
+        load_experiment(find_experiment(command.experiment), flags)
 
 
 BENCH_LINES = [

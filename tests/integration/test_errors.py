@@ -19,8 +19,8 @@ from envpool_bridge.errors import UnsupportedSpaceError
 from envpool_bridge.supervisor import forkserver
 from experiments import ppo_cartpole
 from jaxsrl import run_plan as run_module
-from jaxsrl.launch import exit_on_user_error
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
+from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -40,13 +40,13 @@ def refusal(capsys, monkeypatch, *changes, experiment=None):
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(forkserver.ForkServer, "__init__", no_process)
-    experiment = experiment or ppo_cartpole.Experiment()
+    experiment = experiment or ppo_cartpole.EXPERIMENT
     for part, settings in changes:
         experiment = dataclasses.replace(
             experiment, **{part: dataclasses.replace(getattr(experiment, part), **settings)}
         )
     with pytest.raises(SystemExit) as stopped:
-        exit_on_user_error(ppo_cartpole.main)(experiment)
+        exit_on_user_error(experiment.train)()
     assert stopped.value.code == 2
     printed = capsys.readouterr().err
     assert printed.startswith("error: ")
@@ -99,7 +99,7 @@ def test_another_configuration_in_the_same_directory_is_refused_with_the_differe
     with RunDirectory(tmp_path / "run") as directory:
         from jaxsrl.config.serialization import to_json
 
-        experiment = ppo_cartpole.Experiment()
+        experiment = ppo_cartpole.EXPERIMENT
         saved = dataclasses.replace(
             experiment, run=dataclasses.replace(experiment.run, name="run", directory=str(tmp_path))
         )
@@ -128,11 +128,11 @@ def test_an_unknown_flag_ends_with_status_2():
 
 @pytest.mark.slow
 def test_evaluate_prints_one_json_object_for_a_run(capsys, tmp_path):
-    experiment = ppo_cartpole.Experiment()
+    experiment = ppo_cartpole.EXPERIMENT
     run = dataclasses.replace(
         experiment.run, name="run", directory=str(tmp_path), env_steps=8192, evaluation_episodes=0
     )
-    ppo_cartpole.main(dataclasses.replace(experiment, run=run))
+    dataclasses.replace(experiment, run=run).train()
     capsys.readouterr()
     jaxsrl.cli.main.main(["evaluate", str(tmp_path / "run"), "--episodes", "5", "--json"])
     first = json.loads(capsys.readouterr().out)

@@ -10,7 +10,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.checkpoints.store import CheckpointSaveError, CheckpointStore
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import run
@@ -26,7 +26,7 @@ def train(directory):
         env_steps=4 * 4 * 6,
         checkpoint_every_updates=2,
     )
-    source = source_of(EnvConfig("CartPole-v1"))
+    source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
     return run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)

@@ -9,7 +9,6 @@ import jaxsrl
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
-from experiments.ppo_cartpole import Experiment, main
 
 
 def make_shorter(steps):
@@ -31,7 +30,7 @@ def trained(tmp_path_factory):
     )
     make = make_shorter(7)
     agent, network = PPOConfig(num_minibatches=1, num_epochs=1), NetworkConfig(hidden_sizes=(8,))
-    main(Experiment(env=make, network=network, agent=agent, run=run))
+    jaxsrl.Experiment(env=make, network=network, agent=agent, run=run).train()
     return make, tmp_path_factory.getbasetemp() / run.directory / "run"
 
 
@@ -50,7 +49,7 @@ def test_a_checkpoint_plays_once_it_is_given_the_function(trained):
         jaxsrl.load_agent(directory)
     loaded = jaxsrl.load_agent(directory, env=make)
     assert loaded.update == 3
-    for env in (make, jaxsrl.source_of(make), loaded.source):
+    for env in (make, jaxsrl.make_env(make), loaded.source):
         report = jaxsrl.evaluate_agent(loaded.agent, loaded.params, env, episodes=3)
         assert max(report.returns) <= 7
 
@@ -61,7 +60,7 @@ def test_run_takes_a_function_itself(tmp_path):
     config = jaxsrl.RunConfig(
         name="own", directory=str(tmp_path), num_envs=4, rollout_length=8, env_steps=32, log_every_seconds=0
     )
-    source = jaxsrl.source_of(make)
+    source = jaxsrl.make_env(make)
     agent = make_ppo(PPOConfig(num_minibatches=1), source.spec(), NetworkConfig(hidden_sizes=(8,)))
     report = jaxsrl.run(jaxsrl.make_plan(config), agent, make, config, quiet=True)
     assert report.env_steps == 32

@@ -57,11 +57,13 @@ class Config(EnvConfig):
         return GymnasiumSource(globals()[self.id])
 """
 TRAIN_IN = """
-import sys
+import dataclasses, sys
 from environments_of_tests import Config
-from experiments.ppo_cartpole import Experiment, main
+from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.config.run_config import RunConfig
-main(Experiment(env=Config(sys.argv[1]), run=RunConfig(name="run", directory=sys.argv[2], num_envs=8, env_steps=10**8)))
+from jaxsrl.experiment import cli
+run = RunConfig(name="run", directory=sys.argv[2], num_envs=8, env_steps=10**8)
+cli(dataclasses.replace(EXPERIMENT, env=Config(sys.argv[1]), run=run), [])
 """
 POOL_OF = """
 import sys, time

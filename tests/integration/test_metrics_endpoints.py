@@ -19,7 +19,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.metrics_config import MetricsConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER
 from jaxsrl.plan.policies import POLICIES
@@ -34,7 +34,7 @@ UPDATES = 4
 def train(directory, policy="serial", suite="gymnasium", quiet=True, **changes):
     settings = {"num_envs": 8, "rollout_length": 8, "env_steps": 8 * 8 * UPDATES, "log_every_seconds": 0.0}
     config = RunConfig(**{"name": "run", "directory": str(directory), "policy": policy, **settings, **changes})
-    source = source_of(EnvConfig("CartPole-v1", suite=suite))
+    source = make_env(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(8,)))
     return run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=quiet)
@@ -141,7 +141,7 @@ def test_replay_on_the_host_is_told_apart_from_learning(tmp_path):
         env_steps=4 * 8 * 12,
         log_every_seconds=0.0,
     )
-    source = source_of(EnvConfig("CartPole-v1"))
+    source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     replay = ReplayConfig(capacity=512, batch_size=8, min_size=64, samples_per_insert=0.25)
     agent = make_dqn(DQNConfig(replay=replay, total_updates=12), spec, NetworkConfig(hidden_sizes=(8,)))

@@ -17,9 +17,9 @@ from envpool_bridge.envs.seeding import EpisodeSeeds
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
-from experiments import mappo_mpe
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
+from jaxsrl.experiment import Experiment
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
@@ -75,7 +75,7 @@ def test_rows_that_cut_an_environment_in_two_are_refused_with_a_number_that_does
 
 def experiment(directory, name, policies, **changes):
     settings = {"num_envs": ROWS, "rollout_length": STEPS, "env_steps": ROWS * STEPS * 3, "evaluation_episodes": 0}
-    return mappo_mpe.Experiment(
+    return Experiment(
         env=EnvConfig("simple_tag_v3", "mpe", '{"max_cycles": 10}'),
         policies=policies,
         network=NETWORK,
@@ -89,9 +89,9 @@ def test_a_frozen_policy_stays_as_it_was_and_the_run_is_evaluated_without_the_on
     pytest.importorskip("mpe2")
     from jaxsrl.evaluation.load_agent import load_agent
 
-    mappo_mpe.main(experiment(tmp_path, "first", TWO))
+    experiment(tmp_path, "first", TWO).train()
     frozen = PoliciesConfig(TWO.mapping, json.dumps({"prey": str(tmp_path / "first")}))
-    mappo_mpe.main(experiment(tmp_path, "second", frozen, seed=5))
+    experiment(tmp_path, "second", frozen, seed=5).train()
     first, second = load_agent(tmp_path / "first").params, load_agent(tmp_path / "second").params
     assert same(second["prey"], first["prey"])
     assert not same(second["hunters"], first["hunters"])
@@ -112,11 +112,11 @@ def skip_without_jaxmarl():
 @pytest.mark.parametrize("scenario", ["3m", "5m_vs_6m"])
 def test_smax_does_what_its_package_does(scenario):
     skip_without_jaxmarl()
-    source_of(EnvConfig(scenario, "smax"))  # imports the package without what it prints
+    make_env(EnvConfig(scenario, "smax"))  # imports the package without what it prints
     from jaxmarl.environments.smax import HeuristicEnemySMAX, map_name_to_scenario
 
     steps = 60
-    source = source_of(EnvConfig(scenario, "smax", '{"global_state": true, "max_steps": 25}'))
+    source = make_env(EnvConfig(scenario, "smax", '{"global_state": true, "max_steps": 25}'))
     spec = source.spec()
     names = [agent.name for agent in spec.agents]
     rows = source.make_rows(range(len(names)), 7, False)
@@ -161,18 +161,18 @@ def test_smax_does_what_its_package_does(scenario):
 def test_smax_refuses_what_it_has_not(capfd):
     skip_without_jaxmarl()
     streams = sys.stdout, sys.stderr, sys.__stdout__
-    source_of(EnvConfig("3m", "smax"))
+    make_env(EnvConfig("3m", "smax"))
     assert (sys.stdout, sys.stderr, sys.__stdout__) == streams
     assert capfd.readouterr().out == ""
     with pytest.raises(UserError, match=r"unknown scenario '2s3y' of suite 'smax': did you mean 2s3z"):
-        source_of(EnvConfig("2s3y", "smax"))
+        make_env(EnvConfig("2s3y", "smax"))
     with pytest.raises(UserError, match="option observation must be one of 'units', 'sectors', got 'all'"):
-        source_of(EnvConfig("3m", "smax", '{"observation": "all"}'))
+        make_env(EnvConfig("3m", "smax", '{"observation": "all"}'))
 
 
 @pytest.mark.parametrize(("suite", "env_id"), [("smax", "3m"), ("jax", "CartPole-v1")])
 def test_settings_that_environments_in_jax_do_not_have_are_refused(suite, env_id):
     with pytest.raises(UserError, match=f"frame_stack is not for suite '{suite}': expected 1, got 4"):
-        source_of(EnvConfig(env_id, suite, frame_stack=4))
+        make_env(EnvConfig(env_id, suite, frame_stack=4))
     with pytest.raises(UserError, match=f"mask_from_info is not for suite '{suite}'"):
-        source_of(EnvConfig(env_id, suite, mask_from_info=True))
+        make_env(EnvConfig(env_id, suite, mask_from_info=True))

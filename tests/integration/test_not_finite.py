@@ -11,7 +11,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.learner.finite_watch import NotFiniteError
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
@@ -45,7 +45,7 @@ def train(directory, begin, end, policy="serial", suite="gymnasium", **changes):
         max_skipped_updates=3,
         **changes,
     )
-    source = source_of(EnvConfig("CartPole-v1", suite=suite))
+    source = make_env(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
     plan = POLICIES[policy](config, Resources.detect())

@@ -13,6 +13,18 @@ from jaxsrl.plan.validate import validate_plan
 
 CARTPOLE = "experiments/ppo_cartpole.py"
 REPLAYING = "experiments/dqn_cartpole.py"
+OWN = """
+import gymnasium
+from agents.ppo import PPOConfig, make_ppo
+from jaxsrl import Experiment
+
+def make_agent(config, spec, network):
+    return make_ppo(PPOConfig(discount=config["discount"]), spec, network)
+
+EXPERIMENT = Experiment(
+    env=lambda: gymnasium.make("CartPole-v1", max_episode_steps=50), agent={"discount": 0.9}, make_agent=make_agent
+)
+"""
 FOUR = ("--gpus", "4", "--cores", "8", "--run.num-devices", "2", "--run.num-env-workers", "4")
 
 
@@ -87,7 +99,7 @@ def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
         (("nowhere.py",), "there is no file nowhere.py"),
         (
             ("jaxsrl/config/run_config.py",),
-            "has no Experiment and no main: expected an experiment like those in experiments/",
+            "has no EXPERIMENT: expected EXPERIMENT = Experiment(...), as in the files of experiments/",
         ),
     ],
 )
@@ -95,10 +107,17 @@ def test_a_plan_that_cannot_be_is_refused_in_one_line(capsys, arguments, message
     assert message in refusal(capsys, *arguments)
 
 
-def test_an_experiment_that_does_not_train_has_no_plan(capsys, tmp_path):
+def test_custom_agent_and_environment_are_planned(capsys, tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    plan = plan_from_json(json.loads(shown(capsys, str(file), "--json", "--run.num-envs", "64")))
+    assert (plan.policy, plan.num_rows) == ("single_learner_fine", 64)
+
+
+def test_file_whose_experiment_is_no_value_is_rejected(capsys, tmp_path):
     file = tmp_path / "idle.py"
-    file.write_text("from experiments.ppo_cartpole import Experiment\ndef main(experiment): pass\n")
-    assert "main ended without jaxsrl.experiment.train_and_evaluate" in refusal(capsys, str(file))
+    file.write_text("EXPERIMENT = dict\n")
+    assert "has no EXPERIMENT: expected EXPERIMENT = Experiment(...)" in refusal(capsys, str(file))
 
 
 def test_a_plan_is_drawn_beside_its_tables(capsys, tmp_path):

@@ -11,7 +11,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from jaxsrl.run_plan import RunReport, run
@@ -34,7 +34,7 @@ def train(directory, policy: str, suite: str = "gymnasium", **changes) -> RunRep
         "max_policy_lag": 0,
     }
     config = RunConfig(**{**settings, **changes})
-    source = source_of(EnvConfig("CartPole-v1", suite=suite))
+    source = make_env(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
     agent = make_ppo(AGENT, spec, NETWORK)
     return run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)

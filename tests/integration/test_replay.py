@@ -14,7 +14,7 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
@@ -54,7 +54,7 @@ def train(
     config = RunConfig(**{**settings, **changes})
     dqn = DQNConfig(replay=replay, learning_rate=1e-3, num_steps=2, double=True, target_period=5, total_updates=UPDATES)
     experiment = Experiment(EnvConfig("CartPole-v1", suite=suite), NetworkConfig(hidden_sizes=(16,)), dqn, config)
-    source = source_of(experiment.env)
+    source = make_env(experiment.env)
     spec = source.spec()
     agent = make_dqn(dqn, spec, experiment.network)
     plan = POLICIES[policy](config, Resources.detect())

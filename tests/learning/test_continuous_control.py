@@ -137,9 +137,9 @@ def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
 
 
 def _trained(module, directory, **changes):
-    experiment = module.Experiment()
+    experiment = module.EXPERIMENT
     changed = dataclasses.replace(experiment.run, directory=str(directory), name="run", **changes)
-    module.main(dataclasses.replace(experiment, run=changed))
+    dataclasses.replace(experiment, run=changed).train()
     return directory / "run"
 
 

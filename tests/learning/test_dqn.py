@@ -16,7 +16,7 @@ from agents.ops.epsilon_greedy import Exploration
 from agents.r2d2 import make_r2d2
 from experiments import dqn_cartpole, r2d2_remember_cue, rainbow_cartpole
 from jaxsrl.evaluation.evaluate import evaluate
-from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, source_of, trained
+from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, make_env, trained
 
 PLAIN = DQNConfig(
     replay=ReplayConfig(capacity=4_096, batch_size=64, min_size=256, samples_per_insert=16.0, priority_exponent=0.5),
@@ -49,7 +49,7 @@ def action_values(config, spec, network, params, observations):
 def test_values_and_actions_of_a_probe_are_learned(tmp_path, kind, name):
     config = KINDS[kind]
     make_agent = partial(make_dqn, config, network=NETWORK)
-    spec, _, params = trained(tmp_path, source_of(name), make_agent, rows=16, steps=8, updates=config.total_updates)
+    spec, _, params = trained(tmp_path, make_env(name), make_agent, rows=16, steps=8, updates=config.total_updates)
     observations = jnp.array(list(VALUES[name]))[:, None]
     values = np.asarray(action_values(config, spec, NETWORK, params, observations))
     np.testing.assert_allclose(values.max(-1), list(VALUES[name].values()), atol=0.1)
@@ -61,11 +61,11 @@ def test_values_and_actions_of_a_probe_are_learned(tmp_path, kind, name):
 
 
 def cue_named(directory, policy):
-    experiment = r2d2_remember_cue.Experiment()
+    experiment = r2d2_remember_cue.EXPERIMENT
     config, run = experiment.agent, experiment.run
     updates = run.num_updates
     agent_config = dataclasses.replace(config, total_updates=updates)
-    source = source_of("RememberCue")
+    source = make_env("RememberCue")
     make_agent = partial(make_r2d2, agent_config, network=experiment.network)
     spec, agent, params = trained(
         directory, source, make_agent, rows=run.num_envs, steps=run.rollout_length, updates=updates, policy=policy
@@ -78,7 +78,7 @@ def cue_named(directory, policy):
 def test_r2d2_names_the_cue_and_knows_what_that_is_worth(tmp_path, policy):
     mean_return, config, spec, params = cue_named(tmp_path, policy)
     assert mean_return == 1.0
-    parts = make_parts(config, spec, r2d2_remember_cue.Experiment().network)
+    parts = make_parts(config, spec, r2d2_remember_cue.EXPERIMENT.network)
     observation = np.zeros((4, 2, 1), np.float32)
     observation[0, :, 0] = (-1.0, 1.0)
     is_first = np.arange(4)[:, None] == np.zeros((1, 2), int)
@@ -93,7 +93,7 @@ def test_r2d2_names_the_cue_and_knows_what_that_is_worth(tmp_path, policy):
 @pytest.mark.slow
 def test_without_its_memory_the_cue_cannot_be_named(tmp_path):
     config = dataclasses.replace(PLAIN, total_updates=60)
-    source = source_of("RememberCue")
+    source = make_env("RememberCue")
     _, agent, params = trained(
         tmp_path, source, partial(make_dqn, config, network=NETWORK), rows=16, steps=8, updates=60
     )
@@ -112,11 +112,11 @@ CARTPOLE = {
 
 def greedy_return(directory, kind, **changes):
     module, options = CARTPOLE[kind]
-    experiment = module.Experiment()
+    experiment = module.EXPERIMENT
     run = dataclasses.replace(
         experiment.run, directory=str(directory), name="run", checkpoint_every_updates=0, **changes
     )
-    module.main(dataclasses.replace(experiment, run=run, agent=dataclasses.replace(experiment.agent, **options)))
+    dataclasses.replace(experiment, run=run, agent=dataclasses.replace(experiment.agent, **options)).train()
     return json.loads((directory / "run" / "eval.json").read_text())["mean_return"]
 
 

@@ -12,9 +12,9 @@ from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
 
 
 def trained(module, directory, **changes):
-    experiment = module.Experiment()
+    experiment = module.EXPERIMENT
     run = dataclasses.replace(experiment.run, directory=str(directory), name="run", **changes)
-    module.main(dataclasses.replace(experiment, run=run))
+    dataclasses.replace(experiment, run=run).train()
     return directory / "run"
 
 

@@ -25,12 +25,12 @@ SUITES = {
 
 
 def trained(directory, suite, env_id, kwargs, policies, name="run", **changes):
-    experiment = mappo_mpe.Experiment()
+    experiment = mappo_mpe.EXPERIMENT
     run = dataclasses.replace(
         experiment.run, directory=str(directory), name=name, env_steps=20_000, evaluation_episodes=0, **changes
     )
     env = dataclasses.replace(experiment.env, id=env_id, suite=suite, kwargs=json.dumps(kwargs))
-    mappo_mpe.main(dataclasses.replace(experiment, env=env, policies=policies, run=run))
+    dataclasses.replace(experiment, env=env, policies=policies, run=run).train()
     return directory / name
 
 

@@ -15,7 +15,7 @@ from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.reinforce import REINFORCEConfig, make_reinforce
 from experiments import a2c_cartpole, impala_cartpole, reinforce_cartpole
-from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, source_of, trained
+from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, make_env, trained
 
 NETWORK, UPDATES = NetworkConfig(hidden_sizes=(32,)), 400
 COMMON = {
@@ -48,7 +48,7 @@ CASES = [
 def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
     make, config = AGENTS[name]
     make_agent = partial(make, dataclasses.replace(config, total_updates=UPDATES), network=NETWORK)
-    spec, _, params = trained(tmp_path, source_of(probe), make_agent, rows=16, steps=8, updates=UPDATES)
+    spec, _, params = trained(tmp_path, make_env(probe), make_agent, rows=16, steps=8, updates=UPDATES)
     net = make_actor_critic(NETWORK, spec)
     expected = WITHOUT_BOOTSTRAP.get(probe, VALUES[probe]) if name == "reinforce" else VALUES[probe]
     observations = jnp.array(list(expected))[:, None]
@@ -63,12 +63,12 @@ def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("module", [impala_cartpole, a2c_cartpole, reinforce_cartpole])
 def test_cartpole_is_solved(tmp_path, module, seed):
-    experiment = module.Experiment()
+    experiment = module.EXPERIMENT
     run_config = dataclasses.replace(
         experiment.run, directory=str(tmp_path), name="run", seed=seed, evaluation_episodes=50
     )
     start = time.monotonic()
-    module.main(dataclasses.replace(experiment, run=run_config))
+    dataclasses.replace(experiment, run=run_config).train()
     report = json.loads((tmp_path / "run" / "eval.json").read_text())
     assert report["episodes"] == 50
     assert report["mean_return"] >= 475.0, f"after {time.monotonic() - start:.0f} s"
@@ -77,7 +77,7 @@ def test_cartpole_is_solved(tmp_path, module, seed):
 @pytest.mark.slow
 def test_replicas_that_push_at_their_own_pace_solve_cartpole(tmp_path):
     """A3C, with a learning rate for gradients of half as many rows."""
-    experiment = a2c_cartpole.Experiment()
+    experiment = a2c_cartpole.EXPERIMENT
     agent = dataclasses.replace(experiment.agent, learning_rate=2e-3)
     run_config = dataclasses.replace(
         experiment.run,
@@ -89,7 +89,7 @@ def test_replicas_that_push_at_their_own_pace_solve_cartpole(tmp_path):
         max_policy_lag=1,
         evaluation_episodes=50,
     )
-    a2c_cartpole.main(dataclasses.replace(experiment, agent=agent, run=run_config))
+    dataclasses.replace(experiment, agent=agent, run=run_config).train()
     record = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert record["server/applied_gradients"] > 0
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean_return"] >= 475.0

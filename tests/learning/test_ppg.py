@@ -12,7 +12,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.phasic import make_phasic
 from agents.ppg import PPGConfig, make_ppg
 from experiments import ppg_cartpole
-from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, source_of, trained
+from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, make_env, trained
 
 ROWS, STEPS = 16, 16
 NETWORK = NetworkConfig(hidden_sizes=(32,))
@@ -30,7 +30,7 @@ CONFIG = PPGConfig(
 )
 def test_values_and_actions_of_a_probe_are_learned_by_both_values(tmp_path, name):
     make_agent = partial(make_ppg, CONFIG, network=NETWORK)
-    spec, _, params = trained(tmp_path, source_of(name), make_agent, rows=ROWS, steps=STEPS, updates=150)
+    spec, _, params = trained(tmp_path, make_env(name), make_agent, rows=ROWS, steps=STEPS, updates=150)
     phasic = make_phasic(NETWORK, spec)
     outputs = phasic.outputs(params, jnp.array(list(VALUES[name]))[:, None])
     np.testing.assert_allclose(outputs.value, list(VALUES[name].values()), atol=0.1)
@@ -44,9 +44,9 @@ def test_values_and_actions_of_a_probe_are_learned_by_both_values(tmp_path, name
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_cartpole_is_solved(tmp_path, seed):
-    experiment = ppg_cartpole.Experiment()
+    experiment = ppg_cartpole.EXPERIMENT
     changed = dataclasses.replace(
         experiment.run, directory=str(tmp_path), name="run", seed=seed, evaluation_episodes=50
     )
-    ppg_cartpole.main(dataclasses.replace(experiment, run=changed))
+    dataclasses.replace(experiment, run=changed).train()
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean_return"] >= 475.0

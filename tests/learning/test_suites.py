@@ -28,11 +28,11 @@ SUITES = {
 
 
 def trained(module, env, directory):
-    experiment = module.Experiment()
+    experiment = module.EXPERIMENT
     run = dataclasses.replace(
         experiment.run, directory=str(directory), name="run", env_steps=20_000, evaluation_episodes=0
     )
-    module.main(dataclasses.replace(experiment, env=env or experiment.env, run=run))
+    dataclasses.replace(experiment, env=env or experiment.env, run=run).train()
     return directory / "run"
 
 
@@ -63,7 +63,7 @@ def test_twenty_thousand_steps_of_a_suite_train_evaluate_and_draw(tmp_path, caps
 @pytest.mark.slow
 def test_the_key_and_the_door_are_learned_within_300_000_steps(tmp_path):
     pytest.importorskip("minigrid")
-    experiment = ppo_minigrid.Experiment()
+    experiment = ppo_minigrid.EXPERIMENT
     run = dataclasses.replace(experiment.run, directory=str(tmp_path), name="run", env_steps=300_000)
-    ppo_minigrid.main(dataclasses.replace(experiment, run=run))
+    dataclasses.replace(experiment, run=run).train()
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean_return"] > 0.9

@@ -66,7 +66,7 @@ def trained(directory, name, make_agent, with_state, mapping=None, num_updates=1
     def mapped(spec):
         return make_multi_policy_agent(spec, PoliciesConfig(json.dumps(mapping or {})), make_agent)
 
-    source = probe_runs.source_of(name, json.dumps({"global_state": with_state}))
+    source = probe_runs.make_env(name, json.dumps({"global_state": with_state}))
     sizes = {"rows": 64, "steps": 8, "updates": num_updates}
     return probe_runs.trained(directory, source, mapped, **sizes, **changes)
 
@@ -169,9 +169,9 @@ def test_coma_by_a_parameter_server_of_two_replicas_learns_what_it_learns_in_tur
 
 @SLOW
 def test_the_coma_experiment_trains_is_saved_and_evaluated_at_the_value_of_the_game(tmp_path, capsys):
-    experiment = coma_coordination.Experiment()
+    experiment = coma_coordination.EXPERIMENT
     config = dataclasses.replace(experiment.run, directory=str(tmp_path), name="run", evaluation_episodes=0)
-    coma_coordination.main(dataclasses.replace(experiment, run=config))
+    dataclasses.replace(experiment, run=config).train()
     capsys.readouterr()
     jaxsrl.cli.main.main(["evaluate", str(tmp_path / "run"), "--episodes", "8", "--json"])
     assert json.loads(capsys.readouterr().out)["agent_returns"] == {"agent_0": 1.0, "agent_1": 1.0}

@@ -13,7 +13,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.video import Video
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def test_a_suite_is_drawn_in_colour_at_its_own_speed(tmp_path, suite):
     packages, config, network, frames_per_second, size = SUITES[suite]
     for package in packages:
         pytest.importorskip(package)
-    report = recorded(tmp_path / "out.mp4", source_of(config), network)
+    report = recorded(tmp_path / "out.mp4", make_env(config), network)
     speed, frames = read(tmp_path / "out.mp4")
     assert speed == frames_per_second
     assert frames.shape == (1 + report.lengths[0], *size, 3)
@@ -72,7 +72,7 @@ def test_a_suite_is_drawn_in_colour_at_its_own_speed(tmp_path, suite):
 def test_atari_shows_whole_games_and_their_score(tmp_path):
     for package in SUITES["atari"][0]:
         pytest.importorskip(package)
-    report = recorded(tmp_path / "out.mp4", source_of(SUITES["atari"][1]), SUITES["atari"][2])
+    report = recorded(tmp_path / "out.mp4", make_env(SUITES["atari"][1]), SUITES["atari"][2])
     _, frames = read(tmp_path / "out.mp4")
     # The digit that counts the lives goes from 5 to 1.
     lives = {(frame[5:15, 100:112].mean(-1) > 70).tobytes() for frame in frames}
@@ -82,7 +82,7 @@ def test_atari_shows_whole_games_and_their_score(tmp_path):
 
 def test_agents_of_a_pettingzoo_environment_are_drawn(tmp_path):
     pytest.importorskip("mpe2")
-    source = source_of(EnvConfig("simple_spread_v3", "mpe", '{"max_cycles": 10}'))
+    source = make_env(EnvConfig("simple_spread_v3", "mpe", '{"max_cycles": 10}'))
     report = recorded(tmp_path / "out.mp4", source, NETWORK, episodes=2)
     speed, frames = read(tmp_path / "out.mp4")
     assert (report.lengths, speed) == ((10, 10), 10.0)
@@ -92,7 +92,7 @@ def test_agents_of_a_pettingzoo_environment_are_drawn(tmp_path):
 
 def test_a_game_in_turns_is_drawn(tmp_path):
     pytest.importorskip("pettingzoo.classic")
-    source = source_of(EnvConfig("pettingzoo/classic/connect_four_v3", "pettingzoo"))
+    source = make_env(EnvConfig("pettingzoo/classic/connect_four_v3", "pettingzoo"))
     report = recorded(tmp_path / "out.mp4", source, NETWORK)
     _, frames = read(tmp_path / "out.mp4")
     assert len(frames) == 1 + report.lengths[0]
@@ -101,14 +101,14 @@ def test_a_game_in_turns_is_drawn(tmp_path):
 
 def test_the_last_screen_of_a_vizdoom_episode_is_not_black(tmp_path):
     pytest.importorskip("vizdoom")
-    recorded(tmp_path / "out.mp4", source_of(SUITES["vizdoom"][1]), NETWORK)
+    recorded(tmp_path / "out.mp4", make_env(SUITES["vizdoom"][1]), NETWORK)
     _, frames = read(tmp_path / "out.mp4")
     assert frames[-1].mean() > 20
 
 
 def test_mujoco_without_the_library_that_draws_is_one_clear_line(tmp_path, monkeypatch):
     pytest.importorskip("mujoco")
-    source = source_of(SUITES["mujoco"][1])
+    source = make_env(SUITES["mujoco"][1])
     source.spec()
     monkeypatch.setitem(os.environ, "MUJOCO_GL", "absent")
     expected = (

@@ -14,6 +14,26 @@ from envpool_bridge.errors import UserError
 GAMES: dict[str, type[Game]] = {"base": Base, "randomwalls": RandomWalls}
 """The variants by the id that EnvConfig(suite="hide_and_seek") takes."""
 
+PHASE_FIELDS = (
+    "hider_return",
+    "seeker_return",
+    "seen_fraction",
+    "max_box_move_prep",
+    "max_box_move",
+    "num_box_lock_prep",
+    "num_box_lock",
+    "max_ramp_move_prep",
+    "max_ramp_move",
+    "num_ramp_lock_prep",
+    "num_ramp_lock",
+    "discard_episode",
+)
+"""Info fields that show the phase of a run.
+
+Seekers chase: `seen_fraction` rises. Hiders build: boxes move and are locked in the preparation phase, and `seen_fraction` falls.
+Seekers use ramps: ramps move after it. Hiders take the ramps first: ramps move or are locked in it.
+"""
+
 
 def hide_and_seek_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
     """Rows of hiders, then seekers.

@@ -2,13 +2,16 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.find_experiment import find_experiment
+
+if TYPE_CHECKING:
+    from jaxsrl.experiment import Experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +19,7 @@ class ShowPlan:
     """Show what an experiment would run where, and what flows between, without training. Further flags are the experiment's.
 
     Attributes:
-        experiment: name of one in experiments/, as for `jaxsrl train`, or a Python file with an `Experiment` dataclass and `main`.
+        experiment: name of one in experiments/, as for `jaxsrl train`, or a Python file with a value `EXPERIMENT`.
         policy: distribution policy by name, or your own as file.py:function; the experiment's if empty.
         cores: processor cores to plan for; 0 for those of this machine.
         gpus: GPUs to plan for, as if there were so many; 0 for the devices of this machine.
@@ -45,15 +48,17 @@ class ShowPlan:
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
 
     def run(self) -> int:
-        """Plans and shows."""
+        """Prints the plan."""
         from jaxsrl.cli.plan_table import print_plan
+        from jaxsrl.experiment import load_experiment
         from jaxsrl.planner.plan_experiment import plan_experiment
 
         path = find_experiment(self.experiment)
         flags = [*self.flags, "--policy", self.policy] if self.policy else self.flags
+        experiment = load_experiment(path, flags)
         if self.simulate:
-            return self._simulate(path, flags)
-        planned = plan_experiment(path, flags, self.cores, self.gpus)
+            return self._simulate(experiment, path.stem)
+        planned = plan_experiment(experiment, self.cores, self.gpus)
         if self.out is not None:
             from jaxsrl.plan.drawing.svg import draw_plan
 
@@ -64,7 +69,7 @@ class ShowPlan:
             print_plan(planned)
         return 0
 
-    def _simulate(self, path: Path, flags: Sequence[str]) -> int:
+    def _simulate(self, experiment: "Experiment", stem: str) -> int:
         from jaxsrl.planner.predict import Cluster
         from jaxsrl.planner.report import simulate_experiment
         from jaxsrl.terminal.tables import print_tables
@@ -73,6 +78,6 @@ class ShowPlan:
             raise UserError(f"--simulate needs both --cores and --gpus, or neither: got {self.cores} and {self.gpus}")
         name = f"{self.cores:,} cores and {self.gpus} GPUs"
         cluster = Cluster(name, self.cores, self.gpus, network=self.network) if self.cores else None
-        found = simulate_experiment(path, flags, self.calibration, self.calibrate, self.check, cluster)
-        print_tables(found, self.json, f"simulation of {path.stem}")
+        found = simulate_experiment(experiment, stem, self.calibration, self.calibrate, self.check, cluster)
+        print_tables(found, self.json, f"simulation of {stem}")
         return 0

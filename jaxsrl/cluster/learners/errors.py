@@ -1,7 +1,7 @@
-"""What can happen between learner processes."""
+"""Errors between learner processes."""
 
-from envpool_bridge.errors import BridgeError
+from jaxsrl.machine.lifecycle import RequeueError
 
 
-class LostLearnerError(BridgeError):
+class LostLearnerError(RequeueError):
     """Another learner process failed, died or did not come in time; the newest checkpoint resumes the run. Exit status 75."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from envpool_bridge.errors import BridgeError
+from jaxsrl.machine.lifecycle import RequeueError
 from jaxsrl.machine.resources import Node
 
 Call = Any
@@ -40,7 +41,7 @@ class HostLostError(BridgeError):
     """An environment host, or a server that it needs, was lost once too often, or no node took it in time."""
 
 
-class ReplayLostError(BridgeError):
+class ReplayLostError(RequeueError):
     """Replay on another node was lost, with what it held; the newest checkpoint resumes the run. Exit status 75."""
 
 

@@ -10,14 +10,14 @@ import threading
 import pytest
 
 from envpool_bridge.errors import UserError
-from experiments.ppo_cartpole import Experiment
+from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.config.run_config import MAY_CHANGE
 from jaxsrl.config.serialization import to_json
 from jaxsrl.run_directory import LOCK, RunDirectory, read_json, write_json
 
 
 def saved(agent_name="ppo", **run):
-    experiment = to_json(Experiment())
+    experiment = to_json(EXPERIMENT)
     experiment["run"] |= run
     return {"agent_name": agent_name, "experiment": experiment, "env_spec": {"env_id": "CartPole-v1"}}
 

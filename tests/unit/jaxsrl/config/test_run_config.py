@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from agents.catalog import AGENT_CONFIGS, AGENTS
+from agents.catalog import AGENTS
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
@@ -55,12 +55,12 @@ def test_the_budget_is_rounded_up_to_whole_updates(env_steps, num_updates):
 
 @pytest.mark.parametrize("module", [ppo_cartpole, ppo_mujoco, ppo_atari])
 def test_every_experiment_survives_its_file(module):
-    experiment = module.Experiment()
+    experiment = module.EXPERIMENT
     saved = json.loads(json.dumps(to_json(experiment)))
-    assert set(saved) == {"env", "network", "agent", "run"}
+    assert set(saved) == {"env", "agent", "network", "run", "policies", "make_agent"}
     assert from_json(EnvConfig, saved["env"]) == experiment.env
     assert from_json(NetworkConfig, saved["network"]) == experiment.network
-    assert from_json(AGENT_CONFIGS["ppo"], saved["agent"]) == experiment.agent
+    assert from_json(AGENTS["ppo"].config, saved["agent"]) == experiment.agent
     assert from_json(RunConfig, saved["run"]) == experiment.run
 
 
@@ -89,7 +89,7 @@ def test_mappings_and_nested_sequences_become_json():
 
 
 def test_equal_trees_have_no_differences():
-    tree = to_json(ppo_cartpole.Experiment())
+    tree = to_json(ppo_cartpole.EXPERIMENT)
     assert differences(tree, json.loads(json.dumps(tree))) == []
 
 
@@ -118,7 +118,3 @@ def test_options_that_may_change_exist_and_those_of_operation_change_no_step():
     computed = {"seed", "num_envs", "rollout_length", "max_policy_lag", "num_env_workers", "inference_batching"}
     assert not {path.removeprefix("run.") for path in OPERATION} & computed
     assert not names & {"seed", "num_envs", "rollout_length"}
-
-
-def test_every_algorithm_has_a_configuration():
-    assert set(AGENTS) == set(AGENT_CONFIGS)

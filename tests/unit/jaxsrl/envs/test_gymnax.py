@@ -15,7 +15,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.protocol import validate_env
-from jaxsrl.envs.registry import make_jax_env, source_of
+from jaxsrl.envs.registry import make_env, make_jax_env
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Catch-bsuite", "FrozenLake-misc"])
@@ -88,7 +88,7 @@ def test_specs_are_what_is_returned():
 
 
 def test_it_steps_in_the_pools_rows():
-    source = pickle.loads(pickle.dumps(source_of(EnvConfig("Catch-bsuite", "gymnax"))))
+    source = pickle.loads(pickle.dumps(make_env(EnvConfig("Catch-bsuite", "gymnax"))))
     rows = source.make_rows(range(3), 4, False)
     flags = [np.zeros(3, bool) for _ in range(4)]
     out = StepRows(np.zeros((3, 10, 5), np.float32), flags[0], np.zeros(3, np.float32), *flags[1:])

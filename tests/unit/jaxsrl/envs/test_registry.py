@@ -8,13 +8,13 @@ import pytest
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.envs.cartpole import CartPole
-from jaxsrl.envs.registry import make_jax_env, source_of
+from jaxsrl.envs.registry import make_env, make_jax_env
 
 
 def test_the_jax_suite_is_served_to_both_kinds_of_plan():
     config = EnvConfig(suite="jax", kwargs='{"max_steps": 30}', check_range=False)
     assert make_jax_env(config) == CartPole(30)
-    source = pickle.loads(pickle.dumps(source_of(config)))
+    source = pickle.loads(pickle.dumps(make_env(config)))
     assert source.make_jax_env() == CartPole(30)
     assert not source.check_range
     assert source.spec() == EnvConfig().source().spec()
@@ -26,7 +26,7 @@ def test_other_suites_go_to_the_pools_own_sources():
         EnvConfig("MatchObservation", "probe"),
         EnvConfig(suite="gymnasium_vector"),
     ):
-        mine, theirs = source_of(config), config.source()
+        mine, theirs = make_env(config), config.source()
         assert type(mine) is type(theirs)
         assert mine.spec() == theirs.spec()
 
@@ -45,7 +45,7 @@ def test_other_suites_go_to_the_pools_own_sources():
 )
 def test_what_does_not_exist_is_refused(config, message):
     with pytest.raises(UserError, match=message):
-        source_of(config)
+        make_env(config)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_is_no_jax_environment_is_refused_on_a_device(config, message):
 
 
 def test_the_pools_configuration_alone_says_where_jax_environments_are_made():
-    with pytest.raises(UserError, match=r"suite 'gymnax' are made by jaxsrl.envs.registry.source_of"):
+    with pytest.raises(UserError, match=r"suite 'gymnax' are made by jaxsrl.envs.registry.make_env"):
         EnvConfig(suite="gymnax").source()
 
 
@@ -73,4 +73,4 @@ def test_a_missing_package_is_named_with_what_installs_it(suite, monkeypatch):
     for module in (suite, f"{suite}.envs"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=rf"suite '{suite}' need a package.*pip install 'jaxsrl\[{suite}\]'"):
-        source_of(EnvConfig("anything", suite, '{"not cached": 1}'))
+        make_env(EnvConfig("anything", suite, '{"not cached": 1}'))

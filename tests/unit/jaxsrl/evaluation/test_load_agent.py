@@ -1,24 +1,25 @@
 """Loading a checkpoint imports no module that the checkpoint names, unless the caller says so; results print in a line."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from jaxsrl.training.setup import RunReport
 
 import jaxsrl.cli.main
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from experiments.ppo_cartpole import Experiment
+from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.serialization import to_json
 from jaxsrl.evaluation.evaluate import EvaluationReport
 from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
 from jaxsrl.training.run_state import state_to_arrays
+from jaxsrl.training.setup import RunReport
 
 PLANTED = """
 import gymnasium
@@ -31,7 +32,7 @@ def parallel_env():
 
 
 def saved_with(directory: Path, env: EnvConfig) -> Path:
-    experiment = Experiment(network=NetworkConfig(hidden_sizes=(4,)), agent=PPOConfig())
+    experiment = dataclasses.replace(EXPERIMENT, network=NetworkConfig(hidden_sizes=(4,)), agent=PPOConfig())
     agent = make_ppo(experiment.agent, EnvConfig("CartPole-v1").source().spec(), experiment.network)
     arrays = state_to_arrays(agent.init(jax.random.key(0)))
     metadata = {"agent_name": "ppo", "experiment": {**to_json(experiment), "env": to_json(env)}}

@@ -43,8 +43,8 @@ def wake_ups_of_other_threads(settings: str) -> int:
         "from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch; use_synchronous_cpu_dispatch()",
         pytest.param("from jaxsrl.machine.resources import Resources; Resources.detect()", marks=pytest.mark.slow),
         pytest.param("from jaxsrl.collect.actors.policy import start_jax; start_jax(0)", marks=pytest.mark.slow),
-        "from jaxsrl.launch import launch; import dataclasses; "
-        "launch(lambda _: None, dataclasses.make_dataclass('Experiment', [('seed', int, 0)]), arguments=[])",
+        "import contextlib; from jaxsrl.experiment import Experiment, cli\n"
+        "with contextlib.suppress(SystemExit): cli(Experiment(lambda: None, None), [])",
     ],
 )
 def test_no_other_thread_wakes_for_a_call_of_what_jaxsrl_has_started(

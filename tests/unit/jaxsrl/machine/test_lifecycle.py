@@ -91,7 +91,7 @@ def test_a_stuck_thread_does_not_change_the_exit_status(error, status):
         "import time\n"
         "from envpool_bridge.errors import UserError\n"
         "from jaxsrl.cluster.protocol.engine import ReplayLostError\n"
-        "from jaxsrl.launch import exit_on_user_error\n"
+        "from jaxsrl.machine.lifecycle import exit_on_user_error\n"
         "from jaxsrl.machine.lifecycle import Lifecycle\n"
         "lifecycle = Lifecycle()\n"
         "@exit_on_user_error\n"

@@ -25,7 +25,7 @@ from jaxsrl.cluster.hosts.source import ClusterSource
 from jaxsrl.cluster.protocol.engine import HostLostError
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.passes.place_hosts import plan_on_nodes
 from jaxsrl.plan.policies import POLICIES
@@ -42,7 +42,7 @@ def run_of(lag, env_source=None, hosts=2, nodes=NODES, **options):
     run = RunConfig(
         num_envs=ROWS, num_env_workers=2, lanes_per_worker=1, rollout_length=STEPS, max_policy_lag=lag, env_steps=1
     )
-    source = env_source or source_of(EnvConfig("CartPole-v1"))
+    source = env_source or make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
     local = POLICIES["single_learner_fine"](run, Resources(4, "cpu", 1))

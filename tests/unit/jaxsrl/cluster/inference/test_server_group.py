@@ -18,7 +18,7 @@ from jaxsrl.cluster.inference import server as action_server
 from jaxsrl.cluster.protocol.engine import HostLostError
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.passes.place_hosts import plan_on_nodes
 from jaxsrl.plan.passes.place_inference import call_servers, place_servers
@@ -34,7 +34,7 @@ def run_of(lag, servers=1, core="none", gpus=0, **changes):
     options = {name: changes.pop(name) for name in ("supervision",) if name in changes}
     sizes = {"num_envs": ROWS, "num_env_workers": 2, "lanes_per_worker": 1, "rollout_length": STEPS, "env_steps": 1}
     run = RunConfig(**{**sizes, "max_policy_lag": lag, **changes})
-    source = source_of(EnvConfig("CartPole-v1"))
+    source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     network = NetworkConfig(hidden_sizes=(8,), core=core, core_size=4)
     agent = make_ppo(PPOConfig(num_minibatches=1), spec, network)

@@ -16,7 +16,7 @@ from jaxsrl.collect.inference.server import InferenceServer
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.serial import SerialCollector
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import source_of
+from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import POLICIES
 from tests.support.compilations import compilations
@@ -137,7 +137,7 @@ def test_every_device_gives_the_same_actions_packed_or_not(merge):
 @pytest.mark.parametrize(("default", "acting"), PLACES)
 def test_the_serial_source_acts_on_its_device_alone(default, acting):
     config = RunConfig(num_envs=3, rollout_length=4, policy="serial", max_policy_lag=0)
-    source = source_of(EnvConfig("CartPole-v1"))
+    source = make_env(EnvConfig("CartPole-v1"))
     spec, agent = source.spec(), cartpole_agent()
     device = jax.devices()[acting]
     with default_device(default):

@@ -13,8 +13,8 @@ from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of_replay
 from jaxsrl.cluster.protocol.engine import ReplayLostError
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.learner.learning_agent import kept_bytes, replay_bytes
+from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.cost.network_bytes import bytes_between_nodes

@@ -6,14 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 import jaxsrl.planner.validate
-from agents.networks.config import NetworkConfig
-from agents.ppo import PPOConfig, make_ppo
+from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
-from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.experiment import Composed
+from jaxsrl.experiment import Experiment
 from jaxsrl.planner import measure
 from jaxsrl.planner.calibration import Calibration, cost_at, load_calibration
 from jaxsrl.planner.predict import MSRL, Cluster, predict
@@ -181,10 +179,8 @@ def test_the_fastest_run_of_a_point_counts_and_the_slowest_is_told(monkeypatch):
     speeds = iter([100.0, 300.0, 200.0, 250.0, 150.0, 275.0])  # both points in turn
     monkeypatch.setattr(jaxsrl.planner.validate, "_measured", lambda *_: next(speeds))
     monkeypatch.setattr(jaxsrl.planner.validate, "predict_here", lambda *_: 240.0)
-    environment = EnvSpec("Test-v0", ArraySpec((1,), "float32"), DiscreteSpec(2))
-    agent = make_ppo(PPOConfig(), environment, NetworkConfig())
-    composed = Composed(agent, EnvConfig(id="CartPole-v1").source(), environment, RunConfig())
-    found = compare(calibration(), composed, (Point(64, 1), Point(128, 2)))
+    experiment = Experiment(EnvConfig("CartPole-v1"), PPOConfig())
+    found = compare(calibration(), experiment, (Point(64, 1), Point(128, 2)))
     assert [(one["rows"], one["measured"], one["slowest"]) for one in found] == [
         (64, 200.0, 100.0),
         (128, 300.0, 250.0),

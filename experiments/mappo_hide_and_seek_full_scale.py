@@ -1,0 +1,40 @@
+"""MAPPO on hide-and-seek with the published sizes, for thousands of cores (Mei et al. 2024)."""
+
+from agents.ppo import PPOConfig
+from agents.transforms.normalization import NormalisationConfig
+from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
+from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl.experiment import cli
+
+# 640,000 agent steps an update (64,000 chunks of 10), for days.
+EXPERIMENT = Experiment(
+    env=EnvConfig("randomwalls", "hide_and_seek", '{"global_state": true}', info_fields=PHASE_FIELDS),
+    network=NetworkConfig(
+        "entities", hidden_sizes=(128, 256), activation="relu", core="lstm", core_size=256, circular=("lidar",)
+    ),
+    agent=PPOConfig(
+        learning_rate=3e-4,
+        discount=0.998,
+        gae_lambda=0.95,
+        clip_epsilon=0.2,
+        entropy_coef=0.01,
+        max_grad_norm=5.0,
+        num_epochs=4,  # SRL takes a step on each batch, and every batch four times
+        num_minibatches=1,
+        value_normalisation="moments",  # SRL's PopArt never rescales its last layer
+        chunk_length=10,
+        normalisation=NormalisationConfig(observations=True, clip_observation=5.0),
+    ),
+    run=RunConfig(
+        num_envs=1000,
+        num_env_workers=50,
+        rollout_length=160,
+        env_steps=20_000_000_000,
+        checkpoint_every_updates=1000,
+        log_every_seconds=30.0,
+        evaluation_episodes=20,
+    ),
+)
+
+if __name__ == "__main__":
+    cli(EXPERIMENT)
