@@ -102,7 +102,7 @@ def _shares(bare: _Bare, seconds: float) -> dict[str, float]:
         bare.env.reset()
         episode: Any = bare.env.episode
         object.__setattr__(episode.scene, "advance", _clocked("physics", episode.scene.advance, spent))
-        episode._eyes.look = _clocked("sight and lidar", episode._eyes.look, spent)
+        episode._vision.compute = _clocked("sight and lidar", episode._vision.compute, spent)
         episode._use_hands = _clocked("grips and locks", episode._use_hands, spent)
         episode.observe = _clocked("observations", episode.observe, spent)
         step = _clocked("step", bare.env.step, spent)

@@ -1,1 +1,1 @@
-"""One file per source of environments; all keep the protocol of `rows`."""
+"""Environment sources: one file for each kind; all implement `envs.protocol`."""

@@ -45,7 +45,7 @@ Suite = Literal[
     "brax",
     "jumanji",
 ]
-JAX_SUITES = frozenset({"jax", "gymnax", "brax", "jumanji"})  # whose sources jaxsrl makes: nothing here may import jax
+JAX_SUITES = frozenset({"jax", "gymnax", "brax", "jumanji"})  # made by jaxsrl: this package must not import jax
 
 _SOURCES: dict[str, Callable[[str, dict[str, Any], bool], EnvSource]] = {
     "gymnasium_vector": gymnasium_vector_source,
@@ -64,26 +64,27 @@ _SOURCES: dict[str, Callable[[str, dict[str, Any], bool], EnvSource]] = {
 
 @dataclasses.dataclass(frozen=True)
 class EnvConfig:
-    """Which environment.
+    """Choice of an environment.
 
     Attributes:
-        id: a `gymnasium.make` id, the name of a probe, or what the JAX package calls it.
-        suite: "gymnasium" (any id, MuJoCo included), "gymnasium_vector" (Gymnasium's own vectorised version of the id),
-            "envpool" (tasks of the EnvPool package), "atari_vector" ("atari" on ALE's own threads),
-            "atari" (ALE/* with the field's preprocessing), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*), "probe"
-            (tasks with known values, some of teams, and Sleep), "jax" (our own: CartPole-v1), "gymnax", "brax", "jumanji" (those
-            packages' ids); of several agents: "pettingzoo" (paths of modules), "mpe" (simple_*), "hanabi" (Hanabi-*), "overcooked"
-            (layouts), "hide_and_seek" (base, randomwalls), "smax" (scenarios).
-        kwargs: JSON object of further arguments: the suite's options (docs/environments/index.md), or those of `gymnasium.make`,
-            the probe or the JAX environment.
+        id: a `gymnasium.make` id, the name of a probe, or the id of the JAX package.
+        suite: kind of environment. "gymnasium" (any id, including MuJoCo), "gymnasium_vector" (Gymnasium's own vectorized
+            version of the id), "envpool" (tasks of the EnvPool package). "atari" (ALE/* with standard preprocessing),
+            "atari_vector" ("atari" on ALE's own threads), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*). "probe"
+            (tasks with known values, some for teams, and Sleep). In JAX: "jax" (own tasks: CartPole-v1), "gymnax", "brax",
+            "jumanji" (ids of these packages). With several agents: "pettingzoo" (paths of modules), "mpe" (simple_*),
+            "hanabi" (Hanabi-*), "overcooked" (layouts), "hide_and_seek" (base, randomwalls), "smax" (scenarios).
+        kwargs: JSON object of further arguments: the suite's options (docs/environments/index.md), or those of
+            `gymnasium.make`, the probe or the JAX environment.
         check_range: whether observations must lie within the declared bounds.
-        mask_from_info: whether `info["action_mask"]`, which says what actions are legal, becomes part of the observation, where
-            agents look for it; of suite "gymnasium".
-        frame_stack: how many of the newest values of every Box agents see at once, each stored once; of suites "gymnasium" and
-            "probe" ("atari" has an option of that name).
-        info_fields: numbers in the environment's infos to record and average over episodes' ends.
-        overlap_rows: step a worker's rows side by side in threads: for environments that wait rather than compute. Not needed
-            by those that offer a step's two halves (docs/how_to/custom_environment.md), which wait side by side without threads.
+        mask_from_info: moves `info["action_mask"]`, the legal actions, into the observation, where agents read it; only
+            for suite "gymnasium".
+        frame_stack: number of newest values of every Box that agents see at once, each stored once; only for suites
+            "gymnasium" and "probe" ("atari" has an option of that name).
+        info_fields: numbers in the environment's infos to record and to average over episodes at their end.
+        overlap_rows: steps a worker's rows concurrently in threads: for environments that wait rather than compute.
+            Environments with `step_async` and `step_wait` (docs/how_to/custom_environment.md) overlap without threads
+            and do not need it.
     """
 
     id: str = "CartPole-v1"
@@ -100,34 +101,35 @@ class EnvConfig:
         if self.frame_stack < 1:
             raise UserError(f"frame_stack must be at least 1: got {self.frame_stack}")
         if self.overlap_rows and self.suite in JAX_SUITES:
-            raise UserError(f"overlap_rows is not for suite {self.suite!r}, whose environments are stepped all at once")
+            raise UserError(f"overlap_rows is not for suite {self.suite!r}, whose environments are stepped together")
 
     def source(self) -> EnvSource:
-        """The source of its rows; nothing is made yet except what tells whether the id exists.
+        """Returns the source of its rows; makes only what the validation of the id requires.
 
         Raises:
-            UserError: unknown id, bad kwargs, a package that is not installed, or a setting that the suite does not have.
+            UserError: unknown id, bad kwargs, a package that is not installed, or a setting that the suite does not
+                have.
         """
         source: Any = self._source()
-        wanted: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         if self.info_fields:
-            wanted["info_fields"] = self.info_fields
+            settings["info_fields"] = self.info_fields
         if self.frame_stack > 1:
             if self.suite not in ("gymnasium", "probe"):
                 raise UserError(f"frame_stack is for suites 'gymnasium' and 'probe', got {self.suite!r}: use 1")
-            wanted["frame_stack"] = self.frame_stack
+            settings["frame_stack"] = self.frame_stack
         if self.overlap_rows:
-            wanted["overlap_rows"] = True
-        for name in wanted:
+            settings["overlap_rows"] = True
+        for name in settings:
             if not hasattr(source, name):
-                raise UserError(f"{name} is not for suite {self.suite!r}, whose environments are stepped all at once")
-        return dataclasses.replace(source, **wanted) if wanted else source
+                raise UserError(f"{name} is not for suite {self.suite!r}, whose environments are stepped together")
+        return dataclasses.replace(source, **settings) if settings else source
 
     def _source(self) -> EnvSource:
         arguments = self.arguments()
         if self.mask_from_info and self.suite != "gymnasium":
             raise UserError(
-                f"mask_from_info is for suite 'gymnasium', got {self.suite!r}: set it false, and give masks in the observation"
+                f"mask_from_info is for suite 'gymnasium', got {self.suite!r}: set it false, and put masks in the observation"
             )
         if self.suite in _SOURCES:
             return _SOURCES[self.suite](self.id, arguments, self.check_range)
@@ -140,7 +142,7 @@ class EnvConfig:
         raise UserError(f"environments of suite {self.suite!r} are made by jaxsrl.envs.registry.make_env(config)")
 
     def arguments(self) -> dict[str, Any]:
-        """`kwargs` parsed. Raises UserError if it is not a JSON object."""
+        """Parses `kwargs`. Raises UserError if it is not a JSON object."""
         try:
             arguments = json.loads(self.kwargs)
         except json.JSONDecodeError as error:

@@ -23,7 +23,7 @@ from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.spec.specs import EnvSpec, num_frames, with_frames
 from envpool_bridge.spec.tree import Tree, leaves, take
 
-# Looked up at every step.
+# Module variables: accessed at every step.
 _NUMBERS = validation.NUMBERS
 _BOOLS = validation.BOOLS
 _call: Callable[..., Any] = call
@@ -41,12 +41,13 @@ class GymnasiumSource:
         env_id: name for messages; "" takes the environment's own.
         action_repeat: emulator frames per env step.
         check_range: whether observations must lie within the declared bounds.
-        clip_actions: whether continuous actions are clipped to the space's bounds, as Gaussian policies expect.
-        keep_64_bits: store 64-bit observations, actions and rewards as they are; jax reads 32 bits.
-        frame_stack: how many of the newest values of every Box agents see at once; each is stored once.
+        clip_actions: whether continuous actions are clipped to the space's bounds, as is usual with Gaussian policies.
+        keep_64_bits: store 64-bit observations, actions and rewards unchanged; jax reads 32 bits.
+        frame_stack: number of newest values of every Box that agents see at once; each is stored once.
         info_fields: numbers in the infos to record; see EnvSpec.
-        overlap_rows: step rows concurrently in threads, for environments that wait rather than compute (`ThreadedStep`).
-            Environments with `step_async` and `step_wait` need no threads, and ignore it (`AsyncStep`).
+        overlap_rows: steps rows concurrently in threads, for environments that wait rather than compute
+            (`ThreadedStep`). Environments with `step_async` and `step_wait` need no threads, and ignore it
+            (`AsyncStep`).
     """
 
     make_env: MakeEnv
@@ -60,7 +61,7 @@ class GymnasiumSource:
     overlap_rows: bool = False
 
     def spec(self) -> EnvSpec:
-        """What a row looks like; makes one environment and closes it."""
+        """Returns the spec of a row; makes one environment and closes it."""
         env = self.make_env()
         try:
             return self._spec(env)
@@ -68,7 +69,7 @@ class GymnasiumSource:
             env.close()
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "GymnasiumRows":
-        """Rows of these ids."""
+        """Makes the rows of these ids."""
         envs = [self.make_env() for _ in row_ids]
         spec, settings = self._spec(envs[0]), (self.check_range, self.clip_actions, self.overlap_rows)
         return GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, *settings)
@@ -80,7 +81,18 @@ class GymnasiumSource:
 
 
 class GymnasiumRows:
-    """Keeps the protocol `EnvRows`."""
+    """Rows with one environment object each; implements `EnvRows`.
+
+    Args:
+        envs: one for each row, owned by the rows.
+        spec: spec of a row.
+        row_ids: ids of the rows.
+        run_seed: seed of the run, or None for Gymnasium's own seeding.
+        keep_infos: whether to keep the infos of each step.
+        check_range: whether observations must lie within the declared bounds.
+        clip_actions: whether continuous actions are clipped to the space's bounds.
+        overlap_rows: as in GymnasiumSource.
+    """
 
     def __init__(
         self,
@@ -93,7 +105,6 @@ class GymnasiumRows:
         clip_actions: bool = True,
         overlap_rows: bool = False,
     ) -> None:
-        """Takes over `envs`, one a row."""
         self.num_rows = len(envs)
         self.infos: list[dict[str, Any]] = []
         self._envs = list(envs)
@@ -111,14 +122,13 @@ class GymnasiumRows:
         self._values = validation.ValueCheck(spec, self._row_ids, check_range)
         self._actions = ActionReader(spec.action, clip_actions)
         self._num_frames = num_frames(spec)
-        self._last_observation: Tree = None  # [R, ...] a leaf, what the policy is acting on
+        self._last_observation: Tree = None  # [R, ...] a leaf, the policy's present input
         self._episodes = [0] * self.num_rows
         self._ended_rows: list[int] = []  # rows that the next step resets
         self._num_steps = 0
         self._strict_every = 1 if keep_infos else _STRICT_EVERY
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
-        """Begins or replays episodes in all rows; see the protocol."""
         observations: list[Any] = []
         infos: list[dict[str, Any]] = []
         self._ended_rows = []
@@ -139,10 +149,10 @@ class GymnasiumRows:
             self.infos = list(infos)
 
     def step(self, action: Tree, out: StepRows) -> None:
-        """Steps every row, resetting those whose episode ended at the step before; see the protocol.
+        """Steps every row, resetting those whose episode ended at the previous step; see the protocol.
 
-        The pool's speed rests on this: the rows are stepped by one loop in C, rows that must reset have their function
-        swapped instead of being asked for one by one, and what comes back is checked and written column by column.
+        The pool's speed depends on this method. One loop in C steps the rows, and rows that must reset have their
+        function swapped instead of a test for each row. Results are validated and written column by column.
         """
         functions, resets = self._step_functions, self._ended_rows
         for row in resets:
@@ -153,7 +163,7 @@ class GymnasiumRows:
         try:
             results.extend(
                 self._call_all(functions, actions)
-            )  # keeps what came before an exception: so many rows were fine
+            )  # after an exception it holds the results of the rows before it
         except (WorkerError, BadEnvOutputError):
             raise
         except Exception as error:
@@ -168,11 +178,11 @@ class GymnasiumRows:
         self._writer.write(observations, out.observation, self._num_steps, strict)
         self._last_observation = out.observation
         try:
-            with np.errstate(over="ignore"):  # becomes infinite, which `verify` refuses
+            with np.errstate(over="ignore"):  # becomes infinite, which `verify` rejects
                 out.reward[...] = rewards
         except (OverflowError, TypeError, ValueError):
             self._require_forms(rewards, terminated, truncated)
-            for row, reward in enumerate(rewards):  # an int beyond all floats
+            for row, reward in enumerate(rewards):  # an int above all floats
                 self._require(row, "reward", validation.reward_error(reward, self._spec.reward_dtype))
             raise
         for row in resets:
@@ -187,7 +197,6 @@ class GymnasiumRows:
             write_infos(self._spec.env_id, self._row_ids, self._num_steps, infos, out)
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
-        """Refuses values of the last steps; see the protocol."""
         self._values.verify(observation, reward, self._num_steps)
 
     def _columns(self, results: list[Any]) -> tuple[tuple[Any, ...], ...]:
@@ -202,10 +211,10 @@ class GymnasiumRows:
         return observations, rewards, terminated, truncated, infos
 
     def _require_forms(self, rewards: tuple[Any, ...], terminated: tuple[Any, ...], truncated: tuple[Any, ...]) -> None:
-        """Refuses rewards that are no numbers and flags that are no bools.
+        """Raises on rewards that are not numbers and flags that are not bools.
 
-        Done at the first step and at some of the later ones: between them a 1 that is given for a True is recorded as what
-        it means, and what numpy cannot take for a number or a flag brings us here at once.
+        It runs at the first step and at some of the later ones. Between them a 1 returned for True is recorded as True,
+        and values that numpy cannot convert to a number or a flag lead here immediately.
         """
         if not _NUMBERS.issuperset(map(type, rewards)):
             for row, reward in enumerate(rewards):
@@ -219,7 +228,7 @@ class GymnasiumRows:
                 self._require(row, field, validation.flag_error(flag))
 
     def _write_ends(self, field: str, flags: tuple[Any, ...], out: np.ndarray) -> None:
-        """Writes the flags that are true, and remembers their rows for the next step to reset."""
+        """Writes the flags that are true, and marks their rows for a reset in the next step."""
         num_true = self.num_rows - flags.count(False)
         if num_true and flags.count(True) != num_true:
             self._require_flags(field, flags)
@@ -244,24 +253,24 @@ class GymnasiumRows:
         self._envs = []
 
     def _env_actions(self, action: Tree) -> Sequence[Any]:
-        """Actions as the space's own `sample` would give them."""
-        found = self._actions.first_not_finite(action)
-        if found is not None:
-            if self._last_observation is not None:  # perhaps it is not the policy's fault
+        """Returns actions in the form of the space's own `sample`."""
+        not_finite = self._actions.first_not_finite(action)
+        if not_finite is not None:
+            if self._last_observation is not None:  # the observation may be the cause
                 self._values.verify(take(self._last_observation, None), None, self._num_steps)
-            row, what = found
+            row, description = not_finite
             raise WorkerError(
                 f"{self._spec.env_id}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not "
-                f"finite: {what}; the parameters have probably diverged (lower the learning rate)"
+                f"finite: {description}; the parameters have probably diverged (lower the learning rate)"
             )
         return self._actions.read(action)
 
     def _require(self, row: int, field: str, problem: str | None) -> None:
         if problem is not None:
-            validation.refuse(self._spec.env_id, self._row_ids[row], self._num_steps, field, problem)
+            validation.raise_bad_output(self._spec.env_id, self._row_ids[row], self._num_steps, field, problem)
 
     def _autoreset(self, row: int, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Stands in for the row's step function; the action is ignored."""
+        """Resets the row in place of its step function; the action is ignored."""
         del action
         self._episodes[row] += 1
         seed = None if self._seeds is None else self._seeds[row].seed(self._episodes[row])
@@ -279,7 +288,7 @@ class GymnasiumRows:
         return result
 
     def _replay(self, row: int, request: EpisodeReset, out: FirstRows | StepRows) -> tuple[Any, dict[str, Any]]:
-        """Plays the episode again up to where it was, if it had begun; returns its newest (observation, info)."""
+        """Replays the started episode up to its saved step; returns its newest (observation, info)."""
         if self._seeds is None:
             raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
         self._episodes[row] = request.episodes[row]
@@ -287,7 +296,7 @@ class GymnasiumRows:
         actions = request.actions[row]
         if actions is None or len(leaves(actions)[0]) == 0:
             return observation, info
-        seen = deque([observation] * self._num_frames, maxlen=self._num_frames)
+        newest = deque([observation] * self._num_frames, maxlen=self._num_frames)
         terminated = truncated = False
         replayed = self._env_actions(actions)
         for action in replayed:
@@ -296,14 +305,14 @@ class GymnasiumRows:
                 observation, _, terminated, truncated, info = self._limits.step_functions[row](action)
             except Exception as error:
                 raise self._raised(row, "step (replayed after a resume)", error) from error
-            seen.append(observation)
+            newest.append(observation)
         out.is_first[row] = False
         self._limits.begin(row, self._num_steps - len(replayed))
         if terminated or truncated or len(replayed) >= self._limits.limits[row]:
             self._ended_rows.append(row)
         if isinstance(out, FirstRows) and out.history is not None:
             for age in range(1, self._num_frames):
-                self._writer.write_history(age, [seen[-1 - age]], [row], out.history)
+                self._writer.write_history(age, [newest[-1 - age]], [row], out.history)
         return observation, info
 
     def _raised(self, row: int, what: str, error: Exception) -> WorkerError:

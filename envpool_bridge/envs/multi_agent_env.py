@@ -28,8 +28,8 @@ class ParallelSource:
     Attributes:
         make_env: makes one environment; any callable that cloudpickle can send to workers.
         env_id: name for messages; "" takes the class's.
-        team_reward: "own" gives every agent its reward; "sum" and "mean" give all of them that of the team.
-        global_state: whether the environment's `state()` is recorded for centralised critics, as the leaf "state".
+        team_reward: "own" gives every agent its reward; "sum" and "mean" give all agents that of the team.
+        global_state: whether the environment's `state()` is recorded for centralized critics, as the leaf "state".
         check_range: whether observations must lie within the declared bounds.
         clip_actions: whether continuous actions are clipped to the space's bounds.
         info_fields: numbers in the agents' infos to record; see EnvSpec.
@@ -44,7 +44,7 @@ class ParallelSource:
     info_fields: tuple[str, ...] = ()
 
     def spec(self) -> EnvSpec:
-        """What a row looks like; makes one environment and closes it."""
+        """Returns the spec of a row; makes one environment and closes it."""
         env = self.make_env()
         try:
             return self._spec(env)
@@ -52,10 +52,10 @@ class ParallelSource:
             env.close()
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "ParallelRows":
-        """Rows of these ids, which are those of whole environments.
+        """Makes the rows of these ids, which must cover whole environments.
 
         Raises:
-            UserError: the ids cut an environment in two.
+            UserError: the ids split an environment.
         """
         first = self.make_env()
         spec = self._spec(first)
@@ -74,7 +74,18 @@ class ParallelSource:
 
 
 class ParallelRows:
-    """Keeps the protocol `EnvRows`. An agent that is not there has `valid=False`; one that joins has `is_first=True`."""
+    """Rows of multi-agent environments; implements `EnvRows`.
+
+    An absent agent has `valid=False`; one that joins has `is_first=True`.
+
+    Args:
+        envs: owned by the rows.
+        spec: spec of a row.
+        row_ids: ids of the rows, whole environments.
+        run_seed: seed of the run, or None for the environments' own seeding.
+        keep_infos: whether to keep the infos of each step.
+        source: options of the rows.
+    """
 
     def __init__(
         self,
@@ -85,7 +96,6 @@ class ParallelRows:
         keep_infos: bool,
         source: ParallelSource,
     ) -> None:
-        """Takes over `envs`."""
         self._envs, self._spec, self._source = list(envs), spec, source
         self.num_rows = len(row_ids)
         self.infos: list[dict[str, Any]] = []
@@ -101,12 +111,11 @@ class ParallelRows:
         ids = [row // spec.rows_per_env for row in row_ids[:: spec.rows_per_env]]
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, env_id) for env_id in ids]
         self._episodes = [0] * len(envs)
-        self._present = np.zeros((len(envs), spec.rows_per_env), bool)  # agents whose newest observation is theirs
+        self._present = np.zeros((len(envs), spec.rows_per_env), bool)  # agents with an observation of their own
         self._ended = [False] * len(envs)
         self._num_steps = 0
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
-        """Begins or replays episodes in all environments; see the protocol."""
         shown: list[dict[str, Any]] = []
         out.is_first[...] = True
         for number in range(len(self._envs)):
@@ -126,7 +135,7 @@ class ParallelRows:
             self.infos = [{} for _ in range(self.num_rows)]
 
     def step(self, action: Tree, out: StepRows) -> None:
-        """Steps every environment, or resets it if its episode ended at the step before; see the protocol."""
+        """Steps every environment, or resets it if its episode ended at the previous step; see the protocol."""
         self._require_finite(action)
         self._num_steps += 1
         actions = self._read(action)
@@ -147,14 +156,13 @@ class ParallelRows:
             write_infos(self._spec.env_id, self._row_ids, self._num_steps, infos, out)
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
-        """Refuses values of the last steps; see the protocol."""
         self._verify_values(observation)
         bad = np.argwhere(~np.isfinite(reward))
         if len(bad):
             index, row = (int(number) for number in bad[0])
             step = self._num_steps - len(reward) + 1 + index
             problem = f"expected a finite {reward.dtype}, got {reward[index, row]}"
-            validation.refuse(self._named(row), self._row_ids[row], step, "reward", problem)
+            validation.raise_bad_output(self._named(row), self._row_ids[row], step, "reward", problem)
 
     def close(self) -> None:
         """Closes the environments; idempotent."""
@@ -172,7 +180,7 @@ class ParallelRows:
             raise self._raised(number, "step", error) from error
         if not (isinstance(result, tuple) and len(result) == 5 and all(isinstance(part, dict) for part in result)):
             expected = "expected five dicts by agent (observations, rewards, terminations, truncations, infos)"
-            validation.refuse(
+            validation.raise_bad_output(
                 self._spec.env_id,
                 base,
                 self._num_steps,
@@ -190,13 +198,13 @@ class ParallelRows:
                 out.valid[row], out.reward[row] = False, 0.0
                 out.is_first[row] = name in env.agents  # joined
             elif name not in env.agents and not (out.terminated[row] or out.truncated[row]):
-                out.truncated[row] = True  # left without a word: the episode was cut for it
+                out.truncated[row] = True  # left without a flag: its episode was truncated
         self._present[number] = [name in observations for name in self._names]
         self._ended[number] = not env.agents
         return observations, infos
 
     def _write_ends(self, rows: list[int], ends: list[list[Any]], out: StepRows) -> None:
-        """Writes rewards, terminations and truncations, one of each a row."""
+        """Writes rewards, terminations and truncations, one of each for a row."""
         flags = validation.BOOLS
         rewards, terminated, truncated = ends
         plain = flags.issuperset(map(type, terminated)) and flags.issuperset(map(type, truncated))
@@ -214,7 +222,7 @@ class ParallelRows:
         )
         for field, problem in problems:
             if problem is not None:
-                validation.refuse(self._named(row), self._row_ids[row], self._num_steps, field, problem)
+                validation.raise_bad_output(self._named(row), self._row_ids[row], self._num_steps, field, problem)
 
     def _write_team_reward(self, rows: list[int], out: StepRows) -> None:
         if self._source.team_reward == "own" or not rows:
@@ -232,7 +240,7 @@ class ParallelRows:
             if missing or unknown:
                 problem = f"expected one of each of {living}, got {sorted(map(str, part))}"
                 row = number * self._spec.rows_per_env
-                validation.refuse(self._spec.env_id, self._row_ids[row], self._num_steps, field, problem)
+                validation.raise_bad_output(self._spec.env_id, self._row_ids[row], self._num_steps, field, problem)
 
     def _autoreset(self, number: int, out: StepRows) -> dict[str, Any]:
         self._episodes[number] += 1
@@ -254,11 +262,11 @@ class ParallelRows:
         if not isinstance(observations, dict) or not self._envs[number].agents:
             problem = f"expected observations by agent, of at least one, got {validation.describe(observations)}"
             row = self._row_ids[number * self._spec.rows_per_env]
-            validation.refuse(self._spec.env_id, row, self._num_steps, "reset result", problem)
+            validation.raise_bad_output(self._spec.env_id, row, self._num_steps, "reset result", problem)
         return observations
 
     def _replay(self, number: int, request: EpisodeReset, out: FirstRows | StepRows) -> dict[str, Any]:
-        """Plays the environment's episode again up to where it was, if it is known for all its agents alike."""
+        """Replays the environment's episode up to its saved step, if all its agents have the same number of actions."""
         if self._seeds is None:
             raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
         base = number * self._spec.rows_per_env
@@ -268,9 +276,7 @@ class ParallelRows:
         actions = [request.actions[row] for row in rows]
         lengths = {0 if action is None else len(leaves(action)[0]) for action in actions}
         if len(lengths) != 1 or lengths == {0}:
-            return (
-                observations  # an agent that joined late has an episode of its own: this environment begins a new one
-            )
+            return observations  # an agent joined late: this environment starts a new episode
         env = self._envs[number]
         columns = [column.replayed(action) for column, action in zip(self._columns, actions, strict=True)]
         for t in range(lengths.pop()):
@@ -284,7 +290,7 @@ class ParallelRows:
         return observations
 
     def _read(self, action: Tree) -> list[dict[str, Any]]:
-        """The actions, by name, of each environment."""
+        """Returns the actions of each environment, by agent name."""
         if self._alike is not None:
             return self._alike.read(action)
         columns = [column.read(action) for column in self._columns]
@@ -298,7 +304,7 @@ class ParallelRows:
                 self._alike.write(shown, out, self._num_steps, strict)
                 return
             except BadEnvOutputError:
-                strict = True  # agent by agent, for a message that names the one at fault
+                strict = True  # agent by agent, for a message that names the agent
         for column in self._columns:
             column.write([observations.get(column.name) for observations in shown], out, self._num_steps, strict)
 
@@ -316,12 +322,12 @@ class ParallelRows:
         if self._alike is not None and self._alike.are_finite(action):
             return
         for place, column in enumerate(self._columns):
-            found = column.first_not_finite(action)
-            if found is not None and self._present[found[0], place]:
-                row = found[0] * self._spec.rows_per_env + place
+            not_finite = column.first_not_finite(action)
+            if not_finite is not None and self._present[not_finite[0], place]:
+                row = not_finite[0] * self._spec.rows_per_env + place
                 raise WorkerError(
                     f"{self._named(row)}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not "
-                    f"finite: {found[1]}; the parameters have probably diverged (lower the learning rate)"
+                    f"finite: {not_finite[1]}; the parameters have probably diverged (lower the learning rate)"
                 )
 
     def _named(self, row: int) -> str:

@@ -1,4 +1,4 @@
-"""What the agents of a parallel environment see and do, and the rows that all of them fit into."""
+"""Specs of the agents of a parallel environment, and of the rows that fit all of them."""
 
 from typing import Any
 
@@ -12,23 +12,23 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.spec.padding import padded_spec
 from envpool_bridge.spec.specs import AgentSpec, EnvSpec
 
-STATE = "state"  # leaf of the observation that only a value may see
+STATE = "state"  # leaf of the observation that only a value function may see
 
 
 def parallel_spec(env: ParallelEnv, env_id: str, global_state: bool) -> EnvSpec:
-    """The spec of a row: one agent of the environment.
+    """Returns the spec of a row: one agent of the environment.
 
     Args:
         env: any instance.
         env_id: for messages.
-        global_state: whether observations carry the environment's `state()` as their leaf "state".
+        global_state: whether observations include the environment's `state()` as their leaf "state".
 
     Raises:
         UnsupportedSpaceError: a space cannot be stored, or the agents' spaces are too different to share rows.
-        UserError: the environment has no agents, or no global state that could be recorded.
+        UserError: the environment has no agents, or no global state that can be recorded.
     """
     if not env.possible_agents:
-        raise UserError(f"{env_id}: expected possible_agents to name every agent there may be, got none")
+        raise UserError(f"{env_id}: expected possible_agents to name every possible agent, got none")
     state = _state_space(env, env_id) if global_state else None
     agents = tuple(_agent_spec(env, env_id, name, state) for name in env.possible_agents)
     names = [agent.name for agent in agents]
@@ -44,7 +44,7 @@ def parallel_spec(env: ParallelEnv, env_id: str, global_state: bool) -> EnvSpec:
 
 
 def with_state(env: ParallelEnv, observations: dict[str, Any]) -> dict[str, Any]:
-    """Observations by agent, each with the environment's global state beside it."""
+    """Adds the environment's global state to each agent's observation."""
     state = np.asarray(env.state())  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
     return {name: _joined(observation, state) for name, observation in observations.items()}
 
@@ -67,7 +67,7 @@ def _agent_spec(env: ParallelEnv, env_id: str, name: str, state: gymnasium.Space
 
 
 def _state_space(env: ParallelEnv, env_id: str) -> gymnasium.Space:
-    """The environment's `state_space`, or the form of the state it shows after a reset."""
+    """Returns the environment's `state_space`, or the space of the state after a reset."""
     space = getattr(env, "state_space", None)
     if isinstance(space, gymnasium.Space):
         return space
@@ -76,6 +76,6 @@ def _state_space(env: ParallelEnv, env_id: str) -> gymnasium.Space:
     env.reset(seed=0)
     try:
         state = np.asarray(env.state())  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
-    except NotImplementedError as error:  # as PettingZoo's base class has it
+    except NotImplementedError as error:  # raised by PettingZoo's base class
         raise UserError(f"{env_id} offers no global state ({error}): use global_state false") from error
     return spaces.Box(-np.inf, np.inf, state.shape, state.dtype.type)

@@ -1,8 +1,8 @@
-"""Atari games stepped by ALE's own C++ threads, with the options of suite "atari" and its frames.
+"""Atari games stepped by ALE's own C++ threads, with the options and frames of suite "atari".
 
-Both skip frames, take the maximum over the last two, resize it, and begin episodes with up to 30 no-ops. They differ where
-randomness enters: each draws no-ops and sticky actions with its own generator, so equal seeds give equal frames only where
-neither is drawn. ALE's own default of pressing FIRE at a reset is not taken over.
+Both suites skip frames, take the maximum over the last two, resize it, and start episodes with up to 30 no-ops. Each
+draws no-ops and sticky actions with its own generator, so equal seeds give equal frames only if neither is drawn. ALE's
+default of pressing FIRE at a reset is not used.
 """
 
 import dataclasses
@@ -21,16 +21,16 @@ from envpool_bridge.envs.suites.registry import register_atari, registered_with_
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
 
-_SEEDS = 2**31  # ALE takes C's int, and a negative one for no seed
+_SEEDS = 2**31  # ALE takes a C int; a negative one means no seed
 
 
 @dataclasses.dataclass(frozen=True)
 class AtariVectorOptions(AtariOptions):
-    """Those of suite "atari", except what ALE's vector environment cannot do, and its threads.
+    """Options of suite "atari", without those that ALE's vector environment lacks, and its threads.
 
     Attributes:
-        num_threads: that step the rows; 0 for as many as there are cores (and no more than rows).
-        thread_affinity_offset: core that the first thread keeps to, the others following it; -1 leaves it to the kernel.
+        num_threads: threads that step the rows; 0 for the number of cores (at most the number of rows).
+        thread_affinity_offset: core of the first thread; the others follow it. -1 leaves it to the kernel.
     """
 
     num_threads: int = 0
@@ -44,8 +44,8 @@ class AtariVectorOptions(AtariOptions):
             raise UserError("suite 'atari_vector' cannot choose mode or difficulty: use suite 'atari'")
         if self.terminal_on_life_loss:
             raise UserError(
-                "suite 'atari_vector' cannot end episodes with each life: ALE's vector environment would begin a new game "
-                "with each, so that no later life is ever seen; use suite 'atari'"
+                "suite 'atari_vector' cannot end episodes with each life: ALE's vector environment would start a new game "
+                "after each, so that later lives are never played; use suite 'atari'"
             )
 
 
@@ -60,16 +60,16 @@ class AleVectorSource(VectorSource):
     options: AtariVectorOptions = AtariVectorOptions()
 
     def for_evaluation(self) -> "AleVectorSource":
-        """Rows that count the score, whatever rewards learning sees."""
+        """Returns rows that count the score, without the changes to rewards for learning."""
         options = dataclasses.replace(self.options, clip_rewards=False)
         return dataclasses.replace(self, make_vector_env=partial(_make, self.env_id, options), options=options)
 
 
 def ale_vector_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> AleVectorSource:
-    """Rows of an Atari game; [frame_stack, 84, 84] uint8 as agents see it, of which each frame is stored once.
+    """Returns the source of an Atari game: [frame_stack, 84, 84] uint8 as agents see it, each frame stored once.
 
     Raises:
-        UserError: no such game, unknown or bad options, or the package is missing.
+        UserError: unknown game, unknown or bad options, or the package is missing.
     """
     require_package("ale_py", "atari")
     register_atari()
@@ -102,7 +102,7 @@ def _make(env_id: str, options: AtariVectorOptions, num_envs: int) -> VectorEnv:
             img_height=options.screen_size,
             img_width=options.screen_size,
             grayscale=options.grayscale,
-            stack_num=1,  # it would begin episodes with frames of zeros, where suite "atari" repeats the first
+            stack_num=1,  # it starts episodes with frames of zeros; suite "atari" repeats the first frame
             frameskip=options.frame_skip,
             noop_max=options.noop_max,
             reward_clipping=options.clip_rewards,
@@ -112,7 +112,7 @@ def _make(env_id: str, options: AtariVectorOptions, num_envs: int) -> VectorEnv:
 
 
 class _OneFrame(VectorWrapper):
-    """Observations without the axis of a stack of one, as views; seeds as a list with one a row."""
+    """Vector environment without the axis of a stack of one, as views; takes a list with one seed for each row."""
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)

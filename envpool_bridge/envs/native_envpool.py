@@ -1,6 +1,6 @@
-"""Environments of the EnvPool package (`pip install envpool`): C++ threads step all rows. No relation of our `EnvPool`.
+"""Environments of the EnvPool package (`pip install envpool`): C++ threads step all rows. Unrelated to this package's `EnvPool`.
 
-Its Python side seeds a pool when it is made, never at a reset: with seeds, a reset makes a new pool.
+Its Python side seeds a pool when it is made, never at a reset. A reset with seeds therefore makes a new pool.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from envpool_bridge.envs.suites.options import require_at_least
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
 
-_SEEDS = 2**31  # it takes C's int
+_SEEDS = 2**31  # a seed is a C int
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", "max_num_players")
 
 
@@ -30,16 +30,16 @@ class NativeEnvPoolSource(VectorSource):
 
 
 def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> NativeEnvPoolSource:
-    """Rows of an EnvPool task, with EnvPool's own defaults.
+    """Returns the source of an EnvPool task, with EnvPool's own defaults.
 
     Args:
-        env_id: EnvPool's name of it, "Pong-v5" for instance.
-        kwargs: of `envpool.make`, "num_threads" among them; and "frame_stack", by which we stack frames, each stored once
-            (EnvPool's own "stack_num" is then 1).
+        env_id: EnvPool's name of the task, e.g. "Pong-v5".
+        kwargs: arguments of `envpool.make`, such as "num_threads"; and "frame_stack", by which this package stacks
+            frames, each stored once (EnvPool's own "stack_num" is then 1).
         check_range: as in VectorSource.
 
     Raises:
-        UserError: no such task, arguments that it does not take, or the package is missing.
+        UserError: unknown task or arguments, or the package is missing.
     """
     require_package("envpool", "envpool")
     import envpool  # pyright: ignore[reportMissingImports]  optional
@@ -52,7 +52,7 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
     ours = sorted(set(kwargs) & set(_OURS))
     if ours:
         raise UserError(
-            f"{env_id} of suite 'envpool': {', '.join(ours)} cannot be given: the number of rows and their seeds decide"
+            f"{env_id} of suite 'envpool': {', '.join(ours)} cannot be set: they follow from the number of rows and their seeds"
         )
     frame_stack = kwargs.get("frame_stack", 1)
     require_at_least(1, frame_stack=frame_stack)
@@ -60,7 +60,7 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
     config = _config(env_id, arguments)
     if frame_stack > 1 and "stack_num" in config:
         arguments["stack_num"] = 1
-    # Where frames are stacked they are emulated; a physics engine's "frame_skip" is no frame.
+    # Only tasks with stacked frames count emulator frames; "frame_skip" of a physics engine is not one.
     action_repeat = int(config["frame_skip"]) if "stack_num" in config else 1
     make = partial(_Pool, env_id, arguments, frame_stack > 1)
     return NativeEnvPoolSource(make, env_id, action_repeat, check_range, frame_stack, seeds_rows=True)
@@ -75,29 +75,35 @@ def _config(env_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"{env_id} of suite 'envpool': bad kwargs {arguments}: {error}") from error
     unknown = sorted(set(arguments) - set(spec._config_keys))
     if unknown:
-        raise UserError(f"{env_id} of suite 'envpool': unknown options {unknown}: it has {sorted(spec._config_keys)}")
+        raise UserError(
+            f"{env_id} of suite 'envpool': unknown options {unknown}: expected some of {sorted(spec._config_keys)}"
+        )
     return dict(zip(spec._config_keys, spec._config_values, strict=True))
 
 
 class _Pool(VectorEnv):
-    """Keeps Gymnasium's interface: seeds at a reset, spaces of a single environment apart from those of all."""
+    """EnvPool's pool behind Gymnasium's interface: seeds at a reset, and separate spaces of a single environment.
+
+    The constructor inspects the spaces; the pool itself is made at the first reset.
+
+    Args:
+        env_id: EnvPool's id.
+        arguments: of `envpool.make`.
+        squeezes: whether to remove the axis of a stack of one.
+        num_envs: number of rows.
+    """
 
     def __init__(self, env_id: str, arguments: dict[str, Any], squeezes: bool, num_envs: int) -> None:
-        """Looks at the spaces; the pool itself is made at the first reset.
-
-        Args:
-            env_id: EnvPool's.
-            arguments: of `envpool.make`.
-            squeezes: whether to leave out the axis of a stack of one.
-            num_envs: rows.
-        """
         import envpool  # pyright: ignore[reportMissingImports]  optional
 
         self._make = partial(envpool.make, env_id, "gymnasium", num_envs=num_envs, **arguments)
         self._pool: Any = None
         spec = envpool.make_spec(env_id, num_envs=num_envs, **arguments)
         observation_space, action_space = _spaces_of(spec, "gymnasium_observation_space", "gymnasium_action_space")
-        self.single_observation_space, self.single_action_space = _mended(observation_space), _mended(action_space)
+        self.single_observation_space, self.single_action_space = (
+            _with_infinite_bounds(observation_space),
+            _with_infinite_bounds(action_space),
+        )
         shape = self.single_observation_space.shape
         self._squeezes = squeezes and shape is not None and len(shape) == 3 and shape[0] == 1
         if self._squeezes:
@@ -112,7 +118,7 @@ class _Pool(VectorEnv):
             raise UserError(f"EnvPool takes no reset options: got {options}")
         if seed is not None or self._pool is None:
             self._pool = self._make(seed=self._seeds(seed))
-            _spaces_of(self._pool, "observation_space", "action_space")  # which it keeps
+            _spaces_of(self._pool, "observation_space", "action_space")  # the pool caches them
         observation, infos = self._pool.reset()
         return self._observation(observation), _known(infos)
 
@@ -121,7 +127,7 @@ class _Pool(VectorEnv):
         return self._observation(observation), reward, terminated, truncated, _known(infos)
 
     def close_extras(self, **kwargs: Any) -> None:
-        self._pool = None  # which ends its threads
+        self._pool = None  # this ends its threads
 
     def _seeds(self, seed: int | list[int | None] | None) -> list[int]:
         drawn = np.random.SeedSequence().generate_state(self.num_envs).tolist()
@@ -138,23 +144,23 @@ class _Pool(VectorEnv):
 
 
 def _spaces_of(maker: Any, *names: str) -> list[Any]:
-    """Spaces that EnvPool makes when they are first asked for."""
+    """Returns spaces, which EnvPool makes at the first access."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of bounds that Gymnasium narrows to the dtype EnvPool declares
+        warnings.simplefilter("ignore", UserWarning)  # Gymnasium narrows bounds to the dtype that EnvPool declares
         return [getattr(maker, name) for name in names]
 
 
 def _known(infos: dict[str, Any]) -> dict[str, Any]:
-    """Infos without those that a task does not have ("players" of one-player games)."""
+    """Returns infos without those that a task does not have ("players" of one-player games)."""
     return {name: value for name, value in infos.items() if value is not None}
 
 
-def _mended(space: Any) -> gymnasium.Space:
-    """EnvPool writes "unbounded" as C++'s numeric limits, whose `min` of floats is the least positive number."""
+def _with_infinite_bounds(space: Any) -> gymnasium.Space:
+    """Replaces EnvPool's "unbounded", C++'s numeric limits, by infinity; `min` of floats is the least positive number."""
     if isinstance(space, dict):
-        space = spaces.Dict({name: _mended(child) for name, child in space.items()})
+        space = spaces.Dict({name: _with_infinite_bounds(child) for name, child in space.items()})
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({name: _mended(child) for name, child in space.spaces.items()})
+        return spaces.Dict({name: _with_infinite_bounds(child) for name, child in space.spaces.items()})
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
         limits = np.finfo(space.dtype.name)
         low = np.where((space.low == limits.tiny) | (space.low == limits.min), -np.inf, space.low)

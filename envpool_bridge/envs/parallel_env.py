@@ -1,4 +1,4 @@
-"""What a multi-agent environment must be: PettingZoo's parallel API, by shape; nothing of PettingZoo is imported."""
+"""Protocol of a multi-agent environment: PettingZoo's parallel API, without importing PettingZoo."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -7,38 +7,44 @@ import gymnasium
 
 @runtime_checkable
 class ParallelEnv(Protocol):
-    """All living agents act at once; an agent that has ended leaves `agents`, and the episode ends when none is left.
+    """Multi-agent environment in which all living agents act at once.
 
-    An environment may have `state()`, the global state for centralised critics, with `state_space`; both are optional.
+    An agent that has ended leaves `agents`; the episode ends when none is left. An environment may have `state()`, the
+    global state for centralized critics, and `state_space`; both are optional.
 
     Attributes:
-        possible_agents: every agent there may ever be, in a fixed order.
-        agents: those that are there now.
+        possible_agents: every possible agent, in a fixed order.
+        agents: present agents.
     """
 
     possible_agents: list[str]
     agents: list[str]
 
     def observation_space(self, agent: str) -> gymnasium.Space:
-        """Of one agent; the same at every call."""
+        """Returns the space of one agent; the same at every call."""
         ...
 
     def action_space(self, agent: str) -> gymnasium.Space:
-        """Of one agent; the same at every call."""
+        """Returns the space of one agent; the same at every call."""
         ...
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Begins an episode: observations and infos of the agents that are there."""
+        """Starts an episode; returns observations and infos of the present agents."""
         ...
 
     def step(
         self, actions: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """Observations, rewards, terminations, truncations and infos of the agents that acted, and of those that joined."""
+        """Steps the environment.
+
+        Returns:
+            Observations, rewards, terminations, truncations and infos of the agents that acted, and of those that
+            joined.
+        """
         ...
 
     def close(self) -> None:
-        """Frees what the environment holds."""
+        """Releases the environment's resources."""
         ...

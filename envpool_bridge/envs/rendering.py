@@ -1,4 +1,4 @@
-"""Sources whose environments show what they draw: every frame of every episode, as it is played."""
+"""Sources of environments that render every frame of every episode as it is played."""
 
 import dataclasses
 import importlib
@@ -20,59 +20,58 @@ from envpool_bridge.envs.protocol import EnvRows, EnvSource
 from envpool_bridge.errors import BadEnvOutputError, UserError
 from envpool_bridge.spec.specs import EnvSpec
 
-_FRAMES_PER_SECOND = 30.0  # of environments that do not say
+_FRAMES_PER_SECOND = 30.0  # default for environments without render_fps
 _MODE = "rgb_array"
 
 
 class Screen(Protocol):
-    """Whoever watches."""
+    """Consumer of frames."""
 
     def begin(self, frame: np.ndarray) -> None:
-        """The first frame of an episode, [H, W, 3] uint8; without a frame after it, nobody played that episode."""
+        """Receives the first frame of an episode, [H, W, 3] uint8. If no frame follows, the episode was not played."""
         ...
 
     def show(self, frame: np.ndarray) -> None:
-        """The frame after a step, [H, W, 3] uint8."""
+        """Receives the frame after a step, [H, W, 3] uint8."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class RenderingSource:
-    """Rows of environments that draw.
+    """Rows of environments whose frames go to a screen.
 
     Attributes:
-        source: whose `make_env` takes the keyword `render_mode`.
-        screen: that frames are shown on.
+        source: its `make_env` takes the keyword `render_mode`.
+        screen: receives the frames.
     """
 
     source: GymnasiumSource | ParallelSource
     screen: Screen
 
     def spec(self) -> EnvSpec:
-        """As of `source`."""
         return self.source.spec()
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
-        """Rows of these ids, which are those of one environment: a screen shows one at a time."""
+        """Makes the rows of one environment: a screen shows only one."""
         shown = dataclasses.replace(self.source, make_env=partial(_make_shown, self.source.make_env, self.screen))
         return shown.make_rows(row_ids, run_seed, keep_infos)
 
 
 def rendering(source: EnvSource) -> tuple[GymnasiumSource | ParallelSource, float]:
-    """A source of the same environments that draw, and how many env steps a second look natural.
+    """Returns a source of the same environments in render mode, and a natural number of env steps per second.
 
-    Two environments are made, the second of which draws a frame, so that what is refused is refused here.
+    It makes two environments and renders a frame with the second, so that errors are raised here.
 
     Raises:
-        UserError: the source, the environment or this machine cannot draw.
+        UserError: the source, the environment or this machine cannot render.
     """
     one_by_one = isinstance(source, GymnasiumSource | ParallelSource)
     name = getattr(source, "env_id", "") or type(source).__name__
     if not one_by_one or not _takes_render_mode(source.make_env):
-        found = "a make_env that does not" if one_by_one else f"a {type(source).__name__}"
+        got = "a make_env that does not" if one_by_one else f"a {type(source).__name__}"
         raise UserError(
             f"{name} cannot be rendered: expected environments made one by one by a make_env that takes render_mode, which "
-            f"those of suites gymnasium, atari, minigrid, vizdoom, mpe and pettingzoo are, got {found}"
+            f"those of suites gymnasium, atari, minigrid, vizdoom, mpe and pettingzoo are, got {got}"
         )
     make_env = partial(source.make_env, render_mode=_MODE)  # pyright: ignore[reportCallIssue]
     try:
@@ -80,7 +79,7 @@ def rendering(source: EnvSource) -> tuple[GymnasiumSource | ParallelSource, floa
         per_second = _frames_per_second(make_env, name) / getattr(source, "action_repeat", 1)
     except (UserError, BadEnvOutputError) as error:
         raise UserError(str(error)) from error
-    except Exception as error:  # whatever a graphics library raises where it does not find what it needs
+    except Exception as error:  # any error of a graphics library
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{name} cannot be rendered on this machine: {what[:300]}{_advice()}") from error
     return dataclasses.replace(source, make_env=make_env), per_second
@@ -106,12 +105,12 @@ def _require_mode(make_env: Callable[[], Any], name: str) -> None:
         raise UserError(f"{name} cannot be rendered: expected {_MODE!r} among its render_modes, got {sorted(modes)}")
     mujoco, backend = sys.modules.get("gymnasium.envs.mujoco.mujoco_env"), os.environ.get("MUJOCO_GL")
     if backend is not None and mujoco is not None and isinstance(getattr(env, "unwrapped", env), mujoco.MujocoEnv):
-        # Gymnasium's viewer prints a traceback of its own once it has failed.
+        # Gymnasium's viewer prints its own traceback after a failure.
         importlib.import_module(f"mujoco.{backend}").GLContext(16, 16).free()
 
 
 def _frames_per_second(make_env: Callable[[], Any], name: str) -> float:
-    """What the environment declares, after it has drawn a frame."""
+    """Returns the frame rate that the environment declares, after rendering a frame."""
     env = make_env()
     try:
         env.reset(seed=0)
@@ -126,7 +125,7 @@ def _advice() -> str:
     if "mujoco" not in sys.modules or backend is None:
         return ""
     return (
-        f". MuJoCo draws with MUJOCO_GL={backend}: install its library (Debian: libegl1 for egl, libosmesa6 for osmesa), or set "
+        f". MuJoCo renders with MUJOCO_GL={backend}: install its library (Debian: libegl1 for egl, libosmesa6 for osmesa), or set "
         f"MUJOCO_GL to another of egl, osmesa and glfw"
     )
 
@@ -135,7 +134,7 @@ def _frame(env: Any, name: str) -> np.ndarray:
     frame = env.render()
     if isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8:
         return frame
-    raise BadEnvOutputError(f"{name}: expected render() to give [height, width, 3] uint8, got {describe(frame)}")
+    raise BadEnvOutputError(f"{name}: expected render() to return [height, width, 3] uint8, got {describe(frame)}")
 
 
 def _make_shown(make_env: Callable[[], Any], screen: Screen) -> "Shown":
@@ -143,10 +142,14 @@ def _make_shown(make_env: Callable[[], Any], screen: Screen) -> "Shown":
 
 
 class Shown:
-    """An environment, Gymnasium's or PettingZoo's parallel, whose frames are shown at every reset and step."""
+    """Wrapper of an environment, Gymnasium's or PettingZoo's parallel, that sends a frame at every reset and step.
+
+    Args:
+        env: made with render_mode="rgb_array", owned by the wrapper.
+        screen: receives the frames.
+    """
 
     def __init__(self, env: gymnasium.Env | ParallelEnv, screen: Screen) -> None:
-        """Takes over `env`, which was made with render_mode="rgb_array"."""
         self._env: Any = env
         self._screen = screen
 
@@ -154,13 +157,11 @@ class Shown:
         return getattr(self._env, name)
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the environment."""
         result = self._env.reset(*args, **kwargs)
         self._screen.begin(self._drawn())
         return result
 
     def step(self, action: Any) -> Any:
-        """As of the environment."""
         result = self._env.step(action)
         self._screen.show(self._drawn())
         return result

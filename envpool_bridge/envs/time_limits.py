@@ -1,4 +1,4 @@
-"""Time limits of all rows together, in place of a `TimeLimit` wrapper around each."""
+"""Time limits of all rows together, in place of a `TimeLimit` wrapper around each environment."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,35 +10,38 @@ _NEVER = 1 << 62  # steps
 
 
 class TimeLimits:
-    """Steps environments without Gymnasium's outermost wrappers, and truncates episodes where they would.
+    """Step functions of environments without Gymnasium's outermost wrappers, and the truncation that those would do.
 
-    `gymnasium.make` puts a TimeLimit and an OrderEnforcing around every environment: two Python calls a step, a tenth of a
-    CartPole step. The first is a count, kept here for all rows at once; the second asks whether there was a reset, and rows are
-    always reset first. Both still see resets, renders and closes, which go through the environment as it was made. Other
-    wrappers, those that derive from these included, stay where they are, and so does all that is below them.
+    `gymnasium.make` puts a TimeLimit and an OrderEnforcing around every environment: two Python calls in each step, a
+    tenth of a CartPole step. The first is a count, kept here for all rows at once. The second asserts that there was a
+    reset, and rows are always reset first. Both wrappers still receive resets, renders and closes, which use the
+    environment as it was made. Other wrappers stay in place, and so does everything below them; this includes
+    subclasses of the two.
+
+    Args:
+        envs: one for each row.
     """
 
     def __init__(self, envs: Sequence[gymnasium.Env]) -> None:
-        """Looks through the wrappers of `envs`, one a row."""
-        found = [_unwrapped(env) for env in envs]
-        self.inner = [env for env, _ in found]  # whose steps are called
+        unwrapped = [_unwrapped(env) for env in envs]
+        self.inner = [env for env, _ in unwrapped]  # environments whose steps are called
         self.step_functions: list[Callable[[Any], Any]] = [env.step for env in self.inner]
-        self.limits = [limit for _, limit in found]  # steps an episode may have
-        self._last_steps = [_NEVER] * len(found)  # of the rows' episodes, as steps of all rows are counted
-        self._next = _NEVER  # no episode reaches its limit before it
+        self.limits = [limit for _, limit in unwrapped]  # steps of an episode
+        self._last_steps = [_NEVER] * len(unwrapped)  # of the rows' episodes, in counted steps of all rows
+        self._next = _NEVER  # the first step at which an episode reaches its limit
 
     def begin(self, row: int, num_steps: int) -> None:
-        """An episode of the row begins when `num_steps` steps of all rows have been made."""
+        """Starts an episode of the row after `num_steps` steps of all rows."""
         last = num_steps + self.limits[row]
         self._last_steps[row] = last
         self._next = min(self._next, last)
 
     def truncate(self, truncated: tuple[Any, ...], num_steps: int) -> tuple[Any, ...]:
-        """What the rows' `truncated` flags are at a step.
+        """Returns the rows' `truncated` flags of a step.
 
         Args:
-            truncated: what the environments returned.
-            num_steps: of all rows, this one included.
+            truncated: flags that the environments returned.
+            num_steps: number of steps of all rows, including this one.
         """
         if num_steps < self._next:
             return truncated
@@ -48,12 +51,12 @@ class TimeLimits:
 
 
 def _unwrapped(env: gymnasium.Env) -> tuple[gymnasium.Env, int]:
-    """The environment below the wrappers that are replaced, and the limit that they set."""
+    """Returns the environment below the replaced wrappers, and the limit that they set."""
     limit = _NEVER
     while type(env) in (TimeLimit, OrderEnforcing) and "step" not in vars(env):
         if isinstance(env, TimeLimit):
             own = getattr(env, "_max_episode_steps", None)
-            if not isinstance(own, int):  # another version of Gymnasium keeps it elsewhere
+            if not isinstance(own, int):  # another version of Gymnasium stores it elsewhere
                 break
             limit = min(limit, own)
         env = env.env  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

@@ -25,17 +25,18 @@ MakeVectorEnv = Callable[[int], VectorEnv]
 class VectorSource:
     """Rows of `make_vector_env(num_envs)`, which must reset in NEXT_STEP mode (Gymnasium's default).
 
-    A native vector environment seeds its own later episodes, so a resumed run begins new episodes instead of continuing
-    the old ones to the bit.
+    A native vector environment seeds its own later episodes. A resumed run therefore starts new episodes instead of
+    continuing the old ones bit for bit.
 
     Attributes:
-        make_vector_env: makes a vector of so many; defined at the top level of a module, so that workers can find it.
+        make_vector_env: makes a vector of N environments; defined at the top level of a module, so that workers can
+            import it.
         env_id: name for messages; "" takes the environment's own.
         action_repeat: emulator frames per env step.
         check_range: whether observations must lie within the declared bounds.
-        frame_stack: how many of the newest values of every array agents see at once; each is stored once.
-        seeds_rows: whether its `reset` takes a list with one seed a row, as Gymnasium's SyncVectorEnv and AsyncVectorEnv
-            do (which are recognised); others get the first row's seed, and make the rest of it themselves.
+        frame_stack: number of newest values of every array that agents see at once; each is stored once.
+        seeds_rows: whether its `reset` takes a list with one seed for each row. Gymnasium's SyncVectorEnv and
+            AsyncVectorEnv do, and are detected. Others get the first row's seed and derive the rest from it.
         info_fields: numbers in the infos to record; see EnvSpec.
     """
 
@@ -48,7 +49,7 @@ class VectorSource:
     info_fields: tuple[str, ...] = ()
 
     def spec(self) -> EnvSpec:
-        """What a row looks like; makes a vector of one and closes it."""
+        """Returns the spec of a row; makes a vector of one and closes it."""
         env = self.make_vector_env(1)
         try:
             return self._spec(env)
@@ -56,7 +57,7 @@ class VectorSource:
             env.close()
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "VectorRows":
-        """Rows of these ids."""
+        """Makes the rows of these ids."""
         env = self.make_vector_env(len(row_ids))
         rows = VectorRows(env, self._spec(env), row_ids, run_seed, keep_infos, self.check_range)
         rows.seeds_rows = self.seeds_rows or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
@@ -76,7 +77,15 @@ class VectorSource:
 
 
 class VectorRows:
-    """Keeps the protocol `EnvRows`.
+    """Rows of one vector environment; implements `EnvRows`.
+
+    Args:
+        env: owned by the rows.
+        spec: spec of a row.
+        row_ids: ids of the rows.
+        run_seed: seed of the run, or None for Gymnasium's own seeding.
+        keep_infos: whether to keep the infos of each step.
+        check_range: whether observations must lie within the declared bounds.
 
     Attributes:
         seeds_rows: as in VectorSource.
@@ -91,7 +100,6 @@ class VectorRows:
         keep_infos: bool,
         check_range: bool,
     ) -> None:
-        """Takes over `env`."""
         self.num_rows = env.num_envs
         self.infos: list[dict[str, Any]] = []
         self.seeds_rows = False
@@ -103,13 +111,13 @@ class VectorRows:
         self._writer = VectorObservationWriter(spec, self._row_ids)
         self._values = validation.ValueCheck(spec, self._row_ids, check_range)
         self._actions = ActionReader(spec.action, True)
-        self._last_observation: Tree = None  # [R, ...] a leaf, what the policy is acting on
+        self._last_observation: Tree = None  # [R, ...] a leaf, the policy's present input
         self._ended = np.zeros(self.num_rows, bool)
         self._num_steps = 0
         self._closed = False
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
-        """Begins new episodes in all rows (an EpisodeReset too: see VectorSource)."""
+        """Starts new episodes in all rows (with an EpisodeReset too: see VectorSource)."""
         options = request.options if isinstance(request, GymnasiumReset) else None
         try:
             observation, infos = self._env.reset(seed=self._seed(request), options=options)
@@ -126,7 +134,7 @@ class VectorRows:
             self.infos = _rows_of(infos, self.num_rows)
 
     def step(self, action: Tree, out: StepRows) -> None:
-        """One call of the vector environment, written into the rows."""
+        """Steps the vector environment once and writes the results of all rows."""
         given = self._env_actions(action)
         self._num_steps += 1
         try:
@@ -149,7 +157,6 @@ class VectorRows:
             write_infos(self._spec.env_id, self._row_ids, self._num_steps, self.infos, out)
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
-        """Refuses values of the last steps; see the protocol."""
         self._values.verify(observation, reward, self._num_steps)
 
     def close(self) -> None:
@@ -159,7 +166,7 @@ class VectorRows:
             self._env.close()
 
     def _seed(self, request: ResetRequest) -> Any:
-        """A seed a row where the environment takes them; otherwise one for the vector."""
+        """Returns one seed for each row if the environment takes them; otherwise one for the vector."""
         if isinstance(request, EpisodeReset):
             if self._run_seed is None:
                 return None
@@ -167,19 +174,19 @@ class VectorRows:
             return each if self.seeds_rows else each[0]
         first = request.seeds[0]
         if first is None or request.seeds == tuple(range(first, first + self.num_rows)):
-            return first  # says the same, and every implementation takes it
+            return first  # equivalent, and every implementation accepts it
         return list(request.seeds)
 
     def _env_actions(self, action: Tree) -> Tree:
-        """Actions in the source's form and dtypes; what the space does not allow is clipped to it."""
-        found = self._actions.first_not_finite(action)
-        if found is not None:
-            if self._last_observation is not None:  # perhaps it is not the policy's fault
+        """Returns actions in the source's form and dtypes, clipped to the bounds of the space."""
+        not_finite = self._actions.first_not_finite(action)
+        if not_finite is not None:
+            if self._last_observation is not None:  # the observation may be the cause
                 self._values.verify(take(self._last_observation, None), None, self._num_steps)
-            row, what = found
+            row, description = not_finite
             raise WorkerError(
                 f"{self._spec.env_id}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not "
-                f"finite: {what}; the parameters have probably diverged (lower the learning rate)"
+                f"finite: {description}; the parameters have probably diverged (lower the learning rate)"
             )
         return self._actions.read_together(action)
 
@@ -188,7 +195,7 @@ class VectorRows:
         if not good:
             wanted = "bool" if kinds == "b" else "numbers"
             problem = f"expected an array of shape ({self.num_rows},) of {wanted}, got {validation.describe(values)}"
-            validation.refuse(self._spec.env_id, self._row_ids[0], self._num_steps, field, problem)
+            validation.raise_bad_output(self._spec.env_id, self._row_ids[0], self._num_steps, field, problem)
 
     def _failure(self, what: str, error: Exception) -> WorkerError:
         rows = f"rows {self._row_ids[0]} to {self._row_ids[-1]}"
@@ -196,7 +203,7 @@ class VectorRows:
 
 
 def _rows_of(infos: dict[str, Any], num_rows: int) -> list[dict[str, Any]]:
-    """Gymnasium's vector infos as one dict a row: the inverse of `VectorEnv._add_info`."""
+    """Converts Gymnasium's vector infos to one dict for each row: the inverse of `VectorEnv._add_info`."""
     rows: list[dict[str, Any]] = [{} for _ in range(num_rows)]
     for name, values in infos.items():
         if name.startswith("_"):

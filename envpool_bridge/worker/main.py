@@ -1,4 +1,4 @@
-"""What an environment process runs from its start to its end."""
+"""Body of an environment process."""
 
 import contextlib
 import faulthandler
@@ -13,24 +13,24 @@ from envpool_bridge.worker.worker import NUM_DESCRIPTORS, STACK_SIGNAL, ErrorMes
 
 
 def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> Worker:
-    with contextlib.suppress(OSError):  # a sandbox may forbid it: environments that sleep then do so a little longer
+    with contextlib.suppress(OSError):  # a sandbox may forbid it; environments that sleep then sleep slightly longer
         wake_on_time()
     if config.cores:  # before anything starts threads
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {allowed[config.cores[config.worker % len(config.cores)]]})
     if not config.local_policy:
         return Worker(config, connection, descriptors)
-    from envpool_bridge.worker.acting_worker import ActingWorker  # it builds on this module
+    from envpool_bridge.worker.acting_worker import ActingWorker  # it imports this module
 
     return ActingWorker(config, connection, descriptors[:NUM_DESCRIPTORS], descriptors[NUM_DESCRIPTORS:])
 
 
 def main(descriptors: Sequence[int]) -> None:
-    """Body of a forked worker; reports any exception to the parent before it ends.
+    """Runs a forked worker; reports any exception to the parent before it ends.
 
     Args:
-        descriptors: segment, connection, own doorbell, file for stacks, board, inference doorbell, learner doorbell; then the
-            local policy's.
+        descriptors: segment, connection, own doorbell, file for stacks, board, inference doorbell, learner doorbell;
+            then the local policy's.
     """
     # The parent reads this file, and reports its content.
     faulthandler.enable(descriptors[3])
@@ -42,7 +42,7 @@ def main(descriptors: Sequence[int]) -> None:
         failpoint.arm(failpoint.wanted(), worker.failpoints())
         collect_garbage_rarely()
         worker.serve()
-    except BaseException as error:  # noqa: BLE001  the parent must learn of it, whatever it is
+    except BaseException as error:  # noqa: BLE001  the parent must receive any error
         text = "".join(traceback.format_exception(error))
         try:
             connection.send(ErrorMessage(type(error).__name__, str(error), text))

@@ -1,4 +1,4 @@
-"""Hide-and-seek as a parallel environment of several agents."""
+"""Hide-and-seek as a parallel multi-agent environment."""
 
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ from envpool_bridge.envs.hide_and_seek.episode import Episode
 from envpool_bridge.envs.hide_and_seek.game import Game, RandomWalls
 from envpool_bridge.envs.hide_and_seek.layout import Layout, draw_layout
 from envpool_bridge.envs.hide_and_seek.observations import observation_space, state_space
-from envpool_bridge.envs.hide_and_seek.rendering import Painter
+from envpool_bridge.envs.hide_and_seek.rendering import Renderer
 from envpool_bridge.envs.hide_and_seek.scene import SUBSTEP_SECONDS, SUBSTEPS
 
 FORCES = 11  # evenly spaced from -0.9 to 0.9; 5 is none
@@ -18,15 +18,20 @@ ByAgent = dict[str, Any]
 
 
 class HideAndSeek:
-    """Hiders are rewarded for not being seen, after a while in which seekers must wait. Keeps PettingZoo's parallel API.
+    """Hide-and-seek with PettingZoo's parallel API: after a preparation phase, hiders are rewarded for not being seen.
 
-    Each agent observes a dict (see `observations`) and acts with MultiDiscrete([11, 11, 11, 2, 2]). An episode is truncated at
-    the horizon and never terminates; its last infos tell its `Story`. One whose physics blow up is truncated at once, with
-    "discard_episode" 1 in its infos and rewards 0. What is random in an episode follows from the seed of its reset.
+    Each agent observes a dict (see `observations`) and acts with MultiDiscrete([11, 11, 11, 2, 2]). An episode is
+    truncated at the horizon and never terminates; its last infos are its `EpisodeStats`. An episode whose physics
+    diverge is truncated immediately, with
+    "discard_episode" 1 in its infos and rewards 0. All randomness of an episode follows from the seed of its reset.
+
+    Args:
+        game: the rules; RandomWalls() if None.
+        render_mode: "rgb_array", or None.
 
     Attributes:
         possible_agents: "hider_0", ..., "seeker_0", ...
-        agents: those of the episode.
+        agents: those of the episode; none before the first reset.
         game: the rules.
         state_space: of the global state.
     """
@@ -38,7 +43,6 @@ class HideAndSeek:
     }
 
     def __init__(self, game: Game | None = None, render_mode: str | None = None) -> None:
-        """Before the first episode nobody is there; without rules, RandomWalls()."""
         self.game = RandomWalls() if game is None else game
         self.render_mode = render_mode
         hiders = [f"hider_{number}" for number in range(self.game.hiders)]
@@ -50,55 +54,55 @@ class HideAndSeek:
         self._action_space = spaces.MultiDiscrete(list(ACTION_SIZES))
         self._rng = np.random.default_rng()
         self._episode: Episode | None = None
-        self._painter: Painter | None = None
+        self._renderer: Renderer | None = None
 
     @property
     def unwrapped(self) -> "HideAndSeek":
-        """Itself, as PettingZoo's tools ask."""
+        """The environment itself, for PettingZoo's tools."""
         return self
 
     @property
     def episode(self) -> Episode:
-        """The one that is played. Raises RuntimeError before the first reset."""
+        """Present episode. Raises RuntimeError before the first reset."""
         if self._episode is None:
-            raise RuntimeError("hide-and-seek: expected reset() before anything else")
+            raise RuntimeError("hide-and-seek: call reset() first")
         return self._episode
 
     def observation_space(self, agent: str) -> spaces.Space:
-        """The same of all agents."""
+        """Returns the space, which is the same for all agents."""
         del agent
         return self._observation_space
 
     def action_space(self, agent: str) -> spaces.Space:
-        """The same of all agents."""
+        """Returns the space, which is the same for all agents."""
         del agent
         return self._action_space
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ByAgent, dict[str, ByAgent]]:
-        """Begins an episode.
+        """Starts an episode.
 
         Args:
-            seed: of all that is random in it; None goes on from the episode before.
-            options: {"layout": Layout} begins with that one instead of drawing it.
+            seed: seeds all randomness of the episode; None continues the generator of the previous episode.
+            options: {"layout": Layout} starts with that layout instead of drawing one.
         """
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         given: Layout | None = (options or {}).get("layout")
         layout = draw_layout(self.game, self._rng) if given is None else given
         self._episode = Episode(self.game, layout, self._rng)
-        self._release_painter()
+        self._release_renderer()
         seekers = layout.num_agents - layout.num_hiders
         self.agents = self._hiders[: layout.num_hiders] + self._seekers[:seekers]
         return self._by_agent(self._episode.observe()), {name: {} for name in self.agents}
 
     def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, ByAgent]]:
-        """One step of 0.075 s of all agents."""
+        """Steps all agents by 0.075 s."""
         names, episode = self.agents, self.episode
         rewards = episode.step(np.array([actions[name] for name in names]))
         observations = self._by_agent(episode.observe())
-        infos = episode.told() if episode.over else {}
+        infos = episode.stats() if episode.over else {}
         result = (
             observations,
             dict(zip(names, rewards.tolist(), strict=True)),
@@ -111,27 +115,27 @@ class HideAndSeek:
         return result
 
     def state(self) -> np.ndarray:
-        """[S] float32, the global state."""
+        """Returns the global state, [S] float32."""
         return self.episode.state()
 
     def render(self) -> np.ndarray:
-        """[480, 480, 3] uint8, seen from above at a slant.
+        """Returns a picture of the scene from above at an angle, [480, 480, 3] uint8.
 
         Raises:
-            Exception: of the graphics library, where this machine cannot draw.
+            Exception: of the graphics library, if this machine cannot render.
         """
-        if self._painter is None:
-            self._painter = Painter(self.episode.scene, self.game.floor_size)
-        return self._painter.paint(self.episode.locks)
+        if self._renderer is None:
+            self._renderer = Renderer(self.episode.scene, self.game.floor_size)
+        return self._renderer.render(self.episode.locks)
 
     def close(self) -> None:
-        """Gives back what drawing holds; idempotent."""
-        self._release_painter()
+        """Releases the renderer; idempotent."""
+        self._release_renderer()
 
-    def _release_painter(self) -> None:
-        if self._painter is not None:
-            self._painter.close()
-            self._painter = None
+    def _release_renderer(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
 
     def _by_agent(self, shown: dict[str, np.ndarray]) -> ByAgent:
         return {name: {key: rows[place] for key, rows in shown.items()} for place, name in enumerate(self.agents)}

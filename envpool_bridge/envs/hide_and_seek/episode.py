@@ -1,8 +1,8 @@
-"""One episode: what a step does, in the order of the original."""
+"""One episode, with the effects of a step in the order of the original."""
 
 import numpy as np
 
-from envpool_bridge.envs.hide_and_seek.episode_stats import Story
+from envpool_bridge.envs.hide_and_seek.episode_stats import EpisodeStats
 from envpool_bridge.envs.hide_and_seek.game import Base, Game
 from envpool_bridge.envs.hide_and_seek.geometry import distance_to_cuboids
 from envpool_bridge.envs.hide_and_seek.grips import Grips
@@ -11,7 +11,7 @@ from envpool_bridge.envs.hide_and_seek.locks import Locks
 from envpool_bridge.envs.hide_and_seek.observations import Observer
 from envpool_bridge.envs.hide_and_seek.rewards import Rewards
 from envpool_bridge.envs.hide_and_seek.scene import MAX_CONTROL, make_scene
-from envpool_bridge.envs.hide_and_seek.vision import Eyes
+from envpool_bridge.envs.hide_and_seek.vision import Vision
 
 _CONTROL = np.linspace(-MAX_CONTROL, MAX_CONTROL, 11)
 _STILL = np.array([5, 5, 5, 0, 0])
@@ -19,37 +19,41 @@ _WALL_FRICTION = {True: 0.01, False: 1.0}  # of the quadrant game and of others
 
 
 class Episode:
-    """From a layout to the horizon.
+    """An episode from a layout to the horizon.
+
+    Args:
+        game: the rules.
+        layout: positions at the start.
+        rng: randomness of the episode.
 
     Attributes:
         scene: its physics.
-        grips: who holds what.
-        locks: what is locked.
-        sight: who sees what now.
-        num_steps: played.
+        grips: held things.
+        locks: locked things.
+        visibility: present visibility.
+        num_steps: number of steps played.
         over: whether it is truncated.
-        discarded: whether its physics blew up.
+        discarded: whether its physics diverged.
     """
 
     def __init__(self, game: Game, layout: Layout, rng: np.random.Generator) -> None:
-        """Before the first step."""
         self.scene = make_scene(layout, game.floor_size, _WALL_FRICTION[isinstance(game, Base)])
         self.grips, self.locks = Grips(self.scene), Locks(self.scene, game.locks_ramps, rng)
         self.num_steps, self.over, self.discarded = 0, False, False
         self._game = game
-        self._eyes = Eyes(self.scene, game.lidar_rays)
+        self._vision = Vision(self.scene, game.lidar_rays)
         self._rewards = Rewards(game, layout.num_hiders, layout.num_agents)
         self._observer = Observer(game, self.scene, self.locks)
-        self._story = Story(self.scene)
-        self.sight = self._eyes.look()
+        self._stats = EpisodeStats(self.scene)
+        self.visibility = self._vision.compute()
 
     @property
     def progress(self) -> float:
-        """Of the preparation phase, in [0, 1]; 1 from one step after its end, as in the original."""
+        """Progress of the preparation phase, in [0, 1]; 1 from one step after its end, as in the original."""
         return min(1.0, self.num_steps / (self._game.prep_steps + 1e-5))
 
     def step(self, actions: np.ndarray) -> np.ndarray:
-        """[A] rewards of [A, 5] actions."""
+        """Returns the rewards, [A], of actions, [A, 5]."""
         prepares = self.num_steps < self._game.prep_steps
         if prepares:
             actions[self.scene.num_hiders :] = _STILL
@@ -61,37 +65,37 @@ class Episode:
         if not finite:
             self.over = self.discarded = True
             return np.zeros(self.scene.num_agents)
-        self.sight = self._eyes.look()
+        self.visibility = self._vision.compute()
         return self._rewarded(prepares)
 
     def observe(self) -> dict[str, np.ndarray]:
-        """[A, ...] of each leaf."""
-        return self._observer.observe(self.sight, self.progress)
+        """Returns the observations, [A, ...] a leaf."""
+        return self._observer.observe(self.visibility, self.progress)
 
     def state(self) -> np.ndarray:
-        """[S] float32, the global state."""
+        """Returns the global state, [S] float32."""
         return self._observer.state(self.progress)
 
-    def told(self) -> dict[str, float]:
-        """What happened, once the episode is over."""
-        return {**self._story.told(self.locks.locked), "discard_episode": float(self.discarded)}
+    def stats(self) -> dict[str, float]:
+        """Returns the statistics of the episode, after its end."""
+        return {**self._stats.as_dict(self.locks.locked), "discard_episode": float(self.discarded)}
 
     def _use_hands(self, pulls: np.ndarray, presses: np.ndarray) -> None:
         scene, agents = self.scene, self.scene.num_agents
         if not scene.num_things:
             return
-        centres = scene.centres()
-        distance = distance_to_cuboids(centres[:agents], centres[agents:], scene.position[agents:, 3], scene.half_sizes)
-        self.grips.update(pulls, self.sight.things, distance)
-        self.locks.update(presses, self.sight.things, distance)
+        centers = scene.centers()
+        distance = distance_to_cuboids(centers[:agents], centers[agents:], scene.position[agents:, 3], scene.half_sizes)
+        self.grips.update(pulls, self.visibility.things, distance)
+        self.locks.update(presses, self.visibility.things, distance)
 
     def _rewarded(self, prepares: bool) -> np.ndarray:
-        sees = self.sight.agents
+        sees = self.visibility.agents
         rewards = np.zeros(self.scene.num_agents)
         if not prepares:
-            rewards = self._rewards.of(sees, self.scene.centres())
+            rewards = self._rewards.compute(sees, self.scene.centers())
         hiders = self.scene.num_hiders
-        self._story.add(rewards, bool(sees[hiders:, :hiders].any()), not prepares)
-        if not self._story.preparation_told and self.progress >= 1.0:
-            self._story.end_preparation(self.locks.locked)
+        self._stats.add(rewards, bool(sees[hiders:, :hiders].any()), not prepares)
+        if not self._stats.preparation_ended and self.progress >= 1.0:
+            self._stats.end_preparation(self.locks.locked)
         return rewards

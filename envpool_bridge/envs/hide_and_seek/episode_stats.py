@@ -1,19 +1,21 @@
-"""What happened in an episode, as the numbers that tell the phases of learning apart."""
+"""Statistics of an episode that distinguish the phases of learning."""
 
 import numpy as np
 
 from envpool_bridge.envs.hide_and_seek.scene import Scene
 
 
-class Story:
-    """Counts along an episode; `told` at its end.
+class EpisodeStats:
+    """Statistics along an episode; `as_dict` at its end.
 
-    The names are SRL's; those that end in "_prep" are of the end of the preparation phase. Beside them: `seen_fraction`, of the
-    rewarded steps, in which a seeker saw a hider.
+    The names are SRL's; names that end in "_prep" refer to the end of the preparation phase. In addition,
+    `seen_fraction` is the fraction of rewarded steps in which a seeker saw a hider.
+
+    Args:
+        scene: at the start of an episode.
     """
 
     def __init__(self, scene: Scene) -> None:
-        """At the start of an episode."""
         self._scene = scene
         self._start = scene.position[scene.num_agents :, :3].copy()
         self._returns = np.zeros(scene.num_agents)
@@ -21,24 +23,24 @@ class Story:
         self._prep: dict[str, float] = {}
 
     def add(self, rewards: np.ndarray, seen: bool, rewarded: bool) -> None:
-        """One step: [A] rewards, whether a seeker sees a hider, whether the preparation phase is over."""
+        """Adds one step: [A] rewards, whether a seeker sees a hider, whether the preparation phase is over."""
         self._returns += rewards
         self._steps += rewarded
         self._seen_steps += rewarded and seen
 
     def end_preparation(self, locked: np.ndarray) -> None:
-        """Takes down what the preparation phase has changed; once."""
+        """Records the changes during the preparation phase; once."""
         self._prep = {f"{name}_prep": value for name, value in self._changes(locked).items()}
 
     @property
-    def preparation_told(self) -> bool:
-        """Whether `end_preparation` has been called."""
+    def preparation_ended(self) -> bool:
+        """True after `end_preparation`."""
         return bool(self._prep)
 
-    def told(self, locked: np.ndarray) -> dict[str, float]:
-        """The numbers, [M] bool being what is locked now."""
+    def as_dict(self, locked: np.ndarray) -> dict[str, float]:
+        """Returns the statistics; `locked` [M] bool are the present locks."""
         if not self._prep:
-            self.end_preparation(locked)  # an episode that was all preparation
+            self.end_preparation(locked)  # an episode that ended in the preparation phase
         return {
             **self._prep,
             **self._changes(locked),

@@ -1,4 +1,4 @@
-"""The rules of a game that a configuration may change: `Base`, the quadrant game, and `RandomWalls`, the published one."""
+"""Rules of the game that a configuration may change: `Base`, the quadrant game, and `RandomWalls`, the published one."""
 
 import dataclasses
 from typing import Literal
@@ -6,34 +6,35 @@ from typing import Literal
 from envpool_bridge.errors import UserError
 
 CELL = 0.2  # metres: a side of a cell of the grid on which walls and things are placed
-TEAM_LIMIT = 3  # agents a team
+TEAM_LIMIT = 3  # agents in a team
 Reward = Literal["joint_zero_sum", "joint_mean", "selfish"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Game:
-    """What both variants have; lengths in metres, times in env steps of 0.075 s.
+    """Options of both variants; lengths in metres, times in env steps of 0.075 s.
 
     Attributes:
         hiders: agents of the hiding team, 1 to 3.
         seekers: agents of the seeking team, 1 to 3.
-        random_team_sizes: draw each team's size anew for each episode, from 1 to its number above.
-        max_agents: how many agents observations have room for, the observer included; 0 for hiders + seekers.
-        horizon: steps, after which an episode is truncated; nothing else ends it.
-        prep_fraction: of the horizon, in which seekers stand still and nobody is rewarded.
-        map_scale: of the floor (6 m), of the area agents must not leave, and of the distance within which teams begin.
+        random_team_sizes: draws each team's size for each episode, from 1 to its number above.
+        max_agents: number of agents that observations have room for, including the observer; 0 for hiders + seekers.
+        horizon: steps, after which an episode is truncated; it has no other end.
+        prep_fraction: fraction of the horizon in which seekers stand still and rewards are 0.
+        map_scale: scale of the floor (6 m), of the area agents must not leave, and of the largest distance within a
+            team at the start.
         boxes: fewest and most boxes of an episode.
         elongated_boxes: fewest and most of them that are long (1.65 x 0.15) instead of square (0.5 x 0.5).
-        ramps: of an episode.
+        ramps: number of ramps.
         locks_ramps: whether ramps can be locked, and their locks are observed.
         observes_sizes: whether the sizes of boxes are observed.
-        teams_together: whether a team begins within 0.5 m of its first member.
-        door_size: cells of a door, less one: openings are (door_size + 1) * 0.2 + 0.1 m wide.
-        reward: "joint_zero_sum": -1 for all hiders if any is seen, else 1, and the opposite for seekers; "joint_mean": a team's
-            mean of its agents' own; "selfish": each agent's own.
-        bounds: x and y of two corners; who is outside gets -10 instead.
+        teams_together: whether a team starts within 0.5 m of its first member.
+        door_size: cells of a door, minus one: openings are (door_size + 1) * 0.2 + 0.1 m wide.
+        reward: "joint_zero_sum": -1 for all hiders if any is seen, else 1, and the opposite for seekers. "joint_mean":
+            a team's mean of its agents' own rewards. "selfish": each agent's own.
+        bounds: x and y of two corners; an agent outside gets -10 instead.
         penalizes_things: whether all agents get -10 while a box or a ramp is outside.
-        lidar_rays: of each agent, evenly around it.
+        lidar_rays: number of rays of each agent, evenly around it.
     """
 
     hiders: int = 2
@@ -74,12 +75,12 @@ class Game:
 
     @property
     def seats(self) -> int:
-        """Agents that observations have room for, the observer included."""
+        """Number of agents that observations have room for, including the observer."""
         return self.max_agents or self.hiders + self.seekers
 
     @property
     def cells(self) -> int:
-        """Cells along a side of the floor: 30 at scale 1."""
+        """Number of cells along a side of the floor: 30 at scale 1."""
         return round(30 * self.map_scale)
 
     @property
@@ -89,7 +90,7 @@ class Game:
 
     @property
     def prep_steps(self) -> float:
-        """Length of the preparation phase in steps: steps that begin before it is over belong to it."""
+        """Length of the preparation phase in steps; it includes every step that starts before its end."""
         return self.prep_fraction * self.horizon
 
     def _teams_fit(self) -> bool:
@@ -102,13 +103,13 @@ class Game:
 
 @dataclasses.dataclass(frozen=True)
 class RandomWalls(Game):
-    """The published game: 1 to 4 rooms of random walls, each inner wall with a door; what is outside may be open.
+    """The published game: 1 to 4 rooms of random walls, each inner wall with a door, with or without outer walls.
 
     Attributes:
-        rooms: the most rooms of an episode.
-        random_rooms: draw the number of rooms from 1 to `rooms`; False always takes `rooms`.
-        min_room_size: a new wall is more than so many cells away from others that leave the same side of a wall.
-        outside_walls: probability that the floor is walled in, 4 m high.
+        rooms: largest number of rooms of an episode.
+        random_rooms: draws the number of rooms from 1 to `rooms`; False always takes `rooms`.
+        min_room_size: a new wall is more than this many cells away from others that leave the same side of a wall.
+        outside_walls: probability of outer walls, 4 m high.
     """
 
     rooms: int = 4

@@ -1,20 +1,20 @@
-"""Distances and directions, for all pairs at once. Everything only turns about the vertical axis."""
+"""Distances and directions for all pairs at once. All rotations are about the vertical axis."""
 
 import numpy as np
 
 
 def distance_to_cuboids(
-    points: np.ndarray, centres: np.ndarray, turns: np.ndarray, half_sizes: np.ndarray
+    points: np.ndarray, centers: np.ndarray, turns: np.ndarray, half_sizes: np.ndarray
 ) -> np.ndarray:
-    """[A, M] metres from points to the surfaces of cuboids, 0 inside.
+    """Returns metres from points to the surfaces of cuboids, [A, M], 0 inside.
 
     Args:
         points: [A, 3].
-        centres: [M, 3] of the cuboids.
+        centers: [M, 3] of the cuboids.
         turns: [M] radians about z.
         half_sizes: [M, 3] along their own axes.
     """
-    away = points[:, None] - centres
+    away = points[:, None] - centers
     cos, sin = np.cos(turns), np.sin(turns)
     own = np.empty_like(away)
     own[..., 0] = cos * away[..., 0] + sin * away[..., 1]
@@ -25,10 +25,10 @@ def distance_to_cuboids(
 
 
 def in_cone(away: np.ndarray, turns: np.ndarray, half_angle: float) -> np.ndarray:
-    """[A, K] bool: whether what is `away` lies within `half_angle` of an agent's heading, seen from above.
+    """Returns whether targets lie within `half_angle` of an agent's heading, seen from above, [A, K] bool.
 
     Args:
-        away: [A, K, 2] metres along x and y from each agent; what is at no distance counts as straight ahead.
+        away: [A, K, 2] metres along x and y from each agent to the targets; distance 0 counts as straight ahead.
         turns: [A] radians: at 0 an agent looks towards -y.
         half_angle: radians.
     """

@@ -1,4 +1,4 @@
-"""Hands: an agent that pulls holds the nearest thing within reach that it saw, as a rigid link that MuJoCo keeps."""
+"""Hands: a pulling agent holds the nearest visible thing within reach by a rigid MuJoCo link."""
 
 import numpy as np
 
@@ -9,23 +9,25 @@ NOTHING = -1
 
 
 class Grips:
-    """What a scene's agents hold; several may hold one thing.
+    """Things held by a scene's agents; several agents may hold one thing.
+
+    Args:
+        scene: its agents start with empty hands.
 
     Attributes:
-        held: [A] places of things, -1 for none.
+        held: [A] indices of things, -1 for none.
     """
 
     def __init__(self, scene: Scene) -> None:
-        """Everybody's hands are empty."""
         self._scene = scene
         self.held = np.full(scene.num_agents, NOTHING)
 
     def update(self, pulls: np.ndarray, seen: np.ndarray, distance: np.ndarray) -> None:
-        """Takes and lets go.
+        """Grips and releases.
 
         Args:
             pulls: [A] bool.
-            seen: [A, M] bool, what agents saw in their last observation.
+            seen: [A, M] bool, visibility in the agents' last observation.
             distance: [A, M] metres.
         """
         scene = self._scene
@@ -39,10 +41,10 @@ class Grips:
         self.held = target
 
     def _link(self, agent: int, thing: int) -> None:
-        """Holds the thing as it is now to the agent's body: MuJoCo's weld wants its pose as the agent sees it."""
+        """Links the thing in its present pose to the agent's body: MuJoCo's weld needs the pose relative to the agent."""
         scene = self._scene
-        centres, turns = scene.centres()[[agent, thing]], scene.position[[agent, thing], 3]
-        away, cos, sin = centres[1] - centres[0], np.cos(turns[0]), np.sin(turns[0])
+        centers, turns = scene.centers()[[agent, thing]], scene.position[[agent, thing], 3]
+        away, cos, sin = centers[1] - centers[0], np.cos(turns[0]), np.sin(turns[0])
         half_turn = (turns[1] - turns[0]) / 2
         link = scene.model.eq_data[agent]
         link[0:3] = 0.0

@@ -1,4 +1,4 @@
-"""How an episode begins: where walls, agents, boxes and ramps are."""
+"""Layout at the start of an episode: walls, agents, boxes and ramps."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ _ATTEMPTS = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Before the first step nothing is turned and everything stands on the floor.
+    """Positions before the first step; nothing is rotated and everything stands on the floor.
 
     Attributes:
         walls: with their doors cut.
@@ -39,22 +39,22 @@ class Layout:
 
     @property
     def num_agents(self) -> int:
-        """Of both teams."""
+        """Number of agents of both teams."""
         return len(self.agents)
 
 
 def draw_layout(game: Game, rng: np.random.Generator) -> Layout:
-    """A layout; whatever finds no place makes all of it be drawn anew.
+    """Draws a layout; starts again if a thing does not fit.
 
     Raises:
-        UserError: the game has more things than the floor takes.
+        UserError: the game has more things than fit on the floor.
     """
     for _ in range(_ATTEMPTS):
-        found = _attempt(game, rng)
-        if found is not None:
-            return found
+        layout = _attempt(game, rng)
+        if layout is not None:
+            return layout
     raise UserError(
-        f"hide-and-seek: no layout was found in {_ATTEMPTS} attempts for {game.boxes} boxes and {game.ramps} ramps on a floor of "
+        f"hide-and-seek: {_ATTEMPTS} attempts found no layout for {game.boxes} boxes and {game.ramps} ramps on a floor of "
         f"{game.floor_size:.1f} m: use fewer, or a larger map_scale"
     )
 
@@ -116,7 +116,7 @@ def _place_all(grid: Grid, footprints: list[tuple[float, float]], draw_cell: Dra
 
 
 def _box_sizes(game: Game, rng: np.random.Generator) -> list[tuple[float, float, float]]:
-    """Boxes long in x first, then those long in y, then the others."""
+    """Returns boxes long in x first, then those long in y, then the others."""
     count = int(rng.integers(game.boxes[0], game.boxes[1] + 1))
     fewest, most = game.elongated_boxes
     elongated = int(rng.integers(fewest, min(most, count) + 1))

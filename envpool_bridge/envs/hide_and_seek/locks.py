@@ -1,4 +1,4 @@
-"""Locks: things that nobody can move until the team that locked them lets them go."""
+"""Locks: locked things are immovable until the team that locked them unlocks them."""
 
 import numpy as np
 
@@ -7,10 +7,16 @@ from envpool_bridge.envs.hide_and_seek.scene import Scene
 
 
 class Locks:
-    """Locks of a scene's things. One bit of an agent's action locks all that it is near and saw; without it, it unlocks them.
+    """Locks of a scene's things.
 
-    Only the team that locked a thing last can unlock it, and as long as one of it is near, looks and does not press, nobody can
-    lock it. Things that nobody has locked yet count as the hiders'.
+    One bit of an agent's action locks all visible things within reach; without it, the agent unlocks them. Only the
+    team that locked a thing last can unlock it. While an agent of that team is near, sees it and does not press, no
+    agent can lock it. Things that were never locked count as the hiders'.
+
+    Args:
+        scene: its things start unlocked.
+        locks_ramps: whether ramps can be locked.
+        rng: chooses the locking agent if there are several.
 
     Attributes:
         locked: [M] bool.
@@ -18,7 +24,6 @@ class Locks:
     """
 
     def __init__(self, scene: Scene, locks_ramps: bool, rng: np.random.Generator) -> None:
-        """Nothing is locked; `rng` decides who counts as the one that locked, if several did."""
         self._scene, self._rng = scene, rng
         self._can_lock = np.ones(scene.num_things, bool)
         if not locks_ramps:
@@ -35,7 +40,7 @@ class Locks:
 
         Args:
             presses: [A] bool.
-            seen: [A, M] bool, what agents saw in their last observation.
+            seen: [A, M] bool, visibility in the agents' last observation.
             distance: [A, M] metres.
         """
         if not (presses.any() or self.locked.any()):
@@ -50,14 +55,14 @@ class Locks:
         if new.any():
             for thing in new.nonzero()[0]:
                 self.locker[thing] = self._rng.choice(want[:, thing].nonzero()[0])
-            # Joints that may not leave where they are hold against anything, and contacts stay what they were.
+            # Joints limited to their present position resist any force, and contacts are unchanged.
             self._range[new] = self._scene.position[self._scene.num_agents :][new][..., None]
             self._limited[new] = 1
         if freed.any():
             self._limited[freed] = 0
 
     def seen_by_agents(self) -> np.ndarray:
-        """[A, M, 3] bool: whether a thing is locked by the agent itself (last), by its team, by anybody."""
+        """Returns whether a thing is locked by the agent itself (last), by its team, by any agent, [A, M, 3] bool."""
         seen = np.empty((len(self._is_seeker), len(self.locked), 3), bool)
         seen[..., 0] = self._agents == self.locker
         seen[..., 1] = self._is_seeker[:, None] == self._is_seeker[self.locker]

@@ -1,4 +1,4 @@
-"""MuJoCo as one name: its module fills itself when it is imported, which type checkers cannot see."""
+"""MuJoCo as one name: its module is filled at import, which type checkers cannot follow."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""What agents observe: the whole state beside masks of what they see of it, which networks apply."""
+"""Observations: the whole state, and masks of the visible part, which networks apply."""
 
 import numpy as np
 from gymnasium import spaces
@@ -6,26 +6,26 @@ from gymnasium import spaces
 from envpool_bridge.envs.hide_and_seek.game import Game
 from envpool_bridge.envs.hide_and_seek.locks import Locks
 from envpool_bridge.envs.hide_and_seek.scene import Scene
-from envpool_bridge.envs.hide_and_seek.vision import Sight
+from envpool_bridge.envs.hide_and_seek.vision import Visibility
 
-AGENT_FEATURES = 10  # position 4, velocity 4, whether it hides, progress of the preparation phase
+AGENT_FEATURES = 10  # position 4, velocity 4, is a hider, progress of the preparation phase
 _POSE = 9  # x, y, z, cos and sin of the turn, velocity 4
 _SELF, _AGENTS, _BOXES, _RAMPS, _LIDAR = "observation_self", "agent_qpos_qvel", "box_obs", "ramp_obs", "lidar"
 _MASK = "_mask"
 
 
 def box_features(game: Game) -> int:
-    """Numbers of a box: pose 9, size 3 if observed, locked by you, your team, anybody."""
+    """Returns the number of features of a box: pose 9, size 3 if observed, locks 3 (own, team, any)."""
     return _POSE + 3 * game.observes_sizes + 3
 
 
 def ramp_features(game: Game) -> int:
-    """Numbers of a ramp: pose 9, zeros in place of a size, locks if ramps have any."""
+    """Returns the number of features of a ramp: pose 9, zeros in place of a size, locks 3 if ramps have any."""
     return _POSE + 3 * game.observes_sizes + 3 * game.locks_ramps
 
 
 def observation_space(game: Game) -> spaces.Dict:
-    """Of each agent; a set of none (no other agents, boxes or ramps) is left out."""
+    """Returns the space of each agent, without empty sets (no other agents, boxes or ramps)."""
     sets = {
         _AGENTS: (game.seats - 1, AGENT_FEATURES),
         _BOXES: (game.boxes[1], box_features(game)),
@@ -40,7 +40,7 @@ def observation_space(game: Game) -> spaces.Dict:
 
 
 def state_space(game: Game) -> spaces.Box:
-    """Of the global state."""
+    """Returns the space of the global state."""
     per_thing = (_POSE + 3 + 2, _POSE + 2)
     return _unbounded((1 + game.seats * AGENT_FEATURES + game.boxes[1] * per_thing[0] + game.ramps * per_thing[1],))
 
@@ -50,10 +50,9 @@ def _unbounded(shape: tuple[int, ...]) -> spaces.Box:
 
 
 class Observer:
-    """Writes the observations of a scene's agents."""
+    """Writer of the observations of a scene's agents, for one episode."""
 
     def __init__(self, game: Game, scene: Scene, locks: Locks) -> None:
-        """Of an episode."""
         self._game, self._scene, self._locks = game, scene, locks
         agents = np.arange(scene.num_agents)
         # An agent lists the others backwards from itself.
@@ -61,34 +60,34 @@ class Observer:
         self._agents_by_row = agents[:, None]
         self._is_hider = (agents < scene.num_hiders).astype(np.float32)
 
-    def observe(self, sight: Sight, progress: float) -> dict[str, np.ndarray]:
-        """[A, ...] of each leaf of `observation_space`.
+    def observe(self, visibility: Visibility, progress: float) -> dict[str, np.ndarray]:
+        """Returns the observations, [A, ...] a leaf of `observation_space`.
 
         Args:
-            sight: of now.
+            visibility: present visibility.
             progress: of the preparation phase, in [0, 1].
         """
         game, scene, boxes = self._game, self._scene, self._scene.num_boxes
         features, poses = self._agent_features(progress), self._poses()
-        shown = {_SELF: features, _LIDAR: sight.lidar.astype(np.float32)}
+        shown = {_SELF: features, _LIDAR: visibility.lidar.astype(np.float32)}
         locks = self._locks.seen_by_agents()
         if game.seats > 1:
             rows = self._agents_by_row, self._others
-            self._show(shown, _AGENTS, game.seats - 1, [features[self._others]], sight.agents[rows])
+            self._show(shown, _AGENTS, game.seats - 1, [features[self._others]], visibility.agents[rows])
         if game.boxes[1]:
             sizes = [scene.box_sizes] if game.observes_sizes else []
             parts = [poses[:boxes], *sizes, locks[:, :boxes]]
-            self._show(shown, _BOXES, game.boxes[1], parts, sight.things[:, :boxes])
+            self._show(shown, _BOXES, game.boxes[1], parts, visibility.things[:, :boxes])
         if game.ramps:
             pad = [np.zeros((game.ramps, 3))] if game.observes_sizes else []
             parts = [poses[boxes:], *pad, *([locks[:, boxes:]] if game.locks_ramps else [])]
-            self._show(shown, _RAMPS, game.ramps, parts, sight.things[:, boxes:])
+            self._show(shown, _RAMPS, game.ramps, parts, visibility.things[:, boxes:])
         return shown
 
     def state(self, progress: float) -> np.ndarray:
-        """[S] float32, everything: progress, agents (10 each), boxes (pose 9, size 3, locked, by seekers), ramps (9, 2).
+        """Returns the global state, [S] float32: progress, agents (10 each), boxes (pose 9, size 3, 2 locks), ramps (9, 2).
 
-        Agents and boxes that are not there are zeros.
+        The locks are: locked, locked by seekers. Absent agents and boxes are zeros.
         """
         game, scene, boxes = self._game, self._scene, self._scene.num_boxes
         locked = self._locks.locked
@@ -105,7 +104,7 @@ class Observer:
         return np.concatenate(parts, dtype=np.float32)
 
     def _agent_features(self, progress: float) -> np.ndarray:
-        """[A, 10] float32."""
+        """Returns [A, 10] float32."""
         scene = self._scene
         features = np.empty((scene.num_agents, AGENT_FEATURES), np.float32)
         features[:, :4] = scene.position[: scene.num_agents]
@@ -115,7 +114,7 @@ class Observer:
         return features
 
     def _poses(self) -> np.ndarray:
-        """[M, 9] of things."""
+        """Returns the poses of things, [M, 9]."""
         scene, agents = self._scene, self._scene.num_agents
         poses = np.empty((scene.num_things, _POSE))
         poses[:, :3] = scene.position[agents:, :3]
@@ -127,7 +126,7 @@ class Observer:
     def _show(
         self, shown: dict[str, np.ndarray], name: str, most: int, parts: list[np.ndarray], visible: np.ndarray
     ) -> None:
-        """Joins [A, K, F] or [K, F] features and masks [A, K]; what is missing up to `most` is zero."""
+        """Joins [A, K, F] or [K, F] features and masks [A, K], padded with zeros to `most`."""
         agents, count = visible.shape
         features = np.zeros((agents, most, sum(part.shape[-1] for part in parts)), np.float32)
         mask = np.zeros((agents, most), np.int8)
@@ -140,7 +139,7 @@ class Observer:
 
 
 def _padded(rows: np.ndarray, most: int) -> np.ndarray:
-    """[K, F] as [most * F], zeros at the end."""
+    """Returns [K, F] as [most * F], zeros at the end."""
     flat = np.zeros(most * rows.shape[1])
     flat[: rows.size] = rows.reshape(-1)
     return flat

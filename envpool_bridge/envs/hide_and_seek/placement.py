@@ -14,17 +14,22 @@ DrawCell = Callable[[Cell], Cell]
 
 
 class Place(NamedTuple):
-    """Where a thing is put: its lower left cell, and its lower left corner in metres."""
+    """Position of a thing: its lower left cell, and its lower left corner in metres."""
 
     cell: Cell
     corner: tuple[float, float]
 
 
 class Grid:
-    """Cells of the floor, each free or not."""
+    """Cells of the floor, each free or occupied.
+
+    Args:
+        cells: cells along a side of the floor.
+        walls: the only occupied cells at the start.
+        rng: draws places.
+    """
 
     def __init__(self, cells: int, walls: list[Wall], rng: np.random.Generator) -> None:
-        """A floor of [cells, cells] on which only the walls are."""
         self.cells = cells
         self.occupied = np.zeros((cells, cells), bool)
         self.rng = rng
@@ -33,7 +38,7 @@ class Grid:
             self.occupied[x : to_x + 1, y : to_y + 1] = True
 
     def place(self, footprint: tuple[float, float], draw_cell: DrawCell) -> Place | None:
-        """Occupies free cells for a thing, which lies anywhere within them; None if none were found in ten tries.
+        """Occupies free cells for a thing, placed at random within them; returns None after ten failed tries.
 
         Args:
             footprint: metres along x and y.
@@ -51,22 +56,22 @@ class Grid:
         return None
 
     def anywhere(self, size: Cell) -> Cell:
-        """Any cell but those at the edge."""
+        """Draws any cell but those at the edge."""
         return self._draw((1, self.cells - size[0] - 1), (1, self.cells - size[1] - 1))
 
     def near(self, cell: Cell, distance: int) -> DrawCell:
-        """Cells at most so many away from `cell` on either axis."""
+        """Returns a function that draws cells at most `distance` away from `cell` on either axis."""
         low = [max(1, place - distance) for place in cell]
         high = [min(self.cells - 1, place + distance) for place in cell]
         return lambda size: self._draw((low[0], high[0]), (low[1], high[1]))
 
     def in_quadrant(self, size: Cell) -> Cell:
-        """Cells of large x and small y."""
+        """Draws cells of large x and small y."""
         middle = self.cells // 2
         return self._draw((self.cells - middle, self.cells - size[0] - 1), (1, middle - size[1] - 1))
 
     def outside_quadrant(self, size: Cell) -> Cell:
-        """Cells of one of the other three quadrants."""
+        """Draws cells of one of the other three quadrants."""
         middle = self.cells // 2
         low = [(1, middle - extent - 1) for extent in size]
         high = [(self.cells - middle, self.cells - extent - 1) for extent in size]
@@ -78,6 +83,6 @@ class Grid:
 
 
 def cells_of(footprint: tuple[float, float]) -> Cell:
-    """How many cells a thing takes on either axis."""
+    """Returns the number of cells of a thing on either axis."""
     x, y = (int(np.ceil(extent / CELL - 1e-9)) for extent in footprint)
     return x, y

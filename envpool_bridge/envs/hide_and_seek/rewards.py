@@ -1,4 +1,4 @@
-"""Who is rewarded for what."""
+"""Rewards of hiders and seekers."""
 
 import numpy as np
 
@@ -8,20 +8,25 @@ OUTSIDE = -10.0
 
 
 class Rewards:
-    """Rewards of a game with so many hiders, the first agents, and agents."""
+    """Rewards of an episode.
+
+    Args:
+        game: the rules.
+        num_hiders: number of hiders, the first agents.
+        num_agents: number of agents.
+    """
 
     def __init__(self, game: Game, num_hiders: int, num_agents: int) -> None:
-        """Of an episode."""
         self._kind, self._penalizes_things = game.reward, game.penalizes_things
         self._num_hiders, self._num_agents = num_hiders, num_agents
         self._low, self._high = np.array(game.bounds).reshape(2, 2) * game.map_scale
 
-    def of(self, sees: np.ndarray, centres: np.ndarray) -> np.ndarray:
-        """[A] rewards of a step after the preparation phase.
+    def compute(self, sees: np.ndarray, centers: np.ndarray) -> np.ndarray:
+        """Returns the rewards of a step after the preparation phase, [A].
 
         Args:
             sees: [A, A] bool, whether an agent (row) sees another.
-            centres: [A + M, 3] metres, of agents and things.
+            centers: [A + M, 3] metres, of agents and things.
         """
         hiders = self._num_hiders
         seen = sees[hiders:, :hiders]
@@ -34,7 +39,7 @@ class Rewards:
         elif self._kind == "joint_mean":
             for team in teams:
                 team[:] = team.mean()
-        places = centres[:, :2]
+        places = centers[:, :2]
         outside = ((places < self._low) | (places > self._high)).any(axis=1)
         rewards[outside[: self._num_agents]] = OUTSIDE
         if self._penalizes_things and outside[self._num_agents :].any():

@@ -1,4 +1,4 @@
-"""A layout as a MuJoCo model: what is where in its arrays, and its physics, 15 substeps of 5 ms a step."""
+"""A layout as a MuJoCo model: the indices in its arrays, and its physics, 15 substeps of 5 ms in each step."""
 
 import dataclasses
 from typing import Any
@@ -14,13 +14,13 @@ SUBSTEPS, SUBSTEP_SECONDS = 15, 0.005
 MAX_CONTROL = 0.9  # of a motor, whose gear is 100: 90 N, 90 Nm
 WALL_HALF_THICKNESS = 0.05
 INNER_WALL_HALF_HEIGHT, OUTER_WALL_HALF_HEIGHT = 0.25, 2.0
-HIDER_COLOUR, SEEKER_COLOUR = "0.2 0.45 0.95 1", "0.9 0.2 0.2 1"
-# What lies still costs nothing until something touches it: half of the time of physics. Older versions have no such flag.
+HIDER_COLOR, SEEKER_COLOR = "0.2 0.45 0.95 1", "0.9 0.2 0.2 1"
+# Sleeping bodies cost nothing until something touches them: half of the time of physics. Older versions lack the flag.
 _SLEEP = int(getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0))
 _JOINTS = 4  # of an agent or thing: x, y, z, turn about z
 
-# The Jacobian is dense however many joints there are. With a sparse one, which MuJoCo takes by itself from 60 degrees of freedom
-# on, the solver of MuJoCo 4.0.0 at times diverges, and an agent between two boxes leaves the world with 500 m/s.
+# The Jacobian is dense regardless of the number of joints. MuJoCo takes a sparse one from 60 degrees of freedom on, with which the
+# solver of MuJoCo 4.0.0 diverges at times, and an agent between two boxes leaves the world with 500 m/s.
 _HEAD = """<mujoco model="hide-and-seek">
 <compiler angle="radian"/>
 <option timestep="{timestep}" integrator="Euler" solver="Newton" cone="pyramidal" iterations="100" gravity="0 0 -50" \
@@ -34,16 +34,16 @@ rgba="0.85 0.85 0.85 1"/></body>
 _AGENT = """<body name="agent{i}" pos=".15 .15 .15">
 <joint name="agent{i}:x" type="slide" axis="1 0 0" damping="10"/><joint name="agent{i}:y" type="slide" axis="0 1 0" damping="10"/>
 <joint name="agent{i}:z" type="slide" axis="0 0 1" damping="1"/><joint name="agent{i}:turn" type="hinge" axis="0 0 1" damping="10"/>
-<geom name="agent{i}" type="sphere" size=".15" mass="1" friction=".01" rgba="{colour}"/>
-<geom name="agent{i}:left" type="sphere" size=".05" pos="-.13 -.075 -.05" mass="0" friction=".01" rgba="{colour}"/>
-<geom name="agent{i}:right" type="sphere" size=".05" pos=".13 -.075 -.05" mass="0" friction=".01" rgba="{colour}"/>
+<geom name="agent{i}" type="sphere" size=".15" mass="1" friction=".01" rgba="{color}"/>
+<geom name="agent{i}:left" type="sphere" size=".05" pos="-.13 -.075 -.05" mass="0" friction=".01" rgba="{color}"/>
+<geom name="agent{i}:right" type="sphere" size=".05" pos=".13 -.075 -.05" mass="0" friction=".01" rgba="{color}"/>
 </body>
 """
 _THING = """<body name="{name}" pos="{x} {y} {z}">
 <joint name="{name}:x" type="slide" axis="1 0 0" damping="{damping}"/><joint name="{name}:y" type="slide" axis="0 1 0" \
 damping="{damping}"/><joint name="{name}:z" type="slide" axis="0 0 1" damping="{damping}"/>
 <joint name="{name}:turn" type="hinge" axis="0 0 1" damping="{damping}"/>
-<geom name="{name}" {shape} mass="1" friction="{friction}" condim="3" rgba="{colour}"/>
+<geom name="{name}" {shape} mass="1" friction="{friction}" condim="3" rgba="{color}"/>
 </body>
 """
 _WALL = """<body name="wall{i}" pos="{x} {y} {z}"><geom name="wall{i}" type="box" size="{half_x} {half_y} {z}" group="1" \
@@ -54,7 +54,7 @@ _MOTOR = '<motor name="{name}" joint="{name}" gear="100" ctrllimited="true" ctrl
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """A compiled layout. Agents come first, then boxes, then ramps: N of them, of which the M after the agents are things.
+    """A compiled layout of N bodies: agents first, then M things, boxes before ramps.
 
     Attributes:
         model: of MuJoCo.
@@ -63,13 +63,14 @@ class Scene:
         num_hiders: the first of the agents.
         num_boxes: the first of the things.
         num_ramps: the other things.
-        box_sizes: [boxes, 3] metres, unturned.
-        half_sizes: [M, 3] metres, of the cuboids that distances to things are measured to.
+        box_sizes: [boxes, 3] metres, unrotated.
+        half_sizes: [M, 3] metres, of the cuboids for distances to things.
         bodies: [N] ids.
-        geoms: [N] ids of what rays are aimed at.
-        position: [N, 4] x, y, z (metres, of the lower left corner before turning), turn (radians); a view of the state.
+        geoms: [N] ids of ray targets.
+        position: [N, 4] x, y, z (metres, of the lower left corner before rotation), turn (radians); a view of the
+            state.
         velocity: [N, 4] of the same per second; a view of the state.
-        offsets: [N, 3] from that corner to the centre.
+        offsets: [N, 3] from that corner to the center.
         motors: [A, 3] forces along x and y and the torque, in [-0.9, 0.9]; a view of the controls.
     """
 
@@ -90,19 +91,19 @@ class Scene:
 
     @property
     def num_things(self) -> int:
-        """M, boxes and ramps."""
+        """Number of boxes and ramps, M."""
         return self.num_boxes + self.num_ramps
 
     def advance(self) -> bool:
-        """Physics of one step, and where everything is after it; False if it blew up and the state is worth nothing."""
-        began = self.data.time
+        """Runs the physics of one step and updates positions; returns False if it diverged and the state is invalid."""
+        start = self.data.time
         mujoco.mj_step(self.model, self.data, SUBSTEPS)
         mujoco.mj_kinematics(self.model, self.data)
-        # MuJoCo begins again at time 0 when it meets bad numbers.
-        return self.data.time > began + (SUBSTEPS - 0.5) * SUBSTEP_SECONDS
+        # MuJoCo restarts at time 0 when it detects bad numbers.
+        return self.data.time > start + (SUBSTEPS - 0.5) * SUBSTEP_SECONDS
 
-    def centres(self) -> np.ndarray:
-        """[N, 3] metres."""
+    def centers(self) -> np.ndarray:
+        """Returns the centers, [N, 3] metres."""
         return self.position[:, :3] + self.offsets
 
 
@@ -110,7 +111,7 @@ def make_scene(layout: Layout, floor_size: float, wall_friction: float) -> Scene
     """Compiles a layout.
 
     Args:
-        layout: where everything is.
+        layout: positions of all things.
         floor_size: metres along a side; things outside still stand on it.
         wall_friction: of all walls.
     """
@@ -144,17 +145,17 @@ def make_scene(layout: Layout, floor_size: float, wall_friction: float) -> Scene
 
 
 def scene_xml(layout: Layout, floor_size: float, wall_friction: float) -> str:
-    """The model as MJCF; see `make_scene`."""
+    """Returns the model as MJCF; see `make_scene`."""
     parts = [_HEAD.format(timestep=SUBSTEP_SECONDS, middle=floor_size / 2)]
     parts += [_wall_xml(number, wall, wall_friction) for number, wall in enumerate(layout.walls)]
     for number in range(layout.num_agents):
-        colour = HIDER_COLOUR if number < layout.num_hiders else SEEKER_COLOUR
-        parts.append(_AGENT.format(i=number, colour=colour))
+        color = HIDER_COLOR if number < layout.num_hiders else SEEKER_COLOR
+        parts.append(_AGENT.format(i=number, color=color))
     for number, size in enumerate(layout.box_sizes):
         parts.append(_box_xml(number, size))
     for number in range(len(layout.ramps)):
         half = RAMP_SIZE / 2
-        names = {"name": f"ramp{number}", "x": half, "y": half, "z": half, "colour": "0.95 0.75 0.2 1"}
+        names = {"name": f"ramp{number}", "x": half, "y": half, "z": half, "color": "0.95 0.75 0.2 1"}
         parts.append(_THING.format(**names, damping=0.1, friction=0.01, shape='type="mesh" mesh="ramp"'))
     parts.append("</worldbody>\n<actuator>\n")
     for number in range(layout.num_agents):
@@ -166,7 +167,7 @@ def scene_xml(layout: Layout, floor_size: float, wall_friction: float) -> str:
 
 def _box_xml(number: int, size: np.ndarray) -> str:
     x, y, z = (float(extent) / 2 for extent in size)
-    names = {"name": f"box{number}", "x": x, "y": y, "z": z, "colour": "0.75 0.6 0.45 1"}
+    names = {"name": f"box{number}", "x": x, "y": y, "z": z, "color": "0.75 0.6 0.45 1"}
     return _THING.format(**names, damping=0.01, friction=0.2, shape=f'type="box" size="{x} {y} {z}"')
 
 
@@ -182,5 +183,5 @@ def _wall_xml(number: int, wall: Wall, friction: float) -> str:
         half_x=halves[0],
         half_y=halves[1],
         friction=friction,
-        alpha=0.1 if wall.outer else 1,  # rays pass through what is not drawn at all
+        alpha=0.1 if wall.outer else 1,  # rays ignore geoms with alpha 0
     )

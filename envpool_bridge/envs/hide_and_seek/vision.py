@@ -1,4 +1,4 @@
-"""What agents see, and their lidar: one bundle of rays an agent and step."""
+"""Visibility and lidar of agents: one bundle of rays for each agent and step."""
 
 import itertools
 from typing import NamedTuple
@@ -10,16 +10,16 @@ from envpool_bridge.envs.hide_and_seek.mujoco import mujoco
 from envpool_bridge.envs.hide_and_seek.scene import Scene
 
 HALF_CONE = 3 / 8 * np.pi  # radians to either side of the heading
-LIDAR_MISS = 6.0  # metres that a ray which meets nothing reads; hits farther away are not cut
+LIDAR_MISS = 6.0  # metres reported for a ray without a hit; more distant hits are not clipped
 
 
-class Sight(NamedTuple):
-    """What agents see.
+class Visibility(NamedTuple):
+    """Visibility at one moment.
 
     Attributes:
         agents: [A, A] bool, whether an agent (row) sees another; it sees itself.
         things: [A, M] bool.
-        lidar: [A, rays] metres to whatever is first.
+        lidar: [A, rays] metres to the first hit.
     """
 
     agents: np.ndarray
@@ -27,23 +27,27 @@ class Sight(NamedTuple):
     lidar: np.ndarray
 
 
-class Eyes:
-    """Sends the rays of a scene's agents: an agent sees what lies in its cone and is first on the ray to its middle."""
+class Vision:
+    """Rays of a scene's agents: an agent sees targets in its cone that are first on the ray to their middle.
+
+    Args:
+        scene: scene of the agents.
+        lidar_rays: number of lidar rays of each agent, the first towards +x, the others evenly spaced.
+    """
 
     def __init__(self, scene: Scene, lidar_rays: int) -> None:
-        """Of a scene whose agents have so many lidar rays, the first towards +x, the others evenly spaced from it."""
         self._scene, self._num_lidar = scene, lidar_rays
         angles = 2 * np.pi * np.arange(lidar_rays) / lidar_rays
         total = lidar_rays + len(scene.bodies)
-        self._rays = np.zeros((total, 3))  # those of the agent in turn
+        self._rays = np.zeros((total, 3))  # of the present agent
         self._rays[:lidar_rays] = np.stack([np.cos(angles), np.sin(angles), np.zeros(lidar_rays)], axis=1)
         self._flat_rays = self._rays.reshape(-1)
         self._distance, self._geom = np.zeros(total), np.zeros(total, np.int32)
-        # By geom id, and at the end, where the id -1 of a miss looks, a body that is none.
+        # By geom id; the last entry, for the id -1 of a miss, is no body.
         self._body_of = np.append(scene.model.geom_bodyid, -1)
 
-    def look(self) -> Sight:
-        """From where everything is now; needs positions that `Scene.advance` or `mj_kinematics` has computed."""
+    def compute(self) -> Visibility:
+        """Returns the present visibility; needs positions computed by `Scene.advance` or `mj_kinematics`."""
         scene, num_lidar = self._scene, self._num_lidar
         model, data, num_agents = scene.model, scene.data, scene.num_agents
         targets = data.geom_xpos[scene.geoms]
@@ -81,4 +85,4 @@ class Eyes:
         seen[seers, candidates] = self._body_of[first_hits] == scene.bodies[candidates]
         lidar[lidar < 0] = LIDAR_MISS
         np.fill_diagonal(seen, True)
-        return Sight(seen[:, :num_agents], seen[:, num_agents:], lidar)
+        return Visibility(seen[:, :num_agents], seen[:, num_agents:], lidar)

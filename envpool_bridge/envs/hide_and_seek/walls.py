@@ -12,7 +12,7 @@ _WALL_TRIES, _ROOM_TRIES = 10, 10
 
 
 class Wall(NamedTuple):
-    """From one cell to another, both included, along x or along y; an outer wall is 4 m high instead of 0.5 m."""
+    """A wall from one cell to another, both included, along x or y; outer walls are 4 m high, inner ones 0.5 m."""
 
     start: Cell
     end: Cell
@@ -20,37 +20,37 @@ class Wall(NamedTuple):
 
     @property
     def axis(self) -> int:
-        """0 along x, 1 along y."""
+        """Axis of the wall: 0 along x, 1 along y."""
         return int(self.start[0] == self.end[0])
 
     @property
     def length(self) -> int:
-        """Cells from the first to the last."""
+        """Number of cells from the first to the last."""
         return self.end[self.axis] - self.start[self.axis]
 
 
 class _Line:
-    """A wall before it has doors, and where others leave it, by the side (-1: towards 0, 1) on which they do."""
+    """A wall without doors, and the junctions of other walls, by side (-1: towards 0, 1: away from it)."""
 
     def __init__(self, wall: Wall) -> None:
         self.wall = wall
         self.junctions = {-1: [0, wall.length], 1: [0, wall.length]}
 
     def stretches(self) -> list[tuple[int, int]]:
-        """Parts between neighbouring junctions of both sides."""
+        """Returns the parts between neighboring junctions of both sides."""
         places = sorted({*self.junctions[-1], *self.junctions[1]})
         return list(itertools.pairwise(places))
 
 
 def outer_walls(cells: int) -> list[Wall]:
-    """The four around a floor of [cells, cells]."""
+    """Returns the four walls around a floor of [cells, cells]."""
     last = cells - 1
     ends = [((0, 0), (0, last)), ((0, 0), (last, 0)), ((last, 0), (last, last)), ((0, last), (last, last))]
     return [Wall(start, end, outer=True) for start, end in ends]
 
 
 def quadrant_walls(game: Base, rng: np.random.Generator) -> list[Wall]:
-    """Outer walls and those of the quadrant of large x and small y, of which one or both have a door."""
+    """Returns outer walls and those of the quadrant of large x and small y, of which one or both have a door."""
     middle, last = game.cells // 2, game.cells - 1
     inner = [Wall((middle, 0), (middle, middle)), Wall((middle, middle), (last, middle))]
     has_door = [True, True]
@@ -63,7 +63,7 @@ def quadrant_walls(game: Base, rng: np.random.Generator) -> list[Wall]:
 
 
 def random_walls(game: RandomWalls, rng: np.random.Generator) -> list[Wall] | None:
-    """Walls of 1 to `rooms` rooms, a door in each inner one; None if no room for so many was found."""
+    """Returns walls of 1 to `rooms` rooms, a door in each inner one; None if the rooms do not fit."""
     rooms = int(rng.integers(1, game.rooms + 1)) if game.random_rooms else game.rooms
     for _ in range(_ROOM_TRIES):
         lines = [_Line(wall) for wall in outer_walls(game.cells)]
@@ -76,7 +76,7 @@ def random_walls(game: RandomWalls, rng: np.random.Generator) -> list[Wall] | No
 
 
 def _add_wall(lines: list[_Line], min_room_size: int, rng: np.random.Generator) -> bool:
-    """Adds a wall from a random one to a parallel one; says whether there was any."""
+    """Adds a wall from a random one to a parallel one; returns whether one was added."""
     for _ in range(_WALL_TRIES):
         first = lines[rng.integers(len(lines))]
         proposals = []
@@ -99,7 +99,7 @@ def _add_wall(lines: list[_Line], min_room_size: int, rng: np.random.Generator) 
 
 
 def _between(first: _Line, second: _Line, offset: int, min_room_size: int) -> Wall | None:
-    """The wall from `first`, at `offset` from its start, across to `second`; None if it is not reached, or too near others."""
+    """Returns the wall from `first`, at `offset` from its start, across to `second`; None if impossible or too near others."""
     axis = first.wall.axis
     place, side = first.wall.start[axis] + offset, _side(first.wall, second.wall)
     if side == 0 or not second.wall.start[axis] <= place <= second.wall.end[axis]:
@@ -112,24 +112,24 @@ def _between(first: _Line, second: _Line, offset: int, min_room_size: int) -> Wa
 
 
 def _side(first: Wall, second: Wall) -> int:
-    """On which side of `first` the parallel wall `second` lies; 0 on neither."""
+    """Returns the side of `first` on which the parallel wall `second` is; 0 for neither."""
     across = 1 - first.axis
     return int(np.sign(second.start[across] - first.start[across]))
 
 
 def _crosses(a: Wall, b: Wall) -> bool:
-    """Whether two perpendicular walls cross; those that only touch do not."""
+    """Returns whether two perpendicular walls cross; touching walls do not."""
     return all(a.start[k] < b.end[k] and b.start[k] < a.end[k] for k in (0, 1))
 
 
 def _with_door(line: _Line, door_size: int, rng: np.random.Generator) -> list[Wall]:
-    """The pieces that are left of a wall beside a door in one of its stretches; the wall itself if all are too short."""
+    """Returns the pieces of a wall next to a door in one of its stretches; the whole wall if all stretches are too short."""
     wall = line.wall
     wide_enough = [(low, high) for low, high in line.stretches() if high - low >= door_size + 1]
     if not wide_enough:
         return [wall]
     low, high = wide_enough[rng.integers(len(wide_enough))]
-    first = low + int(rng.integers(1, high - low - door_size + 1))  # of the cells of the door
+    first = low + int(rng.integers(1, high - low - door_size + 1))  # first cell of the door
     pieces = [(0, first - 1), (first + door_size, wall.length)]
     return [Wall(_at(wall, start), _at(wall, end)) for start, end in pieces if end > start]
 

@@ -1,4 +1,4 @@
-"""Legal actions that an environment tells in its infos, as the part of the observation where agents look for them."""
+"""Wrapper that moves action masks from an environment's infos into its observation."""
 
 from typing import Any
 
@@ -14,18 +14,19 @@ from envpool_bridge.errors import UserError
 class MaskFromInfo(gymnasium.Wrapper):
     """Moves `info["action_mask"]` into the observation.
 
-    The observation becomes {"action_mask": [A] int8, "observation": what it was}; a Dict keeps its items and has one more. A is
-    the number of actions of a Discrete space, an array [A] of which the environment gives with every reset and step; of a
-    MultiDiscrete space it gives a tuple of such arrays, one for each choice as `MultiDiscrete.sample(mask)` takes them, which
-    are joined. 1 or True stands for a legal value.
+    The observation becomes {"action_mask": [A] int8, "observation": the original}; a Dict keeps its items and gains
+    one. For a Discrete space, A is the number of actions, and the environment returns an array [A] with every reset and
+    step. For a MultiDiscrete space it returns a tuple of such arrays, one for each choice in the form of
+    `MultiDiscrete.sample(mask)`, which are joined. 1 or True marks a legal value.
+
+    Args:
+        env: environment with discrete actions.
+
+    Raises:
+        UserError: actions of another kind, or observations that have an item of the mask's name.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
-        """Of an environment with discrete actions.
-
-        Raises:
-            UserError: actions of another kind, or observations that have an item of the mask's name.
-        """
         super().__init__(env)
         self._sizes = _num_values(env)
         self._is_one_choice = isinstance(env.action_space, spaces.Discrete)
@@ -39,17 +40,17 @@ class MaskFromInfo(gymnasium.Wrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """First observation of an episode, with its mask. Raises ValueError for a mask that is missing or none."""
+        """Returns the first observation of an episode, with its mask. Raises ValueError for a missing or invalid mask."""
         return self._moved(*self.env.reset(seed=seed, options=options))
 
     def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
-        """A step whose observation has the mask. Raises ValueError for a mask that is missing or none."""
+        """Steps the environment and adds the mask. Raises ValueError for a missing or invalid mask."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         observation, info = self._moved(observation, info)
         return observation, reward, terminated, truncated, info
 
     def _moved(self, observation: Any, info: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        # An ordinary exception: whoever steps the environment adds its name, its row and the step.
+        # An ordinary exception: the caller adds the environment's name, the row and the step.
         if MASK not in info:
             raise ValueError(f"expected info[{MASK!r}] after every reset and step, got infos {sorted(map(str, info))}")
         given = info[MASK]
@@ -66,7 +67,7 @@ class MaskFromInfo(gymnasium.Wrapper):
         return items, {name: value for name, value in info.items() if name != MASK}
 
     def _checked(self, given: Any, place: int, name: str) -> np.ndarray:
-        """[number of values] int8 of one choice."""
+        """Returns the mask of one choice, [number of values] int8."""
         mask, shape = np.asarray(given), (self._sizes[place],)
         if mask.shape != shape or mask.dtype.kind not in "biu" or not ((mask == 0) | (mask == 1)).all():
             shown = " ".join(str(mask).split())[:80]
@@ -77,7 +78,7 @@ class MaskFromInfo(gymnasium.Wrapper):
 
 
 def _num_values(env: gymnasium.Env) -> list[int]:
-    """How many values each choice has."""
+    """Returns the number of values of each choice."""
     space = env.action_space
     if isinstance(space, spaces.Discrete):
         return [int(space.n)]

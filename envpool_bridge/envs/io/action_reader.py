@@ -1,4 +1,4 @@
-"""Stored actions as the environments' own `action_space.sample()` would give them, one by one or as one array."""
+"""Conversion of stored actions to the form of `action_space.sample()`, one by one or as one array."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,36 +11,35 @@ from envpool_bridge.spec.tree import Tree, items, leaves, shown_path, unflatten
 
 
 class ActionReader:
-    """Reads actions of several rows, [R, ...] a leaf, as a list of one action a row."""
+    """Reader of actions of several rows, [R, ...] a leaf, as a list of one action for each row.
+
+    Args:
+        spec: spec of one action.
+        clip: whether continuous values are clipped to the space's bounds, as is usual with Gaussian policies.
+    """
 
     def __init__(self, spec: SpecTree, clip: bool) -> None:
-        """For actions of this spec.
-
-        Args:
-            spec: of one action.
-            clip: whether continuous values are clipped to the space's bounds, as the field's Gaussian policies expect.
-        """
         self._spec = spec
         self._readers = [_LeafReader(leaf, clip) for leaf in leaves(spec)]
         self._only = self._readers[0] if isinstance(spec, LeafSpec) else None
         self._floats = [(path, place) for place, (path, leaf) in enumerate(items(spec)) if isinstance(leaf, ArraySpec)]
 
     def read(self, action: Tree) -> Sequence[Any]:
-        """One action a row."""
+        """Returns one action for each row."""
         if self._only is not None:
             return self._only.read(action)
         columns = [reader.read(values) for reader, values in zip(self._readers, leaves(action), strict=True)]
         return [unflatten(self._spec, row) for row in zip(*columns, strict=True)]
 
     def read_together(self, action: Tree) -> Tree:
-        """The actions of all rows, [R, ...] a leaf, as a vector environment takes them: copies."""
+        """Returns the actions of all rows, [R, ...] a leaf, in the form of a vector environment: copies."""
         if self._only is not None:
             return self._only.read_together(action)
         arrays = [reader.read_together(values) for reader, values in zip(self._readers, leaves(action), strict=True)]
         return unflatten(self._spec, arrays)
 
     def first_not_finite(self, action: Tree) -> tuple[int, str] | None:
-        """(row, what it is) of the first action that is not finite; None if all are."""
+        """Returns (row, description) of the first non-finite action, or None."""
         if not self._floats:
             return None
         arrays = leaves(action)
@@ -53,7 +52,7 @@ class ActionReader:
 
 
 class _LeafReader:
-    """Reads one leaf."""
+    """Reader of one leaf."""
 
     def __init__(self, spec: LeafSpec, clip: bool) -> None:
         self._spec = spec
@@ -66,13 +65,13 @@ class _LeafReader:
             self._low, self._high = spec.bound("low"), spec.bound("high")
 
     def read(self, values: np.ndarray) -> list[Any]:
-        """Numpy integers, or arrays in the space's dtype; one a row."""
+        """Returns numpy integers, or arrays in the space's dtype; one for each row."""
         if self._discrete:
             return [*map(self._discrete.__getitem__, values.tolist())]
         return list(self.read_together(values))
 
     def read_together(self, values: np.ndarray) -> np.ndarray:
-        """[R, ...] in the space's dtype."""
+        """Returns [R, ...] in the space's dtype."""
         given = restored(self._spec, values)
         if self._low is not None or self._high is not None:
             np.clip(given, self._low, self._high, out=given)

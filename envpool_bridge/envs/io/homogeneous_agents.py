@@ -1,4 +1,4 @@
-"""Agents that all see and do the same things: the rows of all of them are written and read at once, not agent by agent."""
+"""Agents with equal spaces: their rows are written and read together, not agent by agent."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,20 +12,24 @@ from envpool_bridge.spec.tree import Tree
 
 
 def are_alike(spec: EnvSpec) -> bool:
-    """Whether every agent has the spec of a row, so that nothing is padded."""
+    """Returns whether every agent has the spec of a row, so that nothing is padded."""
     whole = (spec.observation, spec.action, spec.action_mask)
     return all((agent.observation, agent.action, agent.action_mask) == whole for agent in spec.agents)
 
 
 class AlikeAgents:
-    """All R rows of several environments. Errors name rows; who the agent is, `AgentColumns` says.
+    """All R rows of several environments with equal agents. Errors name only rows; `AgentColumns` names the agent.
 
-    What a step costs beside the environments grows with leaves times agents where each agent is written by itself; here it grows
-    with leaves.
+    Separate writing for each agent costs leaves times agents in each step; this class costs only leaves.
+
+    Args:
+        spec: spec of a row, with equal agents (`are_alike`).
+        row_ids: ids of all rows.
+        check_range: whether observations must lie within the declared bounds.
+        clip_actions: whether continuous actions are clipped to the space's bounds.
     """
 
     def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool, clip_actions: bool) -> None:
-        """For a spec whose agents are alike (`are_alike`)."""
         self._names = [agent.name for agent in spec.agents]
         self._writer = ObservationWriter(spec, row_ids)
         self._values = ValueCheck(spec, row_ids, check_range)
@@ -33,26 +37,26 @@ class AlikeAgents:
         self._blank = blank_observation(spec.agents[0])
 
     def write(self, shown: Sequence[Mapping[str, Any]], out: Tree, step: int, strict: bool) -> None:
-        """Writes the observations, by name, of each environment.
+        """Writes the observations of each environment, by agent name.
 
         Args:
-            shown: [E]; agents that are not there are absent.
+            shown: [E]; without absent agents.
             out: [R, *stored_shape] a leaf.
             step: for messages.
             strict: see `ObservationWriter.write`.
 
         Raises:
-            BadEnvOutputError: an observation has another form than the spec.
+            BadEnvOutputError: the form of an observation differs from the spec.
         """
         blank, names = self._blank, self._names
         self._writer.write([one.get(name, blank) for one in shown for name in names], out, step, strict)
 
     def verify(self, observation: Tree, step: int) -> None:
-        """Refuses bad values among [N, R, ...] observations, as `ValueCheck.verify`."""
+        """Raises on bad values among [N, R, ...] observations, like `ValueCheck.verify`."""
         self._values.verify(observation, None, step)
 
     def read(self, action: Tree) -> list[dict[str, Any]]:
-        """Actions by name, of each environment, of [R, ...] actions."""
+        """Returns the actions of each environment by agent name, from [R, ...] actions."""
         names, actions = self._names, self._actions.read(action)
         count = len(names)
         return [
@@ -60,5 +64,5 @@ class AlikeAgents:
         ]
 
     def are_finite(self, action: Tree) -> bool:
-        """Whether every action is."""
+        """Returns whether every action is finite."""
         return self._actions.first_not_finite(action) is None

@@ -1,4 +1,4 @@
-"""Numbers of the environments' infos, recorded with every step that tells them."""
+"""Numbers of the environments' infos, recorded with every step that reports them."""
 
 import numbers
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from envpool_bridge.envs.protocol import StepRows
 def write_infos(
     env_id: str, row_ids: Sequence[int], step: int, infos: Sequence[Mapping[str, Any]], out: StepRows
 ) -> None:
-    """Writes the fields that `out` has room for; what an environment does not tell stays NaN.
+    """Writes the fields that `out` has; values that an environment does not report stay NaN.
 
     Args:
         env_id: for the message.
         row_ids: ids of the R rows.
         step: for the message.
-        infos: one a row.
-        out: whose `infos` [R] each were prepared.
+        infos: one for each row.
+        out: target with prepared `infos`, [R] each.
 
     Raises:
-        BadEnvOutputError: a field is no number.
+        BadEnvOutputError: a field is not a number.
     """
     for name, target in out.infos.items():
         for row, info in enumerate(infos):
@@ -33,6 +33,6 @@ def write_infos(
             if isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "fiub":
                 value = value.item()
             if not isinstance(value, numbers.Real | np.bool_):
-                problem = f"expected a number, as its info field is recorded, got {validation.describe(value)}"
-                validation.refuse(env_id, row_ids[row], step, f"info[{name!r}]", problem)
+                problem = f"expected a number in a recorded info field, got {validation.describe(value)}"
+                validation.raise_bad_output(env_id, row_ids[row], step, f"info[{name!r}]", problem)
             target[row] = value

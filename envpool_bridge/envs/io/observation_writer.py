@@ -1,4 +1,4 @@
-"""Writes the observations of several environments into arrays; whatever has another form than the spec is refused."""
+"""Writer of several environments' observations into arrays; raises if their form differs from the spec."""
 
 import contextlib
 from collections.abc import Sequence
@@ -14,15 +14,19 @@ from envpool_bridge.spec.tree import Path, Tree, is_dict, is_tuple, items, leave
 
 _ARRAY = frozenset({np.ndarray})
 _INTEGERS = frozenset({int, np.int64, np.int32})
-_SMALL_BYTES = 2048  # of an observation, up to which joining bytes (which copies once more) beats numpy's own joining
+_SMALL_BYTES = 2048  # largest observation for which joining bytes (one more copy) is faster than numpy's own joining
 _dtype_of, _shape_of = attrgetter("dtype"), attrgetter("shape")
 
 
 class ObservationWriter:
-    """Writes observations, each as an environment returned it, leaf by leaf."""
+    """Writer of observations in the form that environments return them, leaf by leaf.
+
+    Args:
+        spec: spec of a row.
+        row_ids: ids of the rows.
+    """
 
     def __init__(self, spec: EnvSpec, row_ids: Sequence[int]) -> None:
-        """For rows of these ids."""
         self._env_id, self._row_ids = spec.env_id, row_ids
         self._spec = spec.observation
         self._leaves = [(path, _LeafWriter(spec.env_id, row_ids, path, leaf)) for path, leaf in items(spec.observation)]
@@ -30,17 +34,18 @@ class ObservationWriter:
         self._only = self._leaves[0][1] if isinstance(spec.observation, LeafSpec) else None
 
     def write(self, observations: Sequence[Any], out: Tree, step: int, strict: bool) -> None:
-        """Writes one observation a row.
+        """Writes one observation for each row.
 
         Args:
-            observations: one a row.
+            observations: one for each row.
             out: [R, *stored_shape] a leaf, contiguous.
             step: for the message.
-            strict: whether to look at every type and shape; without, an array of another shape passes if it holds as many
-                elements of the right dtype, in the same order.
+            strict: whether to validate every type and shape. Otherwise an array of another shape passes if it has the
+                same number of elements of the right dtype, in the same order.
 
         Raises:
-            BadEnvOutputError: an observation has another structure, type, shape or dtype, or does not fit the stored dtype.
+            BadEnvOutputError: an observation has the wrong structure, type, shape or dtype, or does not fit the stored
+                dtype.
         """
         if self._only is not None:
             self._only.write(observations, out, step, strict)
@@ -51,12 +56,12 @@ class ObservationWriter:
             writer.write(self._column(observations, path, step), target, step, strict)
 
     def write_history(self, age: int, observations: Sequence[Any], rows: Sequence[int], history: Tree) -> None:
-        """Writes what some rows observed `age` steps before their newest observation, where agents see it.
+        """Writes the observations of some rows `age` steps before their newest one into their history.
 
         Args:
             age: from 1.
             observations: one for each of `rows`.
-            rows: places, in [0, R).
+            rows: indices in [0, R).
             history: [F-1, R, *stored_shape] for a leaf of F frames.
         """
         for (path, _), frames, target in zip(self._leaves, self._frames, leaves(history), strict=True):
@@ -76,11 +81,13 @@ class ObservationWriter:
             problem = structure_problem(self._spec, observation, ())
             if problem is not None:
                 path, text = problem
-                validation.refuse(self._env_id, self._row_ids[row], step, shown_path("observation", path), text)
+                validation.raise_bad_output(
+                    self._env_id, self._row_ids[row], step, shown_path("observation", path), text
+                )
 
 
 def structure_problem(spec: SpecTree, value: Any, path: Path) -> tuple[Path, str] | None:
-    """Where a value has another structure than its spec, and what was expected; None if it has not."""
+    """Returns the path at which a value's structure differs from its spec and the problem, or None."""
     if is_dict(spec):
         if not isinstance(value, dict) or set(value) != set(spec):
             got = f"a dict of {sorted(map(str, value))}" if isinstance(value, dict) else validation.describe(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
@@ -97,10 +104,10 @@ def structure_problem(spec: SpecTree, value: Any, path: Path) -> tuple[Path, str
 
 
 class _LeafWriter:
-    """Writes one leaf of R rows.
+    """Writer of one leaf of R rows.
 
-    The usual case is done in C for all rows at once; what does not fit there is looked at row by row, for a message that
-    names the row.
+    The usual case runs in C for all rows at once. Other values are validated row by row, for a message that names the
+    row.
     """
 
     def __init__(self, env_id: str, row_ids: Sequence[int], path: Path, spec: LeafSpec) -> None:
@@ -111,20 +118,19 @@ class _LeafWriter:
         self._dtype = np.dtype(spec.source_dtype)
         self._joins = not isinstance(spec, DiscreteSpec) and len(self._shape) > 0
         self._small = self._dtype.itemsize * int(np.prod(self._shape)) <= _SMALL_BYTES
-        # What the environments compute in 64 bits is joined in 64 bits, then stored in the dtype of the slot.
+        # 64-bit values are joined in 64 bits, then stored in the dtype of the slot.
         self._wide = spec.source_dtype != spec.dtype or not isinstance(spec, ArraySpec)
         wide_shape = (self._num_rows, *self._shape) if self._wide and self._joins else (0,)
         self._buffer = np.empty(wide_shape, self._dtype)
 
     def write(self, observations: Sequence[Any], out: np.ndarray, step: int, strict: bool) -> None:
-        """As `ObservationWriter.write`, of one leaf."""
         if not (self._joins and self._join(observations, self._buffer if self._wide else out, strict)):
             self._write_one_by_one(observations, out, step)
         elif self._wide:
             self._store(out, step)
 
     def _join(self, observations: Sequence[Any], target: np.ndarray, strict: bool) -> bool:
-        """Joins what has the usual form; False if something has not."""
+        """Joins values of the usual form; returns False if one has another form."""
         num_rows = self._num_rows
         try:
             if [*map(_dtype_of, observations)].count(self._dtype) != num_rows:
@@ -147,23 +153,23 @@ class _LeafWriter:
         if not isinstance(spec, ArraySpec):
             self._store_discrete(joined, out, step)
             return
-        with np.errstate(over="ignore"):  # becomes infinite, which `verify` refuses
+        with np.errstate(over="ignore"):  # becomes infinite, which `verify` rejects
             out[...] = joined
         if joined.dtype.kind in "iu" and not np.array_equal(joined, out):
             row = int(np.argwhere(joined != out)[0][0])
-            self._refuse(row, step, f"expected values that fit {out.dtype}, got {joined[row]}")
+            self._raise(row, step, f"expected values that fit {out.dtype}, got {joined[row]}")
 
     def _store_discrete(self, joined: np.ndarray, out: np.ndarray, step: int) -> None:
         for row, value in enumerate(joined):
             problem = self._form.problem(value)
             if problem is not None:
-                self._refuse(row, step, problem)
+                self._raise(row, step, problem)
         np.subtract(joined, start_of(self._spec), out=out, casting="unsafe")
 
     def _write_one_by_one(self, observations: Sequence[Any], out: np.ndarray, step: int) -> None:
         spec = self._spec
         if isinstance(spec, DiscreteSpec) and _INTEGERS.issuperset(map(type, observations)):
-            with contextlib.suppress(OverflowError):  # an int beyond 64 bits is refused below
+            with contextlib.suppress(OverflowError):  # an int of more than 64 bits is rejected below
                 values = np.asarray(observations, np.int64) - spec.start
                 if values.min() >= 0 and values.max() < spec.num_values:
                     out[...] = values
@@ -171,8 +177,8 @@ class _LeafWriter:
         for row, observation in enumerate(observations):
             problem = self._form.problem(observation)
             if problem is not None:
-                self._refuse(row, step, problem)
+                self._raise(row, step, problem)
             out[row] = observation if isinstance(spec, ArraySpec) else observation - start_of(spec)
 
-    def _refuse(self, row: int, step: int, problem: str) -> None:
-        validation.refuse(self._env_id, self._row_ids[row], step, self._field, problem)
+    def _raise(self, row: int, step: int, problem: str) -> None:
+        validation.raise_bad_output(self._env_id, self._row_ids[row], step, self._field, problem)

@@ -1,4 +1,4 @@
-"""One agent of several multi-agent environments: its rows, written and read in its own spec, padded where they are stored."""
+"""Rows of one agent in several multi-agent environments, written and read in its own spec and stored with padding."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,12 +15,19 @@ from envpool_bridge.spec.tree import Tree, items, map_leaves, take, unflatten, w
 
 
 class AgentColumns:
-    """Every `rows_per_env`-th row of R, those of one agent. Absent agents observe zeros (or the nearest legal values)."""
+    """The rows of one agent, every `rows_per_env`-th of R. Absent agents observe zeros (or the nearest legal values).
+
+    Args:
+        spec: spec of a row.
+        place: index of the agent in `spec.agents`.
+        row_ids: ids of all R rows.
+        check_range: whether observations must lie within the declared bounds.
+        clip_actions: whether continuous actions are clipped to the space's bounds.
+    """
 
     def __init__(
         self, spec: EnvSpec, place: int, row_ids: Sequence[int], check_range: bool, clip_actions: bool
     ) -> None:
-        """For the agent at this place of `spec.agents`; `row_ids` are those of all R rows."""
         agent = spec.agents[place]
         self.name = agent.name
         self._agent = agent
@@ -36,7 +43,7 @@ class AgentColumns:
         self._blank = blank_observation(agent)
 
     def write(self, observations: Sequence[Any], out: Tree, step: int, strict: bool) -> None:
-        """Writes one observation an environment, None for an agent that is not there.
+        """Writes one observation for each environment, None for an absent agent.
 
         Args:
             observations: [E].
@@ -45,27 +52,27 @@ class AgentColumns:
             strict: see `ObservationWriter.write`.
 
         Raises:
-            BadEnvOutputError: an observation has another form than the agent's space.
+            BadEnvOutputError: the form of an observation differs from the agent's space.
         """
         shown = [self._blank if observation is None else observation for observation in observations]
         self._writer.write(shown, self._buffer, step, strict)
         write(cut(self._agent.observation, take(out, self._columns), 1), self._buffer)
 
     def verify(self, observation: Tree, step: int) -> None:
-        """Refuses bad values among [N, R, ...] observations, as `ValueCheck.verify`."""
+        """Raises on bad values among [N, R, ...] observations, like `ValueCheck.verify`."""
         own = cut(self._agent.observation, take(observation, (slice(None), self._columns)), 2)
         self._values.verify(map_leaves(np.ascontiguousarray, own), None, step)
 
     def read(self, action: Tree) -> Sequence[Any]:
-        """One action an environment, as the agent's space has them, of [R, ...] actions of the padded spec."""
+        """Returns one action of the agent's space for each environment, from [R, ...] actions of the padded spec."""
         return self._actions.read(self._own_actions(action))
 
     def replayed(self, actions: Tree) -> Sequence[Any]:
-        """One action a step, of the [N, ...] actions of one row."""
+        """Returns one action for each step, from [N, ...] actions of one row."""
         return self._actions.read(self._clamped(cut(self._agent.action, actions, 1)))
 
     def first_not_finite(self, action: Tree) -> tuple[int, str] | None:
-        """(place of the environment, what it is) of the first action that is not finite."""
+        """Returns (index of the environment, description) of the first non-finite action, or None."""
         return self._actions.first_not_finite(self._own_actions(action))
 
     def _own_actions(self, action: Tree) -> Tree:
@@ -76,7 +83,7 @@ class AgentColumns:
 
 
 def _within(leaf: Any, stored: np.ndarray) -> np.ndarray:
-    """Rows of absent agents may hold any choice of the padded spec: those beyond the agent's own are not read as actions."""
+    """Clamps choices to the agent's own: rows of absent agents may hold any choice of the padded spec."""
     return (
         stored
         if isinstance(leaf, ArraySpec)
@@ -85,7 +92,7 @@ def _within(leaf: Any, stored: np.ndarray) -> np.ndarray:
 
 
 def blank_observation(agent: AgentSpec) -> Tree:
-    """What an agent that is not there is written as: zeros where they are legal; every action is legal."""
+    """Returns the stored observation of an absent agent: zeros where they are legal; every action is legal."""
     blanks: list[np.ndarray] = []
     for path, leaf in items(agent.observation):
         zeros = np.zeros(leaf.stored_shape, leaf.dtype)

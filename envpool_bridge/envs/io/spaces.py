@@ -1,4 +1,4 @@
-"""Gymnasium spaces as specs, or a refusal that names what cannot be stored."""
+"""Conversion of Gymnasium spaces to specs; an error names the part of a space that cannot be stored."""
 
 import dataclasses
 from typing import Literal
@@ -12,14 +12,14 @@ from envpool_bridge.errors import UnsupportedSpaceError
 from envpool_bridge.spec.specs import ArraySpec, Bound, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, SpecTree
 from envpool_bridge.spec.tree import Path, is_dict, shown_path
 
-# jax computes in 32 bits; wider sources are stored in 32 bits, declared as such in the spec, unless somebody keeps them.
+# jax computes in 32 bits; wider sources are stored in 32 bits, declared as such in the spec, unless keep_64_bits is set.
 _STORED = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 _INT32 = np.iinfo(np.int32)
-MASK = "action_mask"  # of an observation Dict, as PettingZoo and Gymnasium's own environments name it
+MASK = "action_mask"  # key in an observation Dict; the name that PettingZoo and Gymnasium use
 
 
 def env_spec(env: gymnasium.Env, env_id: str, action_repeat: int = 1, keep_64_bits: bool = False) -> EnvSpec:
-    """The spec of one environment; see `spec_of_spaces`."""
+    """Returns the spec of one environment; see `spec_of_spaces`."""
     return spec_of_spaces(env.observation_space, env.action_space, env_id, action_repeat, keep_64_bits)
 
 
@@ -30,18 +30,18 @@ def spec_of_spaces(
     action_repeat: int,
     keep_64_bits: bool = False,
 ) -> EnvSpec:
-    """The spec of a row with these spaces.
+    """Returns the spec of a row with these spaces.
 
     Args:
-        observation: of one environment: Box, Discrete, MultiDiscrete, MultiBinary, or Dicts and Tuples of them. An item
-            "action_mask" of a Dict says which values of a discrete action are legal.
-        action: of one environment, likewise; its Boxes hold floats.
+        observation: space of one environment: Box, Discrete, MultiDiscrete, MultiBinary, or Dicts and Tuples of them.
+            An item "action_mask" of a Dict marks the legal values of a discrete action.
+        action: space of one environment, likewise; its Boxes hold floats.
         env_id: for messages.
         action_repeat: emulator frames per env step.
-        keep_64_bits: store 64-bit arrays and rewards as they are, for readers other than jax.
+        keep_64_bits: store 64-bit arrays and rewards unchanged, for readers other than jax.
 
     Raises:
-        UnsupportedSpaceError: a space is of a kind, or has values, that we cannot store.
+        UnsupportedSpaceError: a space is of an unsupported kind, or has unsupported values.
     """
     observed = _tree(observation, (), _Side("observation", env_id, keep_64_bits))
     acted = _tree(action, (), _Side("action", env_id, keep_64_bits))
@@ -51,27 +51,25 @@ def spec_of_spaces(
 
 @dataclasses.dataclass(frozen=True)
 class _Side:
-    """What is being converted: "observation" or "action", of which environment."""
+    """Kind ("observation" or "action") and environment of a conversion."""
 
     name: str
     env_id: str
     keep_64_bits: bool
 
-    def refusal(self, path: Path, space: gymnasium.Space, why: str = "") -> UnsupportedSpaceError:
-        return _refusal(self.env_id, f"{shown_path(self.name, path)} is {_shown(space)}{why}")
+    def error(self, path: Path, space: gymnasium.Space, why: str = "") -> UnsupportedSpaceError:
+        return _unsupported(self.env_id, f"{shown_path(self.name, path)} is {_shown(space)}{why}")
 
 
 def _tree(space: gymnasium.Space, path: Path, side: _Side) -> SpecTree:
     if isinstance(space, spaces.Dict):
         unnamed = [key for key in space.spaces if not isinstance(key, str)]
         if unnamed or not space.spaces:
-            raise side.refusal(
-                path, space, f" with keys {unnamed} that are no strings" if unnamed else " without items"
-            )
+            raise side.error(path, space, f" with keys {unnamed} that are not strings" if unnamed else " without items")
         return {key: _tree(space.spaces[key], (*path, key), side) for key in sorted(space.spaces)}
     if isinstance(space, spaces.Tuple):
         if not space.spaces:
-            raise side.refusal(path, space, " without items")
+            raise side.error(path, space, " without items")
         return tuple(_tree(child, (*path, number), side) for number, child in enumerate(space.spaces))
     return _leaf(space, path, side)
 
@@ -79,12 +77,12 @@ def _tree(space: gymnasium.Space, path: Path, side: _Side) -> SpecTree:
 def _leaf(space: gymnasium.Space, path: Path, side: _Side) -> LeafSpec:
     shown = shown_path(side.name, path)
     if isinstance(space, spaces.Discrete):
-        _require_int32(space, shown, side.env_id)
+        _validate_int32(space, shown, side.env_id)
         return DiscreteSpec(int(space.n), int(space.start), space.dtype.name)
     if isinstance(space, spaces.MultiDiscrete):
         sizes, starts = space.nvec.astype(np.int64).ravel().tolist(), space.start.astype(np.int64).ravel().tolist()
         for size, start in zip(sizes, starts, strict=True):
-            _require_int32(spaces.Discrete(size, start=start), f"an element of {shown}", side.env_id)
+            _validate_int32(spaces.Discrete(size, start=start), f"an element of {shown}", side.env_id)
         return MultiDiscreteSpec(space.shape, tuple(sizes), tuple(starts), space.dtype.name)
     if isinstance(space, spaces.MultiBinary):
         if side.name == "observation":
@@ -95,41 +93,41 @@ def _leaf(space: gymnasium.Space, path: Path, side: _Side) -> LeafSpec:
     if isinstance(space, spaces.Box) and space.dtype.kind in kinds:
         source = space.dtype.name
         dtype = source if side.keep_64_bits else _STORED.get(source, source)
-        _require_bounds_fit(space, dtype, shown, side.env_id)
+        _validate_bounds_fit(space, dtype, shown, side.env_id)
         return ArraySpec(space.shape, dtype, _bound(space, "low", dtype), _bound(space, "high", dtype), source)
-    raise side.refusal(path, space)
+    raise side.error(path, space)
 
 
 def _mask_keys(observation: SpecTree, action: SpecTree, env_id: str) -> tuple[str, ...]:
-    """Keys of the action mask in the observation, if it has one."""
+    """Returns the keys of the action mask in the observation, if it has one."""
     if not is_dict(observation) or MASK not in observation:
         return ()
     mask, groups = observation[MASK], mask_groups(action)
     if not groups:
         raise UnsupportedSpaceError(
-            f"{env_id}: observation[{MASK!r}] needs a Discrete or MultiDiscrete action to mask, got {action}: name the item "
-            f"otherwise, or wrap the environment"
+            f"{env_id}: observation[{MASK!r}] needs a Discrete or MultiDiscrete action to mask, got {action}: rename the item, "
+            f"or wrap the environment"
         )
     fits = isinstance(mask, ArraySpec) and mask.shape == (sum(groups),)
     bounded = fits and (mask.dtype == "bool" or (np.dtype(mask.dtype).kind in "iu" and (mask.low, mask.high) == (0, 1)))
     if not bounded:
         raise UnsupportedSpaceError(
             f"{env_id}: expected observation[{MASK!r}] to be a MultiBinary({sum(groups)}), one element for each value of "
-            f"each choice, got {mask}: declare it so, or name the item otherwise"
+            f"each choice, got {mask}: declare it so, or rename the item"
         )
     return (MASK,)
 
 
-def _require_int32(space: spaces.Discrete, path: str, env_id: str) -> None:
-    """Refuses a Discrete whose size or values do not fit the int32 they are stored in."""
+def _validate_int32(space: spaces.Discrete, path: str, env_id: str) -> None:
+    """Raises if the size or a value of a Discrete does not fit the stored int32."""
     size, start = int(space.n), int(space.start)
     for name, value in (("n", size), ("start", start), ("start + n", start + size)):
         if not _INT32.min <= value <= _INT32.max:
-            raise _width_refusal(env_id, f"{path} is {space}, whose {name} {value}", "int32")
+            raise _too_wide(env_id, f"{path} is {space}, whose {name} {value}", "int32")
 
 
-def _require_bounds_fit(space: spaces.Box, dtype: str, path: str, env_id: str) -> None:
-    """Refuses integer bounds that the stored `dtype` cannot hold; the source's own limits only mean "unbounded"."""
+def _validate_bounds_fit(space: spaces.Box, dtype: str, path: str, env_id: str) -> None:
+    """Raises on integer bounds that the stored `dtype` cannot hold; the source's own limits only mean "unbounded"."""
     if space.dtype.kind not in "iu" or space.dtype == dtype:
         return
     source, stored = np.iinfo(space.dtype.name), np.iinfo(dtype)
@@ -137,38 +135,38 @@ def _require_bounds_fit(space: spaces.Box, dtype: str, path: str, env_id: str) -
         bounded = values[(values != source.min) & (values != source.max)]
         too_wide = bounded[(bounded < stored.min) | (bounded > stored.max)]
         if too_wide.size:
-            raise _width_refusal(env_id, f"{path} is {_shown(space)}, whose {name} {too_wide[0]}", dtype)
+            raise _too_wide(env_id, f"{path} is {_shown(space)}, whose {name} {too_wide[0]}", dtype)
 
 
-def _refusal(env_id: str, what: str) -> UnsupportedSpaceError:
+def _unsupported(env_id: str, problem: str) -> UnsupportedSpaceError:
     return UnsupportedSpaceError(
-        f"{env_id}: {what}, which is not supported: expected Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple "
+        f"{env_id}: {problem}, which is not supported: expected Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple "
         f"of them with names that are strings (actions: Boxes of floats); wrap the environment (for example "
         f"gymnasium.wrappers.FilterObservation, TransformObservation or TransformAction)"
     )
 
 
-def _width_refusal(env_id: str, what: str, dtype: str) -> UnsupportedSpaceError:
+def _too_wide(env_id: str, problem: str, dtype: str) -> UnsupportedSpaceError:
     return UnsupportedSpaceError(
-        f"{env_id}: {what} does not fit the 32 bits ({dtype}) that values are stored in: declare narrower bounds if the "
+        f"{env_id}: {problem} does not fit the 32 bits ({dtype}) of stored values: declare narrower bounds if the "
         f"values keep to them, or wrap the environment so that they do (for example "
         f"gymnasium.wrappers.TransformObservation, or gymnasium.wrappers.TransformAction)"
     )
 
 
 def _shown(space: gymnasium.Space) -> str:
-    """The space on one line: numpy breaks the bounds of a long Box."""
+    """Formats the space on one line: numpy breaks the bounds of a long Box."""
     return " ".join(str(space).split())
 
 
 def _bound(space: spaces.Box, side: Literal["low", "high"], dtype: str) -> Bound:
-    """A Box's low or high, as a bound in the stored `dtype`."""
+    """Returns a Box's low or high as a bound in the stored `dtype`."""
     values = getattr(space, side)
     if values.dtype.kind in "iu":
         limits, stored_limits = np.iinfo(values.dtype), np.iinfo(dtype)
         if (values == (limits.min if side == "low" else limits.max)).all():
             return None  # the dtype itself is the range
-        values = values.clip(stored_limits.min, stored_limits.max)  # elements at the source's limit; the rest fit
+        values = values.clip(stored_limits.min, stored_limits.max)  # only elements at the source's limit change
     with np.errstate(over="ignore"):
         stored = values.astype(dtype)
     if stored.dtype.kind == "f" and np.isinf(stored).all():

@@ -1,7 +1,7 @@
-"""Validation of what an environment returns, where it enters: nothing is cast, broadcast or let through silently.
+"""Validation of environment output: nothing is cast, broadcast or accepted silently.
 
-Checks are split by price: the form (type, shape, dtype) of everything at every step, the values (finite, in range) of many
-steps at once.
+Checks are split by cost: the form (type, shape, dtype) of everything at every step, the values (finite, in range) of
+many steps at once.
 """
 
 import numbers
@@ -20,14 +20,13 @@ _LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64"
 
 
 class ObservationForm:
-    """Checks the form of single values of one leaf: type, shape, dtype, and the range of a discrete one."""
+    """Validator of the form of single values of one leaf: type, shape, dtype, and the range of a discrete one."""
 
     def __init__(self, spec: LeafSpec) -> None:
-        """For a leaf of this spec."""
         self.spec = spec
 
     def problem(self, observation: Any) -> str | None:
-        """What is wrong with one value; None if nothing."""
+        """Returns the problem of one value, or None."""
         spec = self.spec
         if isinstance(spec, DiscreteSpec):
             if type(observation) is bool or not (
@@ -60,24 +59,29 @@ def _range_problem(spec: MultiDiscreteSpec, value: np.ndarray) -> str | None:
 
 
 class ValueCheck:
-    """Checks the values of many steps at once: observations finite and in range, rewards finite, some action legal."""
+    """Validator of the values of many steps at once: observations finite and in range, rewards finite, an action legal.
+
+    Args:
+        spec: spec of a row.
+        row_ids: ids of the rows.
+        check_range: False accepts values outside the declared bounds.
+    """
 
     def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool = True) -> None:
-        """For these rows; `check_range=False` accepts values outside the declared bounds."""
         self._env_id, self._row_ids = spec.env_id, row_ids
-        found = list(items(spec.observation))
+        observation_leaves = list(items(spec.observation))
         self._checks = [
             (place, shown_path("observation", path), _LeafValueCheck(leaf, len(row_ids), check_range))
-            for place, (path, leaf) in enumerate(found)
-            if isinstance(leaf, ArraySpec)  # a discrete value is checked before it is stored
+            for place, (path, leaf) in enumerate(observation_leaves)
+            if isinstance(leaf, ArraySpec)  # a discrete value is validated before it is stored
         ]
         mask = tuple(spec.action_mask)
-        self._mask = next((place for place, (path, _) in enumerate(found) if mask and path == mask), None)
+        self._mask = next((place for place, (path, _) in enumerate(observation_leaves) if mask and path == mask), None)
         self._mask_field = shown_path("observation", mask)
         self._mask_groups = mask_groups(spec.action)
 
     def verify(self, observation: Tree, reward: np.ndarray | None, newest_step: int) -> None:
-        """Refuses the first bad value.
+        """Raises on the first bad value.
 
         Args:
             observation: [N, R, *stored_shape] a leaf, of the steps `newest_step - N + 1` to `newest_step`.
@@ -88,24 +92,24 @@ class ValueCheck:
             BadEnvOutputError: names the row, the step and the field.
         """
         arrays = leaves(observation)
-        found, field = None, ""
+        bad, field = None, ""
         for place, name, check in self._checks:
-            found, field = check.first_bad(arrays[place]), name
-            if found is not None:
+            bad, field = check.first_bad(arrays[place]), name
+            if bad is not None:
                 break
-        if found is None and self._mask is not None:
-            found, field = _illegal_mask(arrays[self._mask], self._mask_groups), self._mask_field
-        if found is None and reward is not None:
+        if bad is None and self._mask is not None:
+            bad, field = _illegal_mask(arrays[self._mask], self._mask_groups), self._mask_field
+        if bad is None and reward is not None:
             good = np.isfinite(reward)
             if not good.all():
-                found, field = _first_bad(good, reward, f"a finite {reward.dtype}"), "reward"
-        if found is not None:
-            place, row, problem = found
-            refuse(self._env_id, self._row_ids[row], newest_step - len(arrays[0]) + 1 + place, field, problem)
+                bad, field = _first_bad(good, reward, f"a finite {reward.dtype}"), "reward"
+        if bad is not None:
+            place, row, problem = bad
+            raise_bad_output(self._env_id, self._row_ids[row], newest_step - len(arrays[0]) + 1 + place, field, problem)
 
 
 class _LeafValueCheck:
-    """Finiteness and range of one leaf."""
+    """Validator of finiteness and range of one leaf."""
 
     def __init__(self, spec: ArraySpec, num_rows: int, check_range: bool) -> None:
         low, high = _checked_bounds(spec, check_range)
@@ -114,7 +118,7 @@ class _LeafValueCheck:
         self._check_finite = low is None and np.dtype(spec.dtype).kind == "f"
 
     def first_bad(self, stored: np.ndarray) -> tuple[int, int, str] | None:
-        """(step, row, what is wrong) of the first bad value of [N, R, ...]."""
+        """Returns (step, row, problem) of the first bad value of [N, R, ...], or None."""
         # Rows and elements as one axis, so that numpy's inner loop is long.
         flat = stored.reshape(len(stored), -1)
         if self._check_finite:
@@ -134,14 +138,14 @@ class _LeafValueCheck:
 
 
 def mask_groups(action: SpecTree) -> tuple[int, ...]:
-    """How many values each choice of a discrete action has, in the order of its mask; () for other actions."""
+    """Returns the number of values of each choice of a discrete action, in the order of its mask; () for other actions."""
     if isinstance(action, DiscreteSpec):
         return (action.num_values,)
     return action.num_values if isinstance(action, MultiDiscreteSpec) else ()
 
 
 def _illegal_mask(mask: np.ndarray, groups: tuple[int, ...]) -> tuple[int, int, str] | None:
-    """(step, row, what is wrong) of the first mask [N, R, sum of groups] that leaves a choice without a legal value."""
+    """Returns (step, row, problem) of the first mask [N, R, sum of groups] with a choice without legal values, or None."""
     begins = np.cumsum((0, *groups[:-1]))
     legal = np.add.reduceat(mask != 0, begins, axis=-1)
     if legal.all():
@@ -151,14 +155,14 @@ def _illegal_mask(mask: np.ndarray, groups: tuple[int, ...]) -> tuple[int, int, 
 
 
 def _for_rows(bound: np.ndarray | None, spec: ArraySpec, num_rows: int) -> np.ndarray | None:
-    """A bound as it compares with [N, R * elements]."""
+    """Returns a bound in a shape that broadcasts against [N, R * elements]."""
     if bound is None or bound.ndim == 0:
         return bound
     return np.tile(np.broadcast_to(bound, spec.stored_shape).reshape(-1), num_rows)
 
 
 def _checked_bounds(spec: ArraySpec, check_range: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Bounds to compare with; (None, None) if every value of the dtype is legal, or only finiteness is asked for."""
+    """Returns the bounds to compare with; (None, None) if every value is legal, or only finiteness is validated."""
     low, high = (spec.bound("low"), spec.bound("high")) if check_range else (None, None)
     if low is None and high is None:
         return None, None
@@ -170,7 +174,7 @@ def _checked_bounds(spec: ArraySpec, check_range: bool) -> tuple[np.ndarray | No
             np.asarray(limits.min, spec.dtype) if low is None else low,
             np.asarray(limits.max, spec.dtype) if high is None else high,
         )
-    # The largest finite number in place of infinity: then the same comparisons refuse infinity, and NaN as always.
+    # With the largest finite number in place of infinity, the same comparisons reject infinity and NaN.
     largest = np.finfo(spec.dtype).max
     low = np.maximum(-largest if low is None else low, -largest)
     high = np.minimum(largest if high is None else high, largest)
@@ -178,38 +182,38 @@ def _checked_bounds(spec: ArraySpec, check_range: bool) -> tuple[np.ndarray | No
 
 
 def reward_error(reward: Any, dtype: str = "float32") -> str | None:
-    """What is wrong with a reward; None if it is a real number that is finite in `dtype`, as which it is stored."""
+    """Returns the problem of a reward; None for a real number that is finite in `dtype`, its stored dtype."""
     if isinstance(reward, bool | np.bool_) or not isinstance(reward, numbers.Real | np.floating | np.integer):
         return f"expected a number, got {describe(reward)}"
     try:
         with np.errstate(over="ignore"):
             finite = bool(np.isfinite(np.dtype(dtype).type(reward)))
-    except OverflowError:  # a Python int beyond all floats
+    except OverflowError:  # a Python int above all floats
         finite = False
     return None if finite else f"expected a finite {dtype}, got {str(reward)[:60]}"
 
 
 def are_plain_rewards(rewards: Sequence[Any], dtype: str = "float32") -> bool:
-    """Whether all are ordinary numbers that are finite in `dtype`: quick, and where it says no, `reward_error` says why."""
+    """Returns whether all are ordinary numbers that are finite in `dtype`: fast; `reward_error` describes the exceptions."""
     largest = _LARGEST[dtype]
     return NUMBERS.issuperset(map(type, rewards)) and all(-largest <= reward <= largest for reward in rewards)
 
 
 def flag_error(flag: Any) -> str | None:
-    """What is wrong with `terminated` or `truncated`; None if it is a bool."""
+    """Returns the problem of a `terminated` or `truncated` flag; None for a bool."""
     return None if type(flag) in BOOLS else f"expected a bool, got {describe(flag)}"
 
 
-def refuse(env_id: str, row: int, step: int, field: str, problem: str) -> NoReturn:
+def raise_bad_output(env_id: str, row: int, step: int, field: str, problem: str) -> NoReturn:
     """Raises the error for a bad field."""
     raise BadEnvOutputError(
         f"{env_id}, row {row}, step {step}: bad {field}: {problem}. "
-        f"Mend the environment, or declare what it really returns in its spaces"
+        f"Fix the environment, or declare its actual output in its spaces"
     )
 
 
 def describe(value: Any) -> str:
-    """A short description of a wrong value."""
+    """Describes a wrong value briefly."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     text = repr(value)
@@ -221,7 +225,7 @@ def _is_integer_scalar(value: Any) -> bool:
 
 
 def _first_bad(good: np.ndarray, stored: np.ndarray, expected: str) -> tuple[int, int, str]:
-    """(index of the step, row, what is wrong) of the first value that is not good."""
+    """Returns (index of the step, row, problem) of the first value that is not good."""
     index, row, *place = (int(number) for number in np.argwhere(~good)[0])
     at = f" at {place}" if place else ""
     return index, row, f"expected {expected}{at}, got {stored[(index, row, *place)]}"

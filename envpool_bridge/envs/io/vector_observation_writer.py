@@ -1,4 +1,4 @@
-"""Writes the observations of a vector environment, all rows at once; whatever has another form than the spec is refused."""
+"""Writer of a vector environment's observations, all rows at once; raises if their form differs from the spec."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,14 @@ from envpool_bridge.spec.tree import Path, Tree, items, leaves, lookup, shown_pa
 
 
 class VectorObservationWriter:
-    """Writes what a vector environment returned, with one copy of each leaf: native ones cannot write into our memory."""
+    """Writer of a vector environment's results, with one copy of each leaf: native ones cannot write into the slot.
+
+    Args:
+        spec: spec of a row.
+        row_ids: ids of the rows.
+    """
 
     def __init__(self, spec: EnvSpec, row_ids: Sequence[int]) -> None:
-        """For rows of these ids."""
         self._env_id, self._row_ids = spec.env_id, row_ids
         self._spec = spec.observation
         self._leaves = [(path, _LeafWriter(leaf, len(row_ids))) for path, leaf in items(spec.observation)]
@@ -30,36 +34,36 @@ class VectorObservationWriter:
             step: for the message.
 
         Raises:
-            BadEnvOutputError: another structure, type, shape or dtype, or values that do not fit the stored dtype.
+            BadEnvOutputError: wrong structure, type, shape or dtype, or values that do not fit the stored dtype.
         """
         if not self._is_one_leaf:
-            found = structure_problem(self._spec, observation, ())
-            if found is not None:
-                self._refuse(0, step, *found)
+            difference = structure_problem(self._spec, observation, ())
+            if difference is not None:
+                self._raise(0, step, *difference)
         for (path, writer), target in zip(self._leaves, leaves(out), strict=True):
             problem = writer.write(lookup(observation, path), target)
             if problem is not None:
-                self._refuse(problem[0], step, path, problem[1])
+                self._raise(problem[0], step, path, problem[1])
 
-    def _refuse(self, row: int, step: int, path: Path, problem: str) -> None:
-        validation.refuse(self._env_id, self._row_ids[row], step, shown_path("observation", path), problem)
+    def _raise(self, row: int, step: int, path: Path, problem: str) -> None:
+        validation.raise_bad_output(self._env_id, self._row_ids[row], step, shown_path("observation", path), problem)
 
 
 class _LeafWriter:
-    """Writes one leaf of R rows."""
+    """Writer of one leaf of R rows."""
 
     def __init__(self, spec: LeafSpec, num_rows: int) -> None:
         self._spec = spec
         self._shape = (num_rows, *spec.stored_shape)
         self._source = np.dtype(spec.source_dtype)
         self._narrows = self._source != np.dtype(spec.dtype)
-        self._sizes = np.zeros(())  # of a discrete leaf, as they compare with [R, ...]
+        self._sizes = np.zeros(())  # of a discrete leaf, in a shape that broadcasts against [R, ...]
         if not isinstance(spec, ArraySpec):
             sizes = spec.num_values
             self._sizes = np.asarray(sizes, np.int64).reshape(() if isinstance(spec, DiscreteSpec) else spec.shape)
 
     def write(self, values: object, out: np.ndarray) -> tuple[int, str] | None:
-        """Writes all rows; (row, what is wrong) if something is."""
+        """Writes all rows; returns (row, problem) on failure."""
         if not isinstance(values, np.ndarray) or values.shape != self._shape:
             return 0, f"expected an array of shape {self._shape}, got {validation.describe(values)}"
         if not isinstance(self._spec, ArraySpec):
@@ -69,7 +73,7 @@ class _LeafWriter:
         if not self._narrows:
             out[...] = values
             return None
-        with np.errstate(over="ignore"):  # becomes infinite, which `verify` refuses
+        with np.errstate(over="ignore"):  # becomes infinite, which `verify` rejects
             out[...] = values
         if self._source.kind in "iu" and not np.array_equal(values, out):
             row = int(np.argwhere(values != out)[0][0])
@@ -77,7 +81,7 @@ class _LeafWriter:
         return None
 
     def _write_discrete(self, values: np.ndarray, out: np.ndarray) -> tuple[int, str] | None:
-        # Any integer dtype: spaces have no say in it, native environments return int32 where Gymnasium has int64.
+        # Any integer dtype: native environments return int32 where Gymnasium's spaces have int64.
         if values.dtype.kind not in "iu":
             return 0, f"expected integers, got dtype {values.dtype}"
         start = start_of(self._spec)

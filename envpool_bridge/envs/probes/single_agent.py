@@ -1,4 +1,4 @@
-"""Probe environments: tiny tasks with known optimal values, each of which isolates one thing an algorithm must get right.
+"""Probe environments: tiny tasks with known optimal values, each isolating one capability of an algorithm.
 
 Source of the idea: Andy Jones, "Debugging RL, without the agonizing pain" (2021). Values below are for discount g.
 """
@@ -13,13 +13,12 @@ Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 
 
 class Probe(gymnasium.Env):
-    """Shared frame: one float observation, `num_actions` actions."""
+    """Base class of probes: one float observation in [-1, 1], `num_actions` actions."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore[reportIncompatibleVariableOverride]
     num_actions = 1
 
     def __init__(self) -> None:
-        """Observation in [-1, 1]."""
         self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.action_space = spaces.Discrete(self.num_actions)
         self._observation = 0.0
@@ -27,7 +26,6 @@ class Probe(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begins an episode."""
         super().reset(seed=seed)
         self._observation = self._first()
         return self._observed(), {}
@@ -43,21 +41,19 @@ class Probe(gymnasium.Env):
 
 
 class ConstantReward(Probe):
-    """One step, reward 1, always. V(0) = 1. Isolates value fitting."""
+    """One step with reward 1. V(0) = 1. Isolates value fitting."""
 
     def step(self, action: int) -> Step:
-        """Reward 1 and the end."""
         return self._observed(), 1.0, True, False, {}
 
 
 class PredictableReward(Probe):
-    """One step, reward equals the observation (-1 or 1). V(o) = o. Isolates the value's dependence on observations."""
+    """One step; the reward equals the observation (-1 or 1). V(o) = o. Isolates the value's dependence on observations."""
 
     def _first(self) -> float:
         return self._sign()
 
     def step(self, action: int) -> Step:
-        """Reward is what was observed."""
         return self._observed(), self._observation, True, False, {}
 
 
@@ -65,7 +61,6 @@ class DiscountedReward(Probe):
     """Two steps (observation 0, then 1), reward 1 at the second. V(0) = g, V(1) = 1. Isolates discounting."""
 
     def step(self, action: int) -> Step:
-        """Reward on the second step."""
         second = self._observation == 1.0
         self._observation = 1.0
         return self._observed(), float(second), second, False, {}
@@ -77,7 +72,6 @@ class ActionReward(Probe):
     num_actions = 2
 
     def step(self, action: int) -> Step:
-        """Reward depends on the action alone."""
         return self._observed(), 1.0 if action == 1 else -1.0, True, False, {}
 
 
@@ -90,22 +84,20 @@ class MatchObservation(Probe):
         return self._sign()
 
     def step(self, action: int) -> Step:
-        """Reward depends on observation and action."""
         return self._observed(), 1.0 if (action == 1) == (self._observation > 0) else -1.0, True, False, {}
 
 
 class EndsByTask(Probe):
-    """Reward 1 a step; the task ends the episode (terminated) after `num_steps` = 1. V(0) = 1."""
+    """Reward 1 in each step; the task ends the episode (terminated) after `num_steps` = 1. V(0) = 1."""
 
     terminated, truncated = True, False
 
     def step(self, action: int) -> Step:
-        """Reward 1; ends at once."""
         return self._observed(), 1.0, self.terminated, self.truncated, {}
 
 
 class EndsByClock(EndsByTask):
-    """As EndsByTask, but the clock cuts the episode (truncated): the value goes on. V(0) = 1 / (1 - g)."""
+    """Like EndsByTask, but the clock truncates the episode: the value continues. V(0) = 1 / (1 - g)."""
 
     terminated, truncated = False, True
 
@@ -113,8 +105,8 @@ class EndsByClock(EndsByTask):
 class RememberCue(Probe):
     """A T-maze: a cue (-1 or 1), then 0 for `corridor` steps; at the last, reward 1 if the action names the cue, else -1.
 
-    V* is g^k with k steps left to the last. All that a policy without memory sees there is 0, so whatever it does, its expected
-    return is 0: isolates memory. Source: Bakker 2002, "Reinforcement learning with long short-term memory".
+    V* is g^k with k steps left to the last. A policy without memory sees only 0 there, so its expected return is always
+    0: isolates memory. Source: Bakker 2002, "Reinforcement learning with long short-term memory".
     """
 
     num_actions = 2
@@ -125,7 +117,6 @@ class RememberCue(Probe):
         return self._cue
 
     def step(self, action: int) -> Step:
-        """The corridor; at its end, what was remembered counts."""
         self._observation = 0.0
         self._steps += 1
         if self._steps <= self.corridor:

@@ -1,4 +1,4 @@
-"""An environment that takes time but no processor: what a slow simulator or a remote one costs the parts around it."""
+"""An environment that takes time but no processor, to measure the cost of a slow or remote simulator to other components."""
 
 import time
 from typing import Any, ClassVar
@@ -11,10 +11,20 @@ from envpool_bridge.errors import UserError
 
 
 class Sleep(gymnasium.Env):
-    """Sleeps at every step; reward 1 a step, truncated after a fixed number of steps.
+    """Sleeps at every step; reward 1 in each step, truncated after a fixed number of steps.
 
-    Observation [1] float32: the share of the episode that is over. Two actions, which do nothing. A step may be begun and then
-    waited for (`AsyncStep`): the sleep counts from where it was begun.
+    Observation [1] float32: the elapsed share of the episode. Two actions, without effect. A step may be started and
+    waited for separately (`AsyncStep`): its sleep counts from the start.
+
+    Args:
+        milliseconds: sleep of a step; a reset does not sleep.
+        episode_steps: steps of every episode.
+        max_milliseconds: upper bound of a step's sleep, drawn uniformly from `milliseconds` on; None sleeps equally at
+            every step.
+        halves: whether `step_async` and `step_wait` are offered; otherwise only `step`.
+
+    Raises:
+        UserError: a negative or inconsistent number.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -26,17 +36,6 @@ class Sleep(gymnasium.Env):
         max_milliseconds: float | None = None,
         halves: bool = True,
     ) -> None:
-        """An environment that has not been reset.
-
-        Args:
-            milliseconds: of sleep a step; a reset does not sleep.
-            episode_steps: steps of every episode.
-            max_milliseconds: of sleep a step, each drawn uniformly between the two; None sleeps the same at every step.
-            halves: whether a step's two halves are offered; else there is `step` alone.
-
-        Raises:
-            UserError: a number that makes no sense.
-        """
         if milliseconds < 0:
             raise UserError(f"milliseconds of Sleep must not be negative: got {milliseconds}")
         if max_milliseconds is not None and max_milliseconds < milliseconds:
@@ -55,27 +54,25 @@ class Sleep(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begins an episode."""
         super().reset(seed=seed)
         self._steps = 0
         return self._observed(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Sleeps; reward 1."""
         Sleep.step_async(self, action)
         return self.step_wait()
 
     def step_async(self, action: int) -> None:
-        """Begins to sleep: notes when the step will be over."""
+        """Starts to sleep: records the end of the step."""
         most = self._most_seconds
         seconds = self._seconds if most is None else self.np_random.uniform(self._seconds, most)
         self._over_at = time.monotonic() + seconds
 
     def step_wait(self) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Sleeps for what is left of the step; reward 1."""
-        left = self._over_at - time.monotonic()
-        if left > 0:
-            time.sleep(left)
+        """Sleeps for the rest of the step; reward 1."""
+        remaining = self._over_at - time.monotonic()
+        if remaining > 0:
+            time.sleep(remaining)
         self._steps += 1
         return self._observed(), 1.0, False, self._steps >= self._episode_steps, {}
 

@@ -1,7 +1,7 @@
-"""Probes for teams: tiny games of two agents whose optimum, and whose optimal values, are known.
+"""Probes for teams: tiny games of two agents with known optima and optimal values.
 
-All agents get the same reward, so that no option `team_reward` is needed. Values below are for discount g. PettingZoo's parallel
-API, without PettingZoo.
+All agents get the same reward, so the option `team_reward` is not needed. Values below are for discount g. PettingZoo's
+parallel API, without PettingZoo.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ ByAgent = dict[str, Any]
 
 
 class TeamProbe:
-    """Shared frame: two agents that are there from the first step of an episode to the last, and whose rewards are one.
+    """Base class of team probes: two agents, present in the whole episode, with one common reward.
 
     Attributes:
         num_actions: of each agent in turn.
@@ -34,30 +34,29 @@ class TeamProbe:
     state_size: ClassVar[int] = 1
 
     def __init__(self) -> None:
-        """Before the first episode nobody is there."""
         self.possible_agents, self.agents = ["agent_0", "agent_1"], list[str]()
         self.state_space = spaces.Box(-1.0, 1.0, (self.state_size,), np.float32)
         self._random = np.random.default_rng()
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Numbers in [-1, 1]."""
+        """Returns a box of numbers in [-1, 1]."""
         del agent
         return spaces.Box(-1.0, 1.0, (self.observation_size,), np.float32)
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """One of the agent's `num_actions`."""
+        """Returns a choice of the agent's `num_actions`."""
         return spaces.Discrete(self.num_actions[self.possible_agents.index(agent)])
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ByAgent, ByAgent]:
-        """Begins an episode; what is random in it follows from the seed."""
+        """Starts an episode; its randomness follows from the seed."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
-        self._begin()
+        self._draw_start()
         return self._observations(), {name: {} for name in self.agents}
 
     def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
-        """Everybody's reward, and the end if the game is over."""
+        """Steps the game: a common reward, and the end if the game is over."""
         acted = list(self.agents)
         first, second = (self._value(actions[name]) for name in self.possible_agents)
         reward, over = self._play(first, second)
@@ -72,26 +71,25 @@ class TeamProbe:
             {name: {} for name in acted},
         )
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
     def state(self) -> np.ndarray:
-        """[state_size] float32, what decides the value."""
+        """Returns the information that determines the value, [state_size] float32."""
         return np.ones(1, np.float32)
 
-    def _begin(self) -> None:
-        """Draws what is random in an episode."""
+    def _draw_start(self) -> None:
+        """Draws the randomness of an episode."""
 
     def _value(self, action: Any) -> Any:
-        """An agent's action as `_play` takes it."""
+        """Returns an agent's action in the form of `_play`."""
         return int(action)
 
     def _play(self, first: int, second: int) -> tuple[float, bool]:
-        """(reward, whether the game is over) for the agents' actions."""
+        """Returns (reward, whether the game is over) for the agents' actions."""
         raise NotImplementedError
 
     def _observed(self, place: int) -> np.ndarray:
-        """[observation_size] float32 of one agent: by default only which of the two it is."""
+        """Returns one agent's observation, [observation_size] float32: by default only the agent's index, one-hot."""
         return np.eye(2, dtype=np.float32)[place]
 
     def _observations(self) -> ByAgent:
@@ -99,7 +97,7 @@ class TeamProbe:
 
 
 class TeamMatrix(TeamProbe):
-    """One step of a matrix game; an agent observes which of the two it is. V* = 1, for actions (0, 1).
+    """One step of a matrix game; an agent observes its index. V* = 1, for actions (0, 1).
 
     Rewards, by agent_0's action (rows) and agent_1's (columns)::
 
@@ -107,10 +105,10 @@ class TeamMatrix(TeamProbe):
          0.5  -0.5   0
          0     0     0
 
-    The optimum needs both agents, each with another action, so that a policy they share must tell them apart. (1, 0) is a second
-    equilibrium, of reward 0.5, which neither agent improves alone, and action 2 is safe. Policy gradients find the optimum from
-    the uniform policy: against a uniform partner agent_0's actions are worth (1/6, 0, 0) and agent_1's (0, 1/6, 0), and once the
-    partner leans to its part of the optimum, its own only gain.
+    The optimum needs different actions of the two agents, so a shared policy must distinguish them. (1, 0) is a second
+    equilibrium, of reward 0.5, which neither agent improves alone, and action 2 is safe. Policy gradients reach the
+    optimum from the uniform policy. Against a uniform partner agent_0's actions are worth (1/6, 0, 0) and agent_1's (0,
+    1/6, 0). After the partner leans to its part of the optimum, the agent's own part only gains.
     """
 
     num_actions = (3, 3)
@@ -128,7 +126,8 @@ class UnequalTeamMatrix(TeamMatrix):
         0.5  -0.5   0
         0    -0.5   1
 
-    Against a uniform partner agent_0's actions are worth (0, 1/6) and agent_1's (1/4, -1/2, 1/2); (0, 0) is a second equilibrium.
+    Against a uniform partner agent_0's actions are worth (0, 1/6) and agent_1's (1/4, -1/2, 1/2); (0, 0) is a second
+    equilibrium.
     """
 
     num_actions = (2, 3)
@@ -136,28 +135,28 @@ class UnequalTeamMatrix(TeamMatrix):
 
 
 class SecretSigns(TeamProbe):
-    """One step. Each agent observes its own sign alone, -1 or 1 with probability 1/2; the state is both signs.
+    """One step. Each agent observes only its own sign, -1 or 1 with probability 1/2; the state is both signs.
 
-    The reward is the product of the signs, and 1 more if both agents' actions match their own sign (1 for +1, 0 for -1).
-    V*(s) = 1 + s_0 s_1: 2 where the signs are equal, 0 where they differ. What an agent observes says nothing of the product: under
-    the optimal policy its value is 1 whatever it sees, E[(V(o_i) - V*(s))^2] = Var(s_0 s_1) + (V(o_i) - 1)^2 >= 1 for any function
-    V of its own observation, while a value that sees the state may be exact. The product does not depend on actions: it is noise
-    to a policy gradient that only a centralised baseline takes away.
+    The reward is the product of the signs, plus 1 if both agents' actions match their own sign (1 for +1, 0 for -1).
+    V*(s) = 1 + s_0 s_1: 2 where the signs are equal, 0 where they differ. An agent's observation carries no information
+    on the product. Under the optimal policy the value of every observation is 1. For any function V of an agent's own
+    observation, E[(V(o_i) - V*(s))^2] = Var(s_0 s_1) + (V(o_i) - 1)^2 >= 1, while a value function of the state may be
+    exact. The product does not depend on actions: it is noise to a policy gradient that only a centralized baseline
+    removes.
     """
 
     observation_size = 1
     state_size = 2
 
     def __init__(self) -> None:
-        """Signs are drawn at the reset."""
         super().__init__()
         self._signs = np.ones(2, np.float32)
 
     def state(self) -> np.ndarray:
-        """[2] float32, the signs."""
+        """Returns the signs, [2] float32."""
         return self._signs.copy()
 
-    def _begin(self) -> None:
+    def _draw_start(self) -> None:
         self._signs = self._random.choice(np.array([-1.0, 1.0], np.float32), 2)
 
     def _play(self, first: int, second: int) -> tuple[float, bool]:
@@ -169,18 +168,19 @@ class SecretSigns(TeamProbe):
 
 
 class TwoStepTeam(TeamProbe):
-    """Two steps. In the first, agent_0's action chooses the room of the second, without reward; agent_1's changes nothing.
+    """Two steps. In the first, agent_0's action chooses the room of the second, without reward; agent_1's has no effect.
 
     In room A every pair of actions gives 0.25. In room B, by agent_0's action (rows) and agent_1's::
 
         0     0.25
         0.25  1
 
-    V*(start) = g, V*(A) = 0.25, V*(B) = 1: agent_0 chooses room B (action 1), and both then act 1. While both are uniform, room
-    B is worth 0.375, so that policy gradients climb to the optimum. Agents observe the place (start, A, B; one-hot) and which of
-    the two they are; the state is the place. agent_1's counterfactual advantage at the start is 0.
+    V*(start) = g, V*(A) = 0.25, V*(B) = 1: agent_0 chooses room B (action 1), and both then act 1. While both are
+    uniform, room B is worth 0.375, so that policy gradients ascend to the optimum. Agents observe the place (start, A,
+    B; one-hot) and their index; the state is the place. agent_1's counterfactual advantage at the start is 0.
 
-    The form is that of the two-step game of Rashid et al. 2018 (arXiv:1803.11485), section 5, with rewards that gradients climb.
+    The form is that of the two-step game of Rashid et al. 2018 (arXiv:1803.11485), section 5, with rewards for gradient
+    ascent.
     """
 
     observation_size = 5
@@ -189,15 +189,14 @@ class TwoStepTeam(TeamProbe):
     safe: ClassVar[float] = 0.25
 
     def __init__(self) -> None:
-        """At the start."""
         super().__init__()
         self._place = 0
 
     def state(self) -> np.ndarray:
-        """[3] float32, the place."""
+        """Returns the place, [3] float32."""
         return np.eye(3, dtype=np.float32)[self._place]
 
-    def _begin(self) -> None:
+    def _draw_start(self) -> None:
         self._place = 0
 
     def _play(self, first: int, second: int) -> tuple[float, bool]:
@@ -218,10 +217,10 @@ class TwoStepUnequal(TwoStepTeam):
         0   1
         1   8
 
-    V*(start) = 8 g, V*(A) = 7, V*(B) = 8. The rewards of B are monotone in what each agent might value, but no sum of two values:
-    where all pairs are tried equally often, the sum closest to them (least squares) is (-1.5, 2.5; 2.5, 6.5), so that a learner
-    of sums takes room B to be worth 6.5, and goes to A. Policy gradients too go to A from the uniform policy, against which B is
-    worth 2.5.
+    V*(start) = 8 g, V*(A) = 7, V*(B) = 8. The rewards of B are monotone in the value of each agent, but are no sum of
+    two values. If all pairs are tried equally often, the closest sum (least squares) is (-1.5, 2.5; 2.5, 6.5). A
+    learner of sums then estimates room B at 6.5 and goes to A. Policy gradients also go to A from the uniform policy,
+    against which B is worth 2.5.
     """
 
     rewards = ((0.0, 1.0), (1.0, 8.0))
@@ -229,12 +228,12 @@ class TwoStepUnequal(TwoStepTeam):
 
 
 class JointTargets(TeamProbe):
-    """Two steps of continuous actions, one number in [-1, 3] of each agent, whose target c_i is 0 or 2 with probability 1/2.
+    """Two steps of continuous actions, one number in [-1, 3] of each agent, with a target c_i of 0 or 2 with probability 1/2.
 
-    With errors e_i = a_i - c_i the reward is 1 - (e_0^2 + e_0 e_1 + e_1^2) / 4: for both on target 1, and less for all other
-    actions. V* = 1 + g at the first step and 1 at the second, where targets are drawn anew. While the other agent is off by e, an
-    agent's best error is -e / 2, so that what is best for one depends on the other. An agent observes the sign of its own target
-    (-1 for 0, 1 for 2) and the step (0 or 1); the state is both signs and the step.
+    With errors e_i = a_i - c_i the reward is 1 - (e_0^2 + e_0 e_1 + e_1^2) / 4: 1 if both are on target, and less for
+    all other actions. V* = 1 + g at the first step and 1 at the second, which has new targets. If the other agent is
+    off by e, an agent's best error is -e / 2, so that the best action of one depends on the other. An agent observes
+    the sign of its own target (-1 for 0, 1 for 2) and the step (0 or 1); the state is both signs and the step.
     """
 
     observation_size = 2
@@ -242,24 +241,22 @@ class JointTargets(TeamProbe):
     bounds: ClassVar[tuple[float, float]] = (-1.0, 3.0)  # not symmetric: actions must be scaled and shifted
 
     def __init__(self) -> None:
-        """Targets are drawn at the reset."""
         super().__init__()
         self._signs, self._step = np.ones(2, np.float32), 0
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """One number."""
         del agent
         return spaces.Box(*self.bounds, (1,), np.float32)
 
     def state(self) -> np.ndarray:
-        """[3] float32, the signs of the targets, and the step."""
+        """Returns the signs of the targets, and the step, [3] float32."""
         return np.array([*self._signs, min(self._step, 1)], np.float32)
 
-    def _begin(self) -> None:
+    def _draw_start(self) -> None:
         self._step = 0
-        self._draw()
+        self._draw_targets()
 
-    def _draw(self) -> None:
+    def _draw_targets(self) -> None:
         self._signs = self._random.choice(np.array([-1.0, 1.0], np.float32), 2)
 
     def _value(self, action: Any) -> float:
@@ -269,7 +266,7 @@ class JointTargets(TeamProbe):
         one, other = first - (1.0 + float(self._signs[0])), second - (1.0 + float(self._signs[1]))
         self._step += 1
         if self._step == 1:
-            self._draw()
+            self._draw_targets()
         return 1.0 - (one * one + one * other + other * other) / 4.0, self._step == 2
 
     def _observed(self, place: int) -> np.ndarray:
@@ -284,7 +281,7 @@ TEAM_PROBES: dict[str, type[TeamProbe]] = {
 
 
 def team_probe_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
-    """Rows of a probe's agents.
+    """Returns the source of a probe's agents.
 
     Args:
         env_id: of TEAM_PROBES.

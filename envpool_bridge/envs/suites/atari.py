@@ -1,4 +1,4 @@
-"""Atari games as the field plays them. Source: Mnih et al. 2015; Machado et al. 2018 (arXiv:1709.06009), table 1."""
+"""Atari games in the standard protocol. Source: Mnih et al. 2015; Machado et al. 2018 (arXiv:1709.06009), table 1."""
 
 import dataclasses
 from functools import partial
@@ -18,18 +18,19 @@ _FRAMES_PER_SECOND = 60  # of the console; ALE declares half of them
 
 @dataclasses.dataclass(frozen=True)
 class AtariOptions:
-    """What a configuration may change of a game.
+    """Options of a game.
 
     Attributes:
         frame_skip: emulator frames per env step; the observation is the maximum of the last two.
         screen_size: pixels of each side.
         grayscale: one channel; False keeps three, [screen_size, screen_size, 3].
-        frame_stack: how many of the newest frames agents see, the oldest first; 1 does not stack.
-        noop_max: an episode begins with 1 to this many no-ops; 0 with none.
-        terminal_on_life_loss: end an episode with each life, and go on in the same game. Only for learning: evaluation plays
-            whole games.
-        clip_rewards: reduce rewards to their sign. Only for learning: evaluation counts the score.
-        repeat_action_probability: that a frame repeats the action before ("sticky actions"): 0.25 in Machado et al.
+        frame_stack: number of newest frames that agents see, oldest first; 1 does not stack.
+        noop_max: an episode starts with 1 to this many no-ops; 0 with none.
+        terminal_on_life_loss: ends an episode with each life, and continues the same game. Only for learning:
+            evaluation plays whole games.
+        clip_rewards: reduces rewards to their sign. Only for learning: evaluation counts the score.
+        repeat_action_probability: probability that a frame repeats the previous action ("sticky actions"): 0.25 in
+            Machado et al.
         full_action_space: all 18 actions for every game.
         max_frames: emulator frames after which a game is truncated; 108,000 are half an hour.
         mode: of the game; None takes its default.
@@ -63,11 +64,11 @@ class AtariOptions:
 
     @property
     def only_for_learning(self) -> bool:
-        """Whether the episodes or rewards are not the game's own."""
+        """True if the episodes or rewards differ from the game's own."""
         return self.terminal_on_life_loss or self.clip_rewards
 
     def for_evaluation(self) -> "AtariOptions":
-        """Whole games and their score."""
+        """Returns options for whole games and their score."""
         return dataclasses.replace(self, terminal_on_life_loss=False, clip_rewards=False)
 
 
@@ -82,13 +83,13 @@ class AtariSource(GymnasiumSource):
     options: AtariOptions = AtariOptions()
 
     def for_evaluation(self) -> "AtariSource":
-        """Rows of whole games that count the score, whatever ends an episode in learning."""
+        """Returns rows of whole games that count the score, without the changes for learning."""
         options = self.options.for_evaluation()
         return dataclasses.replace(self, make_env=partial(_make, self.env_id, options), options=options)
 
 
 def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> AtariSource:
-    """Rows of an Atari game; agents see [frame_stack, 84, 84] uint8, of which each frame is stored once.
+    """Returns the source of an Atari game; agents see [frame_stack, 84, 84] uint8, each frame stored once.
 
     Raises:
         UserError: no such game, unknown or bad options, or a package is missing.
@@ -105,7 +106,7 @@ def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Atar
 
 
 def make_atari(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
-    """An Atari game; by default [4, 84, 84] uint8, frame skip 4, no-op starts, no sticky actions, whole games.
+    """Makes an Atari game; by default [4, 84, 84] uint8, frame skip 4, no-op starts, no sticky actions, whole games.
 
     Args:
         env_id: ALE/*.
@@ -123,7 +124,7 @@ def make_atari(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
 
 
 def _make(env_id: str, options: AtariOptions, render_mode: str | None = None) -> gymnasium.Env:
-    """The game, one frame an observation: sources stack them."""
+    """Makes the game, one frame in each observation: sources stack them."""
     from gymnasium.wrappers import AtariPreprocessing
 
     register_atari()
@@ -157,6 +158,6 @@ def _require_noop(env: gymnasium.Env, env_id: str, options: AtariOptions) -> Non
     if meanings[0] != "NOOP" and (options.noop_max > 0 or options.terminal_on_life_loss):
         env.close()
         raise UserError(
-            f"{env_id}: its smallest set of actions has no no-op, with which an episode should begin: set full_action_space "
+            f"{env_id}: its smallest set of actions has no no-op for the start of an episode: set full_action_space "
             f"true, or noop_max 0 and terminal_on_life_loss false"
         )

@@ -1,4 +1,4 @@
-"""Any id of Gymnasium's registry as it is: classic control, Box2D, MuJoCo, and what a user's script registers."""
+"""Any id of Gymnasium's registry: classic control, Box2D, MuJoCo, and ids that a user's script registers."""
 
 from functools import partial
 from typing import Any
@@ -16,9 +16,9 @@ from envpool_bridge.errors import UserError
 def gymnasium_source(
     env_id: str, kwargs: dict[str, Any], check_range: bool, mask_from_info: bool = False
 ) -> GymnasiumSource:
-    """Rows of one environment object each.
+    """Returns the source of single environments.
 
-    What the id means is looked up here and sent along, so that an id which only the user's script registers works in
+    The registration is looked up here and sent along. An id that only the user's script registers then works in
     processes that never run that script.
 
     Raises:
@@ -29,39 +29,39 @@ def gymnasium_source(
 
 
 def gymnasium_vector_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> VectorSource:
-    """Rows of Gymnasium's vectorised version. Raises UserError as `gymnasium_source` does."""
+    """Returns the source of Gymnasium's vectorized version. Raises UserError as `gymnasium_source` does."""
     return VectorSource(partial(make_vector, registration(env_id), kwargs), env_id, check_range=check_range)
 
 
 def make_gymnasium(
     env_id: str | Registration, kwargs: dict[str, Any], mask_from_info: bool = False, render_mode: str | None = None
 ) -> gymnasium.Env:
-    """`gymnasium.make` without its passive checker: what it would warn of, we refuse.
+    """Calls `gymnasium.make` without its passive checker, because this package validates outputs itself.
 
     Args:
-        env_id: the id, or what is registered under it.
+        env_id: the id, or its registration.
         kwargs: further arguments of `gymnasium.make`.
-        mask_from_info: whether the legal actions that infos tell become part of the observation: see `MaskFromInfo`.
-        render_mode: as of `gymnasium.make`; None takes what `kwargs` say.
+        mask_from_info: whether legal actions in infos become part of the observation: see `MaskFromInfo`.
+        render_mode: as in `gymnasium.make`; None takes that of `kwargs`.
 
     Raises:
-        UserError: the environment does not take these arguments, needs a package that is not installed, or has actions that
-            cannot be masked.
+        UserError: the environment rejects these arguments, needs a package that is not installed, or has actions
+            without masks.
     """
-    found = registration(env_id) if isinstance(env_id, str) else env_id
+    registered = registration(env_id) if isinstance(env_id, str) else env_id
     given = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
     try:
-        env = gymnasium.make(found, disable_env_checker=True, **given)
+        env = gymnasium.make(registered, disable_env_checker=True, **given)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise UserError(f"{found.id}: {error}") from error
+        raise UserError(f"{registered.id}: {error}") from error
     except TypeError as error:
         if not kwargs or "unexpected keyword" not in str(error):
             raise
-        raise UserError(f"{found.id}: bad kwargs {kwargs}: {error}") from error
+        raise UserError(f"{registered.id}: bad kwargs {kwargs}: {error}") from error
     return MaskFromInfo(env) if mask_from_info else env
 
 
 def make_vector(env_id: str | Registration, kwargs: dict[str, Any], num_envs: int) -> gymnasium.vector.VectorEnv:
-    """Gymnasium's vectorised version of the id, its own implementation where it has one."""
-    found = registration(env_id) if isinstance(env_id, str) else env_id
-    return gymnasium.make_vec(found, num_envs=num_envs, **kwargs)
+    """Makes Gymnasium's vectorized version of the id, its own implementation if it has one."""
+    registered = registration(env_id) if isinstance(env_id, str) else env_id
+    return gymnasium.make_vec(registered, num_envs=num_envs, **kwargs)

@@ -36,7 +36,7 @@ _SIZES: dict[str, dict[str, int]] = {
 
 @dataclasses.dataclass(frozen=True)
 class HanabiOptions(TeamOptions):
-    """What a configuration may change of the game.
+    """Options of the game.
 
     Attributes:
         players: 2 to 5.
@@ -50,7 +50,7 @@ class HanabiOptions(TeamOptions):
 
 
 def hanabi_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
-    """Rows of the players.
+    """Returns the source of the players' rows.
 
     Args:
         env_id: "Hanabi-Full" (25 points), "Hanabi-Small" (10) or "Hanabi-Very-Small" (5).
@@ -70,16 +70,20 @@ def hanabi_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Par
 
 
 def make_hanabi(env_id: str, players: int) -> "Hanabi":
-    """One game of the size that the id names."""
+    """Makes one game of the size that the id names."""
     return Hanabi({"players": players, **_SIZES[env_id]})
 
 
 class Hanabi:
-    """Hanabi as a parallel environment, one move a step. Keeps the protocol `ParallelEnv`.
+    """Hanabi as a parallel environment, one move in each step. Implements `ParallelEnv`.
 
-    Every player observes {"observation": [D] float32 zeros and ones as the engine encodes what it sees (658 of the full game
-    for two), "action_mask": [A]}; those not to move have action 0 alone, which is ignored. All are rewarded alike: by 1 for
-    each card played well, and by minus the score so far when the last life is lost, so that the return is the score.
+    Every player observes {"observation": [D] float32, "action_mask": [A]}. The observation is the engine's encoding in
+    zeros and ones (658 in the full game for two). Players not to move have only action 0, which is ignored. All players
+    get the same reward: 1 for each card played successfully, and minus the present score when the last life is lost.
+    The return is therefore the score.
+
+    Args:
+        parameters: of OpenSpiel's "hanabi".
 
     Attributes:
         possible_agents: "player_0", "player_1", ...
@@ -87,7 +91,6 @@ class Hanabi:
     """
 
     def __init__(self, parameters: dict[str, int]) -> None:
-        """A game with these parameters of OpenSpiel's "hanabi"."""
         import pyspiel
 
         self._game = pyspiel.load_game("hanabi", parameters)
@@ -104,12 +107,12 @@ class Hanabi:
         self._shown: list[np.ndarray] = []
 
     def observation_space(self, agent: str) -> spaces.Space:
-        """The same of all players."""
+        """Returns the space, which is the same for all players."""
         del agent
         return self._observation_space
 
     def action_space(self, agent: str) -> spaces.Space:
-        """Discards, plays and hints, as the engine numbers them."""
+        """Returns the space of discards, plays and hints in the engine's numbering."""
         del agent
         return self._action_space
 
@@ -128,10 +131,10 @@ class Hanabi:
     def step(
         self, actions: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """The move of the player whose turn it is, and the card drawn for it."""
+        """Applies the move of the player to move, and draws a card."""
         play = self._play
         play.apply_action(int(actions[self.possible_agents[play.current_player()]]))
-        rewards = play.rewards()  # before the card is drawn: a move of chance has its own
+        rewards = play.rewards()  # before the card is drawn, because a chance move has rewards of its own
         self._deal()
         names, over = list(self.agents), bool(play.is_terminal())
         if over:
@@ -145,11 +148,10 @@ class Hanabi:
         )
 
     def state(self) -> np.ndarray:
-        """[players * D] what all of them see, the first player's first: every card but those in the deck."""
+        """Returns all players' observations, [players * D], the first player's first: every card but those in the deck."""
         return np.concatenate(self._shown)
 
     def close(self) -> None:
-        """Ends the game."""
         self._play = None
 
     def _deal(self) -> None:

@@ -1,4 +1,4 @@
-"""Hide-and-seek: our own on MuJoCo. Source: Baker et al. 2020 (arXiv:1909.07528)."""
+"""Hide-and-seek, this project's implementation on MuJoCo. Source: Baker et al. 2020 (arXiv:1909.07528)."""
 
 import difflib
 from functools import partial
@@ -36,12 +36,12 @@ Seekers use ramps: ramps move after it. Hiders take the ramps first: ramps move 
 
 
 def hide_and_seek_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
-    """Rows of hiders, then seekers.
+    """Returns the source of hiders, then seekers.
 
     Args:
         env_id: "base", the quadrant game, or "randomwalls", the published one.
         kwargs: fields of the game's class, and of TeamOptions.
-        check_range: whether observations must lie within the declared bounds, of which there are none.
+        check_range: has no effect: observations have no bounds.
 
     Raises:
         UserError: no such variant, unknown or bad options, or MuJoCo is missing.
@@ -58,7 +58,7 @@ def hide_and_seek_source(env_id: str, kwargs: dict[str, Any], check_range: bool)
 
 
 def make_hide_and_seek(game: Game, render_mode: str | None = None) -> Any:
-    """One environment, a `HideAndSeek`; MuJoCo is imported here, where it is stepped."""
+    """Makes one environment, a `HideAndSeek`; imports MuJoCo in the process that steps it."""
     from envpool_bridge.envs.hide_and_seek.env import HideAndSeek
 
     return HideAndSeek(game, render_mode)

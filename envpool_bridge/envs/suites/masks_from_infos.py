@@ -1,4 +1,4 @@
-"""Action masks that an environment tells in its infos, as items of its observations."""
+"""Wrapper that moves action masks from the infos of a parallel environment into its observations."""
 
 from typing import Any
 
@@ -10,43 +10,43 @@ from envpool_bridge.envs.parallel_env import ParallelEnv
 
 
 def with_masks_of_infos(env: ParallelEnv) -> ParallelEnv:
-    """The environment itself, or one whose observations carry the masks that its infos have; resets it to find out."""
+    """Wraps the environment if its infos have action masks; resets it to detect them."""
     _, infos = env.reset()
     return InfoMasks(env) if any(MASK in info for info in infos.values()) else env
 
 
 class InfoMasks:
-    """Adds `infos[agent]["action_mask"]` to every observation; where there is none, every action is legal.
+    """Adds `infos[agent]["action_mask"]` to every observation; without a mask every action is legal.
 
-    Keeps the protocol `ParallelEnv`.
+    Implements `ParallelEnv`.
+
+    Args:
+        env: owned by the wrapper.
 
     Attributes:
         possible_agents: the environment's.
-        agents: those that are there now.
+        agents: present agents.
         metadata: the environment's.
     """
 
     def __init__(self, env: ParallelEnv) -> None:
-        """Takes over `env`."""
         self._env = env
         self.possible_agents = env.possible_agents
         self.agents: list[str] = []
         self.metadata: dict[str, Any] = getattr(env, "metadata", {})
 
     def observation_space(self, agent: str) -> spaces.Space:
-        """The environment's own items (or "observation", if it is one array) and "action_mask"."""
+        """Returns the environment's own items (or "observation", if it is one array) and "action_mask"."""
         own = self._env.observation_space(agent)
         shown = dict(own.spaces) if isinstance(own, spaces.Dict) else {"observation": own}
         return spaces.Dict({**shown, MASK: spaces.MultiBinary(self._num_values(agent))})
 
     def action_space(self, agent: str) -> spaces.Space:
-        """The environment's."""
         return self._env.action_space(agent)
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Begins an episode."""
         observations, infos = self._env.reset(seed=seed, options=options)
         self.agents = list(self._env.agents)
         return self._masked(observations, infos), infos
@@ -54,21 +54,19 @@ class InfoMasks:
     def step(
         self, actions: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """One step of the environment."""
         observations, rewards, terminations, truncations, infos = self._env.step(actions)
         self.agents = list(self._env.agents)
         return self._masked(observations, infos), rewards, terminations, truncations, infos
 
     def state(self) -> np.ndarray:
-        """The environment's global state."""
+        """Returns the environment's global state."""
         return self._env.state()  # pyright: ignore[reportAttributeAccessIssue]
 
     def render(self) -> Any:
-        """What the environment draws."""
+        """Returns the environment's picture."""
         return self._env.render()  # pyright: ignore[reportAttributeAccessIssue]
 
     def close(self) -> None:
-        """Closes the environment."""
         self._env.close()
 
     def _num_values(self, agent: str) -> int:

@@ -1,4 +1,4 @@
-"""MiniGrid and BabyAI. Source: Chevalier-Boisvert et al. 2023 (arXiv:2306.13831): a 7x7 view of (object, colour, state)."""
+"""MiniGrid and BabyAI. Source: Chevalier-Boisvert et al. 2023 (arXiv:2306.13831): a 7x7 view of (object, color, state)."""
 
 import dataclasses
 from functools import partial
@@ -18,19 +18,20 @@ from envpool_bridge.errors import BadEnvOutputError, UserError
 _PREFIXES = ("MiniGrid-", "BabyAI-")
 # BabyAI's words that MiniGrid's own vocabulary lacks.
 _BABYAI_WORDS = ("after", "behind", "front", "in", "left", "next", "on", "right", "your")
-# "A and B, then C and D", each of them "put the red ball in front of you next to the blue box in front of you".
+# "A and B, then C and D", each of the form "put the red ball in front of you next to the blue box in front of you".
 _LONGEST_BABYAI_MISSION = 72
 
 
 @dataclasses.dataclass(frozen=True)
 class MinigridOptions:
-    """What a configuration may change of a task.
+    """Options of a task.
 
     Attributes:
-        view: "partial", the 7x7 cells before the agent (the field's protocol), or "full", the whole grid.
-        image: "symbols", three integers a cell (object, colour, state), or "pixels", RGB of 8x8 pixels a cell.
-        mission_words: how many words of the mission agents read, none if 0. None reads the longest one whole where missions
-            differ between episodes (72 words in BabyAI, whose simple levels need 5), and none where all are the same.
+        view: "partial", the 7x7 cells before the agent (the standard protocol), or "full", the whole grid.
+        image: "symbols", three integers in a cell (object, color, state), or "pixels", RGB of 8x8 pixels in a cell.
+        mission_words: number of words of the mission that agents read, 0 for none. None reads the longest mission whole
+            if missions differ between episodes (72 words in BabyAI, whose simple levels need 5), and none if all are
+            the same.
         max_steps: env steps after which an episode is truncated; None takes the task's own.
     """
 
@@ -45,18 +46,18 @@ class MinigridOptions:
 
 
 def minigrid_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:
-    """Rows of a task.
+    """Returns the source of a task.
 
     Raises:
         UserError: no such task, unknown or bad options, or the package is missing.
     """
-    found = _registration(env_id)
+    registered = _registration(env_id)
     options = options_of(MinigridOptions, "minigrid", env_id, kwargs)
-    return GymnasiumSource(partial(_make, found, options), env_id, check_range=check_range)
+    return GymnasiumSource(partial(_make, registered, options), env_id, check_range=check_range)
 
 
 def make_minigrid(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
-    """A task; by default {"image": [7, 7, 3] integers, "direction": one of 4}.
+    """Makes a task; by default {"image": [7, 7, 3] integers, "direction": one of 4}.
 
     Args:
         env_id: MiniGrid-* or BabyAI-*.
@@ -75,14 +76,14 @@ def _registration(env_id: str) -> Registration:
     return registered_with_prefix(env_id, "minigrid", _PREFIXES)
 
 
-def _make(found: Registration, options: MinigridOptions, render_mode: str | None = None) -> gymnasium.Env:
+def _make(registered: Registration, options: MinigridOptions, render_mode: str | None = None) -> gymnasium.Env:
     from minigrid.wrappers import FullyObsWrapper, RGBImgObsWrapper, RGBImgPartialObsWrapper
 
     given = {} if options.max_steps is None else {"max_steps": options.max_steps}
     try:
-        env = gymnasium.make(found, disable_env_checker=True, render_mode=render_mode, **given)
+        env = gymnasium.make(registered, disable_env_checker=True, render_mode=render_mode, **given)
     except gymnasium.error.DependencyNotInstalled as error:  # the WFC tasks
-        raise UserError(f"{found.id}: {error}") from error
+        raise UserError(f"{registered.id}: {error}") from error
     if options.image == "pixels":
         env = RGBImgPartialObsWrapper(env) if options.view == "partial" else RGBImgObsWrapper(env)
     elif options.view == "full":
@@ -91,15 +92,18 @@ def _make(found: Registration, options: MinigridOptions, render_mode: str | None
 
 
 class MinigridObservation(gymnasium.ObservationWrapper):
-    """Observations as what they are: symbols are integers of few values each, and no brightness; words are numbers.
+    """Observations with symbols as integers of few values instead of brightness, and words as numbers.
 
-    "image" is [W, H, 3], a MultiDiscrete of symbols or a Box of pixels, the agent's column first as MiniGrid has it;
-    "direction" one of 4; "mission" [mission_words] the number of each word in MiniGrid's vocabulary and BabyAI's, 0 where the
-    mission is shorter.
+    "image" is [W, H, 3], a MultiDiscrete of symbols or a Box of pixels, the agent's column first as in MiniGrid.
+    "direction" is one of
+    4. "mission" is [mission_words], the number of each word in MiniGrid's and BabyAI's vocabularies, padded with 0.
+
+    Args:
+        env: made by `gymnasium.make`, wrapped for the image of the options.
+        options: of the task.
     """
 
     def __init__(self, env: gymnasium.Env, options: MinigridOptions) -> None:
-        """Of an environment that `gymnasium.make` made, wrapped so that its image is what the options ask for."""
         super().__init__(env)
         inner = env.observation_space
         assert isinstance(inner, spaces.Dict)
@@ -118,7 +122,7 @@ class MinigridObservation(gymnasium.ObservationWrapper):
         self.observation_space = spaces.Dict(seen)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """The items of the space."""
+        """Returns the items of the space."""
         seen = {"image": observation["image"], "direction": observation["direction"]}
         if self._mission_words:
             if self._mission[0] != observation["mission"]:
@@ -139,14 +143,14 @@ class MinigridObservation(gymnasium.ObservationWrapper):
 
 
 def _num_symbols() -> np.ndarray:
-    """[3] how many objects, colours and states there are; the agent's state, in a full view, is its direction."""
+    """Returns the numbers of objects, colors and states, [3]; the agent's state, in a full view, is its direction."""
     from minigrid.core.constants import COLOR_TO_IDX, DIR_TO_VEC, OBJECT_TO_IDX, STATE_TO_IDX
 
     return np.array([len(OBJECT_TO_IDX), len(COLOR_TO_IDX), max(len(STATE_TO_IDX), len(DIR_TO_VEC))])
 
 
 def _word_numbers() -> dict[str, int]:
-    """The number of each word a mission may have; 0 is none."""
+    """Returns the number of each word of missions; 0 means no word."""
     from minigrid.wrappers import DictObservationSpaceWrapper
 
     words = [*DictObservationSpaceWrapper.get_minigrid_words(), *_BABYAI_WORDS]
@@ -158,12 +162,12 @@ def _words(mission: str) -> list[str]:
 
 
 def _longest_mission(space: spaces.Space) -> int:
-    """How many words the longest mission has; 0 if all missions are the same."""
+    """Returns the number of words of the longest mission; 0 if all missions are the same."""
     from minigrid.core.mission import MissionSpace
 
     if not isinstance(space, MissionSpace):
         raise UserError(f"expected MiniGrid's MissionSpace, got {space}: set mission_words")
-    if type(space) is not MissionSpace:  # BabyAI's, which says nothing of its missions
+    if type(space) is not MissionSpace:  # BabyAI's, which does not describe its missions
         return _LONGEST_BABYAI_MISSION
     if not space.ordered_placeholders:
         return 0

@@ -1,4 +1,4 @@
-"""The options that every suite of multi-agent environments has."""
+"""Options of every suite of multi-agent environments."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from envpool_bridge.envs.parallel_env import ParallelEnv
 
 @dataclasses.dataclass(frozen=True)
 class TeamOptions:
-    """What the agents of an environment share.
+    """Options that all agents of an environment share.
 
     Attributes:
-        team_reward: "own" gives every agent its reward; "sum" and "mean" give all of them that of the team.
-        global_state: whether the environment's global state is recorded, which only values see.
+        team_reward: "own" gives every agent its reward; "sum" and "mean" give all agents that of the team.
+        global_state: whether the environment's global state is recorded, which only value functions see.
     """
 
     team_reward: TeamReward = "own"
@@ -22,7 +22,7 @@ class TeamOptions:
 
 
 def split_kwargs(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(those that TeamOptions has, all others)."""
+    """Splits kwargs into (fields of TeamOptions, all others)."""
     names = {field.name for field in dataclasses.fields(TeamOptions)}
     own = {name: value for name, value in kwargs.items() if name in names}
     return own, {name: value for name, value in kwargs.items() if name not in names}
@@ -31,5 +31,5 @@ def split_kwargs(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 def team_source(
     make_env: Callable[[], ParallelEnv], env_id: str, options: TeamOptions, check_range: bool
 ) -> ParallelSource:
-    """Rows of the environment's agents, with what `options` say."""
+    """Returns the source of the environment's agents with these options."""
     return ParallelSource(make_env, env_id, options.team_reward, options.global_state, check_range)

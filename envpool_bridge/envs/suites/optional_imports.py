@@ -1,4 +1,4 @@
-"""Whether the packages that a suite needs are installed; nothing is imported to find out."""
+"""Validation that the optional packages of a suite are installed, without importing them."""
 
 import importlib.util
 
@@ -6,14 +6,14 @@ from envpool_bridge.errors import UserError
 
 
 def require_package(module: str, extra: str) -> None:
-    """Refuses a suite whose package is missing.
+    """Raises if the package of a suite is missing.
 
     Args:
-        module: that the suite imports.
-        extra: of this project that installs it.
+        module: module that the suite imports.
+        extra: extra of this project that installs it.
 
     Raises:
         UserError: names the command that installs it.
     """
     if importlib.util.find_spec(module) is None:
-        raise UserError(f"{module} is not installed, which these environments need: pip install 'jaxsrl[{extra}]'")
+        raise UserError(f"{module} is not installed, and these environments need it: pip install 'jaxsrl[{extra}]'")

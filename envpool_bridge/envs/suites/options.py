@@ -1,4 +1,4 @@
-"""The options of a suite: a frozen dataclass of plain values, made from the JSON object of a configuration."""
+"""Options of a suite: a frozen dataclass of plain values, made from the JSON object of a configuration."""
 
 import dataclasses
 import difflib
@@ -12,17 +12,17 @@ Options = TypeVar("Options")
 
 
 def options_of(kind: type[Options], suite: str, env_id: str, kwargs: dict[str, Any]) -> Options:
-    """The options that `kwargs` name; the others have their defaults.
+    """Returns the options given by `kwargs`, and defaults for the others.
 
     Args:
         kind: a frozen dataclass whose fields are bools, numbers, strings, Literals, tuples of them, or None.
         suite: for messages.
         env_id: for messages.
-        kwargs: what JSON gave: lists stand for tuples.
+        kwargs: values from JSON: lists stand for tuples.
 
     Raises:
-        UserError: an option is unknown, or of another type; names those that exist. What the dataclass itself refuses comes
-            out as it is.
+        UserError: an option is unknown (the message lists the known ones) or has another type, or the dataclass rejects
+            its value.
     """
     hints = typing.get_type_hints(kind)
     for name, value in kwargs.items():
@@ -41,7 +41,7 @@ def options_of(kind: type[Options], suite: str, env_id: str, kwargs: dict[str, A
 
 
 def require_at_least(least: int, **values: int) -> None:
-    """Refuses options that are less than `least`. Raises UserError."""
+    """Raises UserError for an option below `least`."""
     for name, value in values.items():
         if value < least:
             raise UserError(f"option {name} must be at least {least}, got {value}")

@@ -1,4 +1,4 @@
-"""Overcooked. Source: Carroll et al. 2019 (arXiv:1910.05789): two cooks, 400 steps, 20 points a soup."""
+"""Overcooked. Source: Carroll et al. 2019 (arXiv:1910.05789): two cooks, 400 steps, 20 points for a soup."""
 
 import dataclasses
 import difflib
@@ -21,14 +21,14 @@ _CHANNELS = 26
 
 @dataclasses.dataclass(frozen=True)
 class OvercookedOptions(TeamOptions):
-    """What a configuration may change of a kitchen.
+    """Options of a kitchen.
 
     Attributes:
-        team_reward: as in TeamOptions; by default all cooks are paid for every soup.
+        team_reward: as in TeamOptions; by default all cooks are rewarded for every soup.
         horizon: env steps, after which an episode is truncated.
-        shaped_reward: weight of the rewards for steps towards a soup (3 for an ingredient in a pot, 3 for a dish in time,
-            5 for a soup taken up). Only for learning: evaluation counts soups.
-        random_start: whether cooks begin anywhere, and not where the layout puts them.
+        shaped_reward: weight of the rewards for steps towards a soup: 3 for an ingredient in a pot, 3 for a dish in
+            time, 5 for taking a soup. Only for learning: evaluation counts soups.
+        random_start: whether cooks start anywhere instead of at the layout's positions.
     """
 
     team_reward: TeamReward = "sum"
@@ -51,17 +51,17 @@ class OvercookedSource(ParallelSource):
     options: OvercookedOptions = OvercookedOptions()
 
     def for_evaluation(self) -> "OvercookedSource":
-        """Rows that are rewarded for soups alone."""
+        """Returns rows that are rewarded only for soups."""
         options = dataclasses.replace(self.options, shaped_reward=0.0)
         return dataclasses.replace(self, make_env=partial(Overcooked, self.env_id, options), options=options)
 
 
 def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> OvercookedSource:
-    """Rows of the cooks of a kitchen.
+    """Returns the source of the cooks of a kitchen.
 
     Args:
-        env_id: name of a layout for two: "cramped_room", "asymmetric_advantages", "coordination_ring", "forced_coordination",
-            "counter_circuit_o_1order", ...
+        env_id: name of a layout for two: "cramped_room", "asymmetric_advantages", "coordination_ring",
+            "forced_coordination", "counter_circuit_o_1order", ...
         kwargs: fields of OvercookedOptions.
         check_range: whether observations must lie within the declared bounds.
 
@@ -88,18 +88,25 @@ def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
 
 
 class Overcooked:
-    """A kitchen as a parallel environment. Keeps the protocol `ParallelEnv`.
+    """A kitchen as a parallel environment. Implements `ParallelEnv`.
 
-    A cook observes [W, H, 26] float32, the package's "lossless" encoding: who and what is where, itself first. It goes north,
-    south, east or west, stays, or interacts (actions 0 to 5). Its own reward is that of the soups it has served.
+    A cook observes [W, H, 26] float32, the package's "lossless" encoding of the whole kitchen with itself first. It
+    goes north, south, east or west, stays, or interacts (actions 0 to 5). Its own reward is that of the soups it has
+    served.
+
+    Args:
+        layout: name of the layout.
+        options: of the kitchen.
 
     Attributes:
         possible_agents: "cook_0", "cook_1".
         agents: both until the time is up.
+
+    Raises:
+        UserError: the layout is not for two cooks.
     """
 
     def __init__(self, layout: str, options: OvercookedOptions) -> None:
-        """A kitchen of this layout. Raises UserError unless it is for two cooks."""
         from overcooked.mdp.actions import Action  # pyright: ignore[reportMissingImports]
         from overcooked.mdp.overcooked_mdp import OvercookedGridworld, OvercookedState, Recipe  # pyright: ignore[reportMissingImports]
 
@@ -109,7 +116,7 @@ class Overcooked:
         self._kitchen = OvercookedGridworld.from_layout_name(layout)
         if self._kitchen.num_players != len(_COOKS):
             raise UserError(
-                f"layout {layout!r} is for {self._kitchen.num_players} cooks: expected one for 2, which the encoding is for"
+                f"layout {layout!r} is for {self._kitchen.num_players} cooks: expected 2, as in the encoding"
             )
         self.possible_agents: list[str] = list(_COOKS)
         self.agents: list[str] = []
@@ -122,19 +129,19 @@ class Overcooked:
         self._shown: list[np.ndarray] = []
 
     def observation_space(self, agent: str) -> spaces.Space:
-        """The same of both cooks."""
+        """Returns the space, which is the same for both cooks."""
         del agent
         return self._observation_space
 
     def action_space(self, agent: str) -> spaces.Space:
-        """The same of both cooks."""
+        """Returns the space, which is the same for both cooks."""
         del agent
         return self._action_space
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """An empty kitchen; the seed matters where cooks begin anywhere."""
+        """Resets the kitchen; the seed matters only with random starts."""
         del options
         if seed is not None:
             self._rng = np.random.default_rng(seed)
@@ -146,7 +153,6 @@ class Overcooked:
     def step(
         self, actions: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """One step of both cooks."""
         self._use_recipes()
         chosen = [self._moves[int(actions[name])] for name in self.possible_agents]
         self._now, events = self._kitchen.get_state_transition(self._now, chosen)
@@ -160,11 +166,10 @@ class Overcooked:
         return self._observations(), rewards, dict.fromkeys(names, False), dict.fromkeys(names, over), infos
 
     def state(self) -> np.ndarray:
-        """[W, H, 26] what the first cook sees, which is everything."""
+        """Returns the first cook's observation, the whole kitchen, [W, H, 26]."""
         return self._shown[0]
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
     def _start(self) -> Any:
         if not self._options.random_start:
@@ -178,7 +183,7 @@ class Overcooked:
         )
 
     def _use_recipes(self) -> None:
-        """The package keeps the recipes of one kitchen for the whole process: another may have been used since."""
+        """Sets this kitchen's recipes: the package keeps the recipes of one kitchen for the whole process."""
         if self._recipe._conf is not self._kitchen.recipe_config:
             self._recipe.configure(self._kitchen.recipe_config)
 

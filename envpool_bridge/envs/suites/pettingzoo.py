@@ -1,4 +1,4 @@
-"""PettingZoo environments by the module they are in: MPE, Butterfly, SISL, games in turns, and one's own."""
+"""PettingZoo environments by their module path: MPE, Butterfly, SISL, turn-based games, and custom ones."""
 
 import difflib
 import importlib
@@ -21,16 +21,16 @@ _MPE = "mpe2"
 
 
 def mpe_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
-    """Rows of a multi-particle environment ("simple_spread_v3"), as `pettingzoo_source("mpe2/" + env_id, ...)`."""
+    """Returns the source of a multi-particle environment ("simple_spread_v3"): `pettingzoo_source("mpe2/" + env_id, ...)`."""
     require_package(_MPE, "pettingzoo")
     return pettingzoo_source(f"{_MPE}/{env_id}", kwargs, check_range)
 
 
 def pettingzoo_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
-    """Rows of an environment's agents.
+    """Returns the source of an environment's agents.
 
     Args:
-        env_id: path of a module that has `parallel_env(**kwargs)`, or `env(**kwargs)` of an AEC environment:
+        env_id: path of a module with `parallel_env(**kwargs)`, or `env(**kwargs)` of an AEC environment:
             "mpe2/simple_spread_v3", "pettingzoo/classic/connect_four_v3", "my_package/my_env".
         kwargs: fields of TeamOptions; all others are the environment's own.
         check_range: whether observations must lie within the declared bounds.
@@ -39,25 +39,25 @@ def pettingzoo_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
         UserError: no such module, it has no environment, or bad options.
     """
     require_package("pettingzoo", "pettingzoo")
-    _module(env_id)  # tells here, and not in a worker, what is wrong
+    _module(env_id)  # raises here instead of in a worker
     own, others = split_kwargs(kwargs)
     options = options_of(TeamOptions, "pettingzoo", env_id, own)
     return team_source(partial(make_pettingzoo, env_id, others), env_id, options, check_range)
 
 
 def make_pettingzoo(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None) -> ParallelEnv:
-    """One environment.
+    """Makes one environment.
 
-    An AEC environment whose agents act in a cycle becomes a parallel one by PettingZoo's own conversion; one in turns by
-    `TurnBased`. Masks in infos become items of the observations.
+    An AEC environment whose agents act in a cycle becomes a parallel one by PettingZoo's own conversion, a turn-based
+    one by `TurnBased`. Masks in infos become items of the observations.
 
     Args:
-        env_id: as `pettingzoo_source` takes it.
+        env_id: as in `pettingzoo_source`.
         kwargs: the environment's own.
-        render_mode: as of PettingZoo's environments; None takes what `kwargs` say.
+        render_mode: as in PettingZoo's environments; None takes that of `kwargs`.
 
     Raises:
-        UserError: no such module, it has no environment, does not take these arguments, or needs a package.
+        UserError: no such module, it has no environment, rejects these arguments, or needs a package.
     """
     module = _module(env_id)
     make = getattr(module, "parallel_env", None) or module.env
@@ -74,7 +74,7 @@ def make_pettingzoo(env_id: str, kwargs: dict[str, Any], render_mode: str | None
 
 
 def as_parallel(env: Any, env_id: str) -> ParallelEnv:
-    """Returns a PettingZoo environment, parallel or AEC, as a parallel one whose masks are items of the observations."""
+    """Converts a PettingZoo environment, parallel or AEC, to a parallel one whose masks are items of the observations."""
     if not hasattr(env, "agent_iter"):
         return with_masks_of_infos(env)
     if env.metadata.get("is_parallelizable", False):
@@ -91,7 +91,7 @@ def _module(env_id: str) -> Any:
         if importlib.util.find_spec(name) is None:
             raise UserError(f"unknown environment {env_id!r} of suite 'pettingzoo': {_advice(package, name)}")
         with warnings.catch_warnings():
-            # PettingZoo 1.27 would rather have its own modules made by its registry, which other packages' are not in.
+            # PettingZoo 1.27 recommends its registry, which lacks the modules of other packages.
             warnings.simplefilter("ignore", DeprecationWarning)
             module = importlib.import_module(name)
     except ImportError as error:
@@ -105,7 +105,7 @@ def _module(env_id: str) -> Any:
 
 
 def _advice(package: str, name: str) -> str:
-    """Which modules of a package may have been meant."""
+    """Returns a hint with similar modules of a package."""
     if not package:
         return "expected the path of a module, such as mpe2/simple_spread_v3"
     paths = getattr(importlib.import_module(package), "__path__", [])

@@ -1,4 +1,4 @@
-"""Ids of Gymnasium's registry: found, or refused with those that are close; and what is registered, as data for workers."""
+"""Lookup of ids in Gymnasium's registry, with hints for unknown ones, and registrations as data for workers."""
 
 import dataclasses
 import difflib
@@ -11,15 +11,15 @@ from gymnasium.envs.registration import load_env_creator
 from envpool_bridge.envs.suites.optional_imports import require_package
 from envpool_bridge.errors import UserError
 
-# Ids that are only known once a package of their suite has been imported.
+# Ids that are known only after a package of their suite was imported.
 _SUITES_BY_PREFIX = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Vizdoom": "vizdoom"}
 
 
 def registration(env_id: str) -> Registration:
-    """What is registered under the id: plain data that can be sent to a process in which nothing has been registered.
+    """Returns the registration of an id: plain data that can be sent to a process without registrations.
 
     Args:
-        env_id: as `gymnasium.make` takes it; "module:id" imports the module first, which registers the id.
+        env_id: as in `gymnasium.make`; "module:id" imports the module first, which registers the id.
 
     Raises:
         UserError: unknown id or module, or a package that the environment needs is missing.
@@ -31,27 +31,27 @@ def registration(env_id: str) -> Registration:
         require_package("ale_py", "atari")
         register_atari()
     try:
-        found = gymnasium.spec(name)
+        registered = gymnasium.spec(name)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise UserError(
             f"unknown environment id {env_id!r}: {str(error).splitlines()[0]}{_advice(name, gymnasium.registry)}"
         ) from error
-    if isinstance(found.entry_point, str) and "mujoco" in found.entry_point:
+    if isinstance(registered.entry_point, str) and "mujoco" in registered.entry_point:
         require_package("mujoco", "mujoco")
         require_package("imageio", "mujoco")
-    if isinstance(found.entry_point, str) and found.entry_point.startswith("__main__:"):
-        # Other processes have another main module: send what the name means here.
-        found = dataclasses.replace(found, entry_point=load_env_creator(found.entry_point))
-    return found
+    if isinstance(registered.entry_point, str) and registered.entry_point.startswith("__main__:"):
+        # Other processes have another main module: send the object itself.
+        registered = dataclasses.replace(registered, entry_point=load_env_creator(registered.entry_point))
+    return registered
 
 
 def registered_with_prefix(env_id: str, suite: str, prefixes: tuple[str, ...]) -> Registration:
-    """What is registered under an id of a suite whose package has been imported.
+    """Returns the registration of an id in a suite whose package has been imported.
 
     Args:
         env_id: of the environment.
         suite: for messages.
-        prefixes: that ids of the suite begin with.
+        prefixes: prefixes of the suite's ids.
 
     Raises:
         UserError: no such id in this suite.
@@ -61,7 +61,7 @@ def registered_with_prefix(env_id: str, suite: str, prefixes: tuple[str, ...]) -
         return gymnasium.spec(env_id)
     close = difflib.get_close_matches(env_id, known, n=3)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    example = f"{len(known)} ids that begin with {' or '.join(prefixes)}"
+    example = f"{len(known)} ids that start with {' or '.join(prefixes)}"
     raise UserError(f"unknown environment id {env_id!r} of suite {suite!r}: expected one of {example}{hint}")
 
 
@@ -78,7 +78,7 @@ def _import(module: str, env_id: str) -> None:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise UserError(
-            f"environment id {env_id!r} names the module {module!r}, which cannot be found ({error}): install it, or put its "
+            f"environment id {env_id!r} names the module {module!r}, which does not exist ({error}): install it, or put its "
             f"directory on PYTHONPATH"
         ) from error
 

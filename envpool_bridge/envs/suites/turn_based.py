@@ -1,4 +1,4 @@
-"""Games in turns as parallel environments: all agents act at every step, and those not to move have one legal action."""
+"""Turn-based games as parallel environments: all agents act at every step, and those not to move have one legal action."""
 
 from typing import Any
 
@@ -10,23 +10,26 @@ from envpool_bridge.errors import UserError
 
 
 class TurnBased:
-    """A PettingZoo AEC environment, one move a step. Keeps the protocol `ParallelEnv`.
+    """A PettingZoo AEC environment, one move in each step. Implements `ParallelEnv`.
 
-    An agent observes what the game shows it, beside "action_mask": the game's own for the agent to move (all actions if it has
-    none), and action 0 alone for the others, whose actions are ignored. Rewards are those of the move.
+    An agent observes the game's observation and "action_mask". The mask is the game's own for the agent to move (all
+    actions if it has none), and action 0 alone for the others, whose actions are ignored. Rewards are those of the
+    move.
+
+    Args:
+        env: an AEC environment.
+        env_id: for messages.
 
     Attributes:
         possible_agents: the game's.
         agents: those still in the game.
         metadata: the game's.
+
+    Raises:
+        UserError: an agent's actions are not Discrete, so a mask cannot mark the legal ones.
     """
 
     def __init__(self, env: Any, env_id: str = "") -> None:
-        """Of an AEC environment.
-
-        Raises:
-            UserError: an agent's actions are not Discrete, so that no mask can say which of them is legal.
-        """
         self._env = env
         self.possible_agents: list[str] = list(env.possible_agents)
         self.agents: list[str] = []
@@ -34,24 +37,22 @@ class TurnBased:
         for name in self.possible_agents:
             if not isinstance(env.action_space(name), spaces.Discrete):
                 raise UserError(
-                    f"{env_id}: agents take turns, and {name} acts in {env.action_space(name)}: expected a Discrete, of which "
-                    f"those who wait can have one legal action"
+                    f"{env_id}: agents take turns, and {name} acts in {env.action_space(name)}: expected a Discrete, in which "
+                    f"waiting agents have one legal action"
                 )
 
     def observation_space(self, agent: str) -> spaces.Space:
-        """The game's own items (or "observation", if it is one array) and "action_mask"."""
+        """Returns the game's own items (or "observation", if it is one array) and "action_mask"."""
         own = self._env.observation_space(agent)
         shown = dict(own.spaces) if isinstance(own, spaces.Dict) else {"observation": own}
         return spaces.Dict({**shown, MASK: spaces.MultiBinary(self._num_actions(agent))})
 
     def action_space(self, agent: str) -> spaces.Space:
-        """The game's own."""
         return self._env.action_space(agent)
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Begins a game."""
         self._env.reset(seed=seed, options=options)
         self.agents = list(self._env.agents)
         return {name: self._observation(name) for name in self.agents}, {name: {} for name in self.agents}
@@ -59,30 +60,29 @@ class TurnBased:
     def step(
         self, actions: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """The move of the agent whose turn it is."""
+        """Applies the move of the agent to move."""
         env, playing = self._env, self.agents
         env.step(actions[env.agent_selection])
         rewards = {name: env.rewards[name] for name in playing}
         terminations = {name: bool(env.terminations[name]) for name in playing}
         truncations = {name: bool(env.truncations[name]) for name in playing}
         infos = {name: dict(env.infos[name]) for name in playing}
-        observations = {name: self._observation(name) for name in playing}  # of those who end, their last
+        observations = {name: self._observation(name) for name in playing}  # the last observation of agents that end
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
-            env.step(None)  # AEC: those who have ended are taken out one by one
+            env.step(None)  # AEC removes ended agents one by one
         self.agents = list(env.agents)
         observations |= {name: self._observation(name) for name in self.agents if len(self.agents) < len(playing)}
         return observations, rewards, terminations, truncations, infos
 
     def state(self) -> np.ndarray:
-        """The game's global state. Raises NotImplementedError if it has none."""
+        """Returns the game's global state. Raises NotImplementedError if it has none."""
         return self._env.state()
 
     def render(self) -> Any:
-        """What the game draws."""
+        """Returns the game's picture."""
         return self._env.render()
 
     def close(self) -> None:
-        """Closes the game."""
         self._env.close()
 
     def _num_actions(self, agent: str) -> int:

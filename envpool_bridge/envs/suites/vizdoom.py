@@ -19,22 +19,22 @@ from envpool_bridge.envs.suites.options import options_of, require_at_least
 from envpool_bridge.envs.suites.registry import registered_with_prefix
 from envpool_bridge.errors import UserError
 
-# Doom itself is sold, and not in the package: the files it must be copied from, by the scenario that plays it.
-_SOLD_GAMES = {"doom.cfg": "doom.wad", "doom2.cfg": "doom2.wad"}
+# Files of the commercial games, which the package lacks, by the scenario that plays them.
+_COMMERCIAL_GAMES = {"doom.cfg": "doom.wad", "doom2.cfg": "doom2.wad"}
 
 
 @dataclasses.dataclass(frozen=True)
 class VizdoomOptions:
-    """What a configuration may change of a scenario.
+    """Options of a scenario.
 
     Attributes:
         frame_skip: tics (1/35 s) per env step.
-        screen_size: height and width of the screen that agents see; ViZDoom draws 120 x 160, which is made smaller.
+        screen_size: height and width of the screen that agents see; ViZDoom renders 120 x 160, which is reduced.
         grayscale: one channel, [height, width]; otherwise three, [height, width, 3].
-        frame_stack: how many of the newest screens (and game variables) agents see; 1 does not stack.
-        game_variables: whether agents see the scenario's variables (health, ammunition, ...), where it has some.
-        max_buttons_pressed: how many buttons may be pressed at once: an action is one such set. 0: any of them
-            (a MultiDiscrete). None: as the id says, which is 1 for the scenarios.
+        frame_stack: number of newest screens (and game variables) that agents see; 1 does not stack.
+        game_variables: whether agents see the scenario's variables (health, ammunition, ...), if it has any.
+        max_buttons_pressed: largest number of buttons pressed at once; an action is one set of buttons. 0: any set (a
+            MultiDiscrete). None: the default of the id, which is 1 for the scenarios.
     """
 
     frame_skip: int = 4
@@ -53,19 +53,19 @@ class VizdoomOptions:
 
 
 def vizdoom_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:
-    """Rows of a scenario.
+    """Returns the source of a scenario.
 
     Raises:
         UserError: no such scenario, unknown or bad options, or a package or the game's own files are missing.
     """
-    found = _registration(env_id)
+    registered = _registration(env_id)
     options = options_of(VizdoomOptions, "vizdoom", env_id, kwargs)
-    make_env = partial(_make, found, options)
+    make_env = partial(_make, registered, options)
     return GymnasiumSource(make_env, env_id, options.frame_skip, check_range, frame_stack=options.frame_stack)
 
 
 def make_vizdoom(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
-    """A scenario; by default {"screen": [72, 128, 3] uint8, "gamevariables": [V] float32}, frame skip 4.
+    """Makes a scenario; by default {"screen": [72, 128, 3] uint8, "gamevariables": [V] float32}, frame skip 4.
 
     Args:
         env_id: Vizdoom*.
@@ -87,15 +87,15 @@ def _registration(env_id: str) -> Registration:
     import vizdoom
     import vizdoom.gymnasium_wrapper  # registers the ids
 
-    found = registered_with_prefix(env_id, "vizdoom", ("Vizdoom",))
-    sold = _SOLD_GAMES.get(found.kwargs["scenario_config_file"])
-    if sold is not None and not (Path(vizdoom.scenarios_path) / sold).is_file():
+    registered = registered_with_prefix(env_id, "vizdoom", ("Vizdoom",))
+    commercial = _COMMERCIAL_GAMES.get(registered.kwargs["scenario_config_file"])
+    if commercial is not None and not (Path(vizdoom.scenarios_path) / commercial).is_file():
         free = "VizdoomFreedoom" + env_id.removeprefix("VizdoomDoom")
         raise UserError(
-            f"{env_id} plays the game that is sold: copy its {sold} to {vizdoom.scenarios_path}, or play Freedoom's levels "
+            f"{env_id} plays a commercial game: copy its {commercial} to {vizdoom.scenarios_path}, or play Freedoom's levels "
             f"(ids VizdoomFreedoom1* and VizdoomFreedoom2*, such as {_nearest_free(free)})"
         )
-    return found
+    return registered
 
 
 def _nearest_free(env_id: str) -> str:
@@ -105,13 +105,13 @@ def _nearest_free(env_id: str) -> str:
     return difflib.get_close_matches(env_id, known, n=1, cutoff=0.0)[0]
 
 
-def _make(found: Registration, options: VizdoomOptions, render_mode: str | None = None) -> gymnasium.Env:
-    """The scenario, one screen an observation: sources stack them."""
+def _make(registered: Registration, options: VizdoomOptions, render_mode: str | None = None) -> gymnasium.Env:
+    """Makes the scenario, one screen in each observation: sources stack them."""
     given: dict[str, Any] = {"screen_format": "GRAY8" if options.grayscale else "RGB24"}
     if options.max_buttons_pressed is not None:
         given["max_buttons_pressed"] = options.max_buttons_pressed
     env = gymnasium.make(
-        found,
+        registered,
         disable_env_checker=True,
         frame_skip=options.frame_skip,
         screen_resolution="RES_160X120",
@@ -123,16 +123,20 @@ def _make(found: Registration, options: VizdoomOptions, render_mode: str | None 
 
 
 class VizdoomPreprocessing(gymnasium.Wrapper):
-    """A scenario whose screens are made smaller, and whose episodes end as they should.
+    """Scenario with smaller screens and correct ends of episodes.
 
-    - The screen is made smaller by the mean over the area of a pixel; other buffers (audio, automap, ...) are left out.
-    - An episode that runs out of time is truncated, and not terminated as well. Doom shows nothing once an episode is over:
-      its last screen is then the one before, so that the value of a truncated episode is that of a real state.
-    - The game runs in a directory of its own, where it writes its settings, and ends when this process is killed.
+    - Each pixel of the smaller screen is the mean over its area; other buffers (audio, automap, ...) are dropped.
+    - An episode that runs out of time is truncated, and not terminated as well. Doom renders nothing after the end of
+    an episode, so the last observation repeats the previous one. The value of a truncated episode is then that of a
+    real state.
+    - The game runs in its own directory, where it writes its settings, and ends when this process is killed.
+
+    Args:
+        env: made by `gymnasium.make` from a Vizdoom* id.
+        options: of the scenario.
     """
 
     def __init__(self, env: gymnasium.Env, options: VizdoomOptions) -> None:
-        """Of an environment that `gymnasium.make` made of a Vizdoom* id."""
         super().__init__(env)
         self._options = options
         self._last: dict[str, np.ndarray] = {}
@@ -155,13 +159,13 @@ class VizdoomPreprocessing(gymnasium.Wrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """First observation of an episode; with a seed, the same one each time."""
+        """Returns the first observation of an episode; with a seed, the same one each time."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._last = self._seen(observation)
         return self._last, info
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], Any, bool, bool, dict[str, Any]]:
-        """As many tics as the frame skip."""
+        """Steps the game by the tics of the frame skip."""
         observation, reward, ended, timed_out, info = self.env.step(action)
         if not ended:
             self._last = self._seen(observation)
@@ -169,13 +173,12 @@ class VizdoomPreprocessing(gymnasium.Wrapper):
         return self._last, reward, bool(ended and not truncated), truncated, info
 
     def render(self) -> Any:
-        """The game's screen as it is drawn, [120, 160, 3] uint8; once an episode is over, the last one there was."""
+        """Returns the game's screen, [120, 160, 3] uint8; after the end of an episode, the last one."""
         if not self._game.is_episode_finished():
             self._drawn = self.env.render()
         return self._drawn
 
     def close(self) -> None:
-        """Ends the game and removes its directory; idempotent."""
         self.env.close()
         self._directory.cleanup()
 
@@ -190,7 +193,7 @@ class VizdoomPreprocessing(gymnasium.Wrapper):
 
 
 def _unbounded(space: spaces.Space) -> spaces.Space:
-    """The space without the bounds that say nothing: ViZDoom declares the largest float of the mouse's movements."""
+    """Removes the bounds of a space: ViZDoom declares the largest float for mouse movements."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({name: _unbounded(child) for name, child in space.items()})
     if isinstance(space, spaces.Box):
@@ -199,9 +202,9 @@ def _unbounded(space: spaces.Space) -> spaces.Space:
 
 
 def _launcher(directory: Path) -> Path:
-    """A program that starts the game in `directory`, and asks the kernel to end it together with the thread that did.
+    """Writes a program that starts the game in `directory`, and asks the kernel to end it with the thread that started it.
 
-    ViZDoom's own library starts the game from a process of ours and cannot end it once that has been killed.
+    ViZDoom's own library starts the game from this process, and cannot end it after this process was killed.
     """
     import vizdoom
 

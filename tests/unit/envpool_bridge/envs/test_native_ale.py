@@ -95,7 +95,7 @@ def test_every_row_draws_its_own_no_ops_from_its_seed_alone():
 @pytest.mark.parametrize(
     ("env_id", "options", "message"),
     [
-        ("ALE/Pong-v5", {"terminal_on_life_loss": True}, "begin a new game with each.*use suite 'atari'"),
+        ("ALE/Pong-v5", {"terminal_on_life_loss": True}, "start a new game after each.*use suite 'atari'"),
         ("ALE/Pong-v5", {"mode": 1}, "cannot choose mode or difficulty"),
         ("ALE/Pong-v5", {"stack_num": 4}, "unknown option 'stack_num'"),
         ("ALE/Pong-v5", {"num_threads": -1}, "num_threads must be at least 0"),

@@ -77,8 +77,8 @@ def test_frames_are_stacked_by_us_if_asked_for_and_counted_where_they_are_emulat
     ("env_id", "kwargs", "message"),
     [
         ("CartPol-v1", {}, "unknown id 'CartPol-v1' of suite 'envpool'; did you mean CartPole-v1"),
-        ("CartPole-v1", {"seed": 1}, "seed cannot be given: the number of rows and their seeds decide"),
-        ("CartPole-v1", {"batch_size": 1, "num_envs": 2}, "batch_size, num_envs cannot be given"),
+        ("CartPole-v1", {"seed": 1}, "seed cannot be set: they follow from the number of rows and their seeds"),
+        ("CartPole-v1", {"batch_size": 1, "num_envs": 2}, "batch_size, num_envs cannot be set"),
         ("CartPole-v1", {"colour": 1}, "bad kwargs .*colour"),
         ("Pong-v5", {"frame_stack": 0}, "frame_stack must be at least 1"),
     ],

@@ -17,7 +17,7 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, spec_fro
 
 SPEC = EnvSpec("e", ArraySpec((3,), "float32", (-1.0, -2.0, -3.0), 4.0), DiscreteSpec(2, start=1))
 SHAPE = PoolShape(num_workers=4, lanes_per_worker=2, workers_per_lane=2, rows_per_part=3, rollout_length=5, num_slots=3)
-EXTRAS = {"behaviour_log_prob": ArraySpec((), "float32")}
+EXTRAS = {"behavior_log_prob": ArraySpec((), "float32")}
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_whatever_changes_the_layout_changes_its_hash():
 def test_views_of_different_slots_and_fields_never_share_memory(ring):
     layout, created, _ = ring
     slots = view_slots(layout, created.buffer)
-    arrays = [array for slot in slots for array in (slot.observation, slot.reward, slot.extras["behaviour_log_prob"])]
+    arrays = [array for slot in slots for array in (slot.observation, slot.reward, slot.extras["behavior_log_prob"])]
     for number, array in enumerate(arrays):
         array[...] = number
     assert [int(array.flat[-1]) for array in arrays] == list(range(len(arrays)))

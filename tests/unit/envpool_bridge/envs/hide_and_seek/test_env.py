@@ -84,17 +84,17 @@ def test_the_last_infos_tell_what_happened():
     assert infos == {"hider_0": {}, "seeker_0": {}}  # only the last
     scene = env.episode.scene
     *_, infos = act(env, 3, hider_0=(5, 0, 5, 0, 0))
-    told = infos["hider_0"]
-    assert told == infos["seeker_0"]
+    stats = infos["hider_0"]
+    assert stats == infos["seeker_0"]
     moved = np.linalg.norm(scene.position[2:, :3] - [[2.75, 2.75, 0], [4.75, 4.75, 0], [0.75, 4.75, 0]], axis=1)
-    assert told["max_box_move"] == pytest.approx(moved[0], abs=1e-6)
+    assert stats["max_box_move"] == pytest.approx(moved[0], abs=1e-6)
     assert moved[0] > 0.3
-    assert told["max_ramp_move"] == pytest.approx(moved[2], abs=1e-6)
-    assert told["max_box_move_prep"] < 0.01
-    assert told["max_ramp_move_prep"] < 0.01
-    assert (told["num_box_lock_prep"], told["num_ramp_lock_prep"], told["num_box_lock"]) == (1.0, 0.0, 0.0)
-    assert told["hider_return"] == -told["seeker_return"] == 10.0
-    assert (told["seen_fraction"], told["discard_episode"]) == (0.0, 0.0)
+    assert stats["max_ramp_move"] == pytest.approx(moved[2], abs=1e-6)
+    assert stats["max_box_move_prep"] < 0.01
+    assert stats["max_ramp_move_prep"] < 0.01
+    assert (stats["num_box_lock_prep"], stats["num_ramp_lock_prep"], stats["num_box_lock"]) == (1.0, 0.0, 0.0)
+    assert stats["hider_return"] == -stats["seeker_return"] == 10.0
+    assert (stats["seen_fraction"], stats["discard_episode"]) == (0.0, 0.0)
 
 
 def test_seen_fraction_counts_rewarded_steps_alone():

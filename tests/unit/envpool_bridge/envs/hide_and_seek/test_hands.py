@@ -75,17 +75,17 @@ def test_only_what_was_seen_at_the_step_before_can_be_taken_or_locked():
     ):
         env = arena([before((3.0, 3.0))], boxes=[(3.0, 3.0)])
         put(env, 0, turn=np.pi)
-        assert not env.episode.sight.things[0, 0]
+        assert not env.episode.visibility.things[0, 0]
         act(env, hider_0=action)
         assert not works(env)
-        env.episode.sight = env.episode.sight._replace(things=np.ones((2, 1), bool))  # what it saw last
+        env.episode.visibility = env.episode.visibility._replace(things=np.ones((2, 1), bool))  # what it saw last
         act(env, hider_0=action)
         assert works(env)
 
 
 def test_the_nearest_thing_is_taken():
     env = arena([(3.0, 3.0)], boxes=[(3.0 + 0.3, 2.52), (3.0 - 0.3, 2.54)], seekers=[FAR])
-    assert env.episode.sight.things[0].all()
+    assert env.episode.visibility.things[0].all()
     act(env, hider_0=PULL)
     assert env.episode.grips.held[0] == 1
 
@@ -194,7 +194,7 @@ def test_ramps_of_the_quadrant_game_have_no_locks():
     env = arena([(3.0, 2.55)], boxes=[(3.35, 3.0)], ramps=[(2.75, 3.0)], game=Base)
     put(env, 0, turn=np.pi)
     act(env, hider_0=LOCK)
-    assert env.episode.sight.things[0].all()
+    assert env.episode.visibility.things[0].all()
     assert locked(env) == [True, False]
 
 
@@ -211,14 +211,14 @@ def test_one_press_locks_everything_near_and_who_counts_is_drawn():
 
 def test_distances_are_those_to_turned_cuboids():
     rng = np.random.default_rng(0)
-    centres, turns, half = rng.normal(size=(6, 3)), rng.uniform(-9, 9, 6), rng.uniform(0.1, 0.6, (6, 3))
+    centers, turns, half = rng.normal(size=(6, 3)), rng.uniform(-9, 9, 6), rng.uniform(0.1, 0.6, (6, 3))
     points = rng.normal(size=(5, 3))
-    got = distance_to_cuboids(points, centres, turns, half)
+    got = distance_to_cuboids(points, centers, turns, half)
     for a in range(5):
         for m in range(6):
             cos, sin = np.cos(turns[m]), np.sin(turns[m])
             rotation = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1]])
-            own = rotation.T @ (points[a] - centres[m])
+            own = rotation.T @ (points[a] - centers[m])
             nearest = np.clip(own, -half[m], half[m])
             assert got[a, m] == pytest.approx(np.linalg.norm(own - nearest))
-    assert distance_to_cuboids(centres[:1], centres[:1], turns[:1], half[:1]) == 0.0
+    assert distance_to_cuboids(centers[:1], centers[:1], turns[:1], half[:1]) == 0.0

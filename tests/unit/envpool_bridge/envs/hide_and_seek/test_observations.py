@@ -136,14 +136,14 @@ def test_what_is_not_there_is_zero_and_hidden():
 
 def test_masks_are_what_the_agent_sees_and_lidar_is_its_own():
     env, observations = moved()
-    sight, names = env.episode.sight, list(observations)
-    assert 0 < sight.things.sum() < sight.things.size
+    visibility, names = env.episode.visibility, list(observations)
+    assert 0 < visibility.things.sum() < visibility.things.size
     for place, shown in enumerate(observations.values()):
-        others = [sight.agents[place, (place - step) % 4] for step in (1, 2, 3)]
+        others = [visibility.agents[place, (place - step) % 4] for step in (1, 2, 3)]
         assert shown["agent_qpos_qvel_mask"].tolist() == others
-        assert shown["box_obs_mask"].tolist() == sight.things[place, :3].tolist()
-        assert shown["ramp_obs_mask"].tolist() == sight.things[place, 3:].tolist()
-        assert shown["lidar"] == pytest.approx(sight.lidar[place], rel=1e-6)
+        assert shown["box_obs_mask"].tolist() == visibility.things[place, :3].tolist()
+        assert shown["ramp_obs_mask"].tolist() == visibility.things[place, 3:].tolist()
+        assert shown["lidar"] == pytest.approx(visibility.lidar[place], rel=1e-6)
     assert len(names) == 4
 
 

@@ -18,10 +18,10 @@ def sees(*pairs):
 
 
 def rewards(seen, reward="joint_zero_sum", game=RandomWalls, places=None):
-    centres = np.full((5, 3), 3.0)
+    centers = np.full((5, 3), 3.0)
     for place, xy in (places or {}).items():
-        centres[place, :2] = xy
-    return Rewards(game(reward=reward), 2, 4).of(seen, centres).tolist()
+        centers[place, :2] = xy
+    return Rewards(game(reward=reward), 2, 4).compute(seen, centers).tolist()
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,5 @@ def test_a_thing_outside_costs_everybody_in_the_quadrant_game():
 
 def test_a_larger_map_has_wider_bounds():
     rule = Rewards(RandomWalls(map_scale=2.0), 1, 2)
-    centres = np.array([[23.0, -11.0, 0.1], [25.0, 0.0, 0.1]])
-    assert rule.of(np.eye(2, dtype=bool), centres).tolist() == [1.0, -10.0]
+    centers = np.array([[23.0, -11.0, 0.1], [25.0, 0.0, 0.1]])
+    assert rule.compute(np.eye(2, dtype=bool), centers).tolist() == [1.0, -10.0]

@@ -65,8 +65,8 @@ def test_rows_are_the_agents_of_the_environment_stepped_alone():
         assert slot.truncated[t].tolist() == list(truncated.values())
         assert slot.valid[t].all()
         for name in ("max_box_move", "seen_fraction"):
-            told = [info.get(name, np.nan) for info in infos.values()]
-            np.testing.assert_allclose(slot.infos[name][t], told, rtol=1e-6)
+            reported = [info.get(name, np.nan) for info in infos.values()]
+            np.testing.assert_allclose(slot.infos[name][t], reported, rtol=1e-6)
         assert np.isfinite(slot.infos["seen_fraction"][t]).all() == (t == 7)
         if t == 7:
             assert env.agents == []

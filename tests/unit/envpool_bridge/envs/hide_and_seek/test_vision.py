@@ -41,8 +41,8 @@ def test_sight_and_lidar_are_those_of_single_rays(seed):
     rng = np.random.default_rng(seed)
     for _ in range(5):
         act(env, 4, **{name: (*rng.integers(0, 11, 3), 0, 0) for name in env.agents})
-        scene, sight = env.episode.scene, env.episode.sight
-        assert np.array_equal(np.concatenate([sight.agents, sight.things], axis=1), seen_by_loops(scene))
+        scene, visibility = env.episode.scene, env.episode.visibility
+        assert np.array_equal(np.concatenate([visibility.agents, visibility.things], axis=1), seen_by_loops(scene))
         for agent in range(6):
             for ray in range(30):
                 angle = 2 * math.pi * ray / 30
@@ -50,7 +50,7 @@ def test_sight_and_lidar_are_those_of_single_rays(seed):
                 eye = scene.data.geom_xpos[scene.geoms[agent]]
                 args = scene.model, scene.data, eye, direction, None, 1, int(scene.bodies[agent]), np.zeros(1, np.int32)
                 distance = mujoco.mj_ray(*args)
-                assert sight.lidar[agent, ray] == pytest.approx(6.0 if distance < 0 else distance)
+                assert visibility.lidar[agent, ray] == pytest.approx(6.0 if distance < 0 else distance)
 
 
 @pytest.mark.parametrize("side", [-1, 1])
@@ -58,36 +58,36 @@ def test_sight_and_lidar_are_those_of_single_rays(seed):
 def test_an_agent_sees_67_and_a_half_degrees_to_either_side_of_its_front(side, degrees, seen):
     angle = math.radians(side * degrees) - math.pi / 2  # its front at turn 0 is -y
     env = arena([(3.0, 3.0)], [(3.0 + 1.5 * math.cos(angle), 3.0 + 1.5 * math.sin(angle))])
-    assert env.episode.sight.agents.tolist() == [[True, seen], [env.episode.sight.agents[1, 0], True]]
+    assert env.episode.visibility.agents.tolist() == [[True, seen], [env.episode.visibility.agents[1, 0], True]]
     put(env, 0, turn=0.7)
     angle += 0.7
     put(env, 1, (3.0 + 1.5 * math.cos(angle), 3.0 + 1.5 * math.sin(angle)))
-    assert env.episode.sight.agents[0, 1] == seen
+    assert env.episode.visibility.agents[0, 1] == seen
 
 
 def test_walls_block_sight_and_rays():
     wall = Wall((10, 12), (20, 12))  # y 2.45 to 2.55
     for walls, seen, ahead in (((), True, 0.85), ((wall,), False, 0.45)):
         env = arena([(3.0, 3.0)], [(3.0, 2.0)], walls=walls)
-        assert env.episode.sight.agents[0, 1] == seen
+        assert env.episode.visibility.agents[0, 1] == seen
         # No ray goes to -y exactly: 22 and 23 are 6 degrees to either side of it.
-        down = env.episode.sight.lidar[0, 22] * math.cos(math.radians(6.0))
+        down = env.episode.visibility.lidar[0, 22] * math.cos(math.radians(6.0))
         assert down == pytest.approx(ahead, abs=0.04)
 
 
 def test_a_thing_hides_what_is_behind_it():
     env = arena([(3.0, 4.5)], [(3.0, 1.0)], boxes=[(3.0, 3.0), (3.0, 2.0)], ramps=[(4.0, 2.5)])
-    assert not env.episode.sight.agents[0, 1]
-    assert env.episode.sight.things[0].tolist() == [True, False, True]
+    assert not env.episode.visibility.agents[0, 1]
+    assert env.episode.visibility.things[0].tolist() == [True, False, True]
     put(env, 2, (4.5, 4.5))
-    assert env.episode.sight.things[0].tolist() == [False, True, True]  # beside it, behind it: 90 degrees
+    assert env.episode.visibility.things[0].tolist() == [False, True, True]  # beside it, behind it: 90 degrees
 
 
 def test_lidar_begins_at_plus_x_goes_round_and_does_not_turn_with_the_agent():
     env = arena([(1.0, 2.0)], [(5.5, 5.5)])
     for turn in (0.0, 1.3):
         put(env, 0, turn=turn)
-        lidar = env.episode.sight.lidar[0]
+        lidar = env.episode.visibility.lidar[0]
         assert lidar.shape == (30,)
         assert lidar[0] == pytest.approx(5.85 - 1.0)
         assert lidar[15] == pytest.approx(1.0 - 0.15)
@@ -98,21 +98,21 @@ def test_lidar_begins_at_plus_x_goes_round_and_does_not_turn_with_the_agent():
 
 def test_lidar_reads_6_where_there_is_nothing_and_is_not_cut_beyond():
     env = arena([(0.5, 0.5)], [(5.5, 0.5)])
-    assert env.episode.sight.lidar[0, 4] == pytest.approx((5.85 - 0.5) / math.sin(math.radians(48)))  # 7.2
+    assert env.episode.visibility.lidar[0, 4] == pytest.approx((5.85 - 0.5) / math.sin(math.radians(48)))  # 7.2
     env = arena([(0.5, 0.5)], [(5.5, 0.5)], walls=())
-    assert env.episode.sight.lidar[0, 4] == 6.0
-    assert env.episode.sight.lidar[0, 0] == pytest.approx(5.0 - 0.15)  # the other agent
+    assert env.episode.visibility.lidar[0, 4] == 6.0
+    assert env.episode.visibility.lidar[0, 0] == pytest.approx(5.0 - 0.15)  # the other agent
 
 
 def test_lidar_sees_agents_boxes_and_ramps():
     env = arena([(3.0, 3.0)], [(2.0, 3.0)], boxes=[(4.5, 3.0)], ramps=[])
-    lidar = env.episode.sight.lidar[0]
+    lidar = env.episode.visibility.lidar[0]
     assert lidar[0] == pytest.approx(1.25)
     assert lidar[15] == pytest.approx(0.85)
     env = arena([(3.0, 3.0)], [(2.0, 1.0)], ramps=[(4.5, 3.0)])
-    assert env.episode.sight.lidar[0, 0] == pytest.approx(1.25)
+    assert env.episode.visibility.lidar[0, 0] == pytest.approx(1.25)
 
 
 def test_an_agent_always_sees_itself():
     env = arena([(3.0, 3.0), (3.0, 4.0)], [(1.0, 1.0)])
-    assert env.episode.sight.agents.diagonal().all()
+    assert env.episode.visibility.agents.diagonal().all()

@@ -69,7 +69,7 @@ def test_a_leaf_of_an_unsupported_kind_is_named(bad):
 
 
 def test_an_item_whose_name_is_no_string_is_refused():
-    assert "with keys [3] that are no strings" in refusal(spaces.Dict({3: TWO}))
+    assert "with keys [3] that are not strings" in refusal(spaces.Dict({3: TWO}))
 
 
 def test_a_mask_is_found_in_the_observation_and_must_fit_the_action():
