@@ -13,11 +13,7 @@ from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
-<<<<<<< HEAD
 from jaxsrl.training.train import TrainingLoop
-=======
-from jaxsrl.training.base import Training
->>>>>>> 143846b (refactor: experiments are values that train, plan and checkpoints read; make_env and train for notebooks)
 from tests.support.compilations import compilations
 
 UPDATES = 7

@@ -22,11 +22,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
-<<<<<<< HEAD
 from jaxsrl.training.host_trainable import HostTrainable
-=======
-from jaxsrl.training.host_training import HostTraining
->>>>>>> 143846b (refactor: experiments are values that train, plan and checkpoints read; make_env and train for notebooks)
 
 # Sums over rows are taken in another order where rows are cut otherwise; ten updates of Adam carry that on.
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
@@ -125,11 +121,7 @@ def test_device_only_refuses_an_environment_that_is_not_written_in_jax(tmp_path)
 
 
 def test_a_parameter_server_refuses_an_update_that_is_not_cut_before_anything_starts(tmp_path, monkeypatch):
-<<<<<<< HEAD
     monkeypatch.setattr(HostTrainable, "__init__", lambda *arguments: pytest.fail("the run began"))
-=======
-    monkeypatch.setattr(HostTraining, "__init__", lambda *arguments: pytest.fail("the run began"))
->>>>>>> 143846b (refactor: experiments are values that train, plan and checkpoints read; make_env and train for notebooks)
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,)))._replace(

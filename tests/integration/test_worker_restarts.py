@@ -15,11 +15,7 @@ from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
-<<<<<<< HEAD
 from jaxsrl.training.train import TrainingLoop
-=======
-from jaxsrl.training.base import Training
->>>>>>> 143846b (refactor: experiments are values that train, plan and checkpoints read; make_env and train for notebooks)
 from tests.chaos.counting import kill, pids
 
 UPDATES = 30
@@ -58,11 +54,7 @@ def train(directory, monkeypatch, kills, **supervision):
         after(training, learner)
 
     monkeypatch.setattr(EnvPool, "start", start_and_note)
-<<<<<<< HEAD
     monkeypatch.setattr(TrainingLoop, "after_update", kill_and_go_on)
-=======
-    monkeypatch.setattr(Training, "after_update", kill_and_go_on)
->>>>>>> 143846b (refactor: experiments are values that train, plan and checkpoints read; make_env and train for notebooks)
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
