@@ -1,11 +1,11 @@
 """Errors that this package raises deliberately. Each message says what was expected, what was received and what to do."""
 
 
-class BridgeError(Exception):
+class EnvPoolError(Exception):
     """Base class of the errors of the environment side."""
 
 
-class UserError(BridgeError, ValueError):
+class UserError(EnvPoolError, ValueError):
     """Invalid configuration or call, raised before any process starts. Commands exit with status 2."""
 
 
@@ -13,33 +13,33 @@ class UnsupportedSpaceError(UserError):
     """Observation or action space with a leaf that cannot be stored. The message names the path of the leaf."""
 
 
-class BadEnvOutputError(BridgeError):
+class BadEnvOutputError(EnvPoolError):
     """Environment output that violates its spaces. The message names row, field, expected and received value."""
 
 
-class LayoutMismatchError(BridgeError):
+class LayoutMismatchError(EnvPoolError):
     """Attempt to attach a segment that was created with a different layout, format or run."""
 
 
-class SegmentTooLargeError(BridgeError):
+class SegmentTooLargeError(EnvPoolError):
     """Shared memory request that the operating system cannot satisfy."""
 
 
-class WorkerError(BridgeError):
+class WorkerError(EnvPoolError):
     """Exception of an environment in a worker. Carries the environment id, the row, the step and the original traceback."""
 
 
-class WorkerDiedError(BridgeError):
+class WorkerDiedError(EnvPoolError):
     """Unexpected exit of a worker process. The message decodes its exit status."""
 
 
-class QuorumError(BridgeError):
+class TooManyFailedEnvsError(EnvPoolError):
     """Too few working environments left. The message ends with the last failure."""
 
 
-class WaitTimeoutError(BridgeError):
+class WaitTimeoutError(EnvPoolError):
     """Timeout of a bounded wait."""
 
 
-class PoolClosedError(BridgeError):
+class PoolClosedError(EnvPoolError):
     """Use of a pool after `close()`."""

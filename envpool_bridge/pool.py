@@ -163,17 +163,17 @@ class EnvPool:
         return self._layout.total_bytes
 
     @property
-    def acting_waited_seconds(self) -> float:
+    def inference_wait_seconds(self) -> float:
         """Total time that `wait_ready` has waited for environments."""
         return self._acting.waited_seconds
 
     @property
-    def learning_waited_seconds(self) -> float:
+    def learner_wait_seconds(self) -> float:
         """Total time that `acquire` has waited for full slots."""
         return self._learning.waited_seconds
 
     @property
-    def environments_waited_seconds(self) -> float:
+    def env_wait_seconds(self) -> float:
         """Total time that workers have waited for actions or free slots, summed over workers."""
         workers = range(self.shape.num_workers)
         return sum(self._counters.waited_seconds(self.shape.parts_of_worker(worker)[0]) for worker in workers)
@@ -257,7 +257,7 @@ class EnvPool:
             WorkerError: an environment raised.
             BadEnvOutputError: an environment returned output that its spaces do not allow.
             WorkerDiedError: a worker died and cannot be restarted.
-            QuorumError: too few rows with working environments are left.
+            TooManyFailedEnvsError: too few rows with working environments are left.
             PoolClosedError: the pool is closed.
         """
         self._require_open()
@@ -285,7 +285,7 @@ class EnvPool:
         """Makes waiting workers evaluate their conditions again."""
         self._workers.ring_all()
 
-    def wait_begun(self, timeout_seconds: float) -> bool:
+    def wait_started(self, timeout_seconds: float) -> bool:
         """Waits on the learning thread until every lane has posted its first observation. Raises as `wait_ready`."""
         self._require_open()
         first = self._first_sequence * self.shape.rollout_length
@@ -382,7 +382,7 @@ class EnvPool:
             ring()
 
     def _slot_is_full(self) -> bool:
-        return self._counters.committed_through() > self._next_lease
+        return self._counters.num_committed() > self._next_lease
 
     def _require_open(self) -> None:
         if self._closed:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from agents.api import ReplayConfig
     from agents.networks.config import NetworkConfig
     from envpool_bridge.envs.config import EnvConfig
-    from envpool_bridge.errors import BridgeError, UserError
+    from envpool_bridge.errors import EnvPoolError, UserError
     from jaxsrl.config.run_config import RunConfig
     from jaxsrl.envs.registry import make_env
     from jaxsrl.evaluation.evaluate import EvaluationReport
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PLANS",
-    "BridgeError",
+    "EnvPoolError",
     "EnvConfig",
     "EvaluationReport",
     "Experiment",
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BridgeError": "envpool_bridge.errors",
+    "EnvPoolError": "envpool_bridge.errors",
     "EnvConfig": "envpool_bridge.envs.config",
     "EvaluationReport": "jaxsrl.evaluation.evaluate",
     "Experiment": "jaxsrl.experiment",

@@ -103,7 +103,7 @@ def train(
     Raises:
         UserError: something cannot run as asked; raised before any process starts.
         LostLearnerError: of several learner processes, another one failed or was lost.
-        BridgeError: an environment failed.
+        EnvPoolError: an environment failed.
     """
     show: Callable[[str], None] = (lambda line: None) if quiet else print
     source = make_env(env)

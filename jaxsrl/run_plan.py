@@ -64,7 +64,7 @@ def run(
     Raises:
         UserError: something cannot run as asked; raised before any process starts.
         LostLearnerError: of several learner processes, another one failed or was lost.
-        BridgeError: an environment failed.
+        EnvPoolError: an environment failed.
     """
     if plan.num_rows != config.num_envs or plan.shape.rollout_length != config.rollout_length:
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")

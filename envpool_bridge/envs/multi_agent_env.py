@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 
 from envpool_bridge.envs.io import validation
-from envpool_bridge.envs.io.homogeneous_agents import AlikeAgents, are_alike
+from envpool_bridge.envs.io.homogeneous_agents import HomogeneousAgents, are_homogeneous
 from envpool_bridge.envs.io.info_fields import write_infos
-from envpool_bridge.envs.io.per_agent_rows import AgentColumns
+from envpool_bridge.envs.io.per_agent_rows import PerAgentRows
 from envpool_bridge.envs.multi_agent_spec import parallel_spec, with_state
 from envpool_bridge.envs.parallel_env import ParallelEnv
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
@@ -103,11 +103,11 @@ class ParallelRows:
         self._names = [agent.name for agent in spec.agents]
         self._places = {name: place for place, name in enumerate(self._names)}
         self._columns = [
-            AgentColumns(spec, place, row_ids, source.check_range, source.clip_actions)
+            PerAgentRows(spec, place, row_ids, source.check_range, source.clip_actions)
             for place in range(spec.rows_per_env)
         ]
         checks = source.check_range, source.clip_actions
-        self._alike = AlikeAgents(spec, self._row_ids, *checks) if are_alike(spec) else None
+        self._alike = HomogeneousAgents(spec, self._row_ids, *checks) if are_homogeneous(spec) else None
         ids = [row // spec.rows_per_env for row in row_ids[:: spec.rows_per_env]]
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, env_id) for env_id in ids]
         self._episodes = [0] * len(envs)

@@ -15,8 +15,8 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from envpool_bridge.envs.suites.atari import AtariOptions
-from envpool_bridge.envs.suites.optional_imports import require_package
-from envpool_bridge.envs.suites.options import options_of, require_at_least
+from envpool_bridge.envs.suites.optional_imports import validate_installed
+from envpool_bridge.envs.suites.options import options_of, validate_at_least
 from envpool_bridge.envs.suites.registry import register_atari, registered_with_prefix
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
@@ -38,8 +38,8 @@ class AtariVectorOptions(AtariOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(0, num_threads=self.num_threads)
-        require_at_least(-1, thread_affinity_offset=self.thread_affinity_offset)
+        validate_at_least(0, num_threads=self.num_threads)
+        validate_at_least(-1, thread_affinity_offset=self.thread_affinity_offset)
         if self.mode is not None or self.difficulty is not None:
             raise UserError("suite 'atari_vector' cannot choose mode or difficulty: use suite 'atari'")
         if self.terminal_on_life_loss:
@@ -71,7 +71,7 @@ def ale_vector_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
     Raises:
         UserError: unknown game, unknown or bad options, or the package is missing.
     """
-    require_package("ale_py", "atari")
+    validate_installed("ale_py", "atari")
     register_atari()
     registered_with_prefix(env_id, "atari_vector", ("ALE/",))
     options = options_of(AtariVectorOptions, "atari_vector", env_id, kwargs)

@@ -15,8 +15,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envpool_bridge.envs.suites.optional_imports import require_package
-from envpool_bridge.envs.suites.options import require_at_least
+from envpool_bridge.envs.suites.optional_imports import validate_installed
+from envpool_bridge.envs.suites.options import validate_at_least
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
 
@@ -41,7 +41,7 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
     Raises:
         UserError: unknown task or arguments, or the package is missing.
     """
-    require_package("envpool", "envpool")
+    validate_installed("envpool", "envpool")
     import envpool  # pyright: ignore[reportMissingImports]  optional
 
     known = envpool.list_all_envs()
@@ -55,7 +55,7 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
             f"{env_id} of suite 'envpool': {', '.join(ours)} cannot be set: they follow from the number of rows and their seeds"
         )
     frame_stack = kwargs.get("frame_stack", 1)
-    require_at_least(1, frame_stack=frame_stack)
+    validate_at_least(1, frame_stack=frame_stack)
     arguments = {name: value for name, value in kwargs.items() if name != "frame_stack"}
     config = _config(env_id, arguments)
     if frame_stack > 1 and "stack_num" in config:

@@ -99,7 +99,7 @@ class Counters:
         """Returns whether workers must exit."""
         return self._load(0) != 0
 
-    def begin_incarnation(self, part: int) -> int:
+    def start_incarnation(self, part: int) -> int:
         """Counts a (re)start of the part's worker and returns the new number, from 1."""
         self._store(self._incarnation + part, self._load(self._incarnation + part) + 1)
         return self._load(self._incarnation + part)
@@ -109,7 +109,7 @@ class Counters:
         return self._load(self._incarnation + part)
 
     # --- worker
-    def may_fill(self, sequence: int) -> bool:
+    def can_fill(self, sequence: int) -> bool:
         """Returns whether the previous reader of the slot of `sequence` has released it."""
         return sequence < self._load(1) + self._num_slots
 
@@ -181,12 +181,12 @@ class Counters:
         return self._load(self._waited + part) * 1e-6
 
     # --- learner
-    def committed_through(self) -> int:
+    def num_committed(self) -> int:
         """Returns the number of sequences that every part has filled: all below it are full."""
         words, first = self._words, self._committed
         return min([words[(first + part) * _WORDS] for part in self._parts])
 
-    def released_through(self) -> int:
+    def num_released(self) -> int:
         """Returns the number of sequences that were released."""
         return self._load(1)
 
@@ -202,9 +202,9 @@ class Counters:
 
     def state(self, sequence: int, leased: bool) -> SlotState:
         """Returns the state of the slot of `sequence`; `leased` is known only to its reader."""
-        if sequence < self._load(1) or not self.may_fill(sequence):
+        if sequence < self._load(1) or not self.can_fill(sequence):
             return SlotState.FREE
-        if sequence < self.committed_through():
+        if sequence < self.num_committed():
             return SlotState.LEASED if leased else SlotState.FULL
         return SlotState.FILLING
 

@@ -51,7 +51,7 @@ class Progress(Counters):
         """Returns whether the part has all it needs for its next observation; if it does not post it, it hangs."""
         observed = self.observed(part)
         if self.committed(part) * self._shape.rollout_length == observed and self.has_begun(part):
-            return self.may_fill(self.committed(part))  # only the next slot must be opened
+            return self.can_fill(self.committed(part))  # only the next slot must be opened
         return not self.has_begun(part) or self.actions_posted(self._shape.lane_of_part(part)) >= observed
 
     def awaits_action(self, part: int) -> int | None:
@@ -101,7 +101,7 @@ class WorkerBoard:
         """Counts rows whose environment is no longer stepped."""
         self._words[worker * _WORDS + _DISABLED] += rows
 
-    def note_stepped(self, worker: int, nanoseconds: int) -> None:
+    def record_stepped(self, worker: int, nanoseconds: int) -> None:
         """Records when a replacement worker finished its first step, on the monotonic clock."""
         self._words[worker * _WORDS + _STEPPED] = nanoseconds
 
@@ -109,7 +109,7 @@ class WorkerBoard:
         """Counts a step that is replayed after a resume, so that a long replay does not look like a hang."""
         self._words[worker * _WORDS + _REPLAYED] += 1
 
-    def begin_episodes(self, part: int, sequence: int, episodes: Sequence[int]) -> None:
+    def record_episodes(self, part: int, sequence: int, episodes: Sequence[int]) -> None:
         """Records the episode of each row of the part at the start of the slot of `sequence`."""
         self._episodes[sequence % 2, self._shape.part_rows(part)] = episodes
         self._words[(self._shape.num_workers + part) * _WORDS] = sequence
@@ -124,7 +124,7 @@ class WorkerBoard:
         """
         if self._words[(self._shape.num_workers + part) * _WORDS] < sequence:
             columns = self._shape.part_rows(part)
-            self.begin_episodes(part, sequence, self._episodes[(sequence - 1) % 2, columns] + is_first.sum(0))
+            self.record_episodes(part, sequence, self._episodes[(sequence - 1) % 2, columns] + is_first.sum(0))
 
     def episodes(self, part: int, sequence: int) -> np.ndarray:
         """Returns the episode of each row of the part at the start of the slot of `sequence`, [R] int64."""

@@ -19,7 +19,7 @@ _PAGE_BYTES = resource.getpagesize()
 
 
 @dataclasses.dataclass(frozen=True)
-class Circumstances:
+class ExitContext:
     """Known facts about a process at its end.
 
     Attributes:
@@ -36,14 +36,14 @@ class Circumstances:
     limit_bytes: int | None = None
 
 
-def describe_exit(status: int, circumstances: Circumstances | None = None) -> str:
+def describe_exit(status: int, circumstances: ExitContext | None = None) -> str:
     """Describes an exit status.
 
     Args:
         status: as `subprocess` reports it: the negated number of the signal that ended the process, or its exit status.
         circumstances: facts about the exit.
     """
-    known = circumstances or Circumstances()
+    known = circumstances or ExitContext()
     when = {True: ", in the middle of a step", False: ", between two steps", None: ""}[known.in_step]
     if status >= 0:
         how = f"exit status {status}{when}: something in the environment called exit"
@@ -57,7 +57,7 @@ def describe_exit(status: int, circumstances: Circumstances | None = None) -> st
     return f"{name}{when}: {cause}" if cause else f"{name}{when}"
 
 
-def _kill_cause(known: Circumstances) -> str:
+def _kill_cause(known: ExitContext) -> str:
     memory = _memory(known)
     if known.oom_kills:
         return f"killed by the kernel for lack of memory{memory}: give the run more memory, or use fewer environments"
@@ -66,7 +66,7 @@ def _kill_cause(known: Circumstances) -> str:
     return f"{_CAUSES[signal.SIGKILL]}, often by the kernel for lack of memory (see dmesg){memory}"
 
 
-def _memory(known: Circumstances) -> str:
+def _memory(known: ExitContext) -> str:
     if known.rss_bytes is None:
         return ""
     limit = "" if known.limit_bytes is None else f" of {known.limit_bytes / _MIB:.0f} MiB"
@@ -83,7 +83,7 @@ def resident_bytes(pid: int) -> int | None:
     return pages * _PAGE_BYTES if pages else None  # a zombie has none
 
 
-class MemoryGroup:
+class CgroupMemory:
     """Memory limits and events of this process's control group (version 2), as far as the kernel reports them.
 
     Args:

@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from envpool_bridge.errors import BridgeError
+from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.supervisor.warm_spare import MAX_DESCRIPTORS, Spare, import_all, prepare_and_wait
 
 _BOOTSTRAP = (
@@ -75,11 +75,11 @@ class ForkServer:
             The worker's process id.
 
         Raises:
-            BridgeError: the server has ended, or does not answer.
+            EnvPoolError: the server has ended, or does not answer.
         """
         pid = self._request({"do": "fork"}, descriptors)["pid"]
         if pid is None:
-            raise BridgeError("the fork server answered without a process id")
+            raise EnvPoolError("the fork server answered without a process id")
         return pid
 
     def prepare(self, note: int) -> None:
@@ -91,7 +91,7 @@ class ForkServer:
             note: from `warm_spare.note_source`; stays the caller's.
 
         Raises:
-            BridgeError: the server has ended.
+            EnvPoolError: the server has ended.
         """
         self._request({"do": "prepare"}, [note])
 
@@ -113,7 +113,7 @@ class ForkServer:
         except TimeoutError as error:
             seconds = self._socket.gettimeout()
             self._socket.close()  # a late reply would answer the next request
-            raise BridgeError(
+            raise EnvPoolError(
                 f"the process that starts environment workers (pid {self._process.pid}) did not answer within {seconds:g} s; "
                 "it may have been stopped (SIGSTOP), or the machine is overloaded: start the run again"
             ) from error
@@ -125,7 +125,7 @@ class ForkServer:
         if not reply:
             self._keeper.join(_END_SECONDS)
             status = self._process.returncode
-            raise BridgeError(
+            raise EnvPoolError(
                 f"the process that starts environment workers has ended (exit status {status}); its own message is above"
             ) from cause
         return json.loads(reply)
@@ -155,7 +155,7 @@ def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[byt
     process.wait()
 
 
-def die_with_parent(parent: int) -> None:
+def kill_on_parent_exit(parent: int) -> None:
     """Requests SIGKILL from the kernel when the parent's starting thread ends; exits now if it already has."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
@@ -164,7 +164,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def die_before_others() -> None:
+def prefer_oom_kill() -> None:
     """Makes this process the kernel's first victim when memory runs out: a worker is replaceable, a learner is not."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(_OOM_SCORE)
@@ -202,7 +202,7 @@ def _restore_stop_signals_in_forks() -> None:
 
 def serve(descriptor: int, parent: int) -> None:
     """Runs the server process: forks and reaps on request until its socket closes."""
-    die_with_parent(parent)
+    kill_on_parent_exit(parent)
     _outlive_stop_signals()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     server = _Server(socket.socket(fileno=descriptor))
@@ -269,8 +269,8 @@ class _Server:
             if self._spare is not None:
                 self._spare.close()
             try:
-                die_with_parent(self._pid)
-                die_before_others()
+                kill_on_parent_exit(self._pid)
+                prefer_oom_kill()
                 _restore_stop_signals_in_forks()
                 body()
             except BaseException:  # noqa: BLE001  the worker that replaces a failed spare reports the error

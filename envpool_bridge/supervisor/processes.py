@@ -18,7 +18,7 @@ from envpool_bridge.envs.protocol import EnvSource, ResetRequest
 from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerDiedError, WorkerError
 from envpool_bridge.shm.doorbell import Doorbell
 from envpool_bridge.supervisor.channel import Channel
-from envpool_bridge.supervisor.exit_status import Circumstances, MemoryGroup, describe_exit, resident_bytes
+from envpool_bridge.supervisor.exit_status import ExitContext, CgroupMemory, describe_exit, resident_bytes
 from envpool_bridge.supervisor.forkserver import ForkServer
 from envpool_bridge.supervisor.warm_spare import note_source
 from envpool_bridge.worker.worker import STACK_SIGNAL, ErrorMessage, FailureMessage, InfosMessage, WorkerConfig
@@ -133,7 +133,7 @@ class WorkerProcesses:
         self._messages = select.epoll()
         self.messages_descriptor = self._messages.fileno()
         self._server = ForkServer()
-        self._memory = MemoryGroup()
+        self._memory = CgroupMemory()
         self._processes: list[_Process | None] = [None] * num_workers
         self._stopping = False
         self._descriptors: list[int] = []
@@ -157,7 +157,7 @@ class WorkerProcesses:
         """Forks a worker, whose predecessor (if any) has been reaped; returns before its environments are ready.
 
         Raises:
-            BridgeError: the fork server has ended.
+            EnvPoolError: the fork server has ended.
         """
         worker, (segment, *others) = config.worker, self._descriptors
         os.ftruncate(self._stacks[worker], 0)
@@ -176,7 +176,7 @@ class WorkerProcesses:
         """Prepares a process that the next `spawn` turns into a worker; does nothing if there is one.
 
         Raises:
-            BridgeError: the fork server has ended.
+            EnvPoolError: the fork server has ended.
         """
         note = note_source(config.source, config.local_policy)
         try:
@@ -207,7 +207,7 @@ class WorkerProcesses:
             WorkerError: an environment raised; the message ends with its original traceback.
             BadEnvOutputError: an environment returned output that its spaces do not allow.
             WorkerDiedError: a worker died without a message, and its restarts are exhausted.
-            QuorumError: too few rows are left.
+            TooManyFailedEnvsError: too few rows are left.
         """
         with self._lock:
             self._receive_readable()
@@ -336,4 +336,4 @@ class WorkerProcesses:
             return "exit status unknown"
         kills, before = self._memory.oom_kills(), process.oom_kills_before
         known = None if kills is None or before is None else kills - before
-        return describe_exit(status, Circumstances(in_step, process.rss_bytes, known, self._memory.limit_bytes()))
+        return describe_exit(status, ExitContext(in_step, process.rss_bytes, known, self._memory.limit_bytes()))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, monotonic_ns
 
 from envpool_bridge.envs.protocol import ResetRequest
-from envpool_bridge.errors import QuorumError, WorkerDiedError
+from envpool_bridge.errors import TooManyFailedEnvsError, WorkerDiedError
 from envpool_bridge.options import RestartBudget, SupervisorOptions
 from envpool_bridge.shm.doorbell import Doorbell
 from envpool_bridge.shm.layout import PoolShape
@@ -299,7 +299,7 @@ class Supervisor:
         if watched.config is None:
             raise RuntimeError("call start first")
         for part in watched.parts:
-            self._progress.begin_incarnation(part)
+            self._progress.start_incarnation(part)
         watched.beat = watched.beat_at_start = self._progress.beat(watched.parts)
         watched.since = monotonic()
         self._workers.spawn(watched.config)
@@ -310,7 +310,7 @@ class Supervisor:
         needed = self._options.min_alive_fraction * total
         if alive < max(needed, 1):
             self._workers.fail(
-                QuorumError(
+                TooManyFailedEnvsError(
                     f"{alive} of {total} rows are left, expected at least {self._options.min_alive_fraction:.0%} "
                     f"(min_alive_fraction) and one. The others failed more than {self._options.max_restarts} times within "
                     f"{self._options.window_seconds:g} s or in a row. Fix the environment, or raise max_restarts. "

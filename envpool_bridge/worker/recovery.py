@@ -80,11 +80,11 @@ class Recovery:
         slot.truncated[t, here] = under_way
         self._board.count_cut(self._worker, int(under_way.sum()))
 
-    def note_stepped(self) -> None:
+    def record_stepped(self) -> None:
         """Records the first step of this process, if it replaces a dead worker."""
         if not self._has_stepped:
             self._has_stepped = True
-            self._board.note_stepped(self._worker, monotonic_ns())
+            self._board.record_stepped(self._worker, monotonic_ns())
 
     def _under_way(self, slot: SlotViews, step: int, t: int, columns: slice) -> np.ndarray:
         """Returns the rows with an episode of at least one step that had not ended before `step`, [R] bool."""
@@ -122,7 +122,7 @@ class BrokenStep:
         self._rows.reset(EpisodeReset(episodes, (None,) * self.num_rows), out)
         self._recovery.cut_episodes(owner.part, owner.step)
         owner.rows = self._rows
-        self._recovery.note_stepped()
+        self._recovery.record_stepped()
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
         self._rows.reset(request, out)

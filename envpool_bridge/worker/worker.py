@@ -230,7 +230,7 @@ class Worker:
         part.first[slot].begin_history()
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)
         episodes = request.episodes if isinstance(request, EpisodeReset) else [0] * part.rows.num_rows
-        self._board.begin_episodes(part.part, sequence, episodes)
+        self._board.record_episodes(part.part, sequence, episodes)
         self._publish(part)
 
     def _resume(self, part: Part) -> None:
@@ -249,7 +249,7 @@ class Worker:
         if counters.stop_requested():
             return True
         return any(
-            self._has_actions(part) if part.opening is None else counters.may_fill(part.opening) for part in self._parts
+            self._has_actions(part) if part.opening is None else counters.can_fill(part.opening) for part in self._parts
         )
 
     def _has_actions(self, part: Part) -> bool:
@@ -259,7 +259,7 @@ class Worker:
         """Does the part's possible work without waiting; returns False if there was none."""
         counters = self._counters
         if part.opening is not None:
-            if not counters.may_fill(part.opening):
+            if not counters.can_fill(part.opening):
                 return False
             self._open_slot(part, part.opening)
             return True
@@ -282,7 +282,7 @@ class Worker:
         sequence = step // self._rollout_length
         counters.commit(part.part, sequence - 1)
         self._learner_bell.ring()
-        if counters.may_fill(sequence):
+        if counters.can_fill(sequence):
             self._open_slot(part, sequence)
         else:
             part.opening = sequence

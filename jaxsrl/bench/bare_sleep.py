@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from envpool_bridge.envs.concurrent_step import ThreadedStep, make_concurrent_step
 from envpool_bridge.envs.probes.sleep import Sleep
-from envpool_bridge.supervisor.forkserver import die_with_parent
+from envpool_bridge.supervisor.forkserver import kill_on_parent_exit
 from envpool_bridge.worker.process_tuning import wake_on_time
 from jaxsrl.bench.processes import answer_settings, run_module
 
@@ -70,7 +70,7 @@ def _measure(rows: int, processes: int, milliseconds: float, seconds: float, wai
 def _process(
     parent: int, counted: Any, step: Any, index: int, rows: int, sleep: float, window: tuple[float, float]
 ) -> None:
-    die_with_parent(parent)
+    kill_on_parent_exit(parent)
     wake_on_time()  # as workers do
     counted.put(step(index, rows, sleep, window))
 

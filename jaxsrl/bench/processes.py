@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from envpool_bridge.supervisor.forkserver import die_with_parent
+from envpool_bridge.supervisor.forkserver import kill_on_parent_exit
 
 _SAMPLE_SECONDS = 0.25
 _START_SECONDS = 120.0
@@ -58,7 +58,7 @@ def answer_settings(function: Callable[..., Any]) -> None:
     """Calls `function` with the settings of `run_module` and prints its result as JSON; ends with the parent process."""
     from jaxsrl.machine.lifecycle import exit_on_user_error
 
-    die_with_parent(int(sys.argv[2]))
+    kill_on_parent_exit(int(sys.argv[2]))
     print(json.dumps(exit_on_user_error(function)(**json.loads(sys.argv[1]))))  # noqa: T201
 
 

@@ -74,7 +74,7 @@ def _pool(env: EnvConfig, shape: PoolShape) -> Iterator[Stepper]:
     with EnvPool(env.source(), shape, PoolOptions(run_seed=0)) as pool:
         none = (None,) * shape.rows_per_part
         pool.start([EpisodeReset((0,) * shape.rows_per_part, none)] * shape.num_parts)
-        pool.wait_begun(60.0)
+        pool.wait_started(60.0)
 
         def step(seconds: float) -> float:
             done, start = 0, time.perf_counter()

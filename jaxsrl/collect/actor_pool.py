@@ -113,7 +113,7 @@ class ActorCollector:
 
     def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
         """Returns a copy of the first slot's first observation after every actor has written it."""
-        while not self._pool.wait_begun(_WAIT_SECONDS):
+        while not self._pool.wait_started(_WAIT_SECONDS):
             if should_stop():
                 return None
         return map_leaves(lambda array: array[0].copy(), self.slots(self._first)[0].observation)
@@ -122,8 +122,8 @@ class ActorCollector:
         """Returns seconds waited and calls made; seconds of actors are means over actors."""
         acted, actors = self._counters.totals(), self._shape.num_workers
         return {
-            "environment/wait_seconds": self._pool.environments_waited_seconds / actors,
-            "learner/wait_seconds": self._pool.learning_waited_seconds,
+            "environment/wait_seconds": self._pool.env_wait_seconds / actors,
+            "learner/wait_seconds": self._pool.learner_wait_seconds,
             "inference/busy_seconds": acted.busy_seconds / actors,
             "inference/calls": float(acted.calls),
             "inference/rows": float(acted.rows),

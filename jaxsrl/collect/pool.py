@@ -171,7 +171,7 @@ class PoolCollector:
     def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
         """Returns a copy of the first slots' first observations after every worker has written them."""
         for pool in self._pools:
-            while not pool.wait_begun(_WAIT_SECONDS):
+            while not pool.wait_started(_WAIT_SECONDS):
                 if should_stop():
                     return None
         return concatenated([take(slot.observation, 0) for slot in self.slots(self._first)])
@@ -181,9 +181,9 @@ class PoolCollector:
         pools, stats = len(self._pools), [server.stats for server in self._servers]
         workers = self._plan.shape.num_workers * pools
         return {
-            "environment/wait_seconds": sum(pool.environments_waited_seconds for pool in self._pools) / workers,
-            "inference/wait_seconds": sum(pool.acting_waited_seconds for pool in self._pools) / pools,
-            "learner/wait_seconds": sum(pool.learning_waited_seconds for pool in self._pools),
+            "environment/wait_seconds": sum(pool.env_wait_seconds for pool in self._pools) / workers,
+            "inference/wait_seconds": sum(pool.inference_wait_seconds for pool in self._pools) / pools,
+            "learner/wait_seconds": sum(pool.learner_wait_seconds for pool in self._pools),
             "inference/busy_seconds": sum(stat.busy_seconds for stat in stats) / pools,
             "inference/calls": float(sum(stat.calls for stat in stats)),
             "inference/rows": float(sum(stat.rows for stat in stats)),

@@ -20,7 +20,7 @@ from gymnasium import spaces
 from envpool_bridge.envs.io.spaces import MASK
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, team_source
-from envpool_bridge.envs.suites.options import options_of, require_at_least
+from envpool_bridge.envs.suites.options import options_of, validate_at_least
 from envpool_bridge.errors import UserError
 from jaxsrl.envs.optional_imports import import_package
 from jaxsrl.machine.split_cpu import host_device
@@ -52,7 +52,7 @@ class SmaxOptions(TeamOptions):
     won_battle_bonus: float = 1.0
 
     def __post_init__(self) -> None:
-        require_at_least(1, max_steps=self.max_steps)
+        validate_at_least(1, max_steps=self.max_steps)
 
 
 def smax_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:

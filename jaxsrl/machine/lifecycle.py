@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from envpool_bridge.errors import BridgeError, UserError
+from envpool_bridge.errors import EnvPoolError, UserError
 from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
 
 _JOIN_SECONDS = 30.0
@@ -112,7 +112,7 @@ REQUEUE_STATUS = 75
 """Exit status after SIGUSR1, which schedulers send before they take a machine away: EX_TEMPFAIL, "try again"."""
 
 
-class RequeueError(BridgeError):
+class RequeueError(EnvPoolError):
     """An error after which the same command resumes the run from its newest checkpoint. Exit status 75."""
 
 

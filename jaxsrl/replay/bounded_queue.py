@@ -5,12 +5,12 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from envpool_bridge.errors import BridgeError, WaitTimeoutError
+from envpool_bridge.errors import EnvPoolError, WaitTimeoutError
 
 T = TypeVar("T")
 
 
-class ReplayClosedError(BridgeError):
+class ReplayClosedError(EnvPoolError):
     """Replay was closed during its use. Its cause is the error that closed it, if there was one."""
 
 

@@ -66,7 +66,7 @@ with make_pool(SHAPE, supervision=options) as pool:
         slots += collect(pool, 3)
         longest = max(longest, time.monotonic() - began)
         assert pool.supervision.restarts == pool.supervision.hangs == 0, pool.supervision
-        assert not pool.wait_begun(0.0) or pool.acquire(0.05) is None
+        assert not pool.wait_started(0.0) or pool.acquire(0.05) is None
     check(slots)
     jump(-3600)
     kill_and_wait(pool, 0)

@@ -21,7 +21,7 @@ def main(state):
     os.setsid()
     with make_pool(SHAPE, Hangs if state == "hung" else Counting) as pool:
         begin(pool)
-        assert pool.wait_begun(20.0)
+        assert pool.wait_started(20.0)
         while state == "hung" and min(pool._counters.actions_posted(lane) for lane in range(pool.num_lanes)) < 3:
             act(pool)
         print(os.getpid(), flush=True)

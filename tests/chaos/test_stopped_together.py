@@ -21,7 +21,7 @@ from tests.chaos.test_stopped_together import Slow
 
 with make_pool(SHAPE, Slow, SupervisorOptions(step_timeout_seconds=1.5)) as pool:
     begin(pool)
-    assert pool.wait_begun(20.0)
+    assert pool.wait_started(20.0)
     print("ready", flush=True)
     deadline = time.monotonic() + 5.0
     while time.monotonic() < deadline:

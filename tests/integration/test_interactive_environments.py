@@ -50,7 +50,7 @@ def source(what):
 try:
     with EnvPool(source(sys.argv[1]), PoolShape(2, 1, 1, 1, 4, 2), PoolOptions(run_seed=0)) as pool:
         pool.start([EpisodeReset((0,), (None,))] * 2)
-        assert pool.wait_begun(60.0)
+        assert pool.wait_started(60.0)
         print("began at", pool.views[0].observation[0].tolist())
 except UserError as error:
     print("refused:", error)

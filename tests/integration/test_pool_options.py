@@ -28,7 +28,7 @@ class NeverFinite(MatchObservation):
 def begun(options, source=MatchObservation):
     pool = EnvPool(GymnasiumSource(source), SHAPE, options)
     pool.start(RESETS)
-    assert pool.wait_begun(20.0)
+    assert pool.wait_started(20.0)
     return pool
 
 
@@ -59,7 +59,7 @@ def test_two_pools_that_share_a_runs_rows_begin_as_one_pool_of_all_does():
     whole = EnvPool(GymnasiumSource(MatchObservation), PoolShape(2, 1, 1, 6, 4, 2), PoolOptions(run_seed=5))
     with whole:
         whole.start([EpisodeReset((0,) * 6, (None,) * 6)] * 2)
-        assert whole.wait_begun(20.0)
+        assert whole.wait_started(20.0)
         expected = whole.views[0].observation[0].copy()
     halves = []
     for first_row in (0, 6):
@@ -75,4 +75,4 @@ def test_a_bad_value_is_refused_before_its_slot_is_full_to_anybody():
             BadEnvOutputError, match=r"row 4\d, step \d: bad reward: expected a finite float32, got inf"
         ):
             step_for_ever(pool)
-        assert pool._counters.committed_through() == 0
+        assert pool._counters.num_committed() == 0

@@ -48,7 +48,7 @@ if __name__ == "__main__":
         pool = EnvPool(config.source(), PoolShape(2, 1, 1, 1, 4, 2), PoolOptions(run_seed=0))
         with pool:
             pool.start([EpisodeReset((0,), (None,))] * 2)
-            assert pool.wait_begun(60.0)
+            assert pool.wait_started(60.0)
             print("began at", pool.views[0].observation[0].tolist())
     except UserError as error:
         print("refused:", error)

@@ -11,19 +11,19 @@ from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import Tree
 
 
-def are_alike(spec: EnvSpec) -> bool:
+def are_homogeneous(spec: EnvSpec) -> bool:
     """Returns whether every agent has the spec of a row, so that nothing is padded."""
     whole = (spec.observation, spec.action, spec.action_mask)
     return all((agent.observation, agent.action, agent.action_mask) == whole for agent in spec.agents)
 
 
-class AlikeAgents:
-    """All R rows of several environments with equal agents. Errors name only rows; `AgentColumns` names the agent.
+class HomogeneousAgents:
+    """All R rows of several environments with equal agents. Errors name only rows; `PerAgentRows` names the agent.
 
     Separate writing for each agent costs leaves times agents in each step; this class costs only leaves.
 
     Args:
-        spec: spec of a row, with equal agents (`are_alike`).
+        spec: spec of a row, with equal agents (`are_homogeneous`).
         row_ids: ids of all rows.
         check_range: whether observations must lie within the declared bounds.
         clip_actions: whether continuous actions are clipped to the space's bounds.

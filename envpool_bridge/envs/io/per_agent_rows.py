@@ -14,7 +14,7 @@ from envpool_bridge.spec.specs import AgentSpec, ArraySpec, EnvSpec, zeros_of
 from envpool_bridge.spec.tree import Tree, items, map_leaves, take, unflatten, write
 
 
-class AgentColumns:
+class PerAgentRows:
     """The rows of one agent, every `rows_per_env`-th of R. Absent agents observe zeros (or the nearest legal values).
 
     Args:

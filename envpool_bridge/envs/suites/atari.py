@@ -8,8 +8,8 @@ import gymnasium
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.suites.atari_wrappers import EpisodeIsALife, SavedStart, SignReward, StickyActions
-from envpool_bridge.envs.suites.optional_imports import require_package
-from envpool_bridge.envs.suites.options import options_of, require_at_least
+from envpool_bridge.envs.suites.optional_imports import validate_installed
+from envpool_bridge.envs.suites.options import options_of, validate_at_least
 from envpool_bridge.envs.suites.registry import register_atari, registered_with_prefix
 from envpool_bridge.errors import UserError
 
@@ -51,8 +51,8 @@ class AtariOptions:
     difficulty: int | None = None
 
     def __post_init__(self) -> None:
-        require_at_least(1, frame_skip=self.frame_skip, screen_size=self.screen_size, frame_stack=self.frame_stack)
-        require_at_least(0, noop_max=self.noop_max, max_frames=self.max_frames)
+        validate_at_least(1, frame_skip=self.frame_skip, screen_size=self.screen_size, frame_stack=self.frame_stack)
+        validate_at_least(0, noop_max=self.noop_max, max_frames=self.max_frames)
         if not 0.0 <= self.repeat_action_probability <= 1.0:
             raise UserError(
                 f"option repeat_action_probability must lie in [0, 1], got {self.repeat_action_probability}"
@@ -94,8 +94,8 @@ def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Atar
     Raises:
         UserError: no such game, unknown or bad options, or a package is missing.
     """
-    require_package("ale_py", "atari")
-    require_package("cv2", "atari")
+    validate_installed("ale_py", "atari")
+    validate_installed("cv2", "atari")
     register_atari()
     registered_with_prefix(env_id, "atari", ("ALE/",))
     options = options_of(AtariOptions, "atari", env_id, kwargs)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from envpool_bridge.envs.io.spaces import MASK
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, team_source
-from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.optional_imports import validate_installed
 from envpool_bridge.envs.suites.options import options_of
 from envpool_bridge.errors import UserError
 
@@ -60,7 +60,7 @@ def hanabi_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Par
     Raises:
         UserError: no such game, unknown or bad options, or the package is missing.
     """
-    require_package("pyspiel", "hanabi")
+    validate_installed("pyspiel", "hanabi")
     if env_id not in _SIZES:
         close = difflib.get_close_matches(env_id, _SIZES, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""

@@ -7,7 +7,7 @@ from typing import Any
 from envpool_bridge.envs.hide_and_seek.game import Base, Game, RandomWalls
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, split_kwargs, team_source
-from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.optional_imports import validate_installed
 from envpool_bridge.envs.suites.options import options_of
 from envpool_bridge.errors import UserError
 
@@ -46,7 +46,7 @@ def hide_and_seek_source(env_id: str, kwargs: dict[str, Any], check_range: bool)
     Raises:
         UserError: no such variant, unknown or bad options, or MuJoCo is missing.
     """
-    require_package("mujoco", "mujoco")
+    validate_installed("mujoco", "mujoco")
     if env_id not in GAMES:
         close = difflib.get_close_matches(env_id, GAMES, n=1)
         hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(GAMES)}"

@@ -10,8 +10,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as Registration
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
-from envpool_bridge.envs.suites.optional_imports import require_package
-from envpool_bridge.envs.suites.options import options_of, require_at_least
+from envpool_bridge.envs.suites.optional_imports import validate_installed
+from envpool_bridge.envs.suites.options import options_of, validate_at_least
 from envpool_bridge.envs.suites.registry import registered_with_prefix
 from envpool_bridge.errors import BadEnvOutputError, UserError
 
@@ -41,8 +41,8 @@ class MinigridOptions:
     max_steps: int | None = None
 
     def __post_init__(self) -> None:
-        require_at_least(0, mission_words=self.mission_words or 0)
-        require_at_least(1, max_steps=1 if self.max_steps is None else self.max_steps)
+        validate_at_least(0, mission_words=self.mission_words or 0)
+        validate_at_least(1, max_steps=1 if self.max_steps is None else self.max_steps)
 
 
 def minigrid_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:
@@ -70,7 +70,7 @@ def make_minigrid(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
 
 
 def _registration(env_id: str) -> Registration:
-    require_package("minigrid", "minigrid")
+    validate_installed("minigrid", "minigrid")
     import minigrid  # noqa: F401  registers the ids
 
     return registered_with_prefix(env_id, "minigrid", _PREFIXES)

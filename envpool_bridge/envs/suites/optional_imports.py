@@ -5,7 +5,7 @@ import importlib.util
 from envpool_bridge.errors import UserError
 
 
-def require_package(module: str, extra: str) -> None:
+def validate_installed(module: str, extra: str) -> None:
     """Raises if the package of a suite is missing.
 
     Args:

@@ -40,7 +40,7 @@ def options_of(kind: type[Options], suite: str, env_id: str, kwargs: dict[str, A
     return kind(**given)
 
 
-def require_at_least(least: int, **values: int) -> None:
+def validate_at_least(least: int, **values: int) -> None:
     """Raises UserError for an option below `least`."""
     for name, value in values.items():
         if value < least:

@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from envpool_bridge.envs.multi_agent_env import ParallelSource, TeamReward
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions
-from envpool_bridge.envs.suites.optional_imports import require_package
-from envpool_bridge.envs.suites.options import options_of, require_at_least
+from envpool_bridge.envs.suites.optional_imports import validate_installed
+from envpool_bridge.envs.suites.options import options_of, validate_at_least
 from envpool_bridge.errors import UserError
 
 _COOKS = ("cook_0", "cook_1")
@@ -37,7 +37,7 @@ class OvercookedOptions(TeamOptions):
     random_start: bool = False
 
     def __post_init__(self) -> None:
-        require_at_least(1, horizon=self.horizon)
+        validate_at_least(1, horizon=self.horizon)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
     Raises:
         UserError: no such layout, unknown or bad options, or the package is missing.
     """
-    require_package("overcooked", "overcooked")
+    validate_installed("overcooked", "overcooked")
     from overcooked.static import LAYOUTS_DIR  # pyright: ignore[reportMissingImports]  optional
 
     known = sorted(path.stem for path in Path(LAYOUTS_DIR).glob("*.layout"))

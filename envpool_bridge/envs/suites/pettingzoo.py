@@ -12,7 +12,7 @@ from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.parallel_env import ParallelEnv
 from envpool_bridge.envs.suites.masks_from_infos import with_masks_of_infos
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, split_kwargs, team_source
-from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.optional_imports import validate_installed
 from envpool_bridge.envs.suites.options import options_of
 from envpool_bridge.envs.suites.turn_based import TurnBased
 from envpool_bridge.errors import UserError
@@ -22,7 +22,7 @@ _MPE = "mpe2"
 
 def mpe_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
     """Returns the source of a multi-particle environment ("simple_spread_v3"): `pettingzoo_source("mpe2/" + env_id, ...)`."""
-    require_package(_MPE, "pettingzoo")
+    validate_installed(_MPE, "pettingzoo")
     return pettingzoo_source(f"{_MPE}/{env_id}", kwargs, check_range)
 
 
@@ -38,7 +38,7 @@ def pettingzoo_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
     Raises:
         UserError: no such module, it has no environment, or bad options.
     """
-    require_package("pettingzoo", "pettingzoo")
+    validate_installed("pettingzoo", "pettingzoo")
     _module(env_id)  # raises here instead of in a worker
     own, others = split_kwargs(kwargs)
     options = options_of(TeamOptions, "pettingzoo", env_id, own)

@@ -8,7 +8,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration
 from gymnasium.envs.registration import load_env_creator
 
-from envpool_bridge.envs.suites.optional_imports import require_package
+from envpool_bridge.envs.suites.optional_imports import validate_installed
 from envpool_bridge.errors import UserError
 
 # Ids that are known only after a package of their suite was imported.
@@ -28,7 +28,7 @@ def registration(env_id: str) -> Registration:
     if module:
         _import(module, env_id)
     if name.startswith("ALE/"):
-        require_package("ale_py", "atari")
+        validate_installed("ale_py", "atari")
         register_atari()
     try:
         registered = gymnasium.spec(name)
@@ -37,8 +37,8 @@ def registration(env_id: str) -> Registration:
             f"unknown environment id {env_id!r}: {str(error).splitlines()[0]}{_advice(name, gymnasium.registry)}"
         ) from error
     if isinstance(registered.entry_point, str) and "mujoco" in registered.entry_point:
-        require_package("mujoco", "mujoco")
-        require_package("imageio", "mujoco")
+        validate_installed("mujoco", "mujoco")
+        validate_installed("imageio", "mujoco")
     if isinstance(registered.entry_point, str) and registered.entry_point.startswith("__main__:"):
         # Other processes have another main module: send the object itself.
         registered = dataclasses.replace(registered, entry_point=load_env_creator(registered.entry_point))

@@ -14,8 +14,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as Registration
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
-from envpool_bridge.envs.suites.optional_imports import require_package
-from envpool_bridge.envs.suites.options import options_of, require_at_least
+from envpool_bridge.envs.suites.optional_imports import validate_installed
+from envpool_bridge.envs.suites.options import options_of, validate_at_least
 from envpool_bridge.envs.suites.registry import registered_with_prefix
 from envpool_bridge.errors import UserError
 
@@ -45,9 +45,9 @@ class VizdoomOptions:
     max_buttons_pressed: int | None = None
 
     def __post_init__(self) -> None:
-        require_at_least(1, frame_skip=self.frame_skip, frame_stack=self.frame_stack)
-        require_at_least(8, screen_height=self.screen_size[0], screen_width=self.screen_size[1])
-        require_at_least(0, max_buttons_pressed=self.max_buttons_pressed or 0)
+        validate_at_least(1, frame_skip=self.frame_skip, frame_stack=self.frame_stack)
+        validate_at_least(8, screen_height=self.screen_size[0], screen_width=self.screen_size[1])
+        validate_at_least(0, max_buttons_pressed=self.max_buttons_pressed or 0)
         if self.frame_stack > 1 and not self.grayscale:
             raise UserError(f"frame_stack {self.frame_stack} stacks grey screens: set grayscale true, or frame_stack 1")
 
@@ -82,8 +82,8 @@ def make_vizdoom(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
 
 
 def _registration(env_id: str) -> Registration:
-    require_package("vizdoom", "vizdoom")
-    require_package("cv2", "vizdoom")
+    validate_installed("vizdoom", "vizdoom")
+    validate_installed("cv2", "vizdoom")
     import vizdoom
     import vizdoom.gymnasium_wrapper  # registers the ids
 

@@ -94,7 +94,7 @@ class EnvironmentHost:
         """The sequence and the memory, [slot_bytes] uint8, of the next full slot; waits for it, and raises what failed.
 
         Raises:
-            BridgeError: from an environment, or its process.
+            EnvPoolError: from an environment, or its process.
             RuntimeError: the host was closed.
         """
         source = self._begun()

@@ -112,7 +112,7 @@ class ClusterSource:
         """The next sequence that every host has sent, or None; raises what environments raised.
 
         Raises:
-            BridgeError: from an environment host.
+            EnvPoolError: from an environment host.
             HostLostError: a host was lost once too often, or none of the nodes took it in time.
         """
         if not self._receive(self._next, timeout_seconds):

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from envpool_bridge.errors import BridgeError
+from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.pool import EnvPool
 from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 from jaxsrl.cluster.inference.messages import ActingMessages
@@ -121,7 +121,7 @@ class RemoteActing:
         """Asks and posts until `should_stop()`.
 
         Raises:
-            BridgeError: an environment failed, or there was no server for too long.
+            EnvPoolError: an environment failed, or there was no server for too long.
             RuntimeError: what a server raised.
         """
         while not should_stop():
@@ -226,7 +226,7 @@ class RemoteActing:
         for number, server in self._servers.items():
             lost = server.link is None or server.not_before > time.monotonic() - 2.0 * _AGAIN_SECONDS
             if lost and time.monotonic() - server.since > self._limit:
-                raise BridgeError(
+                raise EnvPoolError(
                     f"no inference server {number} was there for {self._limit:g} s: look at the cluster; the last failure: "
                     f"{server.failure}"
                 )

@@ -102,7 +102,7 @@ def run_together(processes: Processes, whole: WholeRun) -> RunReport:
     Raises:
         UserError: this plan cannot run in several processes, or they were started with different experiments.
         LostLearnerError: another process failed, was lost or did not come.
-        BridgeError: an environment of this process failed.
+        EnvPoolError: an environment of this process failed.
     """
     agent, source, spec = whole.agent, whole.source, whole.spec
     with processes.together(), contextlib.ExitStack() as held:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from envpool_bridge.errors import BridgeError
+from envpool_bridge.errors import EnvPoolError
 from jaxsrl.machine.lifecycle import RequeueError
 from jaxsrl.machine.resources import Node
 
@@ -37,7 +37,7 @@ class SlotLost:
     node_is_doubted: bool
 
 
-class HostLostError(BridgeError):
+class HostLostError(EnvPoolError):
     """An environment host, or a server that it needs, was lost once too often, or no node took it in time."""
 
 
@@ -127,7 +127,7 @@ class Engine(Protocol):
 
         Raises:
             HostGoneError: the host is lost, and what it returned too.
-            BridgeError: what the host itself raised.
+            EnvPoolError: what the host itself raised.
         """
         ...
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_bridge.errors import BridgeError, UserError
+from envpool_bridge.errors import EnvPoolError, UserError
 from jaxsrl.cluster.protocol.bundles import Bundle, Reserving
 from jaxsrl.cluster.protocol.engine import Call, Group, HostGoneError
 from jaxsrl.cluster.ray.host_actor import RayHost
@@ -156,7 +156,7 @@ class RayEngine:
             return self._ray.get(call, timeout=_GET_SECONDS)
         except exceptions.RayTaskError as error:
             cause = getattr(error, "cause", None)
-            if isinstance(cause, BridgeError):
+            if isinstance(cause, EnvPoolError):
                 raise cause from None
             raise RuntimeError(f"an actor of the cluster failed:\n{error}") from error
         except exceptions.RayError as error:

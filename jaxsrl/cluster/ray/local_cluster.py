@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from envpool_bridge.errors import BridgeError, UserError
+from envpool_bridge.errors import EnvPoolError, UserError
 from jaxsrl.cluster.ray.engine import import_ray
 from jaxsrl.cluster.ray.local_nodes import ENVIRONMENT
 from jaxsrl.cluster.ray.token import make_token, read_again, token_of
@@ -49,7 +49,7 @@ class LocalCluster:
 
         Raises:
             UserError: Ray is not installed, or this process is connected to a cluster already.
-            BridgeError: the cluster did not start in time.
+            EnvPoolError: the cluster did not start in time.
         """
         self._ray = import_ray()
         if self._ray.is_initialized():
@@ -62,7 +62,7 @@ class LocalCluster:
             self._process = self._start(cores_per_node, max(object_store_bytes, _MIN_STORE_BYTES))
             try:
                 self._connect_to(num_nodes)
-            except BridgeError as error:
+            except EnvPoolError as error:
                 self.close()
                 if attempt == _STARTS - 1:
                     raise
@@ -145,7 +145,7 @@ class LocalCluster:
         line = self._process.stdout.readline() if poll.poll(_ANSWER_SECONDS * 1e3) else ""
         if not line:
             log = self._log.read()[-2000:]
-            raise BridgeError(
+            raise EnvPoolError(
                 f"the local Ray cluster did not start (exit status {self._process.poll()}, {_ANSWER_SECONDS:g} s at most for a "
                 f"node): is the machine too busy?\nWhat it said:\n{log}"
             )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_bridge.errors import BridgeError
+from envpool_bridge.errors import EnvPoolError
 from jaxsrl.cluster.protocol.engine import Call, Group, SlotLost
 from jaxsrl.collect.actors.factory import set_up_jax
 
@@ -40,7 +40,7 @@ class RayReplay:
             sequence, memory = self._ray.get(calls[0], timeout=_SLOT_SECONDS)
         except exceptions.RayTaskError as error:
             cause = getattr(error, "cause", None)
-            if isinstance(cause, BridgeError):
+            if isinstance(cause, EnvPoolError):
                 raise cause from None
             raise
         except exceptions.RayError as error:

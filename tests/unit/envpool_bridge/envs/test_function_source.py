@@ -89,7 +89,7 @@ def test_a_pool_steps_the_environments_of_every_kind_of_callable(kind):
     make, number = CALLABLES[kind]
     with EnvPool(make, PoolShape(1, 1, 1, 2, 4, 2), PoolOptions(run_seed=0)) as pool:
         pool.start([EpisodeReset((0, 0), (None, None))])
-        assert pool.wait_begun(60.0)
+        assert pool.wait_started(60.0)
         assert pool.views[0].observation[0].tolist() == [[number], [number]]
 
 

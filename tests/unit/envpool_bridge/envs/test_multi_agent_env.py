@@ -163,7 +163,7 @@ def test_agents_that_are_alike_are_written_at_once_as_they_would_be_one_by_one(m
     actions = np.random.default_rng(2).integers(0, 2, (STEPS, ENVS * AGENTS)).astype(np.int32)
     at_once, rows, infos = played(source, actions)
     assert rows._alike is not None
-    monkeypatch.setattr("envpool_bridge.envs.multi_agent_env.are_alike", lambda spec: False)
+    monkeypatch.setattr("envpool_bridge.envs.multi_agent_env.are_homogeneous", lambda spec: False)
     one_by_one, others, other_infos = played(source, actions)
     assert others._alike is None
     for path, expected in items(one_by_one.observation):

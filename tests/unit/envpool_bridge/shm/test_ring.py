@@ -131,9 +131,9 @@ def test_a_resumed_ring_begins_where_it_is_told(ring):
     _, _, counters = ring
     counters.start_at(7)
     assert counters.actions_posted(3) == 35
-    assert counters.committed_through() == counters.released_through() == 7
-    assert counters.may_fill(9)
-    assert not counters.may_fill(10)
+    assert counters.num_committed() == counters.num_released() == 7
+    assert counters.can_fill(9)
+    assert not counters.can_fill(10)
 
 
 def test_slots_are_given_back_in_order_only(ring):
@@ -152,8 +152,8 @@ def test_slots_follow_the_model_of_a_bounded_queue(ring, seed):
         move = rng.randrange(3)
         if move == 0:
             part = rng.randrange(SHAPE.num_parts)
-            assert counters.may_fill(committed[part]) == (committed[part] < released + SHAPE.num_slots)
-            if counters.may_fill(committed[part]):
+            assert counters.can_fill(committed[part]) == (committed[part] < released + SHAPE.num_slots)
+            if counters.can_fill(committed[part]):
                 counters.commit(part, committed[part])
                 committed[part] += 1
         elif move == 1 and leased < min(committed):
@@ -163,8 +163,8 @@ def test_slots_follow_the_model_of_a_bounded_queue(ring, seed):
             assert counters.state(released, leased=True) is SlotState.LEASED
             counters.release(released)
             released += 1
-        assert counters.committed_through() == min(committed)
-        assert counters.released_through() == released
+        assert counters.num_committed() == min(committed)
+        assert counters.num_released() == released
         states = [counters.state(s, leased=s < leased) for s in range(released, released + SHAPE.num_slots + 1)]
         assert states[-1] is SlotState.FREE
         assert states.count(SlotState.FULL) == min(committed) - leased

@@ -77,7 +77,7 @@ def test_a_closed_pool_that_is_kept_holds_no_memory(mappings):
 
 def test_the_workers_board_is_unmapped_with_its_episodes(mappings):
     board = WorkerBoard(SHAPE)
-    board.begin_episodes(0, 0, [5, 6, 7, 8])
+    board.record_episodes(0, 0, [5, 6, 7, 8])
     episodes = board._episodes
     board.close()
     assert episodes[0].tolist() == [5, 6, 7, 8]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from envpool_bridge.supervisor.exit_status import Circumstances, MemoryGroup, describe_exit, resident_bytes
+from envpool_bridge.supervisor.exit_status import ExitContext, CgroupMemory, describe_exit, resident_bytes
 
 MIB = 2**20
 
@@ -14,25 +14,25 @@ MIB = 2**20
 @pytest.mark.parametrize(
     ("status", "circumstances", "says"),
     [
-        (-11, Circumstances(in_step=True), "SIGSEGV, in the middle of a step: a crash in native code"),
-        (-7, Circumstances(in_step=False), "SIGBUS, between two steps: a memory page could not be provided"),
+        (-11, ExitContext(in_step=True), "SIGSEGV, in the middle of a step: a crash in native code"),
+        (-7, ExitContext(in_step=False), "SIGBUS, between two steps: a memory page could not be provided"),
         (-6, None, "SIGABRT: native code of the environment aborted"),
         (-10, None, "SIGUSR1"),
         (-63, None, "signal 63"),
         (
             3,
-            Circumstances(in_step=True),
+            ExitContext(in_step=True),
             "exit status 3, in the middle of a step: something in the environment called exit",
         ),
         (0, None, "exit status 0: something in the environment called exit, although no stop was requested"),
         (-9, None, "SIGKILL: killed from outside, often by the kernel for lack of memory"),
         (
             -9,
-            Circumstances(True, 1900 * MIB, 1, 2048 * MIB),
+            ExitContext(True, 1900 * MIB, 1, 2048 * MIB),
             "SIGKILL, in the middle of a step: killed by the kernel for lack of memory "
             "(resident memory when last seen: 1900 MiB of 2048 MiB): give the run more memory",
         ),
-        (-9, Circumstances(oom_kills=0), "SIGKILL: killed from outside, and not by this control group's memory limit"),
+        (-9, ExitContext(oom_kills=0), "SIGKILL: killed from outside, and not by this control group's memory limit"),
     ],
 )
 def test_an_exit_status_is_told_in_words(status, circumstances, says):
@@ -56,14 +56,14 @@ def test_the_resident_memory_of_a_process_is_what_it_holds():
 def test_what_the_kernel_tells_of_a_control_group_is_read(tmp_path):
     (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 12\noom 2\noom_kill 3\n")
     (tmp_path / "memory.max").write_text(f"{256 * MIB}\n")
-    group = MemoryGroup(tmp_path)
+    group = CgroupMemory(tmp_path)
     assert (group.oom_kills(), group.limit_bytes()) == (3, 256 * MIB)
     (tmp_path / "memory.max").write_text("max\n")
     assert group.limit_bytes() is None
-    assert MemoryGroup(tmp_path / "missing").oom_kills() is None
+    assert CgroupMemory(tmp_path / "missing").oom_kills() is None
 
 
 def test_this_process_can_be_asked_about_its_own_group():
-    kills = MemoryGroup().oom_kills()
+    kills = CgroupMemory().oom_kills()
     assert kills is None or kills >= 0
     assert resident_bytes(os.getpid())

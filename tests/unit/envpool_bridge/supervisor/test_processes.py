@@ -226,7 +226,7 @@ def test_without_a_seed_global_generators_draw_apart_in_workers_and_runs():
     for _ in range(2):
         with EnvPool(GymnasiumSource(Noise), PoolShape(2, 1, 1, 1, 4, 2)) as pool:
             pool.start([GymnasiumReset((None,))] * 2)
-            assert pool.wait_begun(SECONDS)
+            assert pool.wait_started(SECONDS)
             firsts.append(pool.views[0].observation[0].copy())
     assert num_distinct(np.stack(firsts)) == 8
 

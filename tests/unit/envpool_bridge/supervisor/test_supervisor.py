@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
-from envpool_bridge.errors import QuorumError, WorkerDiedError, WorkerError
+from envpool_bridge.errors import TooManyFailedEnvsError, WorkerDiedError, WorkerError
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
@@ -235,7 +235,7 @@ def test_too_few_rows_stop_the_pool_with_what_the_last_one_did():
     with make_pool(SHAPE, partial(ActsUp, partial(os._exit, 7)), options) as pool:
         begin(pool)
         with pytest.raises(
-            QuorumError, match=r"(?s)[03] of 6 rows are left, expected at least 60%.*exit status 7"
+            TooManyFailedEnvsError, match=r"(?s)[03] of 6 rows are left, expected at least 60%.*exit status 7"
         ) as caught:
             collect(pool, 50)
     assert "in the middle of a step" in str(caught.value)

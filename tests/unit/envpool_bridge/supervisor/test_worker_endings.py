@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from envpool_bridge.errors import BridgeError, WorkerDiedError
+from envpool_bridge.errors import EnvPoolError, WorkerDiedError
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.supervisor.channel import Channel
@@ -146,10 +146,10 @@ def test_a_late_reply_of_the_server_answers_nothing():
         assert server.exit_status(1, 0.0) is None  # it answers
         server._socket.settimeout(0.1)
         os.kill(server._process.pid, signal.SIGSTOP)
-        with pytest.raises(BridgeError, match=r"did not answer within 0\.1 s"):
+        with pytest.raises(EnvPoolError, match=r"did not answer within 0\.1 s"):
             server.fork([])
         os.kill(server._process.pid, signal.SIGCONT)
-        with pytest.raises(BridgeError, match="has ended"):
+        with pytest.raises(EnvPoolError, match="has ended"):
             server.exit_status(1, 0.0)
     finally:
         server.close()

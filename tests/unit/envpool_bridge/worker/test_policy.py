@@ -67,6 +67,6 @@ def test_workers_act_for_their_own_rows_as_far_as_their_policy_can():
             assert 0 < slot.valid.sum() < slot.valid.size
             pool.release(sequence)
         # While they could not act they slept: two workers, four times after their start.
-        assert pool.environments_waited_seconds > 0.3
+        assert pool.env_wait_seconds > 0.3
     allowed.release()
     memory.close()

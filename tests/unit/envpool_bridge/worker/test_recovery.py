@@ -152,7 +152,7 @@ def test_at_a_runs_first_step_those_that_were_played_again_are_under_way(ring):
 
 
 def test_the_next_episodes_follow_those_of_the_slots_before_and_of_this_one(ring):
-    ring.board.begin_episodes(0, FIRST, [3, 0, 7, 1])
+    ring.board.record_episodes(0, FIRST, [3, 0, 7, 1])
     first, second = ring.slots
     first.is_first[...], second.is_first[...] = False, False
     first.is_first[0] = True  # those began before: they are counted already

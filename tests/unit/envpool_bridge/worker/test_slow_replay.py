@@ -30,7 +30,7 @@ def test_a_replay_longer_than_the_start_timeout_is_not_a_hang():
     with make_pool(shape, SlowReplay, options) as pool:
         pool.start([EpisodeReset((0,), (np.ones(12, np.int32),))])
         deadline = time.monotonic() + 60.0
-        while not pool.wait_begun(0.2):
+        while not pool.wait_started(0.2):
             assert time.monotonic() < deadline
         assert pool.supervision.replayed_steps >= 12
         assert pool.views[0].observation[0, 0, 1] == 12

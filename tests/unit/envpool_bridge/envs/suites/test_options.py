@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from envpool_bridge.envs.suites.options import options_of, require_at_least
+from envpool_bridge.envs.suites.options import options_of, validate_at_least
 from envpool_bridge.errors import UserError
 
 
@@ -19,7 +19,7 @@ class Options:
     view: Literal["near", "far"] = "near"
 
     def __post_init__(self):
-        require_at_least(1, frames=self.frames)
+        validate_at_least(1, frames=self.frames)
 
 
 def made(**kwargs):
