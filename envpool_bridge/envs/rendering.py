@@ -24,7 +24,7 @@ _FRAMES_PER_SECOND = 30.0  # default for environments without render_fps
 _MODE = "rgb_array"
 
 
-class Screen(Protocol):
+class FrameConsumer(Protocol):
     """Consumer of frames."""
 
     def begin(self, frame: np.ndarray) -> None:
@@ -46,14 +46,14 @@ class RenderingSource:
     """
 
     source: GymnasiumSource | ParallelSource
-    screen: Screen
+    screen: FrameConsumer
 
     def spec(self) -> EnvSpec:
         return self.source.spec()
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
         """Makes the rows of one environment: a screen shows only one."""
-        shown = dataclasses.replace(self.source, make_env=partial(_make_shown, self.source.make_env, self.screen))
+        shown = dataclasses.replace(self.source, make_env=partial(_make_rendered, self.source.make_env, self.screen))
         return shown.make_rows(row_ids, run_seed, keep_infos)
 
 
@@ -137,11 +137,11 @@ def _frame(env: Any, name: str) -> np.ndarray:
     raise BadEnvOutputError(f"{name}: expected render() to return [height, width, 3] uint8, got {describe(frame)}")
 
 
-def _make_shown(make_env: Callable[[], Any], screen: Screen) -> "Shown":
-    return Shown(make_env(), screen)
+def _make_rendered(make_env: Callable[[], Any], screen: FrameConsumer) -> "RenderedEnv":
+    return RenderedEnv(make_env(), screen)
 
 
-class Shown:
+class RenderedEnv:
     """Wrapper of an environment, Gymnasium's or PettingZoo's parallel, that sends a frame at every reset and step.
 
     Args:
@@ -149,7 +149,7 @@ class Shown:
         screen: receives the frames.
     """
 
-    def __init__(self, env: gymnasium.Env | ParallelEnv, screen: Screen) -> None:
+    def __init__(self, env: gymnasium.Env | ParallelEnv, screen: FrameConsumer) -> None:
         self._env: Any = env
         self._screen = screen
 

@@ -43,22 +43,22 @@ class Progress(Counters):
         """Returns the number of sequences that the part has filled."""
         return self._load(self._committed + part)
 
-    def has_begun(self, part: int) -> bool:
+    def has_started(self, part: int) -> bool:
         """Returns whether the part has posted an observation."""
         return self.observed(part) > self._first_step
 
     def owes_step(self, part: int) -> bool:
         """Returns whether the part has all it needs for its next observation; if it does not post it, it hangs."""
         observed = self.observed(part)
-        if self.committed(part) * self._shape.rollout_length == observed and self.has_begun(part):
+        if self.committed(part) * self._shape.rollout_length == observed and self.has_started(part):
             return self.can_fill(self.committed(part))  # only the next slot must be opened
-        return not self.has_begun(part) or self.actions_posted(self._shape.lane_of_part(part)) >= observed
+        return not self.has_started(part) or self.actions_posted(self._shape.lane_of_part(part)) >= observed
 
     def awaits_action(self, part: int) -> int | None:
         """Returns the sequence of the part's newest observation if it awaits an action and its slot is open, else None."""
         observed = self.observed(part)
         acted = self.actions_posted(self._shape.lane_of_part(part)) >= observed
-        if acted or not self.has_begun(part) or self.committed(part) * self._shape.rollout_length == observed:
+        if acted or not self.has_started(part) or self.committed(part) * self._shape.rollout_length == observed:
             return None
         return (observed - 1) // self._shape.rollout_length
 

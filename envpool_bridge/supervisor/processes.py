@@ -18,7 +18,7 @@ from envpool_bridge.envs.protocol import EnvSource, ResetRequest
 from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerDiedError, WorkerError
 from envpool_bridge.shm.doorbell import Doorbell
 from envpool_bridge.supervisor.channel import Channel
-from envpool_bridge.supervisor.exit_status import ExitContext, CgroupMemory, describe_exit, resident_bytes
+from envpool_bridge.supervisor.exit_status import CgroupMemory, ExitContext, describe_exit, resident_bytes
 from envpool_bridge.supervisor.forkserver import ForkServer
 from envpool_bridge.supervisor.warm_spare import note_source
 from envpool_bridge.worker.worker import STACK_SIGNAL, ErrorMessage, FailureMessage, InfosMessage, WorkerConfig

@@ -216,7 +216,7 @@ class Supervisor:
         owes = owes_step or any(self._owes_action(part) for part in watched.parts)
         if (beat, replayed) != (watched.beat, watched.replayed) or not owes or watched.since is None:
             watched.beat, watched.replayed, watched.since = beat, replayed, now if owes else None
-            if watched.config is not None and watched.config.resets and self._has_begun(watched):
+            if watched.config is not None and watched.config.resets and self._has_started(watched):
                 watched.config = dataclasses.replace(watched.config, resets=())  # may hold many actions
             return
         starting = beat == watched.beat_at_start
@@ -250,7 +250,7 @@ class Supervisor:
     def _handle_exit(self, worker: int) -> None:
         watched = self._watched[worker]
         self._check_recovery(worker, watched)
-        if watched.died_ns is None and self._has_begun(watched):
+        if watched.died_ns is None and self._has_started(watched):
             watched.died_ns = monotonic_ns()
         in_step = any(self._progress.owes_step(part) for part in watched.parts)
         description, error = self._workers.reap(worker, in_step)
@@ -270,7 +270,7 @@ class Supervisor:
         watched.due = monotonic() + wait
 
     def _give_up(self, worker: int, watched: _Watched, error: Exception) -> None:
-        if not self._has_begun(watched):  # there is no observation that its rows could repeat
+        if not self._has_started(watched):  # there is no observation that its rows could repeat
             self._workers.fail(error)
             return
         watched.disabled = True
@@ -323,8 +323,8 @@ class Supervisor:
             return len(self._watched[worker].parts) * self._shape.rows_per_part
         return self._board.rows_disabled(worker)
 
-    def _has_begun(self, watched: _Watched) -> bool:
-        return all(self._progress.has_begun(part) for part in watched.parts)
+    def _has_started(self, watched: _Watched) -> bool:
+        return all(self._progress.has_started(part) for part in watched.parts)
 
     def _ring(self) -> None:
         for bell in self._wake:

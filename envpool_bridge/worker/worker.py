@@ -205,7 +205,7 @@ class Worker:
     def serve(self) -> None:
         """Resets the environments, then steps them until the parent requests a stop."""
         for index, part in enumerate(self._parts):
-            if self._counters.has_begun(part.part):
+            if self._counters.has_started(part.part):
                 self._resume(part)
             else:
                 self._start(part, self._config.resets[index])

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from envpool_bridge.supervisor.exit_status import ExitContext, CgroupMemory, describe_exit, resident_bytes
+from envpool_bridge.supervisor.exit_status import CgroupMemory, ExitContext, describe_exit, resident_bytes
 
 MIB = 2**20
 

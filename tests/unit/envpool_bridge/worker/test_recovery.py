@@ -61,9 +61,9 @@ BEGIN = FIRST * T
 
 def test_a_step_is_owed_from_the_action_to_the_observation(ring):
     assert ring.progress.owes_step(0)  # its first observation
-    assert not ring.progress.has_begun(0)
+    assert not ring.progress.has_started(0)
     ring.observe(BEGIN)
-    assert ring.progress.has_begun(0)
+    assert ring.progress.has_started(0)
     assert not ring.progress.owes_step(0)
     ring.act(BEGIN)
     assert ring.progress.owes_step(0)
