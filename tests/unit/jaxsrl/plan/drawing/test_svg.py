@@ -1,9 +1,13 @@
 """The plan's drawing for the page: an element for every fragment and channel, inside the picture, whatever the names are."""
 
 import dataclasses
+import itertools
+import re
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import make_layout
@@ -15,6 +19,7 @@ from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.terminal.format import format_bytes
+from tests.unit.jaxsrl.plan.drawing.test_group_layout import plan_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 CONFIG = RunConfig(num_envs=16, num_env_workers=4, num_devices=2, num_inference_servers=2, num_inference_devices=2)
@@ -111,3 +116,56 @@ def test_draw_plan_rejects_other_files(tmp_path):
         draw_plan(*sized("serial"), tmp_path / "plan.png")
     with pytest.raises(UserError, match="there is no directory .*nowhere"):
         draw_plan(*sized("serial"), tmp_path / "nowhere" / "plan.svg")
+
+
+LARGE = {
+    "num_envs": 1024,
+    "num_env_workers": 32,
+    "rollout_length": 128,
+    "max_policy_lag": 12,
+    "num_devices": 8,
+    "num_inference_servers": 8,
+    "num_inference_devices": 4,
+    "gradients": "asynchronous",
+    "when_full": "drop_oldest",
+}
+
+
+def extent(text, sizes):
+    """Returns left, top, right and bottom of a text, in pixels, with the metrics of DejaVu Sans."""
+    name = text.get("class")
+    size, bold = sizes[name], name.startswith(("name", "carries"))
+    font = FontProperties(family="DejaVu Sans", weight="bold" if bold else "normal")
+    width = TextPath((0, 0), text.text, size=size, prop=font).get_extents().width
+    left = float(text.get("x")) - {"start": 0.0, "middle": width / 2, "end": width}[text.get("text-anchor")]
+    baseline = float(text.get("y"))
+    return left, baseline - 0.76 * size, left + width, baseline + 0.2 * size
+
+
+def overlap(one, other):
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def large_plans():
+    plans = [policy(RunConfig(**LARGE), Resources(96, "gpu", 16)) for policy in PLANS.values()]
+    return [*plans, plan_of(4), plan_of(3, when_full="drop_oldest", inference_platform="cpu")]
+
+
+@pytest.mark.parametrize("plan", large_plans(), ids=lambda plan: f"{plan.name}-{len(plan.learners)}")
+def test_texts_of_a_plan_file_do_not_overlap(plan, tmp_path):
+    layout = make_layout(SPEC, plan.shape, {"behavior_log_prob": ArraySpec((), "float32")})
+    draw_plan(plan, bytes_of_plan(plan, layout, 6_700_000), tmp_path / "plan.svg", "gpu")
+    svg = ElementTree.parse(tmp_path / "plan.svg").getroot()
+    style = svg.find(f"{SVG}style").text
+    rules = re.findall(r"^\.([\w.-]+) \{[^}]*font-size: ([\d.]+)px", style, re.MULTILINE)
+    sizes = {names.replace(".", " "): float(size) for names, size in rules}
+    assert min(sizes.values()) >= 11.0
+    texts = [text for text in svg.iter(f"{SVG}text") if text.text]
+    assert {channel.carries.value for channel in plan.channels} <= {text.text for text in texts}
+    left, top, width, height = (float(number) for number in svg.get("viewBox").split())
+    boxes = [(text.text, extent(text, sizes)) for text in texts]
+    for words, box in boxes:
+        assert left <= box[0] < box[2] <= left + width, words
+        assert top <= box[1] < box[3] <= top + height, words
+    for (one, here), (other, there) in itertools.combinations(boxes, 2):
+        assert not overlap(here, there), f"{one!r} overlaps {other!r}"
