@@ -89,9 +89,8 @@ class RestartBudget:
         while self._granted and self._granted[0] <= now - self._window:
             self._granted.popleft()
         self._in_vain = 0 if made_progress else self._in_vain + 1
-        if (
-            len(self._granted) >= self._max or self._in_vain > self._max
-        ):  # a restart without progress may outlast the window
+        # Restarts in vain are limited separately, because one of them may outlast the window.
+        if len(self._granted) >= self._max or self._in_vain > self._max:
             return None
         self._granted.append(now)
         self.total += 1

@@ -161,9 +161,8 @@ class GymnasiumRows:
         actions = self._env_actions(action)
         self._num_steps += 1
         try:
-            results.extend(
-                self._call_all(functions, actions)
-            )  # after an exception it holds the results of the rows before it
+            # After an exception the list holds the results of the rows before the failed one.
+            results.extend(self._call_all(functions, actions))
         except (WorkerError, BadEnvOutputError):
             raise
         except Exception as error:
