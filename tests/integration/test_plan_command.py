@@ -86,7 +86,7 @@ def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((CARTPOLE, "--policy", "seriall"), "unknown policy 'seriall': did you mean serial?"),
+        ((CARTPOLE, "--policy", "seriall"), "unknown plan 'seriall': did you mean serial?"),
         ((CARTPOLE, "--run.num-envs", "66"), "66 rows do not divide over 2 workers x 2 lanes: use --run.num-envs 64"),
         (
             (CARTPOLE, "--cores", "2", "--policy", "dedicated_environments"),
@@ -111,7 +111,7 @@ def test_custom_agent_and_environment_are_planned(capsys, tmp_path):
     file = tmp_path / "own.py"
     file.write_text(OWN)
     plan = plan_from_json(json.loads(shown(capsys, str(file), "--json", "--run.num-envs", "64")))
-    assert (plan.policy, plan.num_rows) == ("single_learner_fine", 64)
+    assert (plan.name, plan.num_rows) == ("single_learner_fine", 64)
 
 
 def test_file_whose_experiment_is_no_value_is_rejected(capsys, tmp_path):
