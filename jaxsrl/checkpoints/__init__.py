@@ -1,1 +1,1 @@
-"""Writing, verifying and reading checkpoints."""
+"""Writing, verifying and reading of checkpoints."""

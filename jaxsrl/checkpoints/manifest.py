@@ -1,4 +1,4 @@
-"""The manifest that proves a checkpoint whole: reading it and checking the files it names. No jax, so that anything may look."""
+"""Manifest that proves a checkpoint intact, and the verification of the files it lists. No jax."""
 
 import hashlib
 import json
@@ -13,22 +13,22 @@ MANIFEST = "MANIFEST.json"
 
 
 class CorruptCheckpointError(Exception):
-    """A checkpoint whose files are not what its manifest says."""
+    """Checkpoint whose files do not match its manifest."""
 
 
 def sign_manifest(manifest: Mapping[str, Any]) -> str:
-    """The text of a manifest, with the sha256 of what it says."""
-    said = {name: value for name, value in manifest.items() if name != "sha256"}
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-    return json.dumps({**said, "sha256": digest}, indent=1)
+    """Returns the text of a manifest, with the sha256 of its contents."""
+    contents = {name: value for name, value in manifest.items() if name != "sha256"}
+    digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**contents, "sha256": digest}, indent=1)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the checkpoint directory `path`.
+    """Returns the manifest of the checkpoint directory `path`.
 
     Raises:
         UserError: the path is no checkpoint, or one of another format.
-        CorruptCheckpointError: it is not what was written.
+        CorruptCheckpointError: the manifest was changed.
     """
     try:
         text = (path / MANIFEST).read_text()
@@ -53,20 +53,20 @@ def verify_files(path: Path, manifest: Mapping[str, Any]) -> None:
         CorruptCheckpointError: a file is missing, added or changed.
     """
     files = manifest["files"]
-    found = set(list_files(path)) - {MANIFEST}
-    if found != set(files):
-        raise CorruptCheckpointError(f"{path}: files differ from the manifest: {sorted(found ^ set(files))}")
+    present = set(list_files(path)) - {MANIFEST}
+    if present != set(files):
+        raise CorruptCheckpointError(f"{path}: files differ from the manifest: {sorted(present ^ set(files))}")
     for name, digest in files.items():
         if file_sha256(path / name) != digest:
             raise CorruptCheckpointError(f"{path}: {name} is not what was written (sha256 differs)")
 
 
 def list_files(directory: Path) -> list[str]:
-    """Every file in a directory, by its path from there; sorted."""
+    """Returns the relative path of every file in a directory; sorted."""
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
 def file_sha256(path: Path) -> str:
-    """Of a file's bytes, in hexadecimal."""
+    """Returns the sha256 of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,3 +1,3 @@
-"""The names under which a checkpoint holds the parts of a run."""
+"""Names of the parts of a run in a checkpoint."""
 
 LEARNER, REPLAY, BEHIND, EPISODES, LOG = "learner", "replay", "behind", "episodes/", "environments/"

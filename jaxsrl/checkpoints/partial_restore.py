@@ -1,4 +1,4 @@
-"""What fits of a checkpoint that was made for another network or another algorithm, for those who ask for it (`--partial`)."""
+"""Partial restore of checkpoints of another network or algorithm (`--partial`)."""
 
 from collections.abc import Mapping
 
@@ -12,37 +12,37 @@ _MOST_SHOWN = 20
 def restore_matching(
     saved: Mapping[str, np.ndarray], fresh: Mapping[str, np.ndarray], prefix: str
 ) -> tuple[Arrays, list[str]]:
-    """The arrays of a fresh state, those of them replaced that a checkpoint has in the same name, shape and dtype.
+    """Returns the arrays of a fresh state, replaced by those of a checkpoint with the same name, shape and dtype.
 
     Args:
         saved: arrays of the checkpoint.
-        fresh: all of the state's arrays, as they begin; their names begin with `prefix`.
-        prefix: of the names that count.
+        fresh: initial arrays of the state; their names start with `prefix`.
+        prefix: prefix of the compared names.
 
     Returns:
-        As many arrays as `fresh` has, and in words what of the two did not fit; both in the order of their names.
+        The same arrays as `fresh`, and a line for each mismatch; both in the order of their names.
     """
     arrays: Arrays = {}
-    left_out: list[str] = []
-    for name, begun in fresh.items():
-        found = saved.get(name)
-        if found is not None and (found.shape, found.dtype) == (begun.shape, begun.dtype):
-            arrays[name] = found
+    skipped: list[str] = []
+    for name, initial in fresh.items():
+        stored = saved.get(name)
+        if stored is not None and (stored.shape, stored.dtype) == (initial.shape, initial.dtype):
+            arrays[name] = stored
             continue
-        arrays[name] = begun
-        got = "is missing" if found is None else f"is {_form(found)}"
-        left_out.append(f"{name}: expected {_form(begun)}, {got} in the checkpoint: begins as new")
+        arrays[name] = initial
+        got = "is missing" if stored is None else f"is {_form(stored)}"
+        skipped.append(f"{name}: expected {_form(initial)}, {got} in the checkpoint: starts as new")
     unknown = [name for name in saved if name.startswith(prefix) and name not in fresh]
-    left_out += [f"{name}: {_form(saved[name])} in the checkpoint, not expected: left out" for name in unknown]
-    return arrays, left_out
+    skipped += [f"{name}: {_form(saved[name])} in the checkpoint, not expected: skipped" for name in unknown]
+    return arrays, skipped
 
 
-def format_report(arrays: Arrays, left_out: list[str]) -> str:
-    """What `restore_matching` came to, a line each, the first few."""
-    begun = sum("begins as new" in line for line in left_out)
-    more = [f"... and {len(left_out) - _MOST_SHOWN} more"] if len(left_out) > _MOST_SHOWN else []
-    head = f"partial restore: {len(arrays) - begun} of {len(arrays)} arrays fit the checkpoint's"
-    return "\n  ".join([head + (":" if left_out else ""), *left_out[:_MOST_SHOWN], *more])
+def format_report(arrays: Arrays, skipped: list[str]) -> str:
+    """Returns a summary of `restore_matching` with the first few mismatches, one line each."""
+    num_initial = sum("starts as new" in line for line in skipped)
+    more = [f"... and {len(skipped) - _MOST_SHOWN} more"] if len(skipped) > _MOST_SHOWN else []
+    head = f"partial restore: {len(arrays) - num_initial} of {len(arrays)} arrays fit the checkpoint's"
+    return "\n  ".join([head + (":" if skipped else ""), *skipped[:_MOST_SHOWN], *more])
 
 
 def _form(array: np.ndarray) -> str:

@@ -1,10 +1,10 @@
-"""Checkpoints: an Orbax directory with a manifest that proves it whole.
+"""Checkpoint store: an Orbax directory with a manifest that proves it intact.
 
-`checkpoints/<updates>/` holds `state/` (Orbax) and `MANIFEST.json`: sha256 of every file, shape and dtype of every array, versions
-of what wrote it, the run's metadata, and a sha256 of all that. Everything is written under a temporary name, synced to the disk and
-renamed: a directory with a number for a name is complete. Restoring walks from the newest to the oldest until one verifies; a
-damaged one is moved to `quarantine/`. Nothing is pickled, so reading a checkpoint runs no code of it. Its metadata name an agent
-and an environment: what may be made from those names is decided in `jaxsrl.evaluation.load_agent`.
+`checkpoints/<updates>/` holds `state/` (Orbax) and `MANIFEST.json`: sha256 of every file, shape and dtype of every array,
+versions of the writers, the run's metadata, and a sha256 of all that. Everything is written under a temporary name, synced to
+disk and renamed: a directory whose name is a number is complete. Restoring tries the newest first until one verifies. Damaged
+ones are moved to `quarantine/`. Nothing is pickled, so reading a checkpoint runs no code from it. Its metadata name an agent
+and an environment; `jaxsrl.evaluation.load_agent` decides what may be made from those names.
 """
 
 import contextlib
@@ -45,31 +45,31 @@ WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
 Arrays = dict[str, np.ndarray]
 ValidateFn = Callable[[Mapping[str, Form]], None]
 Restored = tuple[int, Arrays, dict[str, Any], list[str]]
-"""Step, arrays, metadata and what is wrong with newer checkpoints."""
+"""Step, arrays, metadata and problems of newer checkpoints."""
 
 
 class CheckpointSaveError(Exception):
-    """A checkpoint that could not be written; those before it are as they were."""
+    """Checkpoint that could not be written; earlier ones are unchanged."""
 
 
 def flatten(tree: Any, prefix: str) -> Arrays:
-    """A pytree's leaves as numpy arrays, named by their path; typed PRNG keys must be given as their data."""
+    """Returns a pytree's leaves as numpy arrays, named by their path; typed PRNG keys must be given as their data."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {f"{prefix}{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
 
 
 def leaf_forms(tree: Any, prefix: str) -> dict[str, Form]:
-    """Shape and dtype of every leaf, of arrays or of what `jax.eval_shape` says of them, named as by `flatten`."""
+    """Returns shape and dtype of every leaf, of arrays or of `jax.eval_shape` results, named as in `flatten`."""
     forms = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else np.asarray(leaf), tree)
     leaves = jax.tree_util.tree_flatten_with_path(forms)[0]
     return {f"{prefix}{jax.tree_util.keystr(path)}": (tuple(leaf.shape), np.dtype(leaf.dtype)) for path, leaf in leaves}
 
 
 def unflatten(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
-    """The pytree of `template`'s structure that `flatten` took apart.
+    """Rebuilds the pytree of `template`'s structure from the result of `flatten`.
 
     Raises:
-        UserError: a leaf is missing, of another shape or dtype, or left over; all are listed.
+        UserError: leaves are missing, of another shape or dtype, or unexpected; all are listed.
     """
     wanted = leaf_forms(template, prefix)
     validate_match(wanted, {name: (array.shape, array.dtype) for name, array in arrays.items()}, prefix)
@@ -77,15 +77,19 @@ def unflatten(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> A
 
 
 class CheckpointStore:
-    """The checkpoints of one run. One writer: the process that holds the run directory's lock."""
+    """Checkpoints of one run. One writer: the process that holds the run directory's lock.
+
+    Args:
+        directory: directory of the checkpoints.
+        keep: number of newest checkpoints to keep.
+    """
 
     def __init__(self, directory: Path, keep: int = 3) -> None:
-        """Checkpoints under `directory`, of which the newest `keep` are kept."""
         self.directory = directory
         self._keep = keep
 
     def steps(self) -> list[int]:
-        """Updates at which complete checkpoints were made, oldest first."""
+        """Returns the updates of complete checkpoints, oldest first."""
         if not self.directory.is_dir():
             return []
         return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit())
@@ -94,11 +98,11 @@ class CheckpointStore:
         """Writes a checkpoint, which is durable when this returns, and removes old ones.
 
         Raises:
-            CheckpointSaveError: the disk is full or not writable, say; older checkpoints are untouched.
+            CheckpointSaveError: for example the disk is full or read-only; older checkpoints are unchanged.
         """
         try:
             path = self._save(step, arrays, metadata)
-        except Exception as error:  # what Orbax raises of a full disk is no OSError
+        except Exception as error:  # on a full disk, Orbax raises other errors than OSError
             self._remove_unfinished()
             kept = self.steps()
             newest = f"the newest is that of update {kept[-1]}" if kept else "there is none yet"
@@ -120,7 +124,7 @@ class CheckpointStore:
         _sync(self.directory.parent)
         self._remove_unfinished()
         temporary.mkdir()
-        # Orbax cannot hold arrays without elements; their shape and dtype are all there is to keep.
+        # Orbax cannot store arrays without elements; the schema stores their shape and dtype.
         checkpointer = _make_checkpointer()
         checkpointer.save(temporary.resolve() / "state", {name: x for name, x in arrays.items() if x.size})
         checkpointer.close()
@@ -147,7 +151,7 @@ class CheckpointStore:
         return self.directory / f".{step}.tmp"
 
     def _put_back_replaced(self) -> None:
-        """Renames checkpoints back whose replacements did not get their names."""
+        """Renames checkpoints back if their replacements were not completed."""
         for path in self.directory.glob(f".*{_REPLACED}"):
             final = self.directory / path.name[1:].removesuffix(_REPLACED)
             if not final.exists():
@@ -159,14 +163,14 @@ class CheckpointStore:
             shutil.rmtree(path, ignore_errors=True)
 
     def restore_newest(self, quarantine: bool = True, validate: ValidateFn | None = None) -> Restored | None:
-        """(step, arrays, metadata, what was wrong with newer ones) of the newest checkpoint that verifies; None without any.
+        """Restores the newest checkpoint that verifies: step, arrays, metadata, problems of newer ones; None without checkpoints.
 
         Args:
             quarantine: whether damaged ones are moved to quarantine; only the writer may.
             validate: see `load_checkpoint`.
 
         Raises:
-            UserError: there are checkpoints, but none is whole; or one is of another format; or what `validate` raises.
+            UserError: all checkpoints are damaged, or one has another format; or the error of `validate`.
         """
         problems: list[str] = []
         if quarantine:
@@ -188,22 +192,22 @@ class CheckpointStore:
     def _quarantine(self, path: Path) -> Path:
         quarantine = self.directory / "quarantine"
         quarantine.mkdir(exist_ok=True)
-        taken = {found.name for found in quarantine.iterdir()}
-        path.rename(quarantine / next(name for n in itertools.count() if (name := f"{path.name}-{n}") not in taken))
+        used = {entry.name for entry in quarantine.iterdir()}
+        path.rename(quarantine / next(name for n in itertools.count() if (name := f"{path.name}-{n}") not in used))
         return quarantine
 
 
 def load_checkpoint(path: Path, validate: ValidateFn | None = None) -> tuple[Arrays, dict[str, Any]]:
-    """(arrays, metadata) of one checkpoint directory, verified.
+    """Returns arrays and metadata of one checkpoint directory, verified.
 
     Args:
-        path: of the directory.
-        validate: raises if the arrays, by name of what shape and dtype, are not what is wanted: before they are read.
+        path: the directory.
+        validate: raises if the arrays, by name, do not have the expected shapes and dtypes; called before they are read.
 
     Raises:
         UserError: the path is no checkpoint.
-        CorruptCheckpointError: a file is missing, added or changed, or is no ordinary file; or the manifest declares what the
-            files are not.
+        CorruptCheckpointError: a file is missing, added or changed, or is a special file; or the manifest and the files
+            disagree.
     """
     manifest = read_manifest(path)
     validate_manifest(path, manifest)
@@ -234,7 +238,7 @@ def _read_arrays(path: Path, schema: Mapping[str, Form]) -> Arrays:
         stored = checkpointer.restore(state)
     except (CorruptCheckpointError, UserError):
         raise
-    except Exception as error:  # whatever Orbax makes of files that are not its own
+    except Exception as error:  # Orbax raises various errors for foreign files
         raise CorruptCheckpointError(f"{path}: the arrays cannot be read ({type(error).__name__}: {error})") from error
     finally:
         checkpointer.close()
@@ -245,7 +249,7 @@ def _read_arrays(path: Path, schema: Mapping[str, Form]) -> Arrays:
 
 
 def _sync_all(directory: Path) -> None:
-    """Everything in a directory, and it, onto the disk: a rename that outlives a power failure must not outlive what it names."""
+    """Syncs a directory and its contents to disk: after a power failure, a renamed directory must be complete."""
     for path in sorted(directory.rglob("*")):
         _sync(path)
     _sync(directory)

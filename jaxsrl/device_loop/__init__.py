@@ -1,1 +1,1 @@
-"""Environments, acting and learning in one jitted program, replicated over a mesh: no host in the loop."""
+"""Training loop on the device: environments, policy and learner in one program."""

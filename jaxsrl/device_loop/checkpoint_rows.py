@@ -1,4 +1,4 @@
-"""Rows on the device, to and from the arrays of a checkpoint: they can be saved whole, so nothing is replayed on resume."""
+"""Conversion between rows on the device and checkpoint arrays. Rows are saved completely, so a resume replays nothing."""
 
 from typing import Any
 
@@ -16,16 +16,16 @@ _PREFIX = "rows"
 
 
 def rows_to_arrays(rows: DeviceRows) -> Arrays:
-    """All leaves by name, "rows..."; fetches from the device."""
+    """Returns all leaves by name, "rows..."; fetches them from the device."""
     return flatten(jax.device_get(jax.tree.map(_key_data, rows)), _PREFIX)
 
 
 def rows_from_arrays(like: DeviceRows, arrays: Arrays) -> DeviceRows:
-    """The rows that `rows_to_arrays` saved, as host arrays.
+    """Returns the rows that `rows_to_arrays` saved, as host arrays.
 
     Args:
-        like: any rows of the same environment, agent and number; their values do not count.
-        arrays: may hold more than the rows.
+        like: any rows of the same environment, agent and number; their values are ignored.
+        arrays: arrays of a checkpoint; others than rows are ignored.
 
     Raises:
         UserError: the arrays are of another environment or agent, or of another number of rows.
@@ -35,13 +35,13 @@ def rows_from_arrays(like: DeviceRows, arrays: Arrays) -> DeviceRows:
 
 
 def rows_fit(arrays: Arrays, env: JaxEnv, agent: Agent, keys: RunKeys) -> bool:
-    """Returns whether the arrays of a checkpoint hold the rows of such environments and such an agent; computes nothing."""
+    """Returns whether a checkpoint's arrays hold rows of this environment and agent; computes nothing."""
 
-    def begun(run_keys: RunKeys) -> DeviceRows:
+    def initial(run_keys: RunKeys) -> DeviceRows:
         return jax.tree.map(_key_data, init_rows(env, agent, run_keys.rows))
 
-    found = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(_PREFIX)}
-    return found == leaf_forms(jax.eval_shape(begun, keys), _PREFIX)
+    stored = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(_PREFIX)}
+    return stored == leaf_forms(jax.eval_shape(initial, keys), _PREFIX)
 
 
 def _is_key(leaf: Any) -> bool:
@@ -49,7 +49,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _key_data(leaf: Any) -> Any:
-    # An environment's state may hold a typed key, which has no numpy form.
+    # An environment's state may contain a typed key, which has no numpy form.
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 

@@ -1,4 +1,4 @@
-"""T steps of acting and environment as one `lax.scan`: the trajectory that the pool would have collected, on the device."""
+"""Collection of T steps as one `lax.scan` on the device. The trajectory is the one that the pool would collect."""
 
 import dataclasses
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from jaxsrl.envs.protocol import JaxEnv
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DeviceRows:
-    """All that B rows carry from one step to the next. All leaves have B first and are computed row by row.
+    """State of B rows between steps. All leaves have B first and are computed row by row.
 
     Attributes:
-        envs: where the environments are.
-        agent_state: the policy's recurrent state, [B, ...] each; () if memoryless.
-        episodes: their returns and lengths.
+        envs: state of the environments.
+        agent_state: recurrent state, [B, ...] each; () for an agent without memory.
+        episodes: returns and lengths of their episodes.
     """
 
     envs: RowsState
@@ -32,11 +32,11 @@ class DeviceRows:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RowKeys:
-    """Keys of B rows, which hold for the whole run; [B] typed each.
+    """Keys of B rows for the whole run; [B] typed each.
 
     Attributes:
-        env: folded with episode and step (`jax_envs.autoreset`).
-        act: folded with the step of the run (`inference.act`).
+        env: folded with episode and step (`envs.autoreset`).
+        act: folded with the step of the run (`collect.inference.act`).
     """
 
     env: Array
@@ -44,11 +44,11 @@ class RowKeys:
 
 
 def make_row_keys(run_seed: int, act_key: Array, num_rows: int) -> RowKeys:
-    """The keys that rows 0 to B - 1 have under every plan.
+    """Returns the keys that rows 0 to B - 1 have under every plan.
 
     Args:
-        run_seed: of the run; environments draw from a stream of their own.
-        act_key: of the run, typed; it serves for nothing but these rows.
+        run_seed: seed of the run; environments use their own stream of it.
+        act_key: typed key of the run, used only for these rows.
         num_rows: B.
     """
     env = fold_row_keys(env_run_key(run_seed), jnp.arange(num_rows, dtype=jnp.uint32))
@@ -56,7 +56,7 @@ def make_row_keys(run_seed: int, act_key: Array, num_rows: int) -> RowKeys:
 
 
 def init_rows(env: JaxEnv, agent: Agent, keys: RowKeys) -> DeviceRows:
-    """Rows at the beginning of a run, each in its episode 0."""
+    """Returns rows at the start of a run, each in its episode 0."""
     num_rows = keys.env.shape[0]
     envs = reset_keyed_rows(env, keys.env, jnp.arange(num_rows, dtype=jnp.uint32))
     return DeviceRows(envs, agent.initial_agent_state(num_rows), init_episode_sums(num_rows))
@@ -71,15 +71,15 @@ def collect(
     version: Array,
     num_steps: int,
 ) -> tuple[Trajectory, DeviceRows]:
-    """One trajectory of all rows, and the rows after it. Pure.
+    """Collects one trajectory of all rows, and returns it with the next state of the rows. Pure.
 
     Args:
         env: environment of every row.
-        agent: whose `act` chooses, in mode SAMPLE.
-        params: to act with.
-        rows: after the `version` trajectories before this one.
-        keys: of the rows; not consumed.
-        version: [] int32, of `params`; step t of this trajectory is the run's step `version * num_steps + t`.
+        agent: agent whose `act` is called, in mode SAMPLE.
+        params: parameters that act.
+        rows: rows after the `version` previous trajectories.
+        keys: keys of the rows; not consumed.
+        version: [] int32, version of `params`; step t of this trajectory is the run's step `version * num_steps + t`.
         num_steps: T.
 
     Returns:
@@ -91,7 +91,7 @@ def collect(
         action, extras, agent_state = agent.act(
             params, envs.observation, carry.agent_state, envs.is_first, step_keys, Mode.SAMPLE
         )
-        # In the dtypes that a slot holds.
+        # Cast to the dtypes of a slot.
         action = action.astype(env.spec().action.dtype)
         extras = {name: extras[name].astype(spec.dtype) for name, spec in agent.extras.items()}
         next_envs, output = step_keyed_rows(env, keys.env, envs, action)
@@ -115,7 +115,7 @@ def collect(
 
 
 class _Step(NamedTuple):
-    """What one step adds to the trajectory: observation and is_first before it, the rest [B, ...] of it."""
+    """Part of the trajectory from one step: observation and is_first before it, the rest [B, ...] after it."""
 
     observation: Array
     is_first: Array
@@ -125,7 +125,7 @@ class _Step(NamedTuple):
 
 
 def _act_keys(act: Array, version: Array, num_steps: int) -> Array:
-    """[T, B] keys of all steps. One vectorised call: inside the scan, each step would pay for calls on B rows."""
+    """Returns [T, B] keys of all steps, by one vectorized call: inside the scan, each step would pay for calls on B rows."""
     steps = version.astype(jnp.uint32) * jnp.uint32(num_steps) + jnp.arange(num_steps, dtype=jnp.uint32)
-    of_rows = jax.vmap(jax.random.fold_in, in_axes=(0, None))
-    return jax.vmap(of_rows, in_axes=(None, 0))(act, steps)
+    fold_rows = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+    return jax.vmap(fold_rows, in_axes=(None, 0))(act, steps)

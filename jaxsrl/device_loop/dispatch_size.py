@@ -1,22 +1,21 @@
-"""How many updates one dispatch has: enough that the host costs nothing, few enough that signals and records are seen to."""
+"""Number of updates per dispatch: enough to hide the host's cost, few enough to react to signals and write records."""
 
 _LEAST_SECONDS = 0.1
 _MOST_SECONDS = 0.5
 
 
 class DispatchSize:
-    """The number of updates a dispatch, doubled until one takes 0.1 s and halved where one takes more than 0.5 s.
+    """Updates per dispatch, doubled until a dispatch takes 0.1 s and halved if one takes more than 0.5 s.
 
     Attributes:
-        updates: in the next dispatch, if nothing is due before.
+        updates: updates of the next dispatch, unless something is due earlier.
     """
 
     def __init__(self) -> None:
-        """One update at first."""
         self.updates = 1
 
     def next_size(self, done: int, total: int, every: int) -> int:
-        """Updates of the next dispatch.
+        """Returns the updates of the next dispatch.
 
         Args:
             done: updates done.
@@ -27,7 +26,7 @@ class DispatchSize:
         return min(left, every - done % every) if every else left
 
     def record(self, updates: int, seconds: float) -> None:
-        """Takes in how long a dispatch of `updates` took; a shortened one says nothing."""
+        """Adapts to the duration of a dispatch of `updates`; a shortened one is ignored."""
         if updates < self.updates:
             return
         if seconds < _LEAST_SECONDS:

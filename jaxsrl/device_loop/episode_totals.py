@@ -1,4 +1,4 @@
-"""Episode returns and lengths, summed on the device while rows are stepped; the host fetches the sums when it wants them."""
+"""Episode returns and lengths, summed on the device during steps; the host fetches the sums on demand."""
 
 import dataclasses
 
@@ -12,9 +12,9 @@ from jaxsrl.envs.autoreset import StepOutput
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class EpisodeSums:
-    """The episode each of B rows is in, and the episodes each finished since the sums were last clear_finished; [B] each.
+    """Current episode of B rows, and the episodes each row finished since the last reset of the sums; [B] each.
 
-    Nothing is added up over rows: rows may be on several devices, which then need not talk to each other.
+    Nothing is summed over rows, because rows may be on several devices, which then need no communication.
 
     Attributes:
         running_return: float32, of the unfinished episode, in environment reward units.
@@ -34,8 +34,8 @@ class EpisodeSums:
 
 
 def init_episode_sums(num_rows: int) -> EpisodeSums:
-    """Sums of rows that have not been stepped yet."""
-    # An array each: the program that steps the rows is given their memory, which no two of them may share.
+    """Returns sums of rows before their first step."""
+    # One array each: the program that steps the rows gets their memory by donation, so they must not alias.
     return clear_finished(
         EpisodeSums(
             running_return=jnp.zeros(num_rows, jnp.float32),
@@ -49,7 +49,7 @@ def init_episode_sums(num_rows: int) -> EpisodeSums:
 
 
 def add_step(sums: EpisodeSums, step: StepOutput) -> EpisodeSums:
-    """The sums after one step of every row."""
+    """Returns the sums after one step of every row."""
     episode_return = sums.running_return + step.reward
     episode_length = sums.running_length + step.valid
     ended = step.terminated | step.truncated
@@ -64,7 +64,7 @@ def add_step(sums: EpisodeSums, step: StepOutput) -> EpisodeSums:
 
 
 def clear_finished(sums: EpisodeSums) -> EpisodeSums:
-    """The same unfinished episodes, and no finished one."""
+    """Returns the same unfinished episodes without finished ones."""
     return dataclasses.replace(
         sums,
         count=jnp.zeros_like(sums.count),

@@ -1,4 +1,4 @@
-"""The device's learner: environments, policy and learner state together, advanced by several updates a dispatch."""
+"""Learner on the device: environments, policy and learner state together, advanced by several updates per dispatch."""
 
 import time
 
@@ -23,15 +23,29 @@ from jaxsrl.replay.state import with_learnt
 class DeviceLearner:
     """Owner of the learner state and of all rows. Thread-safety: one thread.
 
-    Update n is computed with the keys that it has under every other plan at lag 0, so the parameters are theirs.
+    Update n uses the keys that it has under every other plan at lag 0, so it produces the same parameters.
+    The constructor compiles the program.
+
+    Args:
+        agent: agent that acts and learns.
+        env: environment of every row.
+        mesh: mesh of devices, whose number divides the number of rows.
+        rollout_length: T.
+        state: state after `state.num_updates` updates.
+        keys: result of `make_run_keys`, which defines the number of rows.
+        saved: result of `save_arrays` after the same number of updates, possibly with other arrays; None starts episode 0.
+        watch: counter of non-finite updates, which sees the last update of each dispatch; None for none.
 
     Attributes:
         state: newest learner state, on the mesh; the next `step` donates it.
         num_updates: updates that made it.
-        metrics: of the newest update, still on the device.
+        metrics: metrics of the newest update, on the device.
         stats: totals; `busy_seconds` are those of dispatches, the policy lag is always 0.
-        pace: how many updates a dispatch should have.
-        is_stuck: whether the last update of as many dispatches as `watch` allows was left out.
+        dispatch_size: updates per dispatch.
+        is_stuck: whether the last update of too many consecutive dispatches (see `watch`) was skipped.
+
+    Raises:
+        UserError: `saved` is of another environment or agent, or of another number of rows.
     """
 
     def __init__(
@@ -45,27 +59,12 @@ class DeviceLearner:
         saved: Arrays | None = None,
         watch: FiniteWatch | None = None,
     ) -> None:
-        """A learner that continues from `state`; compiles.
-
-        Args:
-            agent: what acts and learns.
-            env: environment of every row.
-            mesh: to run on; the number of its devices divides the number of rows.
-            rollout_length: T.
-            state: after `state.num_updates` updates.
-            keys: of `make_run_keys`, which says how many rows there are.
-            saved: what `save_arrays` gave after as many updates, perhaps among other arrays; None begins episode 0.
-            watch: of updates that were left out, which sees the last one of each dispatch; None looks at none.
-
-        Raises:
-            UserError: `saved` is of another environment or agent, or of another number of rows.
-        """
         self._mesh, self._watch = mesh, watch
         self._keys = place_keys(mesh, keys)
-        self._rows = _placed_rows(agent, env, mesh, self._keys, saved)
+        self._rows = _place_rows(agent, env, mesh, self._keys, saved)
         self.state = mesh.place_state(state)
         self.num_updates = int(state.num_updates)
-        # Compiled here, so that what `step` measures is computing.
+        # Compiled here, so that `step` measures only computation.
         self._advance = compile_advance(env, agent, mesh, rollout_length, self.state, self._rows, self._keys)
         clear = jax.jit(clear_finished, donate_argnums=0, out_shardings=mesh.leading_rows)
         self._clear = clear.lower(self._rows.episodes).compile()
@@ -97,14 +96,14 @@ class DeviceLearner:
         """Runs one dispatch of as many updates as `dispatch_size` advises.
 
         Args:
-            num_updates: of the run, where a dispatch ends.
+            num_updates: updates of the run, where a dispatch ends.
             every: a dispatch also ends at each multiple of it, where a checkpoint is due; 0 for never.
         """
         self.step(self.dispatch_size.next_size(self.num_updates, num_updates, every))
 
-    def continue_from(self, learnt: LearnerState) -> None:
-        """As `jaxsrl.learner.loop.Learner.continue_from`."""
-        self.state = self._mesh.place_state(with_learnt(self.state, learnt))
+    def continue_from(self, learned: LearnerState) -> None:
+        """Continues from the learned state; see `jaxsrl.learner.loop.Learner.continue_from`."""
+        self.state = self._mesh.place_state(with_learnt(self.state, learned))
         self.is_stuck = False
 
     def take_episodes(self, totals: EpisodeTotals) -> None:
@@ -122,15 +121,15 @@ class DeviceLearner:
         self._rows = DeviceRows(rows.envs, rows.agent_state, self._clear(sums))
 
     def save_arrays(self) -> Arrays:
-        """All rows by name ("rows..."), for a checkpoint: together with `state` they continue the run to the bit."""
+        """Returns all rows by name ("rows...") for a checkpoint. With `state`, they continue the run bit for bit."""
         return rows_to_arrays(self._rows)
 
 
-def _placed_rows(agent: Agent, env: JaxEnv, mesh: LearnerMesh, keys: RunKeys, saved: Arrays | None) -> DeviceRows:
-    """The rows of a beginning or of a resumed run, in memory of their own, which the program may be given."""
+def _place_rows(agent: Agent, env: JaxEnv, mesh: LearnerMesh, keys: RunKeys, saved: Arrays | None) -> DeviceRows:
+    """Returns the rows of a new or resumed run, in memory of their own, which may be donated."""
 
     def first(run_keys: RunKeys) -> DeviceRows:
         return init_rows(env, agent, run_keys.rows)
 
-    begun = jax.jit(first, out_shardings=mesh.leading_rows)(keys)
-    return begun if saved is None else mesh.place_rows(rows_from_arrays(begun, saved))
+    initial = jax.jit(first, out_shardings=mesh.leading_rows)(keys)
+    return initial if saved is None else mesh.place_rows(rows_from_arrays(initial, saved))

@@ -1,4 +1,4 @@
-"""The jitted program: `num_updates` times collect and update, without the host in between."""
+"""Jitted program that collects and updates `num_updates` times without the host."""
 
 import dataclasses
 from typing import Protocol
@@ -17,11 +17,11 @@ from jaxsrl.learner.mesh import LearnerMesh
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RunKeys:
-    """Keys that hold for the whole run.
+    """Keys for the whole run.
 
     Attributes:
-        rows: of environments and actions.
-        update: typed; folded with the number of the update.
+        rows: keys of environments and actions.
+        update: typed key; folded with the number of the update.
     """
 
     rows: RowKeys
@@ -29,29 +29,32 @@ class RunKeys:
 
 
 class AdvanceFn(Protocol):
-    """Updates `num_updates` times (int32, at least 1). `state` and `rows` are donated; metrics are the last update's."""
+    """Function that updates `num_updates` times (int32, at least 1).
+
+    `state` and `rows` are donated; metrics are the last update's.
+    """
 
     def __call__(
         self, num_updates: np.int32, state: LearnerState, rows: DeviceRows, keys: RunKeys
     ) -> tuple[LearnerState, DeviceRows, Metrics]:
-        """The state and rows after the updates."""
+        """Returns state and rows after the updates, and the metrics."""
         ...
 
 
 def make_run_keys(run_seed: int, act_key: Array, update_key: Array, num_rows: int) -> RunKeys:
-    """The keys of a run.
+    """Returns the keys of a run.
 
     Args:
-        run_seed: environments draw from a stream of their own that follows from it.
-        act_key: typed; serves for nothing but these rows.
-        update_key: typed; likewise for the updates.
+        run_seed: seed of the run; environments use their own stream of it.
+        act_key: typed key, used only for these rows.
+        update_key: typed key, used only for the updates.
         num_rows: B.
     """
     return RunKeys(make_row_keys(run_seed, act_key, num_rows), update_key)
 
 
 def place_keys(mesh: LearnerMesh, keys: RunKeys) -> RunKeys:
-    """The keys where the program wants them."""
+    """Returns the keys with the program's placement."""
     return RunKeys(mesh.place_rows(keys.rows), jax.device_put(keys.update, mesh.replicated))
 
 
@@ -64,19 +67,19 @@ def compile_advance(
     rows: DeviceRows,
     keys: RunKeys,
 ) -> AdvanceFn:
-    """The compiled program over the mesh: rows sharded, everything else replicated.
+    """Compiles the program over the mesh: rows sharded, everything else replicated.
 
-    The number of updates is an argument and not a constant: one program, compiled once, serves every number, so that neither
-    the bits nor the compilation time depend on how many updates a dispatch has.
+    The number of updates is an argument, not a constant: one program, compiled once, serves every number. Bits and
+    compilation time do not depend on the updates per dispatch.
 
     Args:
         env: environment of every row.
-        agent: what acts and learns.
-        mesh: to run on.
+        agent: agent that acts and learns.
+        mesh: mesh of devices.
         num_steps: T.
-        state: placed; only its shapes and shardings count, as those of `rows` and `keys`.
-        rows: placed.
-        keys: placed.
+        state: placed state; only shapes and shardings of `state`, `rows` and `keys` are used.
+        rows: placed rows.
+        keys: placed keys.
     """
     update = with_finite_updates(agent.update)
 
@@ -90,8 +93,8 @@ def compile_advance(
         num_updates: Array, state: LearnerState, rows: DeviceRows, keys: RunKeys
     ) -> tuple[LearnerState, DeviceRows, Metrics]:
         metrics = jax.eval_shape(one, state, rows, keys)[2]
-        nothing = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in metrics.items()}
-        carry = (state, rows, nothing)
+        zeros = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in metrics.items()}
+        carry = (state, rows, zeros)
         return jax.lax.fori_loop(0, num_updates, lambda _, carry: one(carry[0], carry[1], keys), carry)
 
     out_shardings = (mesh.state_shardings(state), mesh.leading_rows, mesh.replicated)

@@ -1,1 +1,1 @@
-"""Environments written in JAX: one small protocol, what steps many of them, and one adapter a package."""
+"""Environments written in JAX: a small protocol, vectorized stepping, and one adapter per package."""

@@ -1,15 +1,15 @@
 """B rows of one JAX environment with Gymnasium's NEXT_STEP autoreset, as pure functions.
 
-After a step with `terminated` or `truncated`, the row's next step ignores its action, resets, and has `valid=False`, reward 0
-and `is_first=True`: what environment workers write (`envpool_bridge.envs.protocol`), so that agents see no difference.
+After a step with `terminated` or `truncated`, the row's next step ignores its action and resets. It has `valid=False`, reward
+0 and `is_first=True`, as environment workers write it (`envpool_bridge.envs.protocol`), so that agents see no difference.
 
 The key of the k-th step of an episode is `fold_in(episode_key, k)`, of its reset `fold_in(episode_key, 0)`, where
 `episode_key = fold_in(fold_in(run_key, row id), episode)` and `run_key = env_run_key(run_seed)`. So a row's trajectory
-follows from run seed, row id and actions, however the rows are spread over processes or devices; to the last bit on devices
-of one kind.
+follows from run seed, row id and actions, for any placement of rows on processes or devices. It is bit-for-bit identical on
+devices of one kind.
 
-Cost: a row cannot branch under vmap, so every step computes a reset too and selects. That is a few numbers for a small task;
-where a reset costs as much as a step (physics), it halves the speed.
+Cost: a row cannot branch under vmap, so every step also computes a reset and selects. This is negligible for a small task. It
+halves the speed where a reset costs as much as a step (physics).
 """
 
 import dataclasses
@@ -27,16 +27,16 @@ Array = jax.Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RowsState:
-    """Where B rows are. All leaves have B first and are computed row by row: shard them over B.
+    """State of B rows. All leaves have B first and are computed row by row: shard them over B.
 
     Attributes:
         env_state: pytree, [B, ...] each.
         observation: [B, ...], the newest.
-        is_first: [B] bool, `observation` begins an episode.
+        is_first: [B] bool, `observation` is the first of an episode.
         ended: [B] bool, the last step ended the episode: the next one resets.
-        row_id: [B] uint32, of the run.
-        episode: [B] uint32, index of the episode each row is in.
-        step: [B] uint32, steps since the episode began.
+        row_id: [B] uint32, row of the run.
+        episode: [B] uint32, index of each row's episode.
+        step: [B] uint32, steps since the start of the episode.
     """
 
     env_state: EnvState
@@ -49,7 +49,7 @@ class RowsState:
 
 
 class StepOutput(NamedTuple):
-    """One step of B rows, as a trajectory holds it.
+    """One step of B rows, in the form of a trajectory.
 
     Attributes:
         observation: [B, ...], the trajectory's `observation[t + 1]`.
@@ -72,50 +72,50 @@ _ENV_STREAM = 0x656E76  # "env"
 
 
 def env_run_key(run_seed: int) -> Array:
-    """The run key of environments.
+    """Returns the run key of environments.
 
-    Apart from `key(run_seed)`, because `split(key, n)[i]` is `fold_in(key, i)`: the keys that a run splits off for actions and
-    updates would be those of rows 0, 1 and 2.
+    It differs from `key(run_seed)`, because `split(key, n)[i]` is `fold_in(key, i)`: the keys that a run splits off for
+    actions and updates would equal those of rows 0, 1 and 2.
     """
     return jax.random.fold_in(jax.random.key(run_seed), _ENV_STREAM)
 
 
 def reset_rows(env: JaxEnv, run_key: Array, row_ids: Array, episodes: Array | None = None) -> RowsState:
-    """Rows at the beginning of an episode.
+    """Resets rows to the start of an episode.
 
     Args:
-        env: to reset.
-        run_key: typed, of `env_run_key`; not consumed: the same one goes to every `step_rows`.
+        env: environment of the rows.
+        run_key: typed key from `env_run_key`; not consumed: pass the same one to every `step_rows`.
         row_ids: [B] integers.
-        episodes: [B] integers, which episode each row begins; None for the first (0).
+        episodes: [B] integers, episode that each row starts; None for the first (0).
     """
     row_ids = jnp.asarray(row_ids, jnp.uint32)
     return reset_keyed_rows(env, fold_row_keys(run_key, row_ids), row_ids, episodes)
 
 
 def step_rows(env: JaxEnv, run_key: Array, state: RowsState, action: Array) -> tuple[RowsState, StepOutput]:
-    """One step of every row; rows whose episode ended at the step before are reset instead.
+    """Steps every row; rows whose episode ended at the previous step are reset instead.
 
     Args:
-        env: the one that `reset_rows` was called with.
-        run_key: likewise; not consumed.
-        state: of the rows.
-        action: [B, ...] in stored form; what a continuous space does not allow is clipped to it, as the pool does.
+        env: the environment of `reset_rows`.
+        run_key: the key of `reset_rows`; not consumed.
+        state: state of the rows.
+        action: [B, ...] in stored form; clipped to the bounds of a continuous space, as in the pool.
     """
     return step_keyed_rows(env, fold_row_keys(run_key, state.row_id), state, action)
 
 
 def fold_row_keys(run_key: Array, row_ids: Array) -> Array:
-    """[B] typed keys: the run's key folded with each row's id."""
+    """Returns [B] typed keys: the run's key folded with each row's id."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(run_key, row_ids)
 
 
 def reset_keyed_rows(env: JaxEnv, row_keys: Array, row_ids: Array, episodes: Array | None = None) -> RowsState:
-    """`reset_rows` of rows that have a key each, `row_keys` [B]."""
+    """Resets rows with one key each, `row_keys` [B]; see `reset_rows`."""
     row_ids = jnp.asarray(row_ids, jnp.uint32)
     zeros = jnp.zeros_like(row_ids)
-    begun = zeros if episodes is None else jnp.asarray(episodes, jnp.uint32)
-    keys = jax.vmap(_step_key)(row_keys, begun, zeros)
+    first_episodes = zeros if episodes is None else jnp.asarray(episodes, jnp.uint32)
+    keys = jax.vmap(_step_key)(row_keys, first_episodes, zeros)
     env_state, observation = jax.vmap(env.reset)(keys)
     false = jnp.zeros(row_ids.shape, bool)
     return RowsState(
@@ -124,13 +124,13 @@ def reset_keyed_rows(env: JaxEnv, row_keys: Array, row_ids: Array, episodes: Arr
         is_first=~false,
         ended=false,
         row_id=row_ids,
-        episode=begun,
+        episode=first_episodes,
         step=zeros,
     )
 
 
 def step_keyed_rows(env: JaxEnv, row_keys: Array, state: RowsState, action: Array) -> tuple[RowsState, StepOutput]:
-    """`step_rows` of rows that have a key each, `row_keys` [B]."""
+    """Steps rows with one key each, `row_keys` [B]; see `step_rows`."""
     spec = env.spec()
 
     def step_row(row_key: Array, row: RowsState, given: Array) -> tuple[RowsState, StepOutput]:
@@ -142,16 +142,16 @@ def step_keyed_rows(env: JaxEnv, row_keys: Array, state: RowsState, action: Arra
 def _step_row(
     env: JaxEnv, spec: EnvSpec, row_key: Array, row: RowsState, action: Array
 ) -> tuple[RowsState, StepOutput]:
-    """One row; scalars where RowsState has [B]."""
+    """Steps one row; leaves of RowsState lack the axis B."""
     resets = row.ended
     episode = row.episode + resets.astype(jnp.uint32)
     step = jnp.where(resets, jnp.uint32(0), row.step + jnp.uint32(1))
-    key = _step_key(row_key, episode, step)  # only one of reset and step is kept, so one key serves both
+    key = _step_key(row_key, episode, step)  # only one of reset and step is used, so one key serves both
     first_state, first_observation = env.reset(key)
     stepped = env.step(row.env_state, _within_bounds(spec, action), key)
 
     def select(old: Array, first: Array, new: Array) -> Array:
-        return _kept_dtype(spec, old, jnp.where(resets, first, new))
+        return _with_same_dtype(spec, old, jnp.where(resets, first, new))
 
     terminated, truncated = stepped.terminated & ~resets, stepped.truncated & ~resets
     observation = select(row.observation, first_observation, stepped.observation)
@@ -179,12 +179,12 @@ def _within_bounds(spec: EnvSpec, action: Array) -> Array:
 
 
 def _strongly_typed(leaf: Any) -> Array:
-    # A weak type from a Python number would become strong at the first step, and a scan refuses a carry that changes.
+    # A weak type from a Python number would become strong at the first step, and a scan rejects a carry that changes.
     leaf = jnp.asarray(leaf)
     return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else jax.lax.convert_element_type(leaf, leaf.dtype)
 
 
-def _kept_dtype(spec: EnvSpec, old: Array, new: Array) -> Array:
+def _with_same_dtype(spec: EnvSpec, old: Array, new: Array) -> Array:
     if old.dtype != new.dtype:
         raise TypeError(f"{spec.env_id}: step must keep the dtypes that reset returns: {old.dtype} became {new.dtype}")
     return _strongly_typed(new)

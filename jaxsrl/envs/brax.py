@@ -1,4 +1,4 @@
-"""Environments of brax (github.com/google/brax): rigid-body physics. Brax itself says that they are no longer developed."""
+"""Adapter for brax (github.com/google/brax): rigid-body physics. Brax's environments are no longer developed."""
 
 import dataclasses
 import json
@@ -17,7 +17,12 @@ from jaxsrl.envs.protocol import Array, JaxStep
 
 
 class BraxState(NamedTuple):
-    """Attributes: brax (brax's own state), num_steps [] int32, since the reset."""
+    """State of one environment.
+
+    Attributes:
+        brax: brax's own state.
+        num_steps: [] int32, steps since the reset.
+    """
 
     brax: Any
     num_steps: Array
@@ -25,9 +30,9 @@ class BraxState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BraxEnv:
-    """Keeps the protocol `JaxEnv`. Neither brax's EpisodeWrapper nor its AutoResetWrapper is used: we do both.
+    """`JaxEnv` of a brax environment. Brax's EpisodeWrapper and AutoResetWrapper are not used, because `autoreset` does both.
 
-    A reset costs about as much as a step here, and every step computes one too (see `autoreset`).
+    A reset costs about as much as a step, and every step also computes one (see `autoreset`).
 
     Attributes:
         env_id: brax's name ("ant").
@@ -40,18 +45,16 @@ class BraxEnv:
     kwargs: str = "{}"
 
     def spec(self) -> EnvSpec:
-        """See the protocol."""
-        return _made(self.env_id, self.kwargs)[1]
+        return _load(self.env_id, self.kwargs)[1]
 
     def reset(self, key: Array) -> tuple[BraxState, Array]:
-        """See the protocol."""
-        state = _made(self.env_id, self.kwargs)[0].reset(key)
+        state = _load(self.env_id, self.kwargs)[0].reset(key)
         return BraxState(state, jnp.int32(0)), jnp.asarray(state.obs, jnp.float32)
 
     def step(self, state: BraxState, action: Array, key: Array) -> JaxStep:
-        """One step; brax draws nothing at a step, `key` is not used."""
+        """Steps once; brax's steps are deterministic, so `key` is unused."""
         del key
-        stepped = _made(self.env_id, self.kwargs)[0].step(state.brax, action)
+        stepped = _load(self.env_id, self.kwargs)[0].step(state.brax, action)
         num_steps = state.num_steps + 1
         return JaxStep(
             BraxState(stepped, num_steps),
@@ -63,10 +66,10 @@ class BraxEnv:
 
 
 def make_brax(env_id: str, arguments: dict[str, Any]) -> BraxEnv:
-    """The environment; `episode_length` among the arguments is ours, the others are its constructor's.
+    """Makes the environment; the argument `episode_length` is ours, the others are for its constructor.
 
     Raises:
-        UserError: brax is missing, the id is unknown, the arguments are not its own, or it observes more than one array.
+        UserError: brax is missing, the id is unknown, an argument is invalid, or the observation is not a single array.
     """
     given = dict(arguments)
     length = given.pop("episode_length", 1000)
@@ -78,8 +81,8 @@ def make_brax(env_id: str, arguments: dict[str, Any]) -> BraxEnv:
 
 
 @lru_cache(maxsize=32)
-def _made(env_id: str, kwargs: str) -> tuple[Any, EnvSpec]:
-    """(brax's environment, our spec of it)."""
+def _load(env_id: str, kwargs: str) -> tuple[Any, EnvSpec]:
+    """Returns brax's environment and our spec of it."""
     envs = import_package("brax.envs", "brax")
     validate_env_id(env_id, "brax", envs._envs)  # brax has no public list
     with jax.ensure_compile_time_eval():  # loads a model into arrays, and this may run inside a trace

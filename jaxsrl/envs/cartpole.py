@@ -23,11 +23,16 @@ _FORCE = 10.0  # N, to the right for action 1, to the left for action 0
 _STEP_SECONDS = 0.02
 _MAX_POSITION = 2.4  # m
 _MAX_ANGLE = math.radians(12.0)
-_FIRST_RANGE = 0.05  # each of the first four numbers lies within it
+_FIRST_RANGE = 0.05  # bound of each of the first four numbers
 
 
 class CartPoleState(NamedTuple):
-    """Attributes: physics [4] float32 (m, m/s, rad, rad/s), as observed; num_steps [] int32, since the reset."""
+    """State of one environment.
+
+    Attributes:
+        physics: [4] float32 (m, m/s, rad, rad/s), which is also the observation.
+        num_steps: [] int32, steps since the reset.
+    """
 
     physics: Array
     num_steps: Array
@@ -35,27 +40,28 @@ class CartPoleState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CartPole:
-    """Keeps the protocol `JaxEnv`. Reward 1 a step; float32 throughout, where Gymnasium computes in float64.
+    """`JaxEnv` of CartPole-v1. Reward 1 per step; float32 throughout, where Gymnasium computes in float64.
 
     Attributes:
-        max_steps: time limit; the step that reaches it is truncated, also if it is terminated (as Gymnasium's TimeLimit).
+        max_steps: time limit; the step that reaches it is truncated, even if it is also terminated (as in Gymnasium's
+            TimeLimit).
     """
 
     max_steps: int = 500
 
     def spec(self) -> EnvSpec:
-        """As Gymnasium declares it: bounds twice the thresholds, so that the last observation lies within them."""
+        """Returns Gymnasium's spec: bounds are twice the thresholds, so that the last observation is within them."""
         high = tuple(np.array([2 * _MAX_POSITION, math.inf, 2 * _MAX_ANGLE, math.inf], np.float32).tolist())
         low = tuple(-value for value in high)
         return EnvSpec("CartPole-v1", ArraySpec((4,), "float32", low, high), DiscreteSpec(2))
 
     def reset(self, key: Array) -> tuple[CartPoleState, Array]:
-        """Four numbers uniform in [-0.05, 0.05]."""
+        """Returns a state of four numbers uniform in [-0.05, 0.05]."""
         physics = jax.random.uniform(key, (4,), jnp.float32, -_FIRST_RANGE, _FIRST_RANGE)
         return CartPoleState(physics, jnp.int32(0)), physics
 
     def step(self, state: CartPoleState, action: Array, key: Array) -> JaxStep:
-        """One Euler step of 0.02 s; nothing random, `key` is not used."""
+        """Integrates one Euler step of 0.02 s; it is deterministic, so `key` is unused."""
         del key
         _, x_dot, theta, theta_dot = state.physics
         force = jnp.where(action == 1, _FORCE, -_FORCE)

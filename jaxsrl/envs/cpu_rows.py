@@ -1,4 +1,4 @@
-"""JAX environments in the CPU pool and in the serial plan: the same steps as `autoreset.step_rows`, behind `EnvRows`."""
+"""JAX environments in the CPU pool and in the serial plan, stepped by the functions of `autoreset`."""
 
 import dataclasses
 import secrets
@@ -18,32 +18,32 @@ from envpool_bridge.spec.tree import take, write
 from jaxsrl.envs.autoreset import RowsState, env_run_key, fold_row_keys, reset_keyed_rows, step_keyed_rows
 from jaxsrl.envs.protocol import Array, JaxEnv, validate_env
 
-# Compiled once an environment and number of rows, however many parts of rows a process has.
+# Compiled once per environment and number of rows, for all parts of a process.
 _reset = jax.jit(reset_keyed_rows, static_argnums=0)
 _step = jax.jit(step_keyed_rows, static_argnums=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class JaxSource:
-    """Rows of the JAX environment `make_jax_env()`. With the same run seed and actions they do what `step_rows` does.
+    """Source of rows of the JAX environment `make_jax_env()`. Same run seed and actions give the results of `step_rows`.
 
-    A worker process imports jax for it (some 200 MB and a second each), so few workers with many rows serve best. It computes
-    on the CPU only: workers are started with JAX_PLATFORMS=cpu, and elsewhere the rows are placed on the CPU device.
+    Worker processes import jax (about 200 MB and a second each), so few workers with many rows are best. Rows run on the CPU
+    only: workers start with JAX_PLATFORMS=cpu, and in other processes the rows are placed on the CPU device.
 
     Attributes:
         make_jax_env: makes the environment; picklable.
-        check_range: whether observations must lie within the declared bounds.
+        check_range: whether observations must be within the declared bounds.
     """
 
     make_jax_env: Callable[[], JaxEnv]
     check_range: bool = True
 
     def spec(self) -> EnvSpec:
-        """What a row looks like. Raises BadEnvOutputError if the environment does not return what it declares."""
+        """Returns the spec of a row. Raises BadEnvOutputError if the environment does not return what it declares."""
         return validate_env(self.make_jax_env())
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "JaxRows":
-        """Rows of these ids; JAX environments have no infos to keep."""
+        """Makes rows of these ids; JAX environments have no infos."""
         del keep_infos
         return JaxRows(self.make_jax_env(), row_ids, run_seed, self.check_range)
 
@@ -52,7 +52,6 @@ class JaxRows:
     """Keeps the protocol `EnvRows`."""
 
     def __init__(self, env: JaxEnv, row_ids: Sequence[int], run_seed: int | None, check_range: bool = True) -> None:
-        """R rows of `env`, which is immutable."""
         self.num_rows = len(row_ids)
         self.infos: list[dict[str, Any]] = []
         self._env = env
@@ -69,7 +68,7 @@ class JaxRows:
         self._state: RowsState | None = None
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
-        """Begins or replays episodes in all rows; see the protocol.
+        """Starts or replays episodes in all rows; see the protocol.
 
         Raises:
             UserError: reset options, which JAX environments do not have.
@@ -77,9 +76,9 @@ class JaxRows:
         if isinstance(request, EpisodeReset):
             if self._run_seed is None:
                 raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
-            state = self._replay(self._begin(np.asarray(request.episodes, np.uint32)), request)
+            state = self._replay(self._start(np.asarray(request.episodes, np.uint32)), request)
         else:
-            state = self._begin(self._seeded_episodes(request))
+            state = self._start(self._seeded_episodes(request))
         self._state = state
         write(out.observation, _as_numpy(state.observation))
         self._verify(take(out.observation, None), None)
@@ -93,7 +92,7 @@ class JaxRows:
         Raises:
             WorkerError: the action is not finite, or the environment raised.
         """
-        self._require_finite(action)
+        self._validate_finite(action)
         self._num_steps += 1
         try:
             self._state, step = _step(self._env, self._keys(), self._rows_state(), action)
@@ -103,21 +102,21 @@ class JaxRows:
             write(getattr(out, field), _as_numpy(values))
 
     def verify(self, observation: np.ndarray, reward: np.ndarray) -> None:
-        """Refuses values of the last steps; see the protocol."""
+        """Raises for invalid values of the last steps; see the protocol."""
         self._verify(observation, reward)
 
     def close(self) -> None:
         """Drops the state; idempotent."""
         self._state = None
 
-    def _begin(self, episodes: np.ndarray) -> RowsState:
+    def _start(self, episodes: np.ndarray) -> RowsState:
         try:
             return _reset(self._env, self._keys(), self._row_ids, episodes)
         except Exception as error:
             raise self._failure("reset", error) from error
 
     def _replay(self, state: RowsState, request: EpisodeReset) -> RowsState:
-        """Returns the state after each row's own actions, by the very function that `step` calls: bit-for-bit identical."""
+        """Returns the state after each row's own actions, by the same function as `step`: bit-for-bit identical."""
         actions: Sequence[Any] = request.actions
         lengths = np.array([0 if row is None else len(row) for row in actions])
         spec = self._spec.action
@@ -132,7 +131,7 @@ class JaxRows:
         return state
 
     def _seeded_episodes(self, request: GymnasiumReset) -> np.ndarray:
-        """Takes the seeds as the rows' keys; returns the episode each row begins: the next one where there is no seed."""
+        """Sets the rows' keys from the seeds; returns the episode each row starts: the next one without a seed."""
         if request.options:
             raise UserError(f"{self._spec.env_id}: JAX environments take no reset options, got {request.options}")
         seeds = request.seeds
@@ -157,9 +156,9 @@ class JaxRows:
             index, row = (int(number) for number in bad[0])
             step = self._num_steps - len(observation) + 1 + index
             problem = f"expected 0 <= value < {spec.num_values}, got {observation[index, row]}"
-            validation.refuse(self._spec.env_id, int(self._row_ids[row]), step, "observation", problem)
+            validation.raise_bad_output(self._spec.env_id, int(self._row_ids[row]), step, "observation", problem)
 
-    def _require_finite(self, action: np.ndarray) -> None:
+    def _validate_finite(self, action: np.ndarray) -> None:
         if isinstance(self._spec.action, DiscreteSpec) or np.isfinite(action).all():
             return
         row = int(np.argwhere(~np.isfinite(action))[0][0])
@@ -169,7 +168,7 @@ class JaxRows:
         )
 
     def _placed(self, keys: Array) -> Array:
-        # Committed to the device: whatever is computed with them is computed there.
+        # Committed to the device, so that computations with them run there.
         return jax.device_put(keys, self._device)
 
     def _keys(self) -> Array:
@@ -179,7 +178,7 @@ class JaxRows:
 
     def _rows_state(self) -> RowsState:
         if self._state is None:
-            raise RuntimeError("reset comes before step, and nothing after close")
+            raise RuntimeError("call reset before step, and nothing after close")
         return self._state
 
     def _failure(self, what: str, error: Exception) -> WorkerError:
@@ -201,6 +200,6 @@ def _cpu_device() -> Any:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
         raise UserError(
-            f"rows of a JAX environment are stepped on the CPU, which jax was told not to use: set JAX_PLATFORMS to "
+            f"rows of a JAX environment are stepped on the CPU, which jax is configured without: set JAX_PLATFORMS to "
             f"'cuda,cpu' instead of {jax.config.jax_platforms!r}"  # pyright: ignore[reportAttributeAccessIssue]
         ) from error

@@ -1,4 +1,4 @@
-"""Environments of gymnax (github.com/RobertTLange/gymnax), version 1 or newer."""
+"""Adapter for gymnax (github.com/RobertTLange/gymnax), version 1 or newer."""
 
 import dataclasses
 import json
@@ -21,32 +21,30 @@ _ADVICE = " (which brings gymnasium 1.3; to keep a newer one, which works: pip i
 
 @dataclasses.dataclass(frozen=True)
 class GymnaxEnv:
-    """Keeps the protocol `JaxEnv` over gymnax's `reset_env` and `step_env`: its `step` resets by itself, which we do.
+    """`JaxEnv` of a gymnax environment, by its `reset_env` and `step_env`; its `step` would reset by itself.
 
-    `terminated` is what `step_env` says, `truncated` what `is_truncated` says of the state it leads to.
+    `terminated` is from `step_env`, `truncated` is `is_truncated` of the next state.
 
     Attributes:
-        env_id: gymnax's.
-        kwargs: JSON object; names that the environment's parameters have replace those (`max_steps_in_episode`), the
-            others go to its constructor.
+        env_id: gymnax's id.
+        kwargs: JSON object; names of the environment's parameters set those (`max_steps_in_episode`), others go to its
+            constructor.
     """
 
     env_id: str
     kwargs: str = "{}"
 
     def spec(self) -> EnvSpec:
-        """Observations have no bounds: those that gymnax declares do not hold in several of its environments."""
-        return _made(self.env_id, self.kwargs).spec
+        """Returns the spec without bounds of observations: those that gymnax declares are wrong in several environments."""
+        return _load(self.env_id, self.kwargs).spec
 
     def reset(self, key: Array) -> tuple[EnvState, Array]:
-        """See the protocol."""
-        made = _made(self.env_id, self.kwargs)
-        observation, state = made.env.reset_env(key, made.params)
+        loaded = _load(self.env_id, self.kwargs)
+        observation, state = loaded.env.reset_env(key, loaded.params)
         return state, jnp.asarray(observation)
 
     def step(self, state: EnvState, action: Array, key: Array) -> JaxStep:
-        """See the protocol."""
-        env, params, spec = _made(self.env_id, self.kwargs)
+        env, params, spec = _load(self.env_id, self.kwargs)
         observation, state, reward, terminated, _ = env.step_env(key, state, action, params)
         return JaxStep(
             state,
@@ -58,19 +56,19 @@ class GymnaxEnv:
 
 
 def make_gymnax(env_id: str, arguments: dict[str, Any]) -> GymnaxEnv:
-    """The environment.
+    """Makes the environment.
 
     Raises:
-        UserError: gymnax is missing or too old, the id is unknown, or the arguments are not its own.
-        UnsupportedSpaceError: an observation or action that is neither an array nor a discrete value.
+        UserError: gymnax is missing or too old, the id is unknown, or an argument is invalid.
+        UnsupportedSpaceError: an observation or action is neither an array nor a discrete value.
     """
     env = GymnaxEnv(env_id, json.dumps(arguments, sort_keys=True))
     env.spec()
     return env
 
 
-class _Made(NamedTuple):
-    """The environment and its parameters as gymnax makes them, and our spec of it."""
+class _LoadedEnv(NamedTuple):
+    """gymnax's environment and parameters, and our spec."""
 
     env: Any
     params: Any
@@ -78,11 +76,11 @@ class _Made(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def _made(env_id: str, kwargs: str) -> _Made:
+def _load(env_id: str, kwargs: str) -> _LoadedEnv:
     gymnax = import_package("gymnax", "gymnax", _ADVICE)
     validate_env_id(env_id, "gymnax", gymnax.registered_envs)
     arguments = json.loads(kwargs)
-    with jax.ensure_compile_time_eval():  # spaces and some environments make arrays, and this may run inside a trace
+    with jax.ensure_compile_time_eval():  # spaces and some environments create arrays, possibly inside a trace
         names = {field.name for field in dataclasses.fields(gymnax.make(env_id)[1])}
         try:
             env, params = gymnax.make(env_id, **{name: value for name, value in arguments.items() if name not in names})
@@ -90,10 +88,10 @@ def _made(env_id: str, kwargs: str) -> _Made:
             raise UserError(f"{env_id} of suite 'gymnax': bad kwargs {kwargs}: {error}") from error
         if not hasattr(env, "is_truncated"):
             raise UserError(
-                f"gymnax >= 1.0 is needed, which tells truncation apart: pip install 'jaxsrl[gymnax]'{_ADVICE}"
+                f"gymnax >= 1.0 is needed, which reports truncation separately: pip install 'jaxsrl[gymnax]'{_ADVICE}"
             )
         params = params.replace(**{name: value for name, value in arguments.items() if name in names})
-        return _Made(env, params, _spec(env, params, env_id))
+        return _LoadedEnv(env, params, _spec(env, params, env_id))
 
 
 def _spec(env: Any, params: Any, env_id: str) -> EnvSpec:
@@ -104,7 +102,7 @@ def _spec(env: Any, params: Any, env_id: str) -> EnvSpec:
         observation: gymnasium.Space = spaces.Discrete(int(space.n))
     elif isinstance(
         observed, jax.ShapeDtypeStruct
-    ):  # what is observed, not what is declared: the dtypes differ in some
+    ):  # the actual observation: declared dtypes are wrong in some environments
         observation = array_space(observed.shape, observed.dtype)
     else:
         raise UserError(f"{env_id} of suite 'gymnax': observation {space} is not supported: expected one array")

@@ -1,4 +1,4 @@
-"""Environments of jumanji (github.com/instadeepai/jumanji): puzzles, packing, routing, for one agent."""
+"""Adapter for jumanji (github.com/instadeepai/jumanji): puzzles, packing, routing, for one agent."""
 
 import dataclasses
 import json
@@ -21,16 +21,16 @@ _LAST = 2  # jumanji.types.StepType.LAST
 
 @dataclasses.dataclass(frozen=True)
 class JumanjiEnv:
-    """Keeps the protocol `JaxEnv`.
+    """`JaxEnv` of a jumanji environment.
 
-    A last step with discount 0 is terminated, with another it is truncated. Most of jumanji's environments end with discount
-    0 at their time limit too, and are then terminated here as they are there.
+    A last step with discount 0 is terminated, with another discount it is truncated. Most of jumanji's environments also use
+    discount 0 at their time limit, and therefore count as terminated.
 
-    An observation of several arrays is joined into one float32 vector, in the order of its fields; an action mask is then
-    part of what the policy observes, no more.
+    An observation of several arrays is concatenated to one float32 vector, in the order of its fields. An action mask is then
+    only a part of the observation.
 
     Attributes:
-        env_id: jumanji's ("Snake-v1").
+        env_id: jumanji's id ("Snake-v1").
         kwargs: JSON object of arguments for the environment's constructor.
     """
 
@@ -38,22 +38,20 @@ class JumanjiEnv:
     kwargs: str = "{}"
 
     def spec(self) -> EnvSpec:
-        """See the protocol."""
-        return _made(self.env_id, self.kwargs)[1]
+        return _load(self.env_id, self.kwargs)[1]
 
     def reset(self, key: Array) -> tuple[EnvState, Array]:
-        """See the protocol."""
-        state, first = _made(self.env_id, self.kwargs)[0].reset(key)
-        return state, _joined(first.observation)
+        state, first = _load(self.env_id, self.kwargs)[0].reset(key)
+        return state, _join(first.observation)
 
     def step(self, state: EnvState, action: Array, key: Array) -> JaxStep:
-        """One step; what jumanji draws comes from a key in its state, `key` is not used."""
+        """Steps once; jumanji's state has its own random key, so `key` is unused."""
         del key
-        state, timestep = _made(self.env_id, self.kwargs)[0].step(state, action)
+        state, timestep = _load(self.env_id, self.kwargs)[0].step(state, action)
         last, no_value = timestep.step_type == _LAST, timestep.discount == 0
         return JaxStep(
             state,
-            _joined(timestep.observation),
+            _join(timestep.observation),
             jnp.asarray(timestep.reward, jnp.float32),
             last & no_value,
             last & ~no_value,
@@ -61,11 +59,11 @@ class JumanjiEnv:
 
 
 def make_jumanji(env_id: str, arguments: dict[str, Any]) -> JumanjiEnv:
-    """The environment.
+    """Makes the environment.
 
     Raises:
-        UserError: jumanji is missing, the id is unknown, the arguments are not its own, or it is for several agents or takes
-            several discrete actions at once.
+        UserError: jumanji is missing, the id is unknown, an argument is invalid, or the environment has several agents or
+            several discrete actions per step.
     """
     env = JumanjiEnv(env_id, json.dumps(arguments, sort_keys=True))
     env.spec()
@@ -73,11 +71,11 @@ def make_jumanji(env_id: str, arguments: dict[str, Any]) -> JumanjiEnv:
 
 
 @lru_cache(maxsize=32)
-def _made(env_id: str, kwargs: str) -> tuple[Any, EnvSpec]:
-    """(jumanji's environment, our spec of it)."""
+def _load(env_id: str, kwargs: str) -> tuple[Any, EnvSpec]:
+    """Returns jumanji's environment and our spec of it."""
     jumanji = import_package("jumanji", "jumanji")
     validate_env_id(env_id, "jumanji", jumanji.registered_environments())
-    with jax.ensure_compile_time_eval():  # some make arrays, and this may run inside a trace
+    with jax.ensure_compile_time_eval():  # some create arrays, possibly inside a trace
         try:
             env = jumanji.make(env_id, **json.loads(kwargs))
         except TypeError as error:
@@ -90,7 +88,7 @@ def _spec(env: Any, env_id: str) -> EnvSpec:
     _, first = jax.eval_shape(env.reset, key)
     if first.reward.shape or first.discount.shape:
         raise UserError(f"{env_id} of suite 'jumanji': expected one agent, got rewards of shape {first.reward.shape}")
-    observed = jax.eval_shape(_joined, first.observation)
+    observed = jax.eval_shape(_join, first.observation)
     action = env.action_spec
     if action.shape == () and hasattr(action, "num_values"):
         space: spaces.Space = spaces.Discrete(int(action.num_values))
@@ -104,8 +102,8 @@ def _spec(env: Any, env_id: str) -> EnvSpec:
     return spec_of_spaces(array_space(observed.shape, observed.dtype), space, env_id, 1)
 
 
-def _joined(observation: Any) -> Array:
-    """One array as it is, several as one float32 vector."""
+def _join(observation: Any) -> Array:
+    """Returns one array as it is, several as one float32 vector."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(observation)]
     if len(leaves) == 1:
         return leaves[0]

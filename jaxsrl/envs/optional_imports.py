@@ -1,4 +1,4 @@
-"""What the adapters share: importing a package when it is asked for and not before, and its spaces as Gymnasium's."""
+"""Helpers of the adapters: imports of optional packages on demand, and conversion of spaces."""
 
 import difflib
 import importlib
@@ -12,7 +12,7 @@ from envpool_bridge.errors import UserError
 
 
 def import_package(module: str, suite: str, advice: str = "") -> Any:
-    """The module. Raises UserError, which names the extra to install (`advice` is added to it), if it is not there."""
+    """Imports a module. Raises UserError with the extra to install, followed by `advice`, if it is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -23,7 +23,7 @@ def import_package(module: str, suite: str, advice: str = "") -> Any:
 
 
 def validate_env_id(env_id: str, suite: str, known: Iterable[str]) -> None:
-    """Raises UserError, with close matches, unless the id is among the known ones."""
+    """Raises UserError with close matches unless the id is known."""
     names = list(known)
     if env_id not in names:
         close = difflib.get_close_matches(env_id, names, n=3)
@@ -32,14 +32,14 @@ def validate_env_id(env_id: str, suite: str, known: Iterable[str]) -> None:
 
 
 def array_space(shape: tuple[int, ...], dtype: Any, low: Any = -np.inf, high: Any = np.inf) -> spaces.Box:
-    """A Box of these bounds, which broadcast against `shape`; by default without any."""
+    """Returns a Box with these bounds, which broadcast against `shape`; unbounded by default."""
     dtype = np.dtype(dtype)
-    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (0, 1) if dtype.kind == "b" else _limits(dtype)
+    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (0, 1) if dtype.kind == "b" else _integer_limits(dtype)
     lows, highs = (
         np.broadcast_to(np.clip(np.asarray(bound), least, most).astype(dtype), shape) for bound in (low, high)
     )
     return spaces.Box(lows, highs, shape, dtype.type)
 
 
-def _limits(dtype: Any) -> tuple[int, int]:
+def _integer_limits(dtype: Any) -> tuple[int, int]:
     return np.iinfo(dtype).min, np.iinfo(dtype).max

@@ -1,4 +1,4 @@
-"""The protocol of an environment written in JAX: pure functions of ONE environment, which the system vmaps over rows."""
+"""Protocol of environments written in JAX: pure functions of ONE environment, which are vmapped over rows."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -13,14 +13,14 @@ EnvState = Any
 
 
 class JaxStep(NamedTuple):
-    """What one step of one environment returns.
+    """Result of one step of one environment.
 
     Attributes:
         state: pytree of arrays, of the structure, shapes and dtypes that `reset` returns.
         observation: [...] in the spec's stored dtype and shape.
         reward: [] float32, environment reward units.
         terminated: [] bool, the episode ended by the task's own rules.
-        truncated: [] bool, the episode was cut by a time limit.
+        truncated: [] bool, a time limit ended the episode.
     """
 
     state: EnvState
@@ -31,35 +31,35 @@ class JaxStep(NamedTuple):
 
 
 class JaxEnv(Protocol):
-    """One environment. Traceable functions without side effects; it never resets itself, the system does.
+    """One environment. Traceable functions without side effects; it never resets itself, because `autoreset` does.
 
-    An implementation is immutable, hashable and picklable. Keys are typed (`jax.random.key`) and each is consumed by the call.
+    An implementation is immutable, hashable and picklable. Keys are typed (`jax.random.key`), and each call consumes its key.
     """
 
     def spec(self) -> EnvSpec:
-        """What a row looks like."""
+        """Returns the spec of a row."""
         ...
 
     def reset(self, key: Array) -> tuple[EnvState, Array]:
-        """The first state and observation of an episode."""
+        """Returns the first state and observation of an episode."""
         ...
 
     def step(self, state: EnvState, action: Array, key: Array) -> JaxStep:
-        """One step.
+        """Steps once.
 
         Args:
-            state: of an episode that has not ended (after an end the result is computed, and thrown away).
+            state: state of an episode that has not ended (after an end, the result is computed and discarded).
             action: [...], zero-based int32 for a discrete action, else float32 within the spec's bounds.
-            key: of this step.
+            key: key of this step.
         """
         ...
 
 
 def validate_env(env: JaxEnv) -> EnvSpec:
-    """The environment's spec, after checking shapes and dtypes against what its functions return; computes nothing.
+    """Returns the environment's spec after validating shapes and dtypes of its functions' results; computes nothing.
 
     Raises:
-        BadEnvOutputError: names the field, what its spec or the protocol wants, and what came.
+        BadEnvOutputError: names the field with its expected and actual shape and dtype.
     """
     spec = env.spec()
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -67,11 +67,11 @@ def validate_env(env: JaxEnv) -> EnvSpec:
     action = jax.ShapeDtypeStruct(spec.action.shape, spec.action.dtype)
     step = jax.eval_shape(env.step, state, action, key)
     stored = (spec.observation.shape, np.dtype(spec.observation.dtype))
-    _require(spec, "observation of reset", observation, *stored)
-    _require(spec, "observation of step", step.observation, *stored)
-    _require(spec, "reward", step.reward, (), np.dtype(np.float32))
-    _require(spec, "terminated", step.terminated, (), np.dtype(bool))
-    _require(spec, "truncated", step.truncated, (), np.dtype(bool))
+    _validate(spec, "observation of reset", observation, *stored)
+    _validate(spec, "observation of step", step.observation, *stored)
+    _validate(spec, "reward", step.reward, (), np.dtype(np.float32))
+    _validate(spec, "terminated", step.terminated, (), np.dtype(bool))
+    _validate(spec, "truncated", step.truncated, (), np.dtype(bool))
     if jax.tree.structure(state) != jax.tree.structure(step.state):
         raise BadEnvOutputError(
             f"{spec.env_id}: step must return a state of reset's structure: expected {jax.tree.structure(state)}, "
@@ -79,11 +79,11 @@ def validate_env(env: JaxEnv) -> EnvSpec:
         )
     before, after = jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(step.state)
     for (path, old), new in zip(before, after, strict=True):
-        _require(spec, f"state{jax.tree_util.keystr(path)} of step", new, old.shape, old.dtype)
+        _validate(spec, f"state{jax.tree_util.keystr(path)} of step", new, old.shape, old.dtype)
     return spec
 
 
-def _require(spec: EnvSpec, field: str, got: Any, shape: tuple[int, ...], dtype: Any) -> None:
+def _validate(spec: EnvSpec, field: str, got: Any, shape: tuple[int, ...], dtype: Any) -> None:
     if got.shape != shape or got.dtype != dtype:
         raise BadEnvOutputError(
             f"{spec.env_id}: {field}: expected shape {shape} and dtype {dtype}, got {got.shape} and {got.dtype}"

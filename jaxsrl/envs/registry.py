@@ -1,4 +1,4 @@
-"""Every environment that a configuration can name, those written in JAX included."""
+"""Registry of all environments that a configuration can name, including those written in JAX."""
 
 import dataclasses
 import difflib
@@ -38,7 +38,7 @@ def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
     if config.suite not in JAX_SUITES:
         return config.source()
     _reject_settings(config, "frame_stack", "mask_from_info", "overlap_rows", "info_fields")
-    make_jax_env(config)  # tells here, and not in a worker, what is wrong
+    make_jax_env(config)  # raises here instead of in a worker
     return JaxSource(partial(make_jax_env, config), check_range=config.check_range)
 
 
@@ -52,7 +52,7 @@ def _reject_settings(config: EnvConfig, *names: str) -> None:
 
 
 def make_jax_env(config: EnvConfig) -> JaxEnv:
-    """The environment as pure functions, for plans that step environments on an accelerator.
+    """Returns the environment as pure functions, for plans that step environments on an accelerator.
 
     Raises:
         UserError: not a JAX environment, unknown id, bad kwargs, or a package that is not installed.
@@ -74,10 +74,12 @@ def make_jax_env(config: EnvConfig) -> JaxEnv:
 
             return make_jumanji(config.id, arguments)
     if config.id in _OWN:
-        found = f"{config.id} has one: --env.suite jax (others: suites gymnax, brax, jumanji)"
+        advice = f"{config.id} has one: --env.suite jax (others: suites gymnax, brax, jumanji)"
     else:
-        found = f"{config.id} of suite {config.suite!r} is none: expected a suite of {', '.join(sorted(JAX_SUITES))}"
-    raise UserError(f"device_only needs a JAX environment; {found}")
+        advice = (
+            f"{config.id} of suite {config.suite!r} is not one: expected a suite of {', '.join(sorted(JAX_SUITES))}"
+        )
+    raise UserError(f"device_only needs a JAX environment; {advice}")
 
 
 def _own(env_id: str, arguments: dict[str, Any]) -> JaxEnv:

@@ -1,4 +1,4 @@
-"""SMAX, JaxMARL's battles in the manner of StarCraft's SMAC, stepped on the CPU as parallel environments.
+"""SMAX, JaxMARL's battles in the style of StarCraft's SMAC, stepped on the CPU as parallel environments.
 
 Source: Rutherford et al. 2024 (arXiv:2311.10090); the tasks are those of Samvelyan et al. 2019 (SMAC) and Ellis et al. 2023
 (SMACv2), played by the engine's own rules.
@@ -30,17 +30,17 @@ SUITE = "smax"
 
 @dataclasses.dataclass(frozen=True)
 class SmaxOptions(TeamOptions):
-    """What a configuration may change of a battle.
+    """Options of a battle.
 
     Attributes:
-        max_steps: env steps, after which a battle is truncated.
+        max_steps: env steps after which a battle is truncated.
         observation: "units" (one block for every unit, zeros for those out of sight) or "sectors" (the nearest units in each
             of 32 directions).
         enemy_shoots: whether the enemy, which follows rules, shoots.
-        enemy_attack: whom it attacks first.
-        see_enemy_actions: whether units see what the enemies in sight did last.
+        enemy_attack: which unit the enemy attacks first.
+        see_enemy_actions: whether units observe the last actions of the enemies in sight.
         walls_cause_death: whether units that leave the map die.
-        won_battle_bonus: reward of every unit for a victory, beside up to 1 in all for the enemy's health.
+        won_battle_bonus: reward of every unit for a victory, in addition to up to 1 in total for the enemy's health.
     """
 
     max_steps: int = 100
@@ -56,17 +56,17 @@ class SmaxOptions(TeamOptions):
 
 
 def smax_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
-    """Rows of the allied units of a battle.
+    """Returns a source of rows of the allied units of a battle.
 
-    A worker process imports jax for it, as for every JAX environment (see JaxSource), and computes on the CPU.
+    A worker process imports jax, as for every JAX environment (see JaxSource), and computes on the CPU.
 
     Args:
-        env_id: of a scenario: "3m", "2s3z", "5m_vs_6m", "smacv2_5_units", ...
+        env_id: id of a scenario: "3m", "2s3z", "5m_vs_6m", "smacv2_5_units", ...
         kwargs: fields of SmaxOptions.
-        check_range: whether observations must lie within the declared bounds.
+        check_range: whether observations must be within the declared bounds.
 
     Raises:
-        UserError: no such scenario, unknown or bad options, or the package is missing.
+        UserError: unknown scenario, unknown or bad options, or the package is missing.
     """
     known = _package().smax_env.MAP_NAME_TO_SCENARIO
     if env_id not in known:
@@ -78,21 +78,21 @@ def smax_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Paral
 
 
 class SmaxBattle:
-    """A battle of the allied units against an enemy that follows rules. Keeps the protocol `ParallelEnv`.
+    """Battle of the allied units against an enemy that follows rules. Implements the protocol `ParallelEnv`.
 
-    A unit observes {"observation": [D] float32, "action_mask": [A]} and moves (0 to 3), stops (4) or shoots an enemy. A fallen
-    unit stays: it observes zeros, may only stop, and shares the team's reward to the end, as in SMAC. The battle is terminated
-    when one side has fallen and truncated when its time is up.
+    A unit observes {"observation": [D] float32, "action_mask": [A]} and moves (0 to 3), stops (4) or shoots an enemy. A
+    fallen unit stays: it observes zeros, may only stop, and shares the team's reward to the end, as in SMAC. The battle is
+    terminated when one side has fallen, and truncated at the time limit. Battles of one scenario and options share their
+    compiled programs.
 
     Attributes:
         possible_agents: "ally_0", "ally_1", ...
         agents: all of them until the battle is over.
-        state_space: of the world's state.
+        state_space: space of the world's state.
     """
 
     def __init__(self, scenario: str, options: SmaxOptions) -> None:
-        """A battle; battles of one scenario and options share their compiled programs."""
-        self._battle = _made(scenario, json.dumps(dataclasses.asdict(options), sort_keys=True))
+        self._battle = _load(scenario, json.dumps(dataclasses.asdict(options), sort_keys=True))
         battle = self._battle
         self.possible_agents: list[str] = list(battle.agents)
         self.agents: list[str] = []
@@ -107,23 +107,23 @@ class SmaxBattle:
         self._world = np.zeros(0, np.float32)
 
     def observation_space(self, agent: str) -> spaces.Space:
-        """The same of all allies."""
+        """Returns the same space for all allies."""
         del agent
         return self._observation_space
 
     def action_space(self, agent: str) -> spaces.Space:
-        """The same of all allies."""
+        """Returns the same space for all allies."""
         del agent
         return self._action_space
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Begins a battle; with a seed, the same one each time."""
+        """Starts a battle; a seed makes it reproducible."""
         del options
         if seed is not None or self._key is None:
             number = int(np.random.SeedSequence(seed).generate_state(1)[0])
-            # Committed to the device: whatever follows from it is computed there.
+            # Committed to the device, so that computations with it run there.
             self._key = jax.device_put(jax.random.key(number), self._device)
         self._now, self._key, seen = _reset(self._battle, self._key)
         self.agents = list(self.possible_agents)
@@ -132,7 +132,7 @@ class SmaxBattle:
     def step(
         self, actions: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """One step of all units."""
+        """Steps all units once."""
         names = self.possible_agents
         given = np.array([actions[name] for name in names], np.int32)
         self._now, self._key, seen, reward, ends = _step(self._battle, self._key, self._now, given)
@@ -149,7 +149,7 @@ class SmaxBattle:
         )
 
     def state(self) -> np.ndarray:
-        """The state of the world."""
+        """Returns the state of the world."""
         return self._world
 
     def close(self) -> None:
@@ -165,17 +165,17 @@ class SmaxBattle:
 
 
 def _package() -> Any:
-    # It prints what it imports, to where the process began with: one of its modules undoes any redirection.
-    kept = sys.stdout, sys.stderr, sys.__stdout__
+    # It prints its imports to the process's original streams: one of its modules undoes any redirection.
+    original = sys.stdout, sys.stderr, sys.__stdout__
     sys.stdout = sys.__stdout__ = io.StringIO()  # pyright: ignore[reportAttributeAccessIssue]
     try:
         return import_package("jaxmarl.environments.smax", SUITE)
     finally:
-        sys.stdout, sys.stderr, sys.__stdout__ = kept  # pyright: ignore[reportAttributeAccessIssue]
+        sys.stdout, sys.stderr, sys.__stdout__ = original  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @lru_cache(maxsize=8)
-def _made(scenario: str, options: str) -> Any:
+def _load(scenario: str, options: str) -> Any:
     smax, chosen = _package(), SmaxOptions(**json.loads(options))
     return smax.HeuristicEnemySMAX(
         scenario=smax.map_name_to_scenario(scenario),
@@ -193,12 +193,12 @@ def _made(scenario: str, options: str) -> Any:
 def _reset(battle: Any, key: Any) -> tuple[Any, Any, Any]:
     key, own = jax.random.split(key)
     shown, state = battle.reset(own)
-    return state, key, _seen(battle, shown, state)
+    return state, key, _observe(battle, shown, state)
 
 
 @partial(jax.jit, static_argnums=0)
 def _step(battle: Any, key: Any, state: Any, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """(state, key, what is seen, [N] rewards, (one side has fallen, the battle is over, the allies won))."""
+    """Returns (state, key, observations, [N] rewards, (one side has fallen, the battle is over, the allies won))."""
     key, own = jax.random.split(key)
     given = {name: actions[k] for k, name in enumerate(battle.agents)}
     shown, state, rewards, dones, _ = battle.step_env(own, state, given)
@@ -206,10 +206,10 @@ def _step(battle: Any, key: Any, state: Any, actions: Any) -> tuple[Any, Any, An
     allies, enemies = alive[: battle.num_allies].any(), alive[battle.num_allies :].any()
     reward = jnp.stack([rewards[name] for name in battle.agents])
     ends = (~allies | ~enemies, dones["__all__"], allies & ~enemies)
-    return state, key, _seen(battle, shown, state), reward, ends
+    return state, key, _observe(battle, shown, state), reward, ends
 
 
-def _seen(battle: Any, shown: Any, state: Any) -> tuple[Any, Any, Any]:
+def _observe(battle: Any, shown: Any, state: Any) -> tuple[Any, Any, Any]:
     legal = battle.get_avail_actions(state)
     return (
         jnp.stack([shown[name] for name in battle.agents]),

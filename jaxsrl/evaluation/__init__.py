@@ -1,1 +1,1 @@
-"""Episodes with fixed parameters: one checkpoint, all of them, videos, loading an agent."""
+"""Evaluation of checkpoints: returns, curves, videos."""

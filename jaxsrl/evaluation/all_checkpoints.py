@@ -1,4 +1,4 @@
-"""Evaluation of every checkpoint of a run: how greedy play changed while it learned."""
+"""Evaluation of every checkpoint of a run."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from jaxsrl.runs.summary import checkpoint_steps
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointEvaluation:
-    """One checkpoint's.
+    """Evaluation of one checkpoint.
 
     Attributes:
-        update: that it was made at.
-        env_steps: that were done by then.
-        report: of the episodes.
+        update: update of the checkpoint.
+        env_steps: env steps trained by then.
+        report: results of the episodes.
         low: lower end of the 95 % bootstrap interval of the mean return, over episodes.
         high: upper end.
     """
@@ -35,7 +35,7 @@ class CheckpointEvaluation:
     high: float
 
     def to_json(self) -> dict[str, Any]:
-        """What `jaxsrl evaluate --all --json` prints of it."""
+        """Returns the JSON data of `jaxsrl evaluate --all --json`."""
         return {
             "update": self.update,
             "env_steps_trained": self.env_steps,
@@ -51,19 +51,19 @@ def evaluate_checkpoints(
     """Evaluates the checkpoints of a run, oldest first, all with the same seeds.
 
     Args:
-        run: its directory.
-        episodes: of each.
-        seed: of environments and actions.
+        run: directory of the run.
+        episodes: episodes per checkpoint.
+        seed: seed of environments and actions.
         mode: greedy or sampled actions.
-        max_rows: environments side by side.
-        partial: as `load_agent`.
-        trust_env: as `load_agent`.
+        max_rows: environments in parallel.
+        partial: see `load_agent`.
+        trust_env: see `load_agent`.
 
     Yields:
-        Each evaluation as it is done; or a line that says why a checkpoint is passed over.
+        Each evaluation when it is done; or a line that says why a checkpoint is skipped.
 
     Raises:
-        UserError: the run has no checkpoints, or as `load_agent` and `evaluate`.
+        UserError: the run has no checkpoints; or see `load_agent` and `evaluate`.
     """
     steps = checkpoint_steps(run)
     if not steps:
@@ -78,8 +78,8 @@ def evaluate_checkpoints(
         except CorruptCheckpointError as error:
             yield f"damaged checkpoint skipped: {error}"
             continue
-        if loaded.left_out:
-            yield f"{path}: {loaded.left_out}"
+        if loaded.mismatches:
+            yield f"{path}: {loaded.mismatches}"
         report = evaluate(
             loaded.agent, loaded.params, loaded.source, episodes=episodes, seed=seed, mode=mode, max_rows=max_rows
         )

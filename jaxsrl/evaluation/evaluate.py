@@ -1,4 +1,4 @@
-"""Evaluation: exactly N whole episodes of fixed parameters, in this process, the same for the same seed."""
+"""Evaluation: exactly N whole episodes of fixed parameters, in this process, reproducible by the seed."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ class EvaluationReport:
     """Results of an evaluation.
 
     Attributes:
-        env_id: of the environment.
-        returns: of every episode, in environment reward units.
-        lengths: of every episode, in env steps.
-        seed: that reproduces it.
+        env_id: id of the environment.
+        returns: return of every episode, in environment reward units.
+        lengths: length of every episode, in env steps.
+        seed: seed that reproduces it.
         greedy: whether the most likely action was taken.
-        agent_returns: mean return of each agent, by name; {} where a row is an environment. `returns` are then means over
-            the agents of an episode.
+        agent_returns: mean return of each agent, by name; {} where a row is an environment. `returns` are then means over the
+            agents of an episode.
     """
 
     env_id: str
@@ -59,7 +59,7 @@ class EvaluationReport:
         return float(np.std(self.returns))
 
     def to_json(self) -> dict[str, object]:
-        """What `jaxsrl evaluate --json` prints."""
+        """Returns the JSON data of `jaxsrl evaluate --json`."""
         return {
             "env_id": self.env_id,
             "mean_return": self.mean_return,
@@ -87,16 +87,16 @@ def evaluate(
 ) -> EvaluationReport:
     """Plays `episodes` whole episodes.
 
-    Episode i is played by row i modulo the number of rows, so that short episodes are not counted more often than long ones.
+    Row i modulo the number of rows plays episode i, so that short episodes are not overrepresented.
 
     Args:
-        agent: whose `act` to use.
-        params: of the agent.
+        agent: agent whose `act` is called.
+        params: parameters of the agent.
         make_env: a source of rows, or a function that makes one environment.
-        episodes: how many.
-        seed: of environments and actions; independent of training's seeds.
+        episodes: number of episodes.
+        seed: seed of environments and actions; independent of training's seeds.
         mode: greedy or sampled actions.
-        max_rows: environments side by side.
+        max_rows: environments in parallel.
 
     Raises:
         UserError: `episodes` or `max_rows` is less than 1, or `seed` negative.
@@ -122,14 +122,15 @@ def evaluate(
 def _on_one_device(params: Params) -> Params:
     """Returns the parameters on one device.
 
-    Parameters replicated over a mesh would run every call on all of its devices. Those in numpy would be sent at every step.
+    Parameters replicated over a mesh would run every call on all of its devices. Parameters in numpy would be sent at every
+    step.
     """
-    held = next((leaf for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array)), None)
-    return jax.device_put(params) if held is None else on_device(params, held.addressable_shards[0].device)
+    placed = next((leaf for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array)), None)
+    return jax.device_put(params) if placed is None else on_device(params, placed.addressable_shards[0].device)
 
 
 def _for_evaluation(source: EnvSource) -> EnvSource:
-    """Whole games that count the score, where the source's episodes or rewards are changed for learning."""
+    """Returns the source of whole games with raw scores, if the source changes episodes or rewards for learning."""
     make = getattr(source, "for_evaluation", None)
     return make() if make is not None else source
 
@@ -145,9 +146,9 @@ def _report(
     for episode in range(episodes):
         number, env = divmod(episode, num_envs)
         played = {place: finished[env * agents + place][number : number + 1] for place in range(agents)}
-        found = [result for results in played.values() for result in results]
-        returns.append(float(np.mean([value for value, _ in found])))
-        lengths.append(max(length for _, length in found))
+        results = [result for results in played.values() for result in results]
+        returns.append(float(np.mean([value for value, _ in results])))
+        lengths.append(max(length for _, length in results))
         for place, agent in enumerate(spec.agents):
             by_agent[agent.name] += [value for value, _ in played[place]]
     means = {name: float(np.mean(values)) for name, values in by_agent.items() if values}
@@ -155,10 +156,10 @@ def _report(
 
 
 class _Player:
-    """Acts in turn with the environments, in a slot of this process's memory."""
+    """Policy and environments stepped in turn, in a slot of this process's memory."""
 
     def __init__(self, agent: AnyAgent, params: Params, spec: EnvSpec, seed: int, mode: Mode, num_rows: int) -> None:
-        # More steps than any stack of frames needs, so that its end can be carried to its beginning.
+        # More steps than a stack of frames, so that the end of the slot can be copied to its start.
         self.length = max(16, num_frames(spec))
         layout = agent_layout(spec, PoolShape(1, 1, 1, num_rows, self.length, 1), agent)
         self._access, (self.slot,) = SlotAccess(layout), allocate_slots(layout)
@@ -167,14 +168,14 @@ class _Player:
         self._keys = row_keys(jax.random.key(_evaluation_seed(seed)), range(num_rows))
         self._step = 0
 
-    def begin(self, rows: EnvRows) -> None:
-        """Begins an episode in every row."""
+    def start(self, rows: EnvRows) -> None:
+        """Starts an episode in every row."""
         first, none = first_rows(self.slot), (None,) * rows.num_rows
         rows.reset(EpisodeReset((0,) * rows.num_rows, none), first)
         first.begin_history()
 
     def step(self, rows: EnvRows) -> StepRows:
-        """One step of every row; what it returns is overwritten by a later one."""
+        """Steps every row once; later calls overwrite the result."""
         t = self._step % self.length
         if t == 0 and self._step:
             self._access.carry(self.slot, self.slot, slice(None))
@@ -189,12 +190,12 @@ class _Player:
 
 
 def _play(player: _Player, rows: EnvRows, wanted: list[int]) -> list[list[tuple[float, int]]]:
-    """(return, length) of each row's finished episodes; of each environment at least as many as `wanted`."""
-    player.begin(rows)
+    """Plays until each environment has finished `wanted` episodes; returns (return, length) of each row's finished episodes."""
+    player.start(rows)
     total, length = np.zeros(rows.num_rows), np.zeros(rows.num_rows, int)
     finished: list[list[tuple[float, int]]] = [[] for _ in range(rows.num_rows)]
     agents = rows.num_rows // len(wanted)
-    resets = np.zeros(len(wanted), int)  # of whole environments: some of whose agents may never have been there
+    resets = np.zeros(len(wanted), int)  # of whole environments, some of whose agents may never have been present
 
     def done(env: int) -> bool:
         ended = min(len(episodes) for episodes in finished[env * agents : (env + 1) * agents])
@@ -212,5 +213,5 @@ def _play(player: _Player, rows: EnvRows, wanted: list[int]) -> list[list[tuple[
 
 
 def _evaluation_seed(seed: int) -> int:
-    # Training uses the run's seed as it is; evaluation must not meet the same episodes.
+    # Training uses the run's seed directly; evaluation must use other episodes.
     return int(np.random.SeedSequence((seed, 0xE7A1)).generate_state(1)[0])

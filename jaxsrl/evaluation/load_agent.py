@@ -1,4 +1,4 @@
-"""An agent, its parameters and its environment from what a run left."""
+"""Loading of an agent, its parameters and its environment from a run or a checkpoint."""
 
 import contextlib
 import dataclasses
@@ -34,14 +34,14 @@ class LoadedAgent:
     """Agent, parameters and environment of a checkpoint.
 
     Attributes:
-        agent: made from the saved configuration.
-        params: of the checkpoint.
-        source: of the environments it was trained in.
-        checkpoint: its directory.
-        update: it was made at.
-        run_directory: it belongs to; None for a checkpoint that was copied elsewhere.
-        problems: what is wrong with newer checkpoints of the run.
-        left_out: what did not fit, in words; "" if all did.
+        agent: agent made from the saved configuration.
+        params: parameters of the checkpoint.
+        source: source of the training environments.
+        checkpoint: directory of the checkpoint.
+        update: update of the checkpoint.
+        run_directory: its run directory; None for a checkpoint that was copied elsewhere.
+        problems: why newer checkpoints of the run were skipped.
+        mismatches: arrays that did not match, as text; "" if all did.
     """
 
     agent: AnyAgent = dataclasses.field(repr=False)
@@ -51,39 +51,42 @@ class LoadedAgent:
     update: int
     run_directory: Path | None
     problems: tuple[str, ...] = ()
-    left_out: str = ""
+    mismatches: str = ""
 
 
 def load_agent(
     path: Path, partial: bool = False, env: EnvConfig | AnyEnv | None = None, trust_env: bool = False
 ) -> LoadedAgent:
-    """Loads a run directory's newest good checkpoint, or one checkpoint directory.
+    """Loads the newest intact checkpoint of a run directory, or one checkpoint directory.
 
     Args:
-        path: of it.
-        partial: take what fits where not all does; what does not is in `left_out`, and is as it begins.
-        env: plays instead of the environment that the checkpoint names; needed where that is a function.
+        path: run directory or checkpoint directory.
+        partial: load the matching arrays if not all match; the others keep their initial values and are listed in
+            `mismatches`.
+        env: environment that replaces the checkpoint's; required if that is a function.
         trust_env: import the module that the id of the checkpoint's environment names, which runs its code.
 
     Raises:
-        UserError: the path is neither, or was saved by something that is not in the catalogue; or the checkpoint's environment is
-            in a module of its own, and neither `env` nor `trust_env` is given.
-        CorruptCheckpointError: the one checkpoint asked for is damaged.
+        UserError: the path is neither, or the checkpoint's agent is not in the catalog.
+        UserError: the checkpoint's environment is in a module of its own, and neither `env` nor `trust_env` is given.
+        CorruptCheckpointError: the given checkpoint is damaged.
     """
     use_synchronous_cpu_dispatch()
     saved = read_saved_run(path)
     if env is None and not trust_env:
         _validate_needs_no_module(saved.metadata)
     agent, source = rebuild(saved.metadata, env)
-    arrays, said = saved.arrays, ""
+    arrays, report = saved.arrays, ""
     if partial:
-        arrays, left_out = restore_matching(
+        arrays, mismatches = restore_matching(
             arrays, state_to_arrays(agent.init(jax.random.key(0)), with_replay=False), LEARNER
         )
-        said = format_report(arrays, left_out) if left_out else ""
+        report = format_report(arrays, mismatches) if mismatches else ""
     state = restore_state(agent, jax.random.key(0), arrays)
     update = int(state.num_updates)
-    return LoadedAgent(agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems, said)
+    return LoadedAgent(
+        agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems, report
+    )
 
 
 def _validate_needs_no_module(metadata: dict[str, Any]) -> None:
@@ -114,15 +117,15 @@ def _strings(kwargs: Any) -> list[str]:
 
 
 def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> tuple[AnyAgent, EnvSource]:
-    """Returns the agent and the environments that a checkpoint's metadata describe; of several policies, if it has them.
+    """Returns the agent and the environments that a checkpoint's metadata describe.
 
     Args:
-        metadata: of the checkpoint.
+        metadata: metadata of the checkpoint.
         env: replaces the environment of the metadata.
 
     Raises:
-        UserError: the agent is not in the catalogue, the experiment had other parts than the usual ones, or its environment is a
-            function and `env` is None.
+        UserError: the agent is not in the catalog, the experiment had other parts than the usual ones, or its environment is
+            a function and `env` is None.
     """
     name, saved = metadata.get("agent_name"), metadata.get("experiment", {})
     if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved) or saved.get("make_agent"):

@@ -1,6 +1,6 @@
-"""The evaluations of a run's checkpoints as a curve."""
+"""Figure of the evaluations of a run's checkpoints."""
 
-# matplotlib says only partly which types it takes:
+# matplotlib's types are incomplete:
 # pyright: reportUnknownMemberType=false, reportArgumentType=false
 
 from collections.abc import Sequence
@@ -12,25 +12,32 @@ from jaxsrl.evaluation.all_checkpoints import CheckpointEvaluation
 from jaxsrl.plots.style import clean_axes, color, count_axis, save, style
 
 
-def draw_evaluations(found: Sequence[CheckpointEvaluation], path: Path) -> None:
-    """Mean return with its interval over episodes, at each checkpoint's env steps.
+def draw_evaluations(evaluations: Sequence[CheckpointEvaluation], path: Path) -> None:
+    """Draws mean return with its interval over episodes, at each checkpoint's env steps.
 
     Args:
-        found: at least one, oldest first.
-        path: ends in .png, .svg or .pdf.
+        evaluations: at least one, oldest first.
+        path: file that ends in .png, .svg or .pdf.
 
     Raises:
-        UserError: as `style.save`.
+        UserError: see `style.save`.
     """
-    steps = [one.env_steps for one in found]
-    report = found[-1].report
+    steps = [one.env_steps for one in evaluations]
+    report = evaluations[-1].report
     with style():
         figure = Figure(figsize=(6.8, 4.0), layout="constrained")
         axes = figure.subplots()
         axes.fill_between(
-            steps, [one.low for one in found], [one.high for one in found], color=color(0), alpha=0.2, linewidth=0
+            steps,
+            [one.low for one in evaluations],
+            [one.high for one in evaluations],
+            color=color(0),
+            alpha=0.2,
+            linewidth=0,
         )
-        axes.plot(steps, [one.report.mean_return for one in found], "o-", color=color(0), linewidth=1.8, markersize=5)
+        axes.plot(
+            steps, [one.report.mean_return for one in evaluations], "o-", color=color(0), linewidth=1.8, markersize=5
+        )
         clean_axes(axes)
         count_axis(axes)
         axes.set_xlabel("env steps trained")

@@ -14,27 +14,28 @@ from envpool_bridge.errors import BadEnvOutputError, UserError
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 
 _PAUSE_SECONDS = 0.5
-_ENCODER_SECONDS = 60.0  # that the end of a file may take
+_ENCODER_SECONDS = 60.0  # limit for finishing the file
 
 
 class Video:
-    """A video of environments that is to be recorded; what stands against it is refused before anything is played."""
+    """Video of environments. The constructor raises before anything is played if recording is impossible.
+
+    Whole games are played where training's episodes are changed for learning.
+
+    Args:
+        make_env: see `evaluate`.
+        path: file *.mp4, which is replaced if it exists.
+        episodes: number of episodes, one after another.
+
+    Raises:
+        UserError: a bad path or number, a package is missing, or the environment or this machine cannot draw.
+    """
 
     def __init__(self, make_env: AnyEnv, path: Path, episodes: int = 1) -> None:
-        """Of the environments of `make_env`, whole games where training's are changed for learning.
-
-        Args:
-            make_env: as `evaluate` takes it.
-            path: of the file, *.mp4; one that is there is replaced.
-            episodes: how many are shown, one after another.
-
-        Raises:
-            UserError: a bad path or number, a package is missing, or the environment or this machine cannot draw.
-        """
         if episodes < 1:
             raise UserError(f"video_episodes must be at least 1: got {episodes}")
         if path.suffix != ".mp4" or not path.parent.is_dir() or path.is_dir():
-            raise UserError(f"expected the video to be a file *.mp4 in a directory that is there, got {path}")
+            raise UserError(f"expected the video to be a file *.mp4 in an existing directory, got {path}")
         if importlib.util.find_spec("imageio_ffmpeg") is None:
             raise UserError("imageio-ffmpeg is not installed, which writes videos: pip install 'jaxsrl[video]'")
         _draw_without_display()
@@ -44,15 +45,15 @@ class Video:
         self._path, self._episodes = path, episodes
 
     def record(self, agent: AnyAgent, params: Params, *, seed: int = 0, mode: Mode = Mode.GREEDY) -> EvaluationReport:
-        """Plays the episodes that `evaluate(..., seed=seed, mode=mode, max_rows=1)` plays, and writes them.
+        """Plays the episodes of `evaluate(..., seed=seed, mode=mode, max_rows=1)`, and writes them.
 
-        The file appears once it is whole. Between two episodes the last frame stands still for half a second.
+        The file appears when it is complete. Between two episodes the last frame stays for half a second.
 
         Returns:
-            The results of the episodes that are shown.
+            The results of the shown episodes.
 
         Raises:
-            BadEnvOutputError: a frame has another size than the one before.
+            BadEnvOutputError: a frame has another size than the previous one.
         """
         partial_path = self._path.with_name(f".{self._path.stem}.{os.getpid()}.partial.mp4")
         film = _Film(partial_path, self._frames_per_second)
@@ -76,20 +77,20 @@ class Video:
 
 
 def _draw_without_display() -> None:
-    """Has MuJoCo and pygame draw into memory where there is no screen, unless somebody has said how."""
+    """Makes MuJoCo and pygame draw into memory on machines without a screen, unless their variables are set."""
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # which would precede the command's JSON
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # the prompt would precede the command's JSON
 
 
 class _Film:
-    """Keeps the protocol `Screen`: episodes one after another in a file."""
+    """Consumer of frames that writes episodes one after another into a file."""
 
     def __init__(self, path: Path, frames_per_second: float) -> None:
         self._path, self._frames_per_second = path, frames_per_second
         self._encoder: _Encoder | None = None
-        self._first: np.ndarray | None = None  # of an episode that nobody has acted in yet
+        self._first: np.ndarray | None = None  # of an episode without a step yet
         self._last: np.ndarray | None = None
         self._shape: tuple[int, ...] = ()
 
@@ -113,7 +114,7 @@ class _Film:
 
     def _write(self, frame: np.ndarray) -> None:
         height, width = frame.shape[:2]
-        # Every player makes something of yuv420p, whose colours are of two by two pixels.
+        # Every player supports yuv420p, whose colors cover two by two pixels.
         even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         if self._encoder is None:
             self._shape = frame.shape
@@ -126,9 +127,9 @@ class _Film:
 
 
 class _Encoder:
-    """An ffmpeg process that is written to.
+    """ffmpeg process that is written to.
 
-    imageio's own writer forks this process (for a group of its own), which jax's threads may not survive.
+    imageio's own writer forks this process (for its own process group), which is unsafe with jax's threads.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], frames_per_second: float) -> None:
@@ -141,7 +142,7 @@ class _Encoder:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            process_group=0,  # Ctrl-C is ours to answer
+            process_group=0,  # this process handles Ctrl-C
         )
 
     def write(self, frame: np.ndarray) -> None:
@@ -153,13 +154,13 @@ class _Encoder:
             raise
 
     def close(self) -> None:
-        """Waits until the file is whole. Raises UserError if it does not become so."""
+        """Waits until the file is complete. Raises UserError if ffmpeg fails."""
         try:
-            _, said = self._process.communicate(timeout=_ENCODER_SECONDS)
+            _, errors = self._process.communicate(timeout=_ENCODER_SECONDS)
         except subprocess.TimeoutExpired as error:
             self._process.kill()
             self._process.communicate()
             raise UserError(f"ffmpeg did not end within {_ENCODER_SECONDS} s: is the disk full or slow?") from error
         if self._process.returncode:
-            shown = " ".join(said.decode(errors="replace").split())[-300:]
+            shown = " ".join(errors.decode(errors="replace").split())[-300:]
             raise UserError(f"ffmpeg could not write the video (status {self._process.returncode}): {shown}")

@@ -1,1 +1,1 @@
-"""What this machine has, and how jax is set up on it: devices, CPUs, idle states, signals."""
+"""Resources of this machine, and the setup of jax on it: devices, CPUs, idle states, signals."""

@@ -1,24 +1,24 @@
-"""The devices of a run."""
+"""Devices of a run."""
 
 from typing import Any
 
 import jax
 
-Device = Any  # a jax.Device, which is no type to type checkers
+Device = Any  # a jax.Device, which type checkers do not know
 
 
 def run_devices(platform: str = "") -> list[Device]:
-    """Devices of a platform ("" for jax's default one), of all processes of the run: those of process 0 first."""
-    found: list[Device] = jax.devices(platform or None)
-    return sorted(found, key=lambda device: (device.process_index, device.id))
+    """Returns the devices of a platform ("" for jax's default), of all processes of the run, sorted by process and id."""
+    devices: list[Device] = jax.devices(platform or None)
+    return sorted(devices, key=lambda device: (device.process_index, device.id))
 
 
 def on_device(tree: Any, device: Device) -> Any:
-    """Returns the tree on one device: the shards of replicated arrays that are already there, without a transfer.
+    """Returns the tree on one device. Shards of replicated arrays that are already there are taken without a transfer.
 
     Args:
-        tree: of arrays, each replicated over its devices, or of numpy.
-        device: of this process.
+        tree: arrays that are replicated over their devices, or numpy arrays.
+        device: device of this process.
     """
     shards = jax.tree.map(lambda leaf: _shard_at(leaf, device), tree)
     here = {device}

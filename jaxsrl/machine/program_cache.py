@@ -1,4 +1,4 @@
-"""Compiled programs of accelerators, kept from run to run by jax's persistent compilation cache."""
+"""Persistent cache of compiled accelerator programs across runs, by jax's compilation cache."""
 
 import hashlib
 import importlib.util
@@ -11,17 +11,18 @@ from jax.experimental.compilation_cache import compilation_cache
 
 _DIRECTORY = ".programs"
 _MAX_BYTES = 2_000_000_000
-_chosen: list[str] = []  # by an earlier run of this process; otherwise a directory is the user's choice
+_chosen: list[str] = []  # directory set by an earlier run of this process; any other is the user's choice
 
 
 def enable_program_cache(runs: Path, backend: str) -> None:
-    """Enables jax's compilation cache in a directory beside the runs, unless the user chose another or turned the cache off.
+    """Enables jax's compilation cache in a directory next to the runs, unless the user set or disabled it.
 
-    Not on a host without an accelerator: jax's loader for the host's programs rejects some that the same machine compiled, with an
-    error line each, and may run others with instructions that the machine lacks (jax issue 38445). There, compiling takes seconds.
+    Hosts without an accelerator are excluded. There, jax's loader rejects some programs that the same machine compiled, with
+    an error line each. It may run others with instructions that the machine lacks (jax issue 38445). Compilation takes only
+    seconds there.
 
     Args:
-        runs: directory of the runs, which share it; perhaps with other machines.
+        runs: directory of the runs, which share the cache, possibly with other machines.
         backend: jax's default platform.
     """
     current = _setting("jax_compilation_cache_dir")
@@ -33,8 +34,8 @@ def enable_program_cache(runs: Path, backend: str) -> None:
     _chosen[:] = [chosen]
     jax.config.update("jax_compilation_cache_dir", chosen)
     if current:
-        compilation_cache.reset_cache()  # jax opens a directory once
-    # With a limit, jax takes a file lock, for which it needs this package.
+        compilation_cache.reset_cache()  # jax opens a directory only once
+    # With a size limit, jax uses file locks, which need this package.
     if _setting("jax_compilation_cache_max_size") < 0 and importlib.util.find_spec("filelock"):
         jax.config.update("jax_compilation_cache_max_size", _MAX_BYTES)
 
@@ -44,11 +45,11 @@ def _setting(name: str) -> Any:
 
 
 def _machine() -> str:
-    """Returns a name for machines whose processors are alike: programs of the host beside the accelerator are kept as well."""
-    found = [platform.machine()]
+    """Returns a name shared by machines with the same processor, because programs of the host are cached as well."""
+    features = [platform.machine()]
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-        found += [line for line in lines if line.startswith(("model name", "flags", "Features"))]
+        features += [line for line in lines if line.startswith(("model name", "flags", "Features"))]
     except OSError:
-        found.append(platform.node())
-    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+        features.append(platform.node())
+    return hashlib.sha256("\n".join(features).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What the machine has."""
+"""Resources of the machine: cores, devices, memory."""
 
 import dataclasses
 import os
@@ -10,7 +10,7 @@ _PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 class _GroupFiles(NamedTuple):
-    """Names in one version of control groups."""
+    """File names in one version of control groups."""
 
     controller: str
     limit: str
@@ -26,14 +26,14 @@ _GROUP_FILES = (
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A machine of a cluster, or what stands for one.
+    """Machine of a cluster, or a stand-in for one.
 
     Attributes:
-        name: unique in the cluster.
-        num_cores: that the cluster gives out.
-        num_gpus: likewise.
-        memory_bytes: likewise; None if not known.
-        object_store_bytes: shared memory for what travels between nodes; None if not known.
+        name: unique name in the cluster.
+        num_cores: cores that the cluster schedules.
+        num_gpus: GPUs that the cluster schedules.
+        memory_bytes: memory that the cluster schedules; None if unknown.
+        object_store_bytes: shared memory for data between nodes; None if unknown.
     """
 
     name: str
@@ -45,18 +45,18 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
-    """What a distribution policy may use.
+    """Resources available to a plan.
 
     Attributes:
-        num_cores: processor cores this process may run on.
-        platform: of the devices: "cpu", "gpu" or "tpu".
+        num_cores: processor cores this process may use.
+        platform: platform of the devices: "cpu", "gpu" or "tpu".
         num_devices: devices that jax sees in this process.
-        num_host_devices: devices of the platform "cpu"; 0 if jax was told not to make any.
-        shared_memory_bytes: free for trajectory slots, in /dev/shm and in memory; None if not known.
-        name: of the device, for people.
-        host_memory_bytes: that this process may still take; None if not known.
-        device_memory_bytes: free on each device; None if not known, or where devices use the host's.
-        nodes: of the cluster that environment hosts may be on; () without one.
+        num_host_devices: devices of the platform "cpu"; 0 if jax is configured without them.
+        shared_memory_bytes: free space for trajectory slots, in /dev/shm and in memory; None if unknown.
+        name: name of the device.
+        host_memory_bytes: memory this process may still use; None if unknown.
+        device_memory_bytes: free memory of each device; None if unknown, or where devices use host memory.
+        nodes: nodes of the cluster for environment hosts; () without a cluster.
     """
 
     num_cores: int
@@ -71,7 +71,7 @@ class Resources:
 
     @staticmethod
     def detect() -> "Resources":
-        """What this process sees; initialises jax's devices."""
+        """Returns the resources that this process sees; initializes jax's devices."""
         import jax
 
         from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
@@ -79,8 +79,8 @@ class Resources:
         use_synchronous_cpu_dispatch()
 
         def local(backend: str | None) -> list[Any]:
-            found: list[Any] = jax.local_devices(backend=backend)  # pyright: ignore
-            return found
+            devices: list[Any] = jax.local_devices(backend=backend)  # pyright: ignore
+            return devices
 
         devices = local(None)
         platform = str(devices[0].platform)
@@ -91,21 +91,23 @@ class Resources:
         statistics = os.statvfs(_SHARED_MEMORY)
         host = free_host_bytes()
         shared = statistics.f_bavail * statistics.f_frsize
-        free = shared if host is None else min(shared, host)  # its pages are memory of the machine and of the group
+        free = (
+            shared if host is None else min(shared, host)
+        )  # its pages count as memory of the machine and of the group
         name, cores = str(devices[0].device_kind), len(os.sched_getaffinity(0))
-        of_devices = [number for number in map(_free_bytes, devices) if number is not None]
-        of_device = min(of_devices, default=None)
-        return Resources(cores, platform, len(devices), num_host, free, name, host, of_device)
+        free_on_devices = [number for number in map(_free_bytes, devices) if number is not None]
+        device_bytes = min(free_on_devices, default=None)
+        return Resources(cores, platform, len(devices), num_host, free, name, host, device_bytes)
 
     def devices_of(self, platform: str) -> int:
-        """Devices of a placement's platform."""
+        """Returns the number of devices of a placement's platform."""
         return self.num_host_devices if platform == "cpu" and self.platform != "cpu" else self.num_devices
 
 
 def free_host_bytes() -> int | None:
-    """Returns the bytes of memory that this process may still take, shared memory included; None if not known.
+    """Returns the bytes of memory that this process may still use, including shared memory; None if unknown.
 
-    The least of what the kernel calls available and what each control group above this process leaves.
+    It is the minimum of the kernel's available memory and the rest of each control group above this process.
     """
     try:
         lines = (_PROC / "meminfo").read_text().splitlines()
@@ -117,7 +119,7 @@ def free_host_bytes() -> int | None:
 
 
 def _groups(files: _GroupFiles) -> list[Path]:
-    """Directories of this process's control group and of those around it; a container shows only its own, as the root."""
+    """Returns directories of this process's control group and its ancestors; a container shows only its own, as the root."""
     try:
         lines = (_PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -130,7 +132,7 @@ def _groups(files: _GroupFiles) -> list[Path]:
 
 
 def _left_in_group(directory: Path, files: _GroupFiles) -> int | None:
-    """Bytes below the group's limit. File pages that nothing has used lately count as free: the kernel drops them."""
+    """Returns bytes below the group's limit. Inactive file pages count as free, because the kernel drops them."""
     try:
         limit, used = int((directory / files.limit).read_text()), int((directory / files.used).read_text())
     except (OSError, ValueError):  # no such group, or no limit: "max"
@@ -143,7 +145,7 @@ def _left_in_group(directory: Path, files: _GroupFiles) -> int | None:
 
 
 def _free_bytes(device: Any) -> int | None:
-    """Free memory of a device; None where it uses the host's."""
+    """Returns the free memory of a device; None if it uses host memory."""
     statistics = device.memory_stats()
     if not statistics or "bytes_limit" not in statistics:
         return None

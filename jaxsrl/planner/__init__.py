@@ -1,1 +1,1 @@
-"""What a plan would do, before it runs: calibration, simulation, comparison."""
+"""Predictions about plans before they run: calibration, simulation, comparison."""

@@ -1,4 +1,4 @@
-"""What was measured on a machine, as a file."""
+"""Calibration: costs measured on a machine, stored as a file."""
 
 import dataclasses
 from pathlib import Path
@@ -17,23 +17,23 @@ class Calibration:
     """Costs of an experiment's environment and agent on one machine.
 
     Attributes:
-        experiment: name of it.
-        env_id: of the environment.
-        cores: that the measuring process could use.
+        experiment: name of the experiment.
+        env_id: id of the environment.
+        cores: cores of the measuring process.
         cpu: model of the processor.
-        row_seconds: a core takes for a step of one environment and for writing what it shows.
-        part_seconds: a core takes besides for a step of all rows of a worker.
+        row_seconds: core time to step one environment and write its observation.
+        part_seconds: additional core time per step of all rows of a worker.
         step_cv: standard deviation over mean of a step of one environment.
-        act: (rows, seconds) of calls that act, with fetching and writing actions.
-        update: (rows, seconds) of updates of `rollout_length` steps, each after so many steps as in a run.
-        update_cores: that an update keeps busy, on average.
-        update_flops: (rows, operations) of an update as the compiler counts them; () where it does not.
+        act: (rows, seconds) of inference calls, including fetching and writing actions.
+        update: (rows, seconds) of updates of `rollout_length` steps, each after the same number of steps as in a run.
+        update_cores: mean number of cores that an update uses.
+        update_flops: (rows, operations) of an update as counted by the compiler; () where it does not.
         rollout_length: T.
-        doorbell_seconds: that who acts takes to wake one worker.
-        handover_seconds: that a step takes a worker's core besides stepping; fitted to one run (`jaxsrl.planner.validate.fit`).
-        copy_bytes_per_second: of memory, by one core.
-        row_bytes: that a slot takes for a row, for all T steps.
-        params_bytes: of one set of parameters.
+        doorbell_seconds: time of the inference server to wake one worker.
+        handover_seconds: additional core time of a worker per step; fitted to one run (`jaxsrl.planner.validate.fit`).
+        copy_bytes_per_second: memory copy rate of one core.
+        row_bytes: bytes of a slot per row, for all T steps.
+        params_bytes: bytes of one set of parameters.
     """
 
     experiment: str
@@ -55,11 +55,11 @@ class Calibration:
     params_bytes: float
 
     def save(self, path: Path) -> None:
-        """Writes JSON."""
+        """Writes the calibration as JSON."""
         write_json(path, dataclasses.asdict(self))
 
     def scenario(self, shape: PoolShape, max_policy_lag: int, cores: int, sleep_seconds: float = 0.0) -> Scenario:
-        """A run on one machine like that of the calibration, whose learner computes on its cores."""
+        """Returns a scenario on one machine like the calibration's, whose learner uses its cores."""
         seconds = cost_at(self.update, shape.num_rows) * shape.rollout_length / self.rollout_length
         costs = dataclasses.replace(self._costs(shape), update_seconds=seconds, sleep_seconds=sleep_seconds)
         return Scenario(
@@ -69,18 +69,18 @@ class Calibration:
     def cluster(
         self, shape: PoolShape, cores: int, hosts: int, learners: int, links: Network, gpu_flops: float
     ) -> Scenario:
-        """A run at lag 1 with environment hosts like this machine's cores, and accelerators that learn.
+        """Returns a scenario at lag 1 with environment hosts like this machine's cores, and learners on accelerators.
 
         Args:
-            shape: of a host's pool.
-            cores: of a host.
-            hosts: of a learner.
+            shape: pool of one host.
+            cores: cores per host.
+            hosts: hosts per learner.
             learners: accelerators.
-            links: between all of them.
-            gpu_flops: operations per second that an update reaches on an accelerator: an assumption, not measured here.
+            links: network between all of them.
+            gpu_flops: operations per second of an update on an accelerator: an assumption, not a measurement.
 
         Raises:
-            UserError: the calibration does not know the operations of an update.
+            UserError: the calibration lacks the operations of an update.
         """
         if not self.update_flops:
             raise UserError("the calibration has no operation counts of updates: measure it again with --calibrate")
@@ -103,7 +103,7 @@ class Calibration:
 
 
 def load_calibration(path: Path) -> Calibration:
-    """The file that `Calibration.save` wrote.
+    """Reads the file of `Calibration.save`.
 
     Raises:
         UserError: it is missing or no calibration.
@@ -121,7 +121,10 @@ def load_calibration(path: Path) -> Calibration:
 
 
 def cost_at(points: Points, rows: int) -> float:
-    """A straight line through the two largest sizes measured, or a proportion of the one there is; never below the smallest."""
+    """Extrapolates linearly from the two largest measured sizes, or proportionally from a single one.
+
+    The result is at least the smallest measured cost, scaled down below the smallest size.
+    """
     if len(points) == 1:
         return points[0][1] * rows / points[0][0]
     (small, first), (large, second) = points[-2:]

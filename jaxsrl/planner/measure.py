@@ -1,4 +1,4 @@
-"""Measures what the simulation needs, in this process and on this machine: `jaxsrl plan EXPERIMENT --simulate --calibrate`."""
+"""Measurement of the simulation's costs, in this process: `jaxsrl plan EXPERIMENT --simulate --calibrate`."""
 
 import os
 import platform
@@ -54,7 +54,7 @@ class _Trial:
         self.fill()  # compiles
 
     def times(self, seconds: float) -> tuple[list[float], list[float]]:
-        """(of each step of all rows, of each call that acts for them)."""
+        """Returns the times of each step of all rows, and of each inference call."""
         stepped: list[float] = []
         acted: list[float] = []
         end = time.perf_counter() + seconds
@@ -68,20 +68,20 @@ class _Trial:
         self._rows.close()
 
     def fill(self) -> tuple[list[float], list[float]]:
-        """Fills the slot."""
+        """Fills the slot; returns the times of steps and of inference calls."""
         self._access.carry(self.slot, self.slot, slice(None))
         step_rows(self.slot, slice(0, self._steps)).prepare()
         stepped: list[float] = []
         acted: list[float] = []
         for t in range(self._steps):
-            begin = time.perf_counter()
+            start = time.perf_counter()
             steps = np.full(self.num_rows, t, np.uint32)
             rows = self._access.act_rows(self.slot, t, slice(None))
             self._state = act_in_slot(self._act, self._params, rows, self._state, self._keys, steps, 0)
             middle = time.perf_counter()
             self._rows.step(rows.action, step_rows(self.slot, t))
             stepped.append(time.perf_counter() - middle)
-            acted.append(middle - begin)
+            acted.append(middle - start)
         return stepped, acted
 
 
@@ -100,7 +100,9 @@ def measure(experiment: Experiment, name: str, act_rows: tuple[int, ...], update
     agent, source, spec = experiment.build()
     config = experiment.run
     if not isinstance(agent, Agent):
-        raise UserError(f"agent {agent.name} learns from replay, which the simulation does not know: use PPO, say")
+        raise UserError(
+            f"agent {agent.name} learns from replay, which the simulation does not support: use PPO, for example"
+        )
     stacked = with_stacked_frames(agent, spec)
     assert isinstance(stacked, Agent)
     act: list[tuple[int, float]] = []
@@ -139,13 +141,13 @@ def measure(experiment: Experiment, name: str, act_rows: tuple[int, ...], update
 
 
 def _mean_and_spread(times: list[float]) -> tuple[float, float]:
-    """(mean, standard deviation) of what steps take, from all but the slowest hundredth: those in which another process ran."""
-    kept = sorted(times)[: max(2, len(times) * 99 // 100)]
-    return statistics.fmean(kept), statistics.pstdev(kept)
+    """Returns mean and standard deviation without the slowest hundredth, in which another process ran."""
+    fastest = sorted(times)[: max(2, len(times) * 99 // 100)]
+    return statistics.fmean(fastest), statistics.pstdev(fastest)
 
 
 def _line(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, float]:
-    """(a row's, a part's) share of what a step takes."""
+    """Returns the parts of a step's time per row and per worker."""
     if small[0] == large[0]:
         return small[1] / small[0], 0.0
     slope = max(0.0, (large[1] - small[1]) / (large[0] - small[0]))
@@ -158,13 +160,13 @@ def _time_update(trial: _Trial, agent: Agent, spec: EnvSpec) -> tuple[float, flo
     update: Any = mesh.jit_update(agent, jax.random.key(2))
     state = mesh.place_state(agent.init(jax.random.key(0)))
     batch = mesh.place_batch([trial.slot])
-    counted = update.lower(state, batch).compile().cost_analysis() or {}
+    costs = update.lower(state, batch).compile().cost_analysis() or {}
 
     episodes = EpisodeTracker(trial.num_rows, spec.info_fields)
     log = EpisodeLog(trial.num_rows, 0, spec, agent_state=agent_state_spec(agent))
 
     def once() -> None:
-        """What `Learner.step` does with a slot."""
+        """Processes a slot like `Learner.step`."""
         nonlocal state
         state, metrics = update(state, mesh.place_batch([trial.slot]))
         episodes.observe(trial.slot)
@@ -174,19 +176,19 @@ def _time_update(trial: _Trial, agent: Agent, spec: EnvSpec) -> tuple[float, flo
 
     seconds, cores = _timed(once, trial.fill)
     trial.close()
-    return seconds, cores, float(counted.get("flops", 0.0))
+    return seconds, cores, float(costs.get("flops", 0.0))
 
 
 def _timed(call: Callable[[], None], before: Callable[[], Any]) -> tuple[float, float]:
-    """(median seconds of a call, processor seconds a second), with `before`, which is not timed, between two calls.
+    """Returns the median seconds of a call and its mean number of busy cores; `before` runs untimed between two calls.
 
-    In a run too, an update follows steps: its data are no longer in the caches, and the threads it is divided among sleep.
+    In a run too, an update follows steps: its data have left the caches, and its threads are asleep.
     """
     call()
     times: list[float] = []
     cpu = 0.0
-    begin = time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - begin < _SECONDS:
+    first = time.perf_counter()
+    while len(times) < 5 or time.perf_counter() - first < _SECONDS:
         before()
         cpu_before, start = time.process_time(), time.perf_counter()
         call()
@@ -198,10 +200,10 @@ def _timed(call: Callable[[], None], before: Callable[[], Any]) -> tuple[float, 
 def _copy_speed() -> float:
     source, target = np.ones(_COPIED_BYTES, np.uint8), np.empty(_COPIED_BYTES, np.uint8)
     target[...] = source
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(5):
         target[...] = source
-    return 5 * _COPIED_BYTES / (time.perf_counter() - begin)
+    return 5 * _COPIED_BYTES / (time.perf_counter() - start)
 
 
 def _cpu() -> str:

@@ -1,12 +1,10 @@
 """The plan of an experiment, without training: what `jaxsrl plan` shows."""
 
-import contextlib
 import dataclasses
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.learners.placement import planned_together
-from jaxsrl.cluster.placement import place_of
+from jaxsrl.cluster.placement import preview_placement
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.experiment import Experiment
 from jaxsrl.learner.learning_agent import kept_bytes, replay_bytes
@@ -15,7 +13,7 @@ from jaxsrl.machine.split_cpu import set_num_cpu_devices
 from jaxsrl.plan.cost.channel_bytes import PlanBytes, bytes_of_plan, params_bytes_of
 from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
 from jaxsrl.plan.make_plan import make_plan
-from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.passes.learner_processes import shares_of
 from jaxsrl.plan.plan import Plan, plan_to_json
 from jaxsrl.training.preflight import check_run
@@ -69,16 +67,10 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
         set_num_cpu_devices(config.host_devices)
     agent, source, spec = experiment.build()
     resources = _resources(cores, gpus)
-    plan = plan_for_agent(make_plan(config, resources), agent, config.replay_place)
+    plan = add_agent_fragments(make_plan(config, resources), agent, config.replay_place)
     processes = config.distributed.num_processes if config.distributed.is_on else 1
-    with contextlib.ExitStack() as held:
-        several = processes != 1
-        place = (
-            planned_together(config, plan, resources)
-            if several
-            else held.enter_context(place_of(config, plan, resources, kept_bytes(config, agent, spec)))
-        )
-        plan, resources = place.plan, place.resources
+    placement = preview_placement(config, plan, resources, kept_bytes(config, agent, spec))
+    plan, resources = placement.plan, placement.resources
     check_run(plan, agent, source, spec, resources)
     replay = replay_bytes(agent, spec, plan.num_rows, plan.shape.rollout_length)
     sizes = bytes_of_plan(plan, agent_layout(spec, plan.shape, agent), params_bytes_of(agent), replay)

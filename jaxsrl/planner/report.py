@@ -1,4 +1,4 @@
-"""`jaxsrl plan EXPERIMENT --simulate`: calibrate, compare with what is measured here, and predict."""
+"""`jaxsrl plan EXPERIMENT --simulate`: calibration, comparison with measurements, and prediction."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ ACT_ROWS = (8, 32, 128)
 UPDATE_ROWS = (64, 128)
 PREDICTION = (
     "predictions of a simulation, not measurements: environment hosts like this machine's cores, each acting for its rows; updates "
-    "at the assumed operations per second; nothing fails and nobody else uses the network (docs/operations/simulation.md)"
+    "at the assumed operations per second; no failures and no other traffic on the network (docs/operations/simulation.md)"
 )
 
 
@@ -42,9 +42,7 @@ def simulate_experiment(
     if calibrate:
         fit(measure(experiment, name, ACT_ROWS, UPDATE_ROWS), experiment).save(file)
     elif not file.exists():
-        raise UserError(
-            f"there is no calibration {file}: make it with --calibrate, on a machine that does nothing else"
-        )
+        raise UserError(f"there is no calibration {file}: make it with --calibrate, on an otherwise idle machine")
     calibration = load_calibration(file)
     _, _, spec = experiment.build()
     if calibration.env_id != spec.env_id:
@@ -52,11 +50,11 @@ def simulate_experiment(
             f"{file} was measured with {calibration.env_id}, but {name} has {spec.env_id}: use --calibrate, or "
             f"another --calibration FILE"
         )
-    found: dict[str, Any] = {"calibration": str(file), "cpu": calibration.cpu, "env_id": calibration.env_id}
+    report: dict[str, Any] = {"calibration": str(file), "cpu": calibration.cpu, "env_id": calibration.env_id}
     if check:
-        found["measured against predicted"] = compare(calibration, experiment)
-        return found
+        report["measured against predicted"] = compare(calibration, experiment)
+        return report
     clusters = [SRL, MSRL] if cluster is None else [cluster]
-    found["note"] = PREDICTION
-    found["predicted"] = [predict(calibration, one) for one in clusters]
-    return found
+    report["note"] = PREDICTION
+    report["predicted"] = [predict(calibration, one) for one in clusters]
+    return report

@@ -1,4 +1,4 @@
-"""Measured against predicted: small runs of the experiment's environment on this machine, and the same runs simulated."""
+"""Comparison of predictions with measurements: small runs on this machine, and their simulations."""
 
 import dataclasses
 import os
@@ -19,10 +19,10 @@ class Point:
     """A small run.
 
     Attributes:
-        rows: environments.
-        workers: processes.
-        lanes_per_worker: as in RunConfig.
-        max_policy_lag: as in RunConfig.
+        rows: number of environments.
+        workers: number of processes.
+        lanes_per_worker: see RunConfig.
+        max_policy_lag: see RunConfig.
     """
 
     rows: int
@@ -32,10 +32,10 @@ class Point:
 
 
 REFERENCE = Point(128, 1)
-"""The one run that a calibration is fitted to; the others are predicted."""
+"""The only run that a calibration is fitted to; the others are predicted."""
 
 POINTS = (
-    REFERENCE,  # again: what is wrong here is how much faster or slower the machine has become
+    REFERENCE,  # again: an error here shows that the machine's speed has changed
     Point(64, 1),
     Point(128, 2),
     Point(128, 2, max_policy_lag=0),
@@ -47,15 +47,15 @@ POINTS = (
 def compare(
     calibration: Calibration, experiment: Experiment, points: tuple[Point, ...] = POINTS, seconds: float = 6.0
 ) -> list[dict[str, Any]]:
-    """One entry a point: what it is, measured and predicted env steps per second, and predicted over measured less 1.
+    """Returns one entry per point: its sizes, measured and predicted env steps per second, and their relative error.
 
-    Every point is run in each of a few passes over all of them, and the fastest of its runs is what counts as `measured`: what else
-    the machine does only slows, and comes and goes. `slowest` is the slowest: far below, the comparison says little.
+    Every point runs in each of a few passes over all of them, and its fastest run counts as `measured`: other load on the
+    machine only slows, and varies over time. If `slowest` is far below, the comparison says little.
     """
     configs = [_config(experiment, point) for point in points]
     predicted = [predict_here(calibration, config) for config in configs]
     passes = [
-        [_measured(experiment, config, expected, seconds) for config, expected in zip(configs, predicted, strict=True)]
+        [_measure(experiment, config, expected, seconds) for config, expected in zip(configs, predicted, strict=True)]
         for _ in range(_PASSES)
     ]
     return [
@@ -71,20 +71,20 @@ def compare(
 
 
 def fit(calibration: Calibration, experiment: Experiment, seconds: float = 6.0) -> Calibration:
-    """The calibration whose hand-over makes the reference run as fast as it is measured here.
+    """Returns the calibration whose handover cost makes the reference run as fast as measured here.
 
-    What a step costs besides stepping and acting (doorbells, wake-ups, the worker's loop, caches that another process has used) is
-    not measured by itself, but is what is missing of that run's time. Of several runs the fastest counts: all predictions depend
-    on it, and what else the machine does only slows.
+    This cost per step covers doorbells, wake-ups, the worker's loop, and cold caches. It is not measured separately, but is
+    the difference to the run's time. The fastest of several runs counts: other load only slows, and all predictions depend on
+    it.
     """
     config = _config(experiment, REFERENCE)
     expected = predict_here(calibration, config)
-    measured = max(_measured(experiment, config, expected, seconds) for _ in range(_REFERENCE_RUNS))
+    measured = max(_measure(experiment, config, expected, seconds) for _ in range(_REFERENCE_RUNS))
     return with_handover_cost(calibration, config, measured)
 
 
 def with_handover_cost(calibration: Calibration, config: RunConfig, measured: float) -> Calibration:
-    """By bisection: the hand-over at which such a run is predicted to make `measured` env steps per second; 0 if it is slower."""
+    """Finds by bisection the handover cost that predicts `measured` env steps per second; 0 if the run is slower."""
     low, high = 0.0, _MOST_SECONDS
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -109,14 +109,14 @@ def _config(experiment: Experiment, point: Point) -> RunConfig:
 
 
 def predict_here(calibration: Calibration, config: RunConfig) -> float:
-    """Env steps per second of such a run on this machine, simulated."""
+    """Returns the simulated env steps per second of such a run on this machine."""
     shape = pool_shape("single_learner_fine", config)
     cores = len(os.sched_getaffinity(0))
     return simulate(calibration.scenario(shape, config.max_policy_lag, cores)).env_steps_per_second
 
 
-def _measured(experiment: Experiment, config: RunConfig, expected: float, seconds: float) -> float:
-    """Returns the env steps per second of a run of `seconds` at the `expected` speed: the median of its one-second records."""
+def _measure(experiment: Experiment, config: RunConfig, expected: float, seconds: float) -> float:
+    """Returns the median env steps per second of a run of about `seconds` at the `expected` speed, from one-second records."""
     import json
     import statistics
     import tempfile

@@ -1,4 +1,4 @@
-"""What it takes to wake a process that sleeps at its doorbell: who acts does so for every worker of a lane."""
+"""Time to wake a process that sleeps at its doorbell. The inference server does so for every worker of a lane."""
 
 import contextlib
 import statistics
@@ -10,25 +10,25 @@ from collections.abc import Iterator
 from envpool_bridge.shm.doorbell import Doorbell
 
 _RINGS = 500
-_PAUSE_SECONDS = 3e-4  # in which the sleeper falls asleep again
+_PAUSE_SECONDS = 3e-4  # time for the sleeper to fall asleep again
 _SLEEPER = """
 import sys
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
 waiter = Waiter(Doorbell(int(sys.argv[1])), watch=(sys.stdin.fileno(),))
 print("listening", flush=True)
 while True:
-    waiter.wait(lambda: False, 60.0, woken=sys.exit)  # when its standard input is closed, so also when its parent is gone
+    waiter.wait(lambda: False, 60.0, woken=sys.exit)  # exits when its standard input is closed, for example because its parent died
 """
 
 
 def measure_doorbell_seconds() -> float:
-    """Median seconds of a ring that wakes another process."""
+    """Returns the median seconds of a ring that wakes another process."""
     with _sleeper() as bell:
         times: list[float] = []
         for _ in range(_RINGS):
             pause = time.perf_counter() + _PAUSE_SECONDS
             while time.perf_counter() < pause:
-                pass  # awake, as who acts is after its call
+                pass  # busy, like an inference server after its call
             start = time.perf_counter()
             bell.ring()
             times.append(time.perf_counter() - start)
@@ -37,7 +37,7 @@ def measure_doorbell_seconds() -> float:
 
 @contextlib.contextmanager
 def _sleeper() -> Iterator[Doorbell]:
-    """The doorbell of a process that sleeps whenever nobody rings."""
+    """Starts a process that sleeps until its doorbell rings; yields the doorbell."""
     bell = Doorbell()
     command = [sys.executable, "-c", _SLEEPER, str(bell.descriptor)]
     try:

@@ -1,1 +1,1 @@
-"""Which policy acts for which agent."""
+"""Mapping of policies to agents."""

@@ -1,4 +1,4 @@
-"""Which policy acts for which agent, and which policies are frozen: plain data for command lines and checkpoints."""
+"""Mapping of policies to agents, and frozen policies, as plain data for command lines and checkpoints."""
 
 import dataclasses
 import json
@@ -20,14 +20,15 @@ from jaxsrl.runs.read_checkpoint import read_saved_run
 
 @dataclasses.dataclass(frozen=True)
 class PoliciesConfig:
-    """The policies of a multi-agent environment; by default one acts for all agents.
+    """Policies of a multi-agent environment; by default one acts for all agents.
 
     Attributes:
-        mapping: JSON object from names of agents, or patterns of them, to names of policies; the first that fits counts:
+        mapping: JSON object from names of agents, or patterns of them, to names of policies; the first match counts:
             '{"adversary_*": "hunters", "*": "prey"}'.
-        frozen: JSON object from names of policies that do not learn to where their parameters are: a run directory (its newest
-            checkpoint) or a checkpoint. Of a run with several policies the one of the same name is taken, of any other its only
-            one: '{"prey": "runs/prey"}'. A resumed run has them in its own checkpoint, and needs the path only to exist.
+        frozen: JSON object from names of policies that do not learn to the source of their parameters: a run directory (its
+            newest checkpoint) or a checkpoint. A run with several policies provides the one of the same name, any other run
+            its only
+            policy: '{"prey": "runs/prey"}'. A resumed run has them in its own checkpoint, but the path must still exist.
     """
 
     mapping: str = "{}"
@@ -38,28 +39,28 @@ class PoliciesConfig:
         self.frozen_paths()
 
     def policy_of_agent(self) -> dict[str, str]:
-        """`mapping` parsed. Raises UserError if it is not a JSON object of strings."""
+        """Parses `mapping`. Raises UserError if it is not a JSON object of strings."""
         return _strings("policies.mapping", self.mapping, '{"adversary_*": "hunters", "*": "prey"}')
 
     def frozen_paths(self) -> dict[str, str]:
-        """`frozen` parsed. Raises UserError if it is not a JSON object of strings."""
+        """Parses `frozen`. Raises UserError if it is not a JSON object of strings."""
         return _strings("policies.frozen", self.frozen, '{"prey": "runs/prey"}')
 
 
 def make_multi_policy_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
-    """The agent of an experiment: `make_agent` once for each policy, frozen ones with the parameters of another run.
+    """Returns the agent of an experiment: `make_agent` once per policy, with parameters of another run for frozen ones.
 
     Args:
-        spec: of the environments' rows.
-        policies: who acts for whom.
+        spec: spec of the environments' rows.
+        policies: mapping of policies to agents.
         make_agent: makes the algorithm of one policy from the spec of its rows.
 
     Raises:
-        UserError: an agent without a policy or a pattern without an agent, a frozen policy that nobody is mapped to, or
-            parameters that are not there, damaged, or of another network.
+        UserError: an agent without a policy, a pattern without an agent, or a frozen policy without an agent.
+        UserError: parameters that are missing, damaged, or of another network.
     """
     mapping, paths = policies.policy_of_agent(), policies.frozen_paths()
-    make_policies(spec, mapping, make_agent, dict.fromkeys(paths))  # refuses what does not fit before anything is read
+    make_policies(spec, mapping, make_agent, dict.fromkeys(paths))  # validates the mapping before reading files
     places = places_of_policies(spec, mapping) if mapping else {}
     frozen: dict[str, Params] = {}
     for name, path in paths.items():
@@ -69,20 +70,20 @@ def make_multi_policy_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent:
 
 
 def rebuild_multi_policy_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
-    """As `make_multi_policy_agent`, for parameters that come from the run's own checkpoint: frozen ones are not looked for."""
+    """Returns the agent of `make_multi_policy_agent` for parameters of the run's own checkpoint; frozen ones are not loaded."""
     return make_policies(spec, policies.policy_of_agent(), make_agent, dict.fromkeys(policies.frozen_paths()))
 
 
 def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
-    """The parameters of one policy of a run.
+    """Loads the parameters of one policy of a run.
 
     Args:
-        agent: that they are for.
-        policy: its name, in a run that has several; the only one of a run that has not is taken whatever it is called.
+        agent: agent that will use them.
+        policy: name of the policy; ignored for a run with a single policy.
         path: run directory or checkpoint.
 
     Raises:
-        UserError: there is no good checkpoint, the run has no such policy, or its parameters have other shapes.
+        UserError: there is no intact checkpoint, the run has no such policy, or its parameters have other shapes.
     """
     try:
         saved = read_saved_run(path)
@@ -90,7 +91,7 @@ def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
         raise UserError(f"frozen policy {policy!r}: damaged checkpoint {error}") from error
     except UserError as error:
         raise UserError(f"frozen policy {policy!r}: {error}") from error
-    names = _policies_of(saved.metadata)
+    names = _policy_names(saved.metadata)
     if names and policy not in names:
         raise UserError(f"frozen policy {policy!r}: {path} has policies {', '.join(names)}: expected one of that name")
     prefix = f"{LEARNER}.params" + (jax.tree_util.keystr((jax.tree_util.DictKey(policy),)) if names else "")
@@ -100,13 +101,13 @@ def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
         return unflatten(template, saved.arrays, prefix)
     except UserError as error:
         raise UserError(
-            f"frozen policy {policy!r} cannot take the parameters of {saved.checkpoint}: expected those of {agent.name} with "
+            f"frozen policy {policy!r} cannot use the parameters of {saved.checkpoint}: expected those of {agent.name} with "
             f"the same network, for agents that see and do the same: {error}"
         ) from error
 
 
-def _policies_of(metadata: Mapping[str, Any]) -> list[str]:
-    """Names of a saved run's policies; [] if it had one for all."""
+def _policy_names(metadata: Mapping[str, Any]) -> list[str]:
+    """Returns names of a saved run's policies; [] if it had one for all."""
     saved = metadata.get("experiment", {}).get("policies")
     if not saved:
         return []
@@ -116,9 +117,9 @@ def _policies_of(metadata: Mapping[str, Any]) -> list[str]:
 def _strings(name: str, text: str, example: str) -> dict[str, str]:
     expected = f"{name} must be a JSON object of strings, such as {example}"
     try:
-        found = json.loads(text)
+        names = json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{expected}: got {text!r} ({error})") from error
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    if not isinstance(names, dict) or not all(isinstance(value, str) for value in names.values()):
         raise UserError(f"{expected}: got {text!r}")
-    return found
+    return names

@@ -15,7 +15,7 @@ from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 
 SOURCE = make_env(EnvConfig("CartPole-v1"))
@@ -42,7 +42,7 @@ def train(directory, hidden_sizes, updates, partial=False):
     )
     network = NetworkConfig(hidden_sizes=hidden_sizes)
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), SPEC, network)
-    plan = POLICIES["serial"](config, Resources.detect())
+    plan = PLANS["serial"](config, Resources.detect())
     return run(plan, agent, SOURCE, config, experiment=Experiment(config, network), spec=SPEC, quiet=True)
 
 
@@ -58,9 +58,9 @@ def test_what_fits_is_taken_and_the_rest_begins_as_new():
     assert list(arrays) == list(fresh)
     assert [float(array.sum()) for array in arrays.values()] == [2.0, 0.0, 0.0]
     assert left_out == [
-        "learner.b: expected float32[2, 3], is float32[3, 2] in the checkpoint: begins as new",
-        "learner.c: expected float64[1], is missing in the checkpoint: begins as new",
-        "learner.d: float64[1] in the checkpoint, not expected: left out",
+        "learner.b: expected float32[2, 3], is float32[3, 2] in the checkpoint: starts as new",
+        "learner.c: expected float64[1], is missing in the checkpoint: starts as new",
+        "learner.d: float64[1] in the checkpoint, not expected: skipped",
     ]
     assert format_report(arrays, left_out).startswith(
         "partial restore: 1 of 3 arrays fit the checkpoint's:\n  learner.b"
@@ -78,7 +78,7 @@ def test_a_run_of_another_network_is_refused_and_taken_in_part_when_asked(tmp_pa
     assert report.num_updates == 4
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "partial restore: " in log
-    assert "expected float32[8, 6], is float32[8, 8] in the checkpoint: begins as new" in log
+    assert "expected float32[8, 6], is float32[8, 8] in the checkpoint: starts as new" in log
     # From now on it is a run like any other.
     assert train(tmp_path, (8, 6), 5).num_updates == 5
 

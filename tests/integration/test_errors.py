@@ -56,7 +56,7 @@ def refusal(capsys, monkeypatch, *changes, experiment=None):
 def test_cores_that_may_not_be_kept_awake_are_told_before_anything_starts(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(run_module, "disable_cpu_idle", partial(disable_cpu_idle, tmp_path / "latency"))
     settings = {"keep_cores_awake": True, "directory": str(tmp_path / "runs")}
-    assert "leave keep_cores_awake out" in refusal(capsys, monkeypatch, ("run", settings))
+    assert "remove keep_cores_awake" in refusal(capsys, monkeypatch, ("run", settings))
     assert not (tmp_path / "runs").exists()
 
 

@@ -63,8 +63,8 @@ class Evaluate:
             return 1
         for problem in loaded.problems:
             print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
-        if loaded.left_out:
-            print(f"warning: {loaded.left_out}", file=sys.stderr)  # noqa: T201
+        if loaded.mismatches:
+            print(f"warning: {loaded.mismatches}", file=sys.stderr)  # noqa: T201
         mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
         video = None if self.video is None else Video(loaded.source, self.video, self.video_episodes)
         report = evaluate(

@@ -1,1 +1,1 @@
-"""What a plan would do on machines that are not there: a discrete-event simulation, fed with measured costs."""
+"""Discrete-event simulation of plans on other machines, with measured costs."""

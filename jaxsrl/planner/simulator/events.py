@@ -1,4 +1,4 @@
-"""Time, processors that are shared, and links, of a simulation. No real time passes and nothing is random here."""
+"""Simulated time, shared processors and links. Deterministic; no real time passes."""
 
 import heapq
 import itertools
@@ -8,31 +8,30 @@ Callback = Callable[[], None]
 
 
 class Clock:
-    """Simulated seconds, and what happens when.
+    """Simulated time and its event queue.
 
     Attributes:
-        now: seconds since the simulation began.
+        now: seconds since the start of the simulation.
     """
 
     def __init__(self) -> None:
-        """At 0, with nothing to come."""
         self.now = 0.0
         self._coming: list[tuple[float, int, Callback]] = []
         self._order = itertools.count()
 
     def after(self, seconds: float, callback: Callback) -> None:
-        """Calls back when so many seconds have passed; events of one moment come in the order they were asked for."""
+        """Calls back after some seconds; simultaneous events run in the order of their requests."""
         heapq.heappush(self._coming, (self.now + seconds, next(self._order), callback))
 
     def run(self, is_over: Callable[[], bool], max_events: int) -> int:
-        """Lets events happen until `is_over()`, which is asked after each; returns how many happened.
+        """Runs events until `is_over()`, which is called after each; returns their number.
 
         Raises:
-            RuntimeError: nothing is left to happen, or `max_events` have: what is simulated is stuck, or too large.
+            RuntimeError: the queue is empty or `max_events` have run: the scenario is stuck or too large.
         """
         for number in range(1, max_events + 1):
             if not self._coming:
-                raise RuntimeError(f"the simulation is stuck at {self.now:.6f} s: nothing is left to happen")
+                raise RuntimeError(f"the simulation is stuck at {self.now:.6f} s: no events are left")
             self.now, _, callback = heapq.heappop(self._coming)
             callback()
             if is_over():
@@ -41,23 +40,27 @@ class Clock:
 
 
 class Processor:
-    """Cores that work shares evenly: with n jobs on c cores each runs at min(1, c / n) of its speed, as under a fair scheduler."""
+    """Cores that are shared evenly: n jobs on c cores each run at min(1, c / n) of full speed, as under a fair scheduler.
+
+    Args:
+        clock: clock of the simulation.
+        cores: at least 1.
+    """
 
     def __init__(self, clock: Clock, cores: int) -> None:
-        """Idle; `cores` at least 1."""
         self._clock, self._cores = clock, cores
-        self._jobs: list[tuple[float, int, Callback]] = []  # by the served seconds at which they are done
+        self._jobs: list[tuple[float, int, Callback]] = []  # ordered by the served seconds at which they end
         self._order = itertools.count()
-        self._served = 0.0  # seconds of work that every job that was there all the time has got
+        self._served = 0.0  # seconds of work that a job present from the start would have received
         self._since = 0.0
         self._turn = 0
         self.busy_core_seconds = 0.0
 
     def work(self, seconds: float, done: Callback) -> None:
-        """Calls back when a job has got so many seconds of a core."""
+        """Calls back when a job has received some seconds of a core."""
         self._advance()
         heapq.heappush(self._jobs, (self._served + seconds, next(self._order), done))
-        self._expect()
+        self._schedule()
 
     def _advance(self) -> None:
         passed = self._clock.now - self._since
@@ -67,8 +70,8 @@ class Processor:
             self.busy_core_seconds += passed * min(active, self._cores)
         self._since = self._clock.now
 
-    def _expect(self) -> None:
-        """Asks for the end of the job that is done next, as things are; what was asked for before is void."""
+    def _schedule(self) -> None:
+        """Schedules the end of the next job under the current load; cancels earlier schedules."""
         self._turn += 1
         if self._jobs:
             turn, rate = self._turn, min(1.0, self._cores / len(self._jobs))
@@ -80,39 +83,47 @@ class Processor:
             return
         self._advance()
         at, _, done = heapq.heappop(self._jobs)
-        self._served = max(self._served, at)  # what was lost to rounding
-        self._expect()
+        self._served = max(self._served, at)  # corrects rounding
+        self._schedule()
         done()
 
 
 class Device:
-    """Something that does one job at a time, in order, beside the processors: an accelerator, or one direction of a link."""
+    """Resource that runs one job at a time, in order: an accelerator, or one direction of a link.
+
+    Args:
+        clock: clock of the simulation.
+    """
 
     def __init__(self, clock: Clock) -> None:
-        """Idle."""
         self._clock, self._free_at = clock, 0.0
         self.busy_seconds = 0.0
 
     def work(self, seconds: float, done: Callback) -> None:
-        """Calls back when the job is done, after those that came before it."""
+        """Calls back when the job is done, after all earlier ones."""
         self._free_at = max(self._free_at, self._clock.now) + seconds
         self.busy_seconds += seconds
         self._clock.after(self._free_at - self._clock.now, done)
 
 
 class Link:
-    """One direction of a network connection: items one after the other at a rate, each underway for a latency."""
+    """One direction of a network connection: items are sent one after another at a rate, and arrive after a latency.
+
+    Args:
+        clock: clock of the simulation.
+        bytes_per_second: rate.
+        latency_seconds: latency.
+    """
 
     def __init__(self, clock: Clock, bytes_per_second: float, latency_seconds: float) -> None:
-        """Empty."""
         self._clock, self._rate, self._latency = clock, bytes_per_second, latency_seconds
         self._line = Device(clock)
 
     @property
     def busy_seconds(self) -> float:
-        """That bytes took."""
+        """Seconds in which bytes were sent."""
         return self._line.busy_seconds
 
     def send(self, num_bytes: float, arrived: Callback) -> None:
-        """Calls back when the last byte is there."""
+        """Calls back when the last byte has arrived."""
         self._line.work(num_bytes / self._rate, lambda: self._clock.after(self._latency, arrived))

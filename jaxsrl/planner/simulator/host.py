@@ -1,4 +1,4 @@
-"""An environment host: workers that step, lanes that wait for actions, a server that acts, slots that fill."""
+"""Environment host: workers that step, lanes that wait for actions, an inference server, slots that fill."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,9 +14,17 @@ _DRAWN = 4096
 class Host:
     """One pool and its server.
 
+    Args:
+        scenario: sizes and costs.
+        clock: clock of the simulation.
+        processor: processor of this host.
+        device: device that acts, if the costs say so.
+        seed: seed of step times.
+        slot_full: called with each sequence when all rows have filled it.
+
     Attributes:
-        worker_busy_seconds: from taking up a step to its end, over all workers.
-        server_busy_seconds: likewise of acting.
+        worker_busy_seconds: time from start to end of steps, summed over all workers.
+        server_busy_seconds: time from start to end of inference calls.
     """
 
     def __init__(
@@ -28,16 +36,6 @@ class Host:
         seed: int,
         slot_full: Callable[[int], None],
     ) -> None:
-        """Nothing has happened yet.
-
-        Args:
-            scenario: sizes and costs.
-            clock: of the simulation.
-            processor: of this host.
-            device: that acts, where the costs say so.
-            seed: of step times.
-            slot_full: told each sequence when all rows have filled it.
-        """
         self._shape, self._costs, self._clock = scenario.shape, scenario.costs, clock
         self._lag = scenario.max_policy_lag
         self._processor, self._device, self._slot_full = processor, device, slot_full
@@ -59,25 +57,25 @@ class Host:
         self.worker_busy_seconds = self.server_busy_seconds = 0.0
 
     def start(self) -> None:
-        """All rows show their first observation."""
+        """Provides the first observation of all rows."""
         for lane in range(self._shape.num_lanes):
-            self._lane_shows(lane)
+            self._lane_observed(lane)
 
     def publish(self, version: int) -> None:
-        """Parameters have come."""
+        """Receives parameters."""
         self._version = version
         early, self._early = self._early, []
         for lane in early:
-            self._lane_shows(lane)
+            self._lane_observed(lane)
 
     def release(self, num_sequences: int) -> None:
-        """So many sequences have been given back since the beginning."""
+        """Releases slots: `num_sequences` since the start."""
         self._released = num_sequences
         blocked, self._no_slot = self._no_slot, []
         for part in blocked:
-            self._part_shows(part)
+            self._part_observed(part)
 
-    def _lane_shows(self, lane: int) -> None:
+    def _lane_observed(self, lane: int) -> None:
         if self._version < self._steps[lane] // self._shape.rollout_length - self._lag:
             self._early.append(lane)
             return
@@ -90,12 +88,12 @@ class Host:
         if not self._ready:
             self._acting = False
             return
-        lane, begin = self._ready.popleft(), self._clock.now
+        lane, start = self._ready.popleft(), self._clock.now
         place = self._processor if self._device is None else self._device
-        place.work(self._act_seconds, lambda: self._acted(lane, begin))
+        place.work(self._act_seconds, lambda: self._acted(lane, start))
 
-    def _acted(self, lane: int, begin: float) -> None:
-        self.server_busy_seconds += self._clock.now - begin
+    def _acted(self, lane: int, start: float) -> None:
+        self.server_busy_seconds += self._clock.now - start
         self._steps[lane] += 1
         self._missing[lane] = self._shape.workers_per_lane
         for part in self._shape.parts_of_lane(lane):
@@ -110,12 +108,12 @@ class Host:
         if not self._todo[worker]:
             self._stepping[worker] = False
             return
-        part, begin, costs = self._todo[worker].popleft(), self._clock.now, self._costs
+        part, start, costs = self._todo[worker].popleft(), self._clock.now, self._costs
         self._drawn = (self._drawn + 1) % _DRAWN
         work = costs.part_seconds + costs.row_seconds * self._shape.rows_per_part * float(self._factors[self._drawn])
 
         def stepped() -> None:
-            self.worker_busy_seconds += self._clock.now - begin
+            self.worker_busy_seconds += self._clock.now - start
             self._part_stepped(part)
             self._step(worker)
 
@@ -132,20 +130,20 @@ class Host:
             if self._filled[sequence - 1] == self._shape.num_parts:
                 del self._filled[sequence - 1]
                 self._slot_full(sequence - 1)
-        self._part_shows(part)
+        self._part_observed(part)
 
-    def _part_shows(self, part: int) -> None:
+    def _part_observed(self, part: int) -> None:
         lane = self._shape.lane_of_part(part)
         if self._steps[lane] // self._shape.rollout_length >= self._released + self._shape.num_slots:
             self._no_slot.append(part)
             return
         self._missing[lane] -= 1
         if not self._missing[lane]:
-            self._lane_shows(lane)
+            self._lane_observed(lane)
 
 
 def _step_factors(seed: int, cv: float, rows: int) -> np.ndarray:
-    """Mean 1: what the steps of so many environments, one after the other, take against their mean. Lognormal in each."""
+    """Returns factors of mean 1 for the step times of consecutive environments, lognormal in each."""
     if not cv:
         return np.ones(_DRAWN)
     sigma = np.sqrt(np.log1p(cv**2))

@@ -1,4 +1,4 @@
-"""Published speeds of networks, for hosts that are not here. Line rates: a real network gives less under load."""
+"""Published line rates of networks, for hosts elsewhere. Real networks are slower under load."""
 
 from jaxsrl.planner.simulator.scenario import Network
 
@@ -10,4 +10,4 @@ NETWORKS = {
     "hdr": Network("InfiniBand HDR, 200 Gb/s a port (NVIDIA ConnectX-6; 5 us assumed)", 200 * _GIGABIT, 5e-6),
     "ndr": Network("InfiniBand NDR, 400 Gb/s a port (NVIDIA ConnectX-7; 5 us assumed)", 400 * _GIGABIT, 5e-6),
 }
-"""By name. One direction of one host's connection; the latency is from process to process, messages of a few kilobytes."""
+"""Networks by name: one direction of one host's connection. Latency is from process to process, for a few kilobytes."""

@@ -1,4 +1,4 @@
-"""What is simulated: sizes, places and costs. Plain frozen data; seconds and bytes throughout."""
+"""Scenario of a simulation: sizes, places and costs. Plain frozen data; seconds and bytes throughout."""
 
 import dataclasses
 
@@ -10,22 +10,22 @@ from envpool_bridge.shm.layout import PoolShape
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What things take, measured on one core or device.
+    """Durations and sizes, measured on one core or device.
 
     Attributes:
-        row_seconds: of a core, to step one environment and write what it shows.
-        part_seconds: of a core, a step of all rows that a worker steps together, besides.
+        row_seconds: core time to step one environment and write its observation.
+        part_seconds: additional core time per step of all rows of a worker.
         step_cv: standard deviation over mean of one environment's step.
-        sleep_seconds: that a step takes besides, without a core.
-        doorbell_seconds: that who acts takes besides, for each worker of the lane, to wake it.
-        wake_seconds: from telling a sleeping process or thread until it runs.
-        act: (rows, seconds) of calls that act, in order of rows; linear between, proportional beyond.
-        acts_on_device: whether acting takes the accelerator, and not a core.
-        update_seconds: of an update, alone on the machine.
-        update_cores: that an update keeps busy, at least 1; 0 where it takes the accelerator.
-        slot_bytes: of one host's trajectory of one update.
-        params_bytes: of one set of parameters; gradients are as large.
-        gradients_an_update: all-reduces of gradients in an update.
+        sleep_seconds: additional time of a step without a core.
+        doorbell_seconds: additional time of the inference server to wake one worker of the lane.
+        wake_seconds: time from waking a sleeping process or thread until it runs.
+        act: (rows, seconds) of inference calls, in order of rows; linear between, proportional beyond.
+        acts_on_device: whether inference uses the accelerator instead of a core.
+        update_seconds: duration of an update on an otherwise idle machine.
+        update_cores: cores that an update uses, at least 1; 0 where it uses the accelerator.
+        slot_bytes: bytes of one host's trajectory of one update.
+        params_bytes: bytes of one set of parameters; gradients are as large.
+        gradients_per_update: all-reduces of gradients per update.
     """
 
     row_seconds: float
@@ -40,7 +40,7 @@ class Costs:
     update_cores: float = 0.0
     slot_bytes: float = 0.0
     params_bytes: float = 0.0
-    gradients_an_update: int = 16
+    gradients_per_update: int = 16
 
     def __post_init__(self) -> None:
         if not self.act:
@@ -51,7 +51,7 @@ class Costs:
                 raise UserError(f"{name} must not be negative: got {getattr(self, name)}")
 
     def act_seconds(self, rows: int) -> float:
-        """Of one call for so many rows."""
+        """Returns the seconds of one inference call for `rows` rows."""
         known, seconds = zip(*self.act, strict=True)
         if rows > known[-1]:
             return seconds[-1] * rows / known[-1]
@@ -60,12 +60,12 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Between hosts. Speeds are of one direction of one host's connection.
+    """Network between hosts. Speeds are of one direction of one host's connection.
 
     Attributes:
-        name: of the kind of link, with its source.
-        bytes_per_second: that it carries.
-        latency_seconds: from end to end.
+        name: kind of the link, with its source.
+        bytes_per_second: rate.
+        latency_seconds: latency from end to end.
     """
 
     name: str
@@ -73,8 +73,9 @@ class Network:
     latency_seconds: float
 
     def all_reduce_seconds(self, num_bytes: float, members: int) -> float:
-        """A ring all-reduce: 2 (n - 1) rounds, in each of which every member sends and receives a share of 1 / n.
+        """Returns the seconds of a ring all-reduce.
 
+        It has 2 (n - 1) rounds. In each round every member sends and receives a share of 1 / n.
         Source: Patarasuk and Yuan (2009), Bandwidth optimal all-reduce algorithms for clusters of workstations.
         """
         rounds = 2 * (members - 1)
@@ -83,20 +84,20 @@ class Network:
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """A plan on machines.
+    """Plan on machines.
 
-    Learners make each update together. Each has environment hosts; a host acts for its rows itself. Without `network` the one
-    host and the learner share the host's cores, as on one machine.
+    Learners make each update together. Each has environment hosts; a host acts for its own rows. Without `network`, the
+    single host and the learner share the host's cores, as on one machine.
 
     Attributes:
-        shape: of one host's pool; its slots bound how far ahead a host collects.
-        max_policy_lag: updates that acting may be behind.
-        cores: of a host.
-        costs: of everything.
-        hosts: environment hosts of a learner.
-        learners: in all.
-        network: between a learner and its hosts; None on one machine.
-        between_learners: what gradients travel over; `network` if None.
+        shape: pool of one host; its slots limit how far ahead a host collects.
+        max_policy_lag: maximum policy lag, in updates.
+        cores: cores per host.
+        costs: durations and sizes.
+        hosts: environment hosts per learner.
+        learners: total number of learners.
+        network: network between a learner and its hosts; None on one machine.
+        between_learners: network for gradients; `network` if None.
     """
 
     shape: PoolShape
@@ -119,22 +120,22 @@ class Scenario:
 
     @property
     def num_rows(self) -> int:
-        """Environments in all."""
+        """Total number of environments."""
         return self.shape.num_rows * self.hosts * self.learners
 
     @property
-    def steps_an_update(self) -> int:
-        """Environment steps that one update learns from."""
+    def steps_per_update(self) -> int:
+        """Environment steps per update."""
         return self.num_rows * self.shape.rollout_length
 
     @property
     def num_cores(self) -> int:
-        """Cores that step environments, in all."""
+        """Total number of cores that step environments."""
         return self.cores * self.hosts * self.learners
 
     def all_reduce_seconds(self) -> float:
-        """Of all gradients of an update."""
+        """Returns the seconds of all gradient all-reduces of an update."""
         over = self.between_learners or self.network
         if self.learners == 1 or over is None:
             return 0.0
-        return self.costs.gradients_an_update * over.all_reduce_seconds(self.costs.params_bytes, self.learners)
+        return self.costs.gradients_per_update * over.all_reduce_seconds(self.costs.params_bytes, self.learners)

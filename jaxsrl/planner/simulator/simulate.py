@@ -1,4 +1,4 @@
-"""Learners and their hosts, run for some updates: env steps per second, and what was busy."""
+"""Simulation of learners and their hosts for some updates: env steps per second, and busy shares."""
 
 import dataclasses
 
@@ -11,15 +11,15 @@ _MAX_EVENTS = 30_000_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Simulated:
-    """What came out.
+class SimulationResult:
+    """Result of a simulation.
 
     Attributes:
         env_steps_per_second: of all learners together.
-        updates_per_second: that they make together.
-        busy: shares of time that workers (mean), servers (mean), the learner and its links were busy, by name.
-        limit: the name of the largest of these.
-        events: that were simulated.
+        updates_per_second: of all learners together.
+        busy: busy share of workers (mean), servers (mean), the learner and its links, by name.
+        limit: name of the largest busy share.
+        events: number of simulated events.
     """
 
     env_steps_per_second: float
@@ -32,8 +32,8 @@ class Simulated:
 class _Learner:
     """One learner and its hosts."""
 
-    def __init__(self, scenario: Scenario, clock: Clock, seed: int, ready: "_Together") -> None:
-        self._scenario, self._clock, self._together = scenario, clock, ready
+    def __init__(self, scenario: Scenario, clock: Clock, seed: int, group: "_LearnerGroup") -> None:
+        self._scenario, self._clock, self._group = scenario, clock, group
         costs, network = scenario.costs, scenario.network
         acts = Device(clock) if costs.acts_on_device else None
         processors = [Processor(clock, scenario.cores) for _ in range(scenario.hosts)]
@@ -48,7 +48,7 @@ class _Learner:
             for number, processor in enumerate(processors)
         ]
         self.busy_seconds = 0.0
-        self.ready_for = 0  # updates whose trajectories have come
+        self.ready_for = 0  # updates whose trajectories have arrived
         self._arrived: dict[int, int] = {}
 
     def start(self) -> None:
@@ -69,19 +69,19 @@ class _Learner:
 
     def _is_ready(self) -> None:
         self.ready_for += 1
-        self._together.learner_is_ready()
+        self._group.learner_is_ready()
 
     def update(self) -> None:
-        """Begins; tells when it is done."""
-        costs, begin = self._scenario.costs, self._clock.now
+        """Starts an update; reports its end to the group."""
+        costs, start = self._scenario.costs, self._clock.now
         jobs = _jobs(costs)
         left = [len(jobs)]
 
         def part_done() -> None:
             left[0] -= 1
             if not left[0]:
-                self.busy_seconds += self._clock.now - begin
-                self._together.learner_is_done()
+                self.busy_seconds += self._clock.now - start
+                self._group.learner_is_done()
 
         for seconds in jobs:
             if costs.update_cores and self._cores is not None:
@@ -90,7 +90,7 @@ class _Learner:
                 self.device.work(seconds, part_done)
 
     def publish(self, version: int) -> None:
-        """Parameters go out, and slots are given back."""
+        """Sends parameters and releases slots."""
         for host in self.hosts:
             if self.out_of is None:
                 host.publish(version)
@@ -101,13 +101,13 @@ class _Learner:
 
 
 def _jobs(costs: Costs) -> list[float]:
-    """Seconds of the threads of an update: together they take `update_cores` cores for as long as it takes alone."""
+    """Returns the seconds of the threads of an update: together they use `update_cores` cores for its duration."""
     whole, part = divmod(max(1.0, costs.update_cores), 1.0)
     return [costs.update_seconds] * int(whole) + [part * costs.update_seconds] * (part > 0)
 
 
-class _Together:
-    """The learners, each of whose updates begins when all have what it needs, and ends with the all-reduce."""
+class _LearnerGroup:
+    """Group of learners. Each update starts when all are ready, and ends with the all-reduce."""
 
     def __init__(self, scenario: Scenario, simulated_learners: int) -> None:
         self.clock = Clock()
@@ -137,39 +137,39 @@ class _Together:
         self.learner_is_ready()
 
 
-def simulate(scenario: Scenario, updates: int = 30, max_learners: int = 2) -> Simulated:
+def simulate(scenario: Scenario, updates: int = 30, max_learners: int = 2) -> SimulationResult:
     """Runs the scenario.
 
     Args:
-        scenario: what to run.
-        updates: to measure over, after the first few.
-        max_learners: that are simulated one by one; further ones are taken to be no slower than the slowest of these.
+        scenario: scenario to run.
+        updates: updates of the measurement, after a warm-up.
+        max_learners: learners that are simulated individually; others are assumed to be no slower than the slowest of these.
     """
-    together = _Together(scenario, min(scenario.learners, max_learners))
-    for learner in together.learners:
+    group = _LearnerGroup(scenario, min(scenario.learners, max_learners))
+    for learner in group.learners:
         learner.start()
-    clock = together.clock
-    events = clock.run(lambda: together.updates >= _WARM_UP, _MAX_EVENTS)
-    before, since = _busy(together, scenario), clock.now
-    events += clock.run(lambda: together.updates >= _WARM_UP + updates, _MAX_EVENTS)
-    seconds, after = clock.now - since, _busy(together, scenario)
+    clock = group.clock
+    events = clock.run(lambda: group.updates >= _WARM_UP, _MAX_EVENTS)
+    before, since = _busy(group, scenario), clock.now
+    events += clock.run(lambda: group.updates >= _WARM_UP + updates, _MAX_EVENTS)
+    seconds, after = clock.now - since, _busy(group, scenario)
     busy = {name: (after[name] - before[name]) / seconds for name in after}
     if scenario.learners > 1:
         busy["all-reduce"] = scenario.all_reduce_seconds() * updates / seconds
     rate = updates / seconds
-    return Simulated(rate * scenario.steps_an_update, rate, busy, max(busy, key=busy.__getitem__), events)
+    return SimulationResult(rate * scenario.steps_per_update, rate, busy, max(busy, key=busy.__getitem__), events)
 
 
-def _busy(together: _Together, scenario: Scenario) -> dict[str, float]:
-    """Busy seconds so far, of one of each kind."""
-    learners = len(together.learners)
-    hosts = [host for learner in together.learners for host in learner.hosts]
-    found = {
+def _busy(group: _LearnerGroup, scenario: Scenario) -> dict[str, float]:
+    """Returns the busy seconds so far, of one resource of each kind."""
+    learners = len(group.learners)
+    hosts = [host for learner in group.learners for host in learner.hosts]
+    seconds = {
         "workers": sum(host.worker_busy_seconds for host in hosts) / len(hosts) / scenario.shape.num_workers,
         "acting": sum(host.server_busy_seconds for host in hosts) / len(hosts),
-        "learner": sum(learner.busy_seconds for learner in together.learners) / learners,
+        "learner": sum(learner.busy_seconds for learner in group.learners) / learners,
     }
     if scenario.network is not None:
-        found["trajectories' link"] = sum(one.into.busy_seconds for one in together.learners if one.into) / learners
-        found["parameters' link"] = sum(one.out_of.busy_seconds for one in together.learners if one.out_of) / learners
-    return found
+        seconds["trajectories' link"] = sum(one.into.busy_seconds for one in group.learners if one.into) / learners
+        seconds["parameters' link"] = sum(one.out_of.busy_seconds for one in group.learners if one.out_of) / learners
+    return seconds

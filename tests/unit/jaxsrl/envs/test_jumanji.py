@@ -54,7 +54,7 @@ def test_the_discount_of_the_last_step_tells_termination_from_truncation(step_ty
             extras = {"step_type": jnp.int8(step_type), "discount": jnp.float32(discount)}
             return state, jumanji.types.TimeStep(reward=jnp.float32(1), observation=observation, **extras)
 
-    monkeypatch.setattr("jaxsrl.envs.jumanji._made", lambda env_id, kwargs: (One(), None))
+    monkeypatch.setattr("jaxsrl.envs.jumanji._load", lambda env_id, kwargs: (One(), None))
     step = JumanjiEnv("One").step(0, jnp.int32(0), jax.random.key(0))
     assert (bool(step.terminated), bool(step.truncated)) == ends
     assert step.observation.dtype == jnp.int32  # a single array stays as it is

@@ -54,7 +54,7 @@ def test_what_does_not_exist_is_refused(config, message):
         (EnvConfig(), "needs a JAX environment; CartPole-v1 has one: --env.suite jax"),
         (
             EnvConfig("ALE/Pong-v5", "atari"),
-            "ALE/Pong-v5 of suite 'atari' is none: expected a suite of brax, gymnax, jax",
+            "ALE/Pong-v5 of suite 'atari' is not one: expected a suite of brax, gymnax, jax",
         ),
     ],
 )

@@ -61,7 +61,7 @@ def test_the_file_is_held_open_until_the_end_and_no_worker_inherits_it(tmp_path:
 
 def test_a_machine_without_such_a_file_is_told_what_to_leave_out(tmp_path: Path) -> None:
     with (
-        pytest.raises(UserError, match="latency: No such file or directory: .*; leave keep_cores_awake out"),
+        pytest.raises(UserError, match="latency: No such file or directory: .*; remove keep_cores_awake"),
         disable_cpu_idle(tmp_path / "latency"),
     ):
         pass

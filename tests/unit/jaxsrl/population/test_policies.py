@@ -124,7 +124,7 @@ def test_parameters_of_another_network_or_other_agents_are_refused(tmp_path):
     saved(tmp_path, make_multi_policy_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
     frozen = PoliciesConfig(THREE, json.dumps({"two": str(tmp_path)}))
     with pytest.raises(
-        UserError, match=r"frozen policy 'two' cannot take the parameters of .*/checkpoints/3: (.|\n)*missing"
+        UserError, match=r"frozen policy 'two' cannot use the parameters of .*/checkpoints/3: (.|\n)*missing"
     ):
         make_multi_policy_agent(
             SPEC, frozen, lambda spec: make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(8, 8)))
@@ -132,7 +132,7 @@ def test_parameters_of_another_network_or_other_agents_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"expected float32\[\d+, 16\], got float32"):
         make_multi_policy_agent(SPEC, frozen, lambda spec: make_agent(spec, hidden=16))
     other = json.dumps({"a": "two", "b": "one", "c": "three"})
-    with pytest.raises(UserError, match=r"frozen policy 'two' cannot take"):
+    with pytest.raises(UserError, match=r"frozen policy 'two' cannot use"):
         make_multi_policy_agent(SPEC, PoliciesConfig(other, frozen.frozen), make_agent)
     unknown = PoliciesConfig(THREE.replace("two", "new"), frozen.frozen.replace("two", "new"))
     with pytest.raises(UserError, match="frozen policy 'new': .* has policies one, three, two"):

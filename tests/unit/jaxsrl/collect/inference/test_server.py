@@ -13,7 +13,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import SlotAccess, view_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.collect.inference.act import fetched, row_keys
+from jaxsrl.collect.inference.act import fetch, row_keys
 from jaxsrl.collect.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.collect.inference.server import InferenceServer
 from jaxsrl.collect.params.store import ParamsStore
@@ -226,13 +226,13 @@ def test_after_warming_up_nothing_compiles_while_environments_wait():
 
 def test_fetched_arrays_are_those_of_the_device_in_the_same_structure():
     tree = {"a": jnp.arange(6.0).reshape(2, 3), "b": (jnp.ones(2, jnp.int32), np.zeros(3, np.float32), ())}
-    got, expected = fetched(tree), jax.device_get(tree)
+    got, expected = fetch(tree), jax.device_get(tree)
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert type(one) is np.ndarray
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)
-    assert fetched(()) == ()
+    assert fetch(()) == ()
 
 
 def test_arrays_elsewhere_are_all_asked_for_before_the_first_is_awaited(monkeypatch):
@@ -250,5 +250,5 @@ def test_arrays_elsewhere_are_all_asked_for_before_the_first_is_awaited(monkeypa
             return np.zeros(1)
 
     monkeypatch.setattr("jaxsrl.collect.inference.act._is_elsewhere", lambda leaf: isinstance(leaf, Elsewhere))
-    fetched([Elsewhere("a"), Elsewhere("b")])
+    fetch([Elsewhere("a"), Elsewhere("b")])
     assert order == ["ask a", "ask b", "await a", "await b"]

@@ -98,7 +98,7 @@ def test_learners_wait_for_their_all_reduce():
         shape(),
         1,
         MANY_CORES,
-        dataclasses.replace(COSTS, update_seconds=1.0, params_bytes=1e9, gradients_an_update=1),
+        dataclasses.replace(COSTS, update_seconds=1.0, params_bytes=1e9, gradients_per_update=1),
         learners=2,
         between_learners=Network("slow", 1e9, 0.0),
     )
@@ -155,7 +155,7 @@ def test_a_calibration_comes_back_from_its_file(tmp_path):
 
 
 def test_a_prediction_counts_every_core_and_names_what_limits_it():
-    found = predict(calibration(), Cluster("small", cores=32, gpus=2, cores_a_host=8, rows_a_core=4), updates=2)
+    found = predict(calibration(), Cluster("small", cores=32, gpus=2, cores_per_host=8, rows_per_core=4), updates=2)
     assert (found["cores"], found["hosts"], found["rows"]) == (32, 4, 4 * 7 * 4)
     # Seven of eight cores step, each at most 1 / 1 ms.
     assert 0 < found["env_steps_per_second"] <= 28 / 1e-3
