@@ -16,20 +16,20 @@ def import_file(path: Path, prefix: str) -> ModuleType:
         prefix: of the module's name, so that a file called like a package (`jax.py`) does not take its place.
 
     Raises:
-        UserError: no such file, or none that Python imports. What the file itself raises comes out as it is.
+        UserError: there is no such file, or Python cannot import it. Exceptions of the file itself are raised unchanged.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path} in {Path.cwd()}: check the path")
     name = f"{prefix}_{path.stem}"
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
         raise UserError(f"{path} cannot be imported as Python: expected a .py file")
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(spec)
     directory = str(path.resolve().parent)
     sys.modules[name] = module  # dataclasses in the file look their module up
     sys.path.insert(0, directory)
     try:
-        found.loader.exec_module(module)
+        spec.loader.exec_module(module)
     finally:
         sys.path.remove(directory)
     return module

@@ -1,4 +1,4 @@
-"""Which devices a plan puts fragments and their replicas on."""
+"""Devices of a plan's fragments and their replicas."""
 
 import jax
 

@@ -54,7 +54,7 @@ def validate_memory(plan: Plan, layout: SlotLayout, resources: Resources) -> Non
 
 
 def _validate_object_stores(plan: Plan, layout: SlotLayout, resources: Resources) -> None:
-    """Every slot of a host may be on its way at once, and all of them arrive in the object store of the learner's node."""
+    """Validates that the object store of the learner's node can hold all slots of all hosts at once."""
     each = layout.slot_bytes * plan.shape.num_slots
     for node in resources.nodes:
         wanted = each * plan.environments.nodes.count(node.name)
@@ -109,7 +109,7 @@ def _validate_channel(plan: Plan, channel: Channel, names: list[str]) -> None:
 
 
 def _validate_drops(plan: Plan, channel: Channel, where: str) -> None:
-    """Only whole trajectories may be dropped, and only where the newest parameters act whatever their version."""
+    """Validates that only whole trajectories are dropped, and only if the newest parameters act."""
     if channel.carries is not Carries.TRAJECTORIES:
         raise UserError(f"{where} carries {channel.carries.value}, of which none may be dropped: use WhenFull.BLOCK")
     if plan.max_policy_lag < 2:
@@ -134,8 +134,8 @@ def _validate_connections(plan: Plan) -> None:
     for fragment in plan.fragments:
         reads = [channel for channel in plan.channels if channel.target == fragment.name]
         writes = [channel for channel in plan.channels if channel.source == fragment.name]
-        for found, way in ((reads, "into"), (writes, "out of")):
-            if not found:
+        for channels, way in ((reads, "into"), (writes, "out of")):
+            if not channels:
                 raise UserError(f"plan {plan.name}: no channel leads {way} fragment {fragment.name}: add one")
     for carries in (Carries.TRAJECTORIES, Carries.PARAMETERS):
         if plan.channel(carries) is None:
@@ -165,7 +165,7 @@ def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> 
         platform = placement.platform or resources.platform
         if platform == "cpu" and not available:
             raise UserError(
-                f"{where} is on the CPU, which JAX_PLATFORMS leaves out: set JAX_PLATFORMS=cuda,cpu (or tpu,cpu), or unset it"
+                f"{where} is on the CPU, which JAX_PLATFORMS excludes: set JAX_PLATFORMS=cuda,cpu (or tpu,cpu), or unset it"
             )
         raise UserError(
             f"{where} wants device {max(placement.indices, default=0)}, but there are {available} {platform} devices: "
@@ -180,7 +180,7 @@ def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> 
 
 
 def _validate_nodes(where: str, fragment: Fragment, resources: Resources) -> None:
-    """Cores and devices of another node are its cluster's to give."""
+    """Validates the nodes of a fragment. The cluster assigns their cores and devices."""
     known = [node.name for node in resources.nodes]
     unknown = sorted(set(fragment.nodes) - set(known))
     if unknown:
@@ -276,15 +276,15 @@ def _validate_learner(plan: Plan, learner: Fragment) -> None:
 
 def _validate_apart(plan: Plan) -> None:
     """Rejects a policy with two learners, or a device with two of them."""
-    learnt_by: dict[str, str] = {}
+    learner_of: dict[str, str] = {}
     used_by: dict[tuple[str, int], str] = {}
     for learner in plan.learners:
         where = f"plan {plan.name}: fragment {learner.name}"
-        if learner.group in learnt_by:
+        if learner.group in learner_of:
             raise UserError(
-                f"{where} learns policy {learner.group!r}, as {learnt_by[learner.group]} does: a policy has one learner"
+                f"{where} learns policy {learner.group!r}, as {learner_of[learner.group]} does: a policy has one learner"
             )
-        learnt_by[learner.group] = learner.name
+        learner_of[learner.group] = learner.name
         if not isinstance(learner.placement, Devices):
             continue
         for index in learner.placement.indices:
@@ -302,14 +302,14 @@ def _validate_published_together(plan: Plan) -> None:
     first = plan.learners[0]
     expected = _ends(plan, first)
     for learner in plan.learners:
-        found = _ends(plan, learner)
+        ends = _ends(plan, learner)
         where = f"plan {plan.name}: fragment {learner.name}"
         for channel, what in zip(
-            found, ("channel of trajectories into it", "channel of parameters out of it"), strict=True
+            ends, ("channel of trajectories into it", "channel of parameters out of it"), strict=True
         ):
             if channel is None:
                 raise UserError(f"{where} has no {what}: every policy's learner needs both")
-        for mine, theirs in zip(found, expected, strict=True):
+        for mine, theirs in zip(ends, expected, strict=True):
             if mine is None or theirs is None or _rules(mine) == _rules(theirs):
                 continue
             raise UserError(

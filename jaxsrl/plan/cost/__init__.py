@@ -1,1 +1,1 @@
-"""How many bytes a plan moves and holds: arithmetic only."""
+"""Bytes that a plan moves and holds: arithmetic only."""

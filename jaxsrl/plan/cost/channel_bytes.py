@@ -1,4 +1,4 @@
-"""How many bytes flow through a plan's channels, and how many they hold: arithmetic only."""
+"""Bytes that flow through a plan's channels, and bytes that the channels hold: arithmetic only."""
 
 import dataclasses
 import math
@@ -36,11 +36,11 @@ class PlanBytes:
     Attributes:
         channels: in the plan's order.
         slot: one trajectory slot of one replica.
-        slots: every slot of every replica, with the counters beside them: what shared memory must have room for.
+        slots: all slots of all replicas with their counters, which shared memory must hold.
         params: one set of parameters.
         replay: experience that is kept for learning from it again; 0 without.
         samples_per_update: that are drawn of it for an update, on average.
-        told: of one slot that goes to replay on a node, to the learner's process; 0 where slots go to the learner.
+        summary: of one slot that goes to replay on a node, as the learner process receives it; 0 if slots go to the learner.
     """
 
     channels: tuple[ChannelBytes, ...]
@@ -49,7 +49,7 @@ class PlanBytes:
     params: int
     replay: int = 0
     samples_per_update: float = 0.0
-    told: int = 0
+    summary: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ReplayBytes:
 
 
 def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int, replay: ReplayBytes | None = None) -> PlanBytes:
-    """What flows and what is held.
+    """Returns the bytes that flow and the bytes that are held.
 
     Args:
         plan: with `shape` that of the layout.
@@ -81,8 +81,8 @@ def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int, replay: Rep
     replay = replay or ReplayBytes()
     channels = tuple(_bytes_of_channel(plan, channel, layout, params_bytes, replay) for channel in plan.channels)
     slots = layout.total_bytes * plan.environments.replicas
-    told = SlotSummaries(layout).num_bytes if plan.replay is not None and plan.replay.nodes else 0
-    return PlanBytes(channels, layout.slot_bytes, slots, params_bytes, replay.held, replay.samples_per_update, told)
+    summary = SlotSummaries(layout).num_bytes if plan.replay is not None and plan.replay.nodes else 0
+    return PlanBytes(channels, layout.slot_bytes, slots, params_bytes, replay.held, replay.samples_per_update, summary)
 
 
 def params_bytes_of(agent: AnyAgent) -> int:
@@ -122,13 +122,13 @@ def _bytes_of_channel(
 
 def _bytes_of_step(layout: SlotLayout, name: str) -> int:
     """Returns one lane's rows of a field, or of all leaves of a structured one, at one step."""
-    found = [field for field in layout.fields if field.name == name or field.name.startswith(f"{name}/")]
-    sizes = [math.prod(field.shape[2:]) * np.dtype(field.dtype).itemsize for field in found]
+    fields = [field for field in layout.fields if field.name == name or field.name.startswith(f"{name}/")]
+    sizes = [math.prod(field.shape[2:]) * np.dtype(field.dtype).itemsize for field in fields]
     return layout.shape.rows_per_lane * sum(sizes)
 
 
 def _bytes_seen(layout: SlotLayout, transport: Transport) -> int:
-    """What acting for one lane's rows at one step reads: in memory that is shared the newest frame is new, a call has them all."""
+    """Returns the bytes of one inference call for a lane: the newest frame locally, all stacked frames in a remote call."""
     if transport is not Transport.CALLS:
         return _bytes_of_step(layout, "observation") + _bytes_of_step(layout, "is_first")
     seen = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves(layout.spec.observation))
@@ -136,7 +136,7 @@ def _bytes_seen(layout: SlotLayout, transport: Transport) -> int:
 
 
 def _bytes_chosen(layout: SlotLayout, transport: Transport) -> int:
-    """What environments are given for one lane's rows at one step; from elsewhere, with what is recorded of it."""
+    """Returns the bytes of a reply for one lane and step: actions, and recorded extras from a remote server."""
     action = _bytes_of_step(layout, "action")
     if transport is not Transport.CALLS:
         return action

@@ -1,4 +1,4 @@
-"""How many bytes a plan on a cluster sends from node to node: arithmetic only."""
+"""Bytes that a plan on a cluster sends between nodes: arithmetic only."""
 
 import dataclasses
 
@@ -16,8 +16,8 @@ class BytesBetweenNodes:
         parameters: an update: one version to every node that acts, however many hosts or servers it has.
         env_step: of all, an environment step.
         acting: an update: observations to servers on other nodes, and what these answer; 0 where hosts act themselves.
-        sampling: an update, on average: samples from replay on a node, priorities back, and what the learner's process is told of
-            the trajectories; 0 where its replay is its own.
+        sampling: mean bytes an update: samples from replay on a node, priorities in return, and slot summaries for the learner
+            process; 0 for replay in that process.
     """
 
     trajectories: int
@@ -28,7 +28,7 @@ class BytesBetweenNodes:
 
 
 def bytes_between_nodes(plan: Plan, sizes: PlanBytes) -> BytesBetweenNodes:
-    """What flows each update; `sizes` are those of the plan, whose environments have nodes."""
+    """Returns the bytes of one update, for a plan with environments on nodes and its `sizes`."""
     trajectories = sizes.slot * plan.environments.replicas
     parameters = sizes.params * len(set(plan.inference.nodes))
     asked = [
@@ -52,4 +52,4 @@ def _sampling(plan: Plan, sizes: PlanBytes) -> int:
         for channel, size in zip(plan.channels, sizes.channels, strict=True)
         if channel.carries in (Carries.SAMPLES, Carries.PRIORITIES)
     ]
-    return round(sum(drawn) * sizes.samples_per_update) + sizes.told * plan.environments.replicas
+    return round(sum(drawn) * sizes.samples_per_update) + sizes.summary * plan.environments.replicas

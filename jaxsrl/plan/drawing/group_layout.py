@@ -1,4 +1,4 @@
-"""Where things lie in the drawing of a plan with several learners: arithmetic only, in inches.
+"""Layout of the drawing of a plan with several learners: arithmetic only, in inches.
 
 Three rows: inference above, the learners side by side in the middle, environments below. Every channel is a straight vertical
 arrow: those between environments and inference pass left of the learners. Up to four learners have room for all that is written.
@@ -27,9 +27,9 @@ def place_learners(plan: Plan) -> dict[str, Box]:
         bottom, top = _ROWS[fragment.kind]
         boxes[fragment.name] = Box(_LEFT, bottom, _RIGHT, top)
     for number, learner in enumerate(plan.learners):
-        centre = _LEARNERS_BEGIN + pitch * (number + 0.5)
+        center = _LEARNERS_BEGIN + pitch * (number + 0.5)
         bottom, top = _ROWS[learner.kind]
-        boxes[learner.name] = Box(centre - half, bottom, centre + half, top)
+        boxes[learner.name] = Box(center - half, bottom, center + half, top)
     return boxes
 
 
@@ -43,19 +43,19 @@ def place_learners_channels(plan: Plan, boxes: dict[str, Box]) -> list[Arrow]:
     arrows: list[Arrow] = []
     for ends, indices in between.items():
         narrow = [boxes[name] for name in ends & learners]
-        centre = (narrow[0].left + narrow[0].right) / 2 if narrow else _PASSING
+        center = (narrow[0].left + narrow[0].right) / 2 if narrow else _PASSING
         for place, index in enumerate(indices):
             offset = place - (len(indices) - 1) / 2
-            arrows.append(_arrow(plan.channels[index], index, (boxes, outer), centre, offset))
+            arrows.append(_arrow(plan.channels[index], index, (boxes, outer), center, offset))
     return arrows
 
 
 def _arrow(
-    channel: Channel, index: int, boxes: tuple[dict[str, Box], dict[str, Box]], centre: float, offset: float
+    channel: Channel, index: int, boxes: tuple[dict[str, Box], dict[str, Box]], center: float, offset: float
 ) -> Arrow:
     """Boxes come without and with replicas."""
     inner, outer = boxes
-    x = centre + offset * VERTICAL_SPACING
+    x = center + offset * VERTICAL_SPACING
     if inner[channel.source].top < inner[channel.target].bottom:
         start, end = outer[channel.source].top, inner[channel.target].bottom
     else:

@@ -1,4 +1,4 @@
-"""Where a plan's fragments and channels lie in its drawing: arithmetic only, in inches.
+"""Layout of the drawing of a plan: arithmetic only, in inches.
 
 Three columns of two rows. What is alone in its column spans both rows, so that every channel is a straight horizontal or
 vertical arrow: environments left, inference above the learner, a parameter server right. Where the environments' processes
@@ -78,7 +78,7 @@ def place_fragments(plan: Plan, platform: str) -> dict[str, Box]:
         FragmentKind.ENVIRONMENT: (0, "bottom" if acts_in_workers else "both"),
         FragmentKind.INFERENCE: (0 if acts_in_workers else 1, "top"),
         FragmentKind.REPLAY: (1, "bottom"),
-        # Beside a server the upper row stays free: its parameters pass there on their way to inference.
+        # With a server the upper row stays free for its parameters on their way to inference.
         FragmentKind.LEARNER: (2, "both") if replays else (1, "both" if acts_in_workers and columns == 2 else "bottom"),
         FragmentKind.PARAMETER_SERVER: (2, "both"),
     }
@@ -86,9 +86,9 @@ def place_fragments(plan: Plan, platform: str) -> dict[str, Box]:
     boxes: dict[str, Box] = {}
     for fragment in plan.fragments:
         column, row = rows[fragment.kind]
-        centre = first + (last - first) * column / (columns - 1)
+        center = first + (last - first) * column / (columns - 1)
         bottom, top = _ROWS[row]
-        boxes[fragment.name] = Box(centre - width / 2, bottom, centre + width / 2, top)
+        boxes[fragment.name] = Box(center - width / 2, bottom, center + width / 2, top)
     return boxes
 
 
@@ -128,7 +128,7 @@ def with_replicas(fragment: Fragment, box: Box) -> Box:
 
 
 def _arrow(channel: Channel, index: int, boxes: tuple[dict[str, Box], dict[str, Box]], place: float) -> Arrow:
-    """`place` counts from the middle of the channels that lie side by side; boxes come without and with replicas."""
+    """Returns the arrow of a channel. `place` counts from the middle of parallel channels; boxes are without and with replicas."""
     (source, target), (outer, outer_target) = ((each[channel.source], each[channel.target]) for each in boxes)
     if source.left == target.left:  # the same column
         x = (source.left + source.right) / 2 + place * VERTICAL_SPACING

@@ -1,4 +1,4 @@
-"""Plans in words, for tables and drawings."""
+"""Text for tables and drawings of plans."""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def format_placement(fragment: Fragment, platform: str) -> str:
-    """Where a fragment runs.
+    """Returns the placement of a fragment.
 
     Args:
         fragment: of a plan.
@@ -49,14 +49,14 @@ def format_group(placement: Placement, platform: str) -> str:
 
 
 def format_lag(channel: Channel) -> str:
-    """How far behind its reader may be; "" for what has no versions."""
+    """Returns the staleness bound of a channel; "" for content without versions."""
     if channel.carries not in (Carries.PARAMETERS, Carries.GRADIENTS, Carries.PRIORITIES):
         return ""
     return f"lag {channel.max_lag}" if channel.max_lag <= 1 else f"lag up to {channel.max_lag}"
 
 
 def format_slots(plan: Plan, sizes: "PlanBytes") -> str:
-    """How many trajectory slots there are, and whose memory they take."""
+    """Returns the number of trajectory slots and their memory."""
     replicas = plan.environments.replicas
     each = f" x {replicas} replicas" if replicas > 1 else ""
     match plan.environments.placement:

@@ -8,8 +8,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.cluster.placement import rooms_of
-from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of_replay, refusal
+from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of_replay, refusal, requested_bundles
 from jaxsrl.cluster.protocol.engine import ReplayLostError
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.run_config import RunConfig
@@ -19,8 +18,7 @@ from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
 from jaxsrl.plan.fragment import Carries, Processes, Transport
-from jaxsrl.plan.passes.for_agent import plan_for_agent
-from jaxsrl.plan.passes.on_cluster import local_nodes, placed_plan
+from jaxsrl.plan.passes.apply import add_agent_fragments, local_nodes, place_on_nodes
 from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
@@ -41,8 +39,8 @@ def run_of(**changes):
 
 def plan_of(nodes=NODES, num_bytes=GIB, policy="single_learner_coarse", agent=AGENT, **changes):
     run, here = run_of(**changes), Resources(8, "cpu", 1, nodes=tuple(nodes))
-    plan = plan_for_agent(PLANS[policy](run, here), agent, run.replay_place)
-    plan = placed_plan(run, plan, nodes, 2, kept_bytes=num_bytes)
+    plan = add_agent_fragments(PLANS[policy](run, here), agent, run.replay_place)
+    plan = place_on_nodes(run, plan, nodes, 2, replay_bytes=num_bytes)
     validate_plan(plan, here)
     return plan
 
@@ -64,7 +62,7 @@ def test_replay_is_where_no_host_is_if_that_node_has_the_memory():
 def test_replay_reserves_a_core_and_memory_for_all_that_it_will_hold():
     run, plan = run_of(), plan_of()
     assert bundles_of_replay(plan, GIB) == (Bundle(1, GIB, "c", what="replay"),)
-    assert rooms_of(run, plan, GIB)[3] == bundles_of_replay(plan, GIB)
+    assert requested_bundles(run, plan, GIB)[3] == bundles_of_replay(plan, GIB)
     assert bundles_of_replay(plan_of(cluster_replay=False), GIB) == ()
     held = replay_bytes(AGENT, SPEC, 24, 10).held
     assert kept_bytes(run, AGENT, SPEC) == held > 4000 * (5 * 4 + 4 + 4)
@@ -76,7 +74,7 @@ def test_replay_reserves_a_core_and_memory_for_all_that_it_will_hold():
 
 def test_nodes_that_are_started_here_have_a_core_more_for_replay():
     run, without = run_of(cluster="local"), run_of(cluster="local", cluster_replay=False)
-    plan = plan_for_agent(PLANS["single_learner_coarse"](run, Resources(8, "cpu", 1)), AGENT, "host")
+    plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources(8, "cpu", 1)), AGENT, "host")
     cores = [nodes[0].num_cores for nodes in (local_nodes(run, plan), local_nodes(without, plan))]
     assert cores[0] == cores[1] + 1
 
@@ -88,7 +86,7 @@ def test_what_crosses_the_network_for_replay_is_counted():
     sizes = bytes_of_plan(plan, layout, 70, held)
     sent = bytes_between_nodes(plan, sizes)
     told = SlotSummaries(layout).num_bytes
-    assert sizes.told == told < layout.slot_bytes
+    assert sizes.summary == told < layout.slot_bytes
     assert sent.sampling == (held.sample + 16 * 4) * 30 + 2 * told
     assert sent.env_step == pytest.approx((sent.trajectories + sent.parameters + sent.sampling) / 240)
     assert bytes_between_nodes(plan_of(cluster_replay=False), sizes).sampling == 0
@@ -112,9 +110,9 @@ def test_replay_on_a_node_without_a_cluster_is_refused_and_so_is_one_that_device
     with pytest.raises(UserError, match=r"use --run.cluster local or auto with it, or --run.replay-on host"):
         run_of(cluster="")
     run, here = run_of(), Resources(8, "cpu", 1)
-    on_device = plan_for_agent(PLANS["single_learner_coarse"](run, here), AGENT, "device")
+    on_device = add_agent_fragments(PLANS["single_learner_coarse"](run, here), AGENT, "device")
     with pytest.raises(UserError, match="fragment replay is on devices of the learner"):
-        placed_plan(run, on_device, NODES, 2)
+        place_on_nodes(run, on_device, NODES, 2)
 
 
 def test_memory_is_looked_for_at_the_node_and_not_here():
