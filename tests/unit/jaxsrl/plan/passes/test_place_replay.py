@@ -85,9 +85,9 @@ def test_what_crosses_the_network_for_replay_is_counted():
     assert held.samples_per_update == 24 * 10 * 2.0 / 16
     sizes = bytes_of_plan(plan, layout, 70, held)
     sent = bytes_between_nodes(plan, sizes)
-    told = SlotSummaries(layout).num_bytes
-    assert sizes.summary == told < layout.slot_bytes
-    assert sent.sampling == (held.sample + 16 * 4) * 30 + 2 * told
+    summary = SlotSummaries(layout).num_bytes
+    assert sizes.summary == summary < layout.slot_bytes
+    assert sent.sampling == (held.sample + 16 * 4) * 30 + 2 * summary
     assert sent.env_step == pytest.approx((sent.trajectories + sent.parameters + sent.sampling) / 240)
     assert bytes_between_nodes(plan_of(cluster_replay=False), sizes).sampling == 0
 
