@@ -148,7 +148,7 @@ def raises(*arguments):
 
 
 @pytest.mark.slow
-def test_an_exception_of_the_policy_comes_back_with_its_traceback():
+def test_policy_exception_has_its_traceback():
     agent = make_agent(CARTPOLE)._replace(act=raises)
     source = actors(CARTPOLE, agent)
     try:
@@ -180,7 +180,7 @@ def test_an_exception_of_an_environment_comes_back_with_its_row():
         collecting.close()
 
 
-def test_an_actor_that_is_killed_is_an_error_that_says_so_where_no_restart_is_allowed():
+def test_killed_actor_without_restarts_is_an_error():
     agent = make_agent(CARTPOLE)
     config = dataclasses.replace(make_config(CARTPOLE, agent, 0), supervision=SupervisorOptions(max_restarts=0))
     source = ActorCollector(config, Lifecycle())

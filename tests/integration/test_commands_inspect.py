@@ -73,7 +73,7 @@ def test_parameters_are_listed_with_shape_count_bytes_and_norm(capsys, run):
     assert set(found["versions"]) == {"jaxsrl", "jax", "numpy", "orbax-checkpoint"}
 
 
-def test_a_runs_health_names_damage_and_what_is_still_good_and_touches_nothing(capsys, run):
+def test_inspect_reports_damage_and_changes_nothing(capsys, run):
     victim = max(
         (run / "checkpoints" / "7" / "state").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else -1
     )
@@ -90,14 +90,14 @@ def test_a_runs_health_names_damage_and_what_is_still_good_and_touches_nothing(c
     assert capsys.readouterr().err.startswith("error: damaged checkpoint ")
 
 
-def test_one_checkpoint_is_shown_with_the_health_of_its_run_and_alone_without(capsys, run, tmp_path):
+def test_inspect_shows_one_checkpoint_with_run_health(capsys, run, tmp_path):
     found = inspected(capsys, run / "checkpoints" / "3")
     assert (found["update"], found["health"]["newest_good"]) == (3, 7)
     alone = (run / "checkpoints" / "3").rename(tmp_path / "alone")
     assert inspected(capsys, alone)["health"] == {}
 
 
-def test_tables_have_parameters_configuration_environment_versions_and_health(capsys, run):
+def test_inspect_tables_have_all_sections(capsys, run):
     jaxsrl.cli.main.main(["inspect", str(run)])
     table = capsys.readouterr().out
     for word in (

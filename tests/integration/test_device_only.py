@@ -77,7 +77,7 @@ def trained_by_loop():
 
 
 @pytest.mark.parametrize("num_devices", [4, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))])
-def test_parameters_are_those_of_environments_stepped_on_the_host(trained_by_loop, num_devices):
+def test_device_plan_parameters_match_the_host_plan(trained_by_loop, num_devices):
     trained = learner(num_devices)
     trained.step(4)
     trained.step(6)
@@ -99,7 +99,7 @@ def test_bits_do_not_depend_on_how_many_updates_a_dispatch_has(num_devices):
 
 
 @pytest.mark.parametrize("num_devices", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_resumed_learner_equals_the_uninterrupted_one_to_the_bit(num_devices):
+def test_resumed_device_learner_is_bit_identical(num_devices):
     whole = learner(num_devices)
     whole.step(4)
     state, saved = jax.device_get(whole.state), whole.save_arrays()
@@ -155,7 +155,7 @@ def test_a_run_ends_each_dispatch_where_a_checkpoint_is_due():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_mean_of_a_hundred_training_episodes_reaches_475_on_cartpole(seed):
+def test_device_plan_reaches_475_on_cartpole(seed):
     env, num_rows, num_steps, total = CartPole(), 128, 32, 366  # sizes and agent of experiments/ppo_cartpole.py
     config = PPOConfig(
         learning_rate=7e-4, learning_rate_schedule="linear", entropy_coef=0.005, num_minibatches=8, total_updates=total
@@ -178,7 +178,7 @@ def test_the_mean_of_a_hundred_training_episodes_reaches_475_on_cartpole(seed):
 
 
 @pytest.mark.slow
-def test_the_benchmark_measures_every_program_at_the_size_asked_for():
+def test_device_bench_measures_every_program():
     result = bench_device_only(num_envs=(4,), rollout_length=8, seconds=0.1)
     assert [size["num_envs"] for size in result["sizes"]] == [4]
     for size in result["sizes"]:

@@ -8,11 +8,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from agents.dqn_config import DQNConfig
 from prometheus_client.parser import text_string_to_metric_families
 
 from agents.api import ReplayConfig
 from agents.dqn import make_dqn
-from agents.dqn_config import DQNConfig
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
@@ -72,7 +72,7 @@ def test_the_document_is_read_as_it_is_written():
     ]
 
 
-def test_every_name_that_an_agent_or_a_server_gives_is_documented():
+def test_metrics_of_agents_and_servers_are_documented():
     folders = (REPOSITORY / "agents", REPOSITORY / "jaxsrl" / "replay")
     sources = [*(path for folder in folders for path in folder.rglob("*.py")), SERVER]
     names = {name for path in sources for name in re.findall(r'"([a-z_]+/[a-z_/]+)":', path.read_text())}
@@ -106,9 +106,7 @@ def test_every_name_that_an_agent_or_a_server_gives_is_documented():
     ],
     ids=["fine", "coarse", "central"],
 )
-def test_every_name_is_documented_and_every_fragment_has_the_shares_that_the_document_says(
-    tmp_path, policy, changes, known
-):
+def test_metrics_of_plans_and_fragments_are_documented(tmp_path, policy, changes, known):
     written = records(train(tmp_path, policy, **changes))
     assert undocumented({name for record in written for name in record}) == []
     last = written[-1]
@@ -153,7 +151,7 @@ def test_replay_on_the_host_is_told_apart_from_learning(tmp_path):
 
 
 @pytest.mark.slow
-def test_prometheus_scrapes_a_run_while_it_goes_on_and_not_after_it(tmp_path, monkeypatch):
+def test_prometheus_serves_only_during_a_run(tmp_path, monkeypatch):
     port, scraped, enough = free_port(), [], threading.Event()
 
     def scrape():
@@ -207,7 +205,7 @@ def test_prometheus_names_are_documented_with_what_they_are():
         assert f"| `{name}`" in DOCUMENT
 
 
-def test_a_run_whose_files_cannot_be_written_trains_to_its_end_and_says_so_once(tmp_path, capsys):
+def test_run_with_unwritable_files_completes_and_logs_once(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     for name in ("metrics.jsonl", "log.txt"):
         (tmp_path / "run" / name).symlink_to("/dev/full")
@@ -223,7 +221,7 @@ def test_a_run_whose_files_cannot_be_written_trains_to_its_end_and_says_so_once(
 
 
 @pytest.mark.slow
-def test_a_directory_of_a_version_without_sinks_to_choose_goes_on_with_other_sinks_in_the_same_file(tmp_path):
+def test_resume_without_sinks_section_in_the_old_config(tmp_path):
     path = train(tmp_path, env_steps=8 * 8 * 2).directory / "config.json"
     saved = json.loads(path.read_text())
     del saved["experiment"]["run"]["metrics"]

@@ -120,7 +120,7 @@ def test_nothing_can_be_changed(url, method):
     assert ask(url, "api/runs", method=method)[0] == 403
 
 
-def test_answers_tell_browsers_to_load_nothing_from_elsewhere_and_to_show_nothing_elsewhere(url):
+def test_responses_forbid_foreign_resources_and_frames(url):
     for path in ("", "static/main.js", "api/runs", "nothing", "video?run=first&name=episode.mp4"):
         headers = ask(url, path)[1]
         assert "default-src 'none'" in headers["content-security-policy"]
@@ -199,7 +199,7 @@ def test_a_video_can_be_watched_from_its_middle(url):
     assert ask(url, "video?run=first&name=episode.mp4")[2] == VIDEO
 
 
-def test_ctrl_c_ends_it_cleanly_also_while_a_browser_is_connected(runs):
+def test_ctrl_c_stops_with_a_connected_browser(runs):
     with viewing(runs) as (process, address):
         parts = urlsplit(address)
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=SECONDS)

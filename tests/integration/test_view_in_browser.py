@@ -97,7 +97,7 @@ def test_what_a_run_is_called_is_text(opened):
     assert page.js("document.querySelectorAll('main img').length") == 0
 
 
-def test_a_run_that_is_not_drawn_leaves_the_chart_and_the_choice_is_kept(opened):
+def test_hidden_run_leaves_the_chart_and_stays_hidden(opened):
     page = opened("/")
     page.wait_for("document.querySelectorAll('.chart .series').length === 3")
     page.js("document.querySelector('tr[data-run=second] input').click()")
@@ -227,7 +227,7 @@ def test_configuration_and_environment_are_shown(opened):
     assert text(page, ".masonry").split() == ["run", "seed", "0"]
 
 
-def test_metrics_are_found_by_name_and_those_that_never_change_are_put_aside(opened):
+def test_metrics_search_and_constant_metrics(opened):
     page = opened("/run/first?find=loss")
     page.wait_for("document.querySelectorAll('.chart-card').length === 1")
     assert page.js("document.querySelector('.chart-card').dataset.metric") == "loss/total"

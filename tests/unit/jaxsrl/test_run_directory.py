@@ -70,7 +70,7 @@ def test_closing_twice_is_closing(tmp_path):
     directory.close()
 
 
-def test_a_place_that_cannot_be_written_is_refused_with_the_flag_to_change(tmp_path):
+def test_unwritable_directory_names_the_flag(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the run directory .*: .*; choose --run.directory"):
         RunDirectory(tmp_path / "file" / "run")
@@ -183,7 +183,7 @@ def test_what_changes_a_step_is_refused_and_the_file_stays(tmp_path, name, value
     assert read_json(tmp_path / "run" / "config.json") == saved()
 
 
-def test_options_that_changed_are_logged_and_a_plan_is_written_only_with_the_configuration(tmp_path):
+def test_record_logs_changes_and_writes_config_and_plan(tmp_path):
     claim(tmp_path / "run", saved())
     with RunDirectory(tmp_path / "run") as directory:
         directory.validate(saved(policy="serial"))

@@ -84,7 +84,7 @@ def test_steps_are_ordered_as_numbers_and_only_numbers_are_steps(tmp_path):
     assert store.restore_newest()[0] == 100
 
 
-def test_what_a_crash_left_is_neither_a_checkpoint_nor_in_the_way(tmp_path):
+def test_store_ignores_leftovers_of_a_crash(tmp_path):
     store = CheckpointStore(tmp_path)
     store.save(1, small(1), {})
     left = tmp_path / ".2.tmp" / "state"
@@ -114,7 +114,7 @@ def test_an_error_while_writing_leaves_the_older_ones(tmp_path, monkeypatch):
     assert store.restore_newest()[0] == 1
 
 
-def test_several_damaged_ones_are_skipped_and_each_is_reported_and_kept_apart(tmp_path):
+def test_restore_newest_skips_and_reports_damaged_checkpoints(tmp_path):
     store = CheckpointStore(tmp_path, keep=4)
     for step in (1, 2, 3):
         store.save(step, small(step), {})
@@ -219,7 +219,7 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
     assert str(tmp_path) in synced
 
 
-def test_a_new_directory_of_checkpoints_is_on_the_disk_in_its_parent(tmp_path, monkeypatch):
+def test_save_syncs_the_parent_directory(tmp_path, monkeypatch):
     synced = set()
     fsync = os.fsync
 
@@ -232,7 +232,7 @@ def test_a_new_directory_of_checkpoints_is_on_the_disk_in_its_parent(tmp_path, m
     assert str(tmp_path) in synced
 
 
-def test_a_step_that_is_saved_again_is_never_removed_under_its_name(tmp_path, monkeypatch):
+def test_save_replaces_a_step_by_renaming(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path)
     store.save(1, small(1), {})
     removed, rmtree = [], shutil.rmtree
@@ -248,7 +248,7 @@ def test_a_step_that_is_saved_again_is_never_removed_under_its_name(tmp_path, mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1"]
 
 
-def test_a_replacement_that_fails_leaves_the_checkpoint_that_it_was_to_replace(tmp_path, monkeypatch):
+def test_failed_replacement_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path)
     store.save(1, small(1), {})
     rename = Path.rename
@@ -266,7 +266,7 @@ def test_a_replacement_that_fails_leaves_the_checkpoint_that_it_was_to_replace(t
 
 
 @pytest.mark.parametrize("then", ["restore", "save"])
-def test_a_crash_between_the_renames_of_a_replacement_loses_no_checkpoint(tmp_path, then):
+def test_crash_between_renames_loses_no_checkpoint(tmp_path, then):
     store = CheckpointStore(tmp_path)
     store.save(1, small(1), {})
     (tmp_path / "1").rename(tmp_path / ".1.replaced.tmp")
@@ -277,7 +277,7 @@ def test_a_crash_between_the_renames_of_a_replacement_loses_no_checkpoint(tmp_pa
         assert CheckpointStore(tmp_path).restore_newest()[0] == 1
 
 
-def test_an_old_checkpoint_that_cannot_be_removed_does_not_make_the_new_one_unsaved(tmp_path, monkeypatch):
+def test_save_survives_failed_removal_of_old_checkpoint(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path, keep=1)
     store.save(1, small(1), {})
     rmtree = shutil.rmtree
@@ -295,7 +295,7 @@ def test_an_old_checkpoint_that_cannot_be_removed_does_not_make_the_new_one_unsa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3"]  # it was tried again
 
 
-def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_half_one(tmp_path, monkeypatch):
+def test_kill_during_removal_leaves_no_partial_checkpoint(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path, keep=1)
     store.save(1, small(1), {})
 
@@ -312,7 +312,7 @@ def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_half_one(tmp_path, 
     assert store.restore_newest()[3] == []
 
 
-def test_damaged_checkpoints_of_one_step_get_names_of_their_own_in_quarantine(tmp_path):
+def test_quarantine_names_are_unique_per_step(tmp_path):
     store = CheckpointStore(tmp_path)
     store.save(1, small(1), {})
     for number in range(3):

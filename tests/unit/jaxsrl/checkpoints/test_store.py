@@ -92,7 +92,7 @@ def break_manifest(checkpoint):
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, truncate, remove, plant, break_manifest])
-def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path, damage):
+def test_restore_newest_quarantines_damage_and_uses_the_previous(tmp_path, damage):
     store = CheckpointStore(tmp_path)
     store.save(1, arrays(1), {})
     damage(store.save(2, arrays(2), {}))
@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path, 
     assert store.steps() == [1]
 
 
-def test_no_whole_checkpoint_is_an_error_and_no_checkpoint_is_none(tmp_path):
+def test_restore_newest_raises_if_all_are_damaged(tmp_path):
     store = CheckpointStore(tmp_path / "none")
     assert store.restore_newest() is None
     flip_a_bit(store.save(1, arrays(), {}))
@@ -142,7 +142,7 @@ def test_a_tree_of_another_shape_is_refused_leaf_by_leaf():
         assert line in str(refused.value)
 
 
-def test_what_a_checkpoint_is_wanted_for_is_asked_by_its_schema_before_its_arrays_are_read(tmp_path, monkeypatch):
+def test_validate_sees_the_schema_before_arrays_are_read(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path)
     store.save(1, arrays(1), {})
     store.save(2, {"learner.params['w']": np.zeros((64, 65), np.float32), "replay.rest": np.zeros(1)}, {})
@@ -165,7 +165,7 @@ def test_what_a_checkpoint_is_wanted_for_is_asked_by_its_schema_before_its_array
     assert [len(found) for found in asked] == [2, 4]  # a damaged one is not asked for
 
 
-def test_a_run_that_goes_on_with_another_network_is_told_so_by_shapes_alone():
+def test_resume_with_another_network_fails_by_shapes():
     def agent_of(hidden):
         spec = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
         return make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(hidden,)))

@@ -80,7 +80,7 @@ def test_a_step_that_only_resets_is_not_valid_and_earns_nothing(collected):
     assert (reward[valid] == 1).all()
 
 
-def test_sums_on_the_device_are_those_of_the_episodes_in_the_trajectories(collected):
+def test_device_episode_sums_match_the_trajectories(collected):
     trajectories, _, rows = collected
     done = np.concatenate([np.asarray(one.terminated | one.truncated) for one in trajectories])
     valid = np.concatenate([np.asarray(one.valid) for one in trajectories])

@@ -49,7 +49,7 @@ def test_a_dispatch_that_was_cut_short_does_not_change_the_pace():
         (0, 3, 10, 3),
     ],
 )
-def test_a_dispatch_ends_where_a_checkpoint_is_due_and_at_the_end(done, total, every, expected):
+def test_dispatch_ends_at_checkpoints_and_at_the_end(done, total, every, expected):
     pace = DispatchSize()
     for _ in range(3):
         pace.record(pace.updates, 0.01)

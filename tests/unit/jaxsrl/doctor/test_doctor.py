@@ -61,7 +61,7 @@ def test_too_few_open_files_are_said():
     assert check_open_files(2**40).advice == f"ulimit -n {2**40}"
 
 
-def test_a_check_that_fails_does_not_keep_the_others_from_being_made(monkeypatch):
+def test_failing_check_does_not_stop_the_others(monkeypatch):
     def broken():
         raise OSError("no such thing")
 
@@ -70,7 +70,7 @@ def test_a_check_that_fails_does_not_keep_the_others_from_being_made(monkeypatch
     assert (first.is_well, first.finding, second.is_well) == (False, "OSError: no such thing", True)
 
 
-def test_names_of_dead_processes_are_removed_and_those_of_living_ones_and_of_others_stay(machine):
+def test_clean_removes_only_shared_memory_of_dead_processes(machine):
     dead, alive, other = (machine / "shm" / name for name in ("jaxsrl-11-ab", "jaxsrl-12-ab", "somebody-11-ab"))
     for path in (dead, alive, other):
         path.touch()
@@ -93,7 +93,7 @@ def test_a_worker_without_its_main_process_is_found(machine):
     assert found_on(machine, clean=True) == [Leftover("process", str(number), removed=True)]
 
 
-def test_an_unfinished_checkpoint_of_a_dead_run_is_removed_and_of_a_living_one_stays(machine):
+def test_clean_removes_partial_checkpoints_of_dead_runs(machine):
     for name in ("dead", "alive"):
         (machine / "runs" / name / "checkpoints" / ".12.tmp").mkdir(parents=True)
         (machine / "runs" / name / "checkpoints" / "10").mkdir()
@@ -115,7 +115,7 @@ def a_clusters_files(machine, name, age_seconds=3600.0):
     return path
 
 
-def test_files_of_a_local_cluster_are_removed_when_no_process_names_them(machine):
+def test_clean_removes_files_of_dead_clusters(machine):
     dead, alive = (a_clusters_files(machine, f"jaxsrl-ray-{name}") for name in ("dead_123", "alive_12"))
     (machine / "proc" / "12").mkdir()
     (machine / "proc" / "12" / "cmdline").write_bytes(b"raylet\0--session_dir=%s/session" % os.fsencode(alive))
@@ -125,7 +125,7 @@ def test_files_of_a_local_cluster_are_removed_when_no_process_names_them(machine
     assert [path.name for path in (machine / "tmp").iterdir()] == [alive.name]
 
 
-def test_a_cluster_that_is_about_to_start_and_what_is_no_cluster_of_ours_is_left_alone(machine, monkeypatch):
+def test_clean_spares_starting_and_foreign_clusters(machine, monkeypatch):
     a_clusters_files(machine, "jaxsrl-ray-justmade", age_seconds=1.0)
     a_clusters_files(machine, "jaxsrl-ray-of-somebody")
     (machine / "tmp" / "jaxsrl-ray-pointing").symlink_to(a_clusters_files(machine, "elsewhere"))

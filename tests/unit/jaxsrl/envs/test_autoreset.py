@@ -85,7 +85,7 @@ def echo_draw(row_id):
     return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(RUN_KEY, row_id), 0), 0))
 
 
-def test_cartpole_rows_follow_gymnasium_with_its_time_limit_and_next_step_autoreset():
+def test_cartpole_rows_match_gymnasium_autoreset():
     max_steps, num_rows, num_steps = 20, 4, 100
     actions = np.random.default_rng(1).integers(0, 2, (num_steps, num_rows)).astype(np.int32)
     first, out = play(CartPole(max_steps), num_rows, actions)
@@ -122,7 +122,7 @@ def test_a_row_does_not_depend_on_which_rows_are_beside_it():
     assert together.is_first.any()
 
 
-def test_rows_sharded_over_devices_do_the_same_and_exchange_nothing():
+def test_sharded_rows_match_without_communication():
     actions = np.random.default_rng(3).integers(0, 2, (60, 8)).astype(np.int32)
     first, expected = play(CartPole(), 8, actions)
     mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
@@ -173,7 +173,7 @@ class Wrong(Echo):
         (("state", {"a": np.int32(1)}), "step must return a state of reset's structure"),
     ],
 )
-def test_an_environment_that_does_not_return_what_it_declares_is_refused(change, message):
+def test_validate_env_rejects_wrong_outputs(change, message):
     with pytest.raises(BadEnvOutputError, match=f"Echo: {message}"):
         validate_env(Wrong((change,)))
 
@@ -185,7 +185,7 @@ def test_a_time_limit_reached_while_a_row_resets_does_not_count():
     np.testing.assert_array_equal(out.reward[:, 0], [1, 0, 1])
 
 
-def test_a_step_keeps_the_types_of_a_reset_so_that_it_is_compiled_once():
+def test_step_keeps_dtypes_of_reset_and_compiles_once():
     def types(state):
         return [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(state)]
 

@@ -57,7 +57,7 @@ def test_every_step_of_a_long_episode_follows_gymnasium():
     "physics", [(2.41, 1.0, 0.0, 0.0), (-2.41, -1.0, 0.0, 0.0), (0, 0, 0.22, 1), (0, 0, -0.22, -1)]
 )
 @pytest.mark.parametrize("num_steps", [3, 499])
-def test_beyond_a_threshold_it_is_terminated_and_at_the_limit_truncated_too(physics, num_steps):
+def test_cartpole_terminates_at_thresholds_truncates_at_limit(physics, num_steps):
     step = STEP(CartPoleState(jnp.array(physics, jnp.float32), jnp.int32(num_steps)), jnp.int32(0), KEY)
     assert bool(step.terminated)
     assert bool(step.truncated) == (num_steps == 499)

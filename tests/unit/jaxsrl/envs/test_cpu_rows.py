@@ -119,7 +119,7 @@ def test_replayed_rows_continue_as_if_never_interrupted(name):
                 np.testing.assert_array_equal(got[field], expected[field], field)
 
 
-def test_gymnasium_seeds_give_the_same_row_anywhere_and_none_goes_on():
+def test_jax_rows_reset_by_gymnasium_seeds():
     source = SOURCES["noise"]
     rows, out = source.make_rows(range(3), None, False), make_out(source.spec(), 3)
     other, other_out = source.make_rows(range(7, 9), None, False), make_out(source.spec(), 2)
@@ -140,7 +140,7 @@ def test_gymnasium_seeds_give_the_same_row_anywhere_and_none_goes_on():
         rows.reset(EpisodeReset((0,) * 3, (None,) * 3), FirstRows(out.observation, out.is_first))
 
 
-def test_actions_outside_the_bounds_are_clipped_and_nan_is_refused():
+def test_jax_rows_clip_actions_and_reject_nan():
     observed = []
     for action in (50.0, 1.0):  # the bound is 1
         rows, out = begin(SOURCES["noise"], [0, 4])
@@ -222,7 +222,7 @@ def test_rows_stay_on_the_cpu_device_whatever_the_default_is():
         assert {leaf.device for leaf in jax.tree.leaves(rows._state)} == {jax.devices("cpu")[0]}
 
 
-def test_the_environments_keys_are_not_those_of_actions_and_updates():
+def test_env_keys_differ_from_action_and_update_keys():
     # What a run does with its seed: see jaxsrl.run_plan.
     base = jax.random.key(3)
     theirs = [*jax.random.split(base, 3), base, jax.random.fold_in(base, 0)]

@@ -47,7 +47,7 @@ def test_steps_are_jumanjis_own_joined_into_one_vector():
         (2, 0.5, (False, True)),
     ],
 )
-def test_the_discount_of_the_last_step_tells_termination_from_truncation(step_type, discount, ends, monkeypatch):
+def test_jumanji_last_discount_decides_termination(step_type, discount, ends, monkeypatch):
     class One:
         def step(self, state, action):
             observation = jnp.zeros(2, jnp.int32)

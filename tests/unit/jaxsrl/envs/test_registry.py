@@ -63,7 +63,7 @@ def test_what_is_no_jax_environment_is_refused_on_a_device(config, message):
         make_jax_env(config)
 
 
-def test_the_pools_configuration_alone_says_where_jax_environments_are_made():
+def test_make_env_makes_jax_rows_from_the_config():
     with pytest.raises(UserError, match=r"suite 'gymnax' are made by jaxsrl.envs.registry.make_env"):
         EnvConfig(suite="gymnax").source()
 

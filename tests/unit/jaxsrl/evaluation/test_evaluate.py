@@ -86,7 +86,7 @@ def test_every_episode_is_counted_once_with_its_own_seed():
     assert all(env.closed for env in Countdown.made)
 
 
-def test_short_episodes_are_not_counted_more_often_than_long_ones():
+def test_evaluate_does_not_favor_short_episodes():
     report = evaluate(parity_agent(), {}, RowSpeeds, episodes=8, max_rows=4)
     # The first row could have finished all eight before any other finished one.
     assert report.lengths == (1, 20, 20, 20, 1, 20, 20, 20)
@@ -147,7 +147,7 @@ def test_returns_are_those_of_a_plain_loop_over_episodes(max_rows):
         ({"seed": -1}, "seed must be at least 0: got -1"),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused_before_an_environment_is_made(change, message):
+def test_evaluate_validates_numbers_before_making_envs(change, message):
     with pytest.raises(UserError, match=message):
         evaluate(parity_agent(), {}, Countdown, **change)
     assert Countdown.made == []
@@ -180,7 +180,7 @@ def test_a_report_sums_up_its_episodes():
 
 
 @pytest.mark.parametrize("place", ["replicated", "host"])
-def test_parameters_of_several_devices_act_on_one_of_them_without_a_transfer_at_each_step(place, monkeypatch):
+def test_evaluate_acts_on_one_device_without_transfers(place, monkeypatch):
     params = np.ones(3, np.float32)
     if place == "replicated":
         params = jax.device_put(params, LearnerMesh(jax.local_devices()[1:3]).replicated)

@@ -63,7 +63,7 @@ def test_a_checkpoint_that_names_a_module_imports_nothing(tmp_path, planted, sui
 @pytest.mark.parametrize(
     "kwargs", ['{{"env_id": "{}:E-v0"}}', '{{"a": [{{"b": "{}\\u003aE-v0"}}]}}', '{{"env_id": "{}"}}']
 )
-def test_an_environment_that_makes_another_by_its_arguments_is_not_made(tmp_path, planted, kwargs):
+def test_load_agent_rejects_nested_env_in_arguments(tmp_path, planted, kwargs):
     name, mark = planted
     path = saved_with(tmp_path / "saved", EnvConfig("GymV26Environment-v0", kwargs=kwargs.format(name)))
     with pytest.raises(UserError, match=r"is in a module whose code would be run"):
@@ -71,13 +71,13 @@ def test_an_environment_that_makes_another_by_its_arguments_is_not_made(tmp_path
     assert not mark.exists()
 
 
-def test_a_module_in_the_arguments_of_any_environment_is_not_imported(tmp_path):
+def test_load_agent_imports_no_module_of_arguments(tmp_path):
     path = saved_with(tmp_path / "saved", EnvConfig("CartPole-v1", kwargs='{"wraps": ["evil:E-v0"]}'))
     with pytest.raises(UserError, match=r"is in a module whose code would be run"):
         load_agent(path)
 
 
-def test_a_caller_who_trusts_the_checkpoint_or_passes_the_environment_gets_its_agent(tmp_path, planted):
+def test_load_agent_accepts_trust_env_or_env(tmp_path, planted):
     name, mark = planted
     path = saved_with(tmp_path / "saved", EnvConfig(f"{name}:Planted-v0"))
     assert load_agent(path, env=EnvConfig("CartPole-v1")).source.spec().env_id == "CartPole-v1"
@@ -94,7 +94,7 @@ def test_the_command_line_says_how_to_trust_a_checkpoint(tmp_path, planted, caps
     assert "--trust-env" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_a_registered_id_or_of_an_installed_package_needs_no_trust(tmp_path):
+def test_load_agent_trusts_registered_ids(tmp_path):
     assert load_agent(saved_with(tmp_path, EnvConfig("CartPole-v1"))).update == 0
 
 

@@ -143,7 +143,7 @@ def recorded(tmp_path, make_env, episodes=1, **options):
     return report, *read(path)
 
 
-def test_every_frame_of_every_episode_is_there_with_a_pause_between(tmp_path):
+def test_video_has_every_frame_and_pauses(tmp_path):
     report, meta, frames = recorded(tmp_path, Lamp, episodes=3, seed=2)
     assert (meta["fps"], meta["codec"]) == (8.0, "h264")
     expected = []
@@ -234,7 +234,7 @@ def test_fewer_episodes_than_one_are_refused(tmp_path):
         Video(Lamp, tmp_path / "out.mp4", 0)
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch):
+def test_video_names_the_missing_package_and_command(tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else found(name))
     with pytest.raises(UserError, match=r"pip install 'jaxsrl\[video\]'"):

@@ -47,7 +47,7 @@ def wake_ups_of_other_threads(settings: str) -> int:
         "with contextlib.suppress(SystemExit): cli(Experiment(lambda: None, None), [])",
     ],
 )
-def test_no_other_thread_wakes_for_a_call_of_what_jaxsrl_has_started(
+def test_synchronous_dispatch_wakes_no_thread(
     settings: str,
 ) -> None:
     assert wake_ups_of_other_threads(settings) < _CALLS / 4

@@ -49,7 +49,7 @@ def descriptors_of(file: Path) -> list[int]:
     return found
 
 
-def test_the_file_is_held_open_until_the_end_and_no_worker_inherits_it(tmp_path: Path) -> None:
+def test_disable_cpu_idle_holds_the_file_uninherited(tmp_path: Path) -> None:
     file = tmp_path / "latency"
     file.write_bytes(b"")
     with contextlib.suppress(ZeroDivisionError), disable_cpu_idle(file):
@@ -80,7 +80,7 @@ def test_a_user_without_the_right_is_told_who_can_give_it(tmp_path: Path, monkey
 
 
 @pytest.mark.skipif(not may_write(), reason="cores of this machine may not be kept awake by this user")
-def test_the_kernel_forgets_the_request_of_a_process_that_is_killed() -> None:
+def test_disable_cpu_idle_ends_with_a_killed_process() -> None:
     before = allowed_microseconds()
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

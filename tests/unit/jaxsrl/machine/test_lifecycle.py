@@ -14,7 +14,7 @@ from jaxsrl.machine import lifecycle
 from jaxsrl.machine.lifecycle import Lifecycle, exit_status, stop_on_signals
 
 
-def test_without_an_error_nothing_is_raised_and_a_stop_is_only_a_stop():
+def test_lifecycle_stops_without_error():
     lifecycle = Lifecycle()
     assert not lifecycle.should_stop()
     lifecycle.raise_error()
@@ -61,7 +61,7 @@ def test_a_thread_that_does_not_stop_is_named():
     lifecycle.join(60.0)
 
 
-def test_a_thread_that_does_not_stop_is_an_error_while_the_caller_handles_another_one():
+def test_join_raises_for_a_stuck_thread_during_handling():
     lifecycle, release = Lifecycle(), threading.Event()
     lifecycle.start_thread("stubborn", release.wait)
     try:
@@ -74,7 +74,7 @@ def test_a_thread_that_does_not_stop_is_an_error_while_the_caller_handles_anothe
     lifecycle.join(60.0)
 
 
-def test_the_failure_of_a_run_gets_a_note_about_a_thread_that_does_not_stop():
+def test_join_adds_a_note_about_stuck_threads_to_the_failure():
     lifecycle, release, failure = Lifecycle(), threading.Event(), ValueError("of the run")
     lifecycle.start_thread("stubborn", release.wait)
     lifecycle.join(0.01, failure=failure)
@@ -110,7 +110,7 @@ def test_a_stuck_thread_does_not_change_the_exit_status(error, status):
 
 @pytest.mark.parametrize("descriptor", [1, 2])
 @pytest.mark.parametrize("number", sorted(STOP_SIGNALS))
-def test_output_to_a_pipe_without_a_reader_does_not_change_the_exit_status(number, descriptor, hangup_is_heard):
+def test_closed_output_pipe_keeps_the_exit_status(number, descriptor, hangup_is_heard):
     code = (
         "import os, sys\n"
         "from jaxsrl.machine.lifecycle import exit_status, stop_on_signals\n"
@@ -131,7 +131,7 @@ def test_output_to_a_pipe_without_a_reader_does_not_change_the_exit_status(numbe
     assert left.returncode == exit_status(number.name)
 
 
-def test_a_reader_that_ends_after_the_signal_does_not_change_the_exit_status():
+def test_reader_exit_after_signal_keeps_the_exit_status():
     code = (
         "import os, signal, sys\n"
         "from jaxsrl.machine.lifecycle import exit_status, stop_on_signals\n"
@@ -148,7 +148,7 @@ def test_a_reader_that_ends_after_the_signal_does_not_change_the_exit_status():
     assert (left.returncode, left.stderr) == (130, "")
 
 
-def test_a_run_that_does_not_stop_in_time_is_left_with_the_stacks_of_its_threads():
+def test_grace_period_ends_with_thread_stacks():
     code = (
         "import os, signal, time\n"
         "from jaxsrl.machine.lifecycle import stop_on_signals\n"
@@ -172,7 +172,7 @@ def test_a_run_that_stops_in_time_is_left_alone():
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129), ("SIGUSR1", 75)])
-def test_the_exit_status_says_which_signal_it_was_or_to_try_again(name, status):
+def test_exit_status_encodes_the_signal_or_requeue(name, status):
     assert exit_status(name) == status
 
 

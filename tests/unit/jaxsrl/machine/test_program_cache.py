@@ -28,7 +28,7 @@ def kept(tmp_path, backend, **environment):
     return directory, limit, list((tmp_path / "runs").glob(".programs/*/*-cache"))
 
 
-def test_programs_of_an_accelerator_are_kept_beside_the_runs_and_their_size_is_bounded(tmp_path):
+def test_program_cache_is_next_to_the_runs_and_bounded(tmp_path):
     directory, limit, programs = kept(tmp_path, "gpu")
     assert directory.startswith(str(tmp_path / "runs" / ".programs"))
     assert 0 < limit < 10e9
@@ -39,7 +39,7 @@ def test_programs_of_an_accelerator_are_kept_beside_the_runs_and_their_size_is_b
     ("backend", "environment"),
     [("cpu", {}), ("gpu", {"JAX_ENABLE_COMPILATION_CACHE": "0"}), ("gpu", {"JAX_COMPILATION_CACHE_DIR": "elsewhere"})],
 )
-def test_nothing_is_kept_there_on_a_host_alone_or_where_the_user_decided(tmp_path, backend, environment):
+def test_program_cache_is_off_on_cpu_or_by_user_choice(tmp_path, backend, environment):
     environment = {
         name: str(tmp_path / value) if value == "elsewhere" else value for name, value in environment.items()
     }
@@ -49,7 +49,7 @@ def test_nothing_is_kept_there_on_a_host_alone_or_where_the_user_decided(tmp_pat
 
 
 @pytest.mark.slow
-def test_the_next_run_of_a_process_keeps_its_programs_beside_its_own_runs(tmp_path):
+def test_program_cache_follows_the_next_run(tmp_path):
     twice = SCRIPT + SCRIPT.replace("sys.argv[1]", "sys.argv[3]").replace("x * 2", "x * 3")
     settings = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     settings |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}

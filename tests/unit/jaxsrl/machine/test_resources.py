@@ -66,7 +66,7 @@ def test_the_narrowest_group_around_the_process_counts(machine):
     assert free_host_bytes() == 150 * MIB
 
 
-def test_a_replay_buffer_is_not_rejected_for_what_was_read_before(machine):
+def test_free_host_bytes_counts_page_cache_as_free(machine):
     group_2(machine, "", 100 * MIB, 99 * MIB, cache=90 * MIB)
     (array,) = allocate_arrays([jax.ShapeDtypeStruct((2 * MIB,), np.uint8)])
     assert array.sum() == 0

@@ -34,7 +34,7 @@ def settings_seen(monkeypatch, kind, arguments, **chosen):
     [({}, {PREALLOCATE: "false", FRACTION: None}), ({PREALLOCATE: "true"}, {PREALLOCATE: "true", FRACTION: None}),
      ({FRACTION: ".2"}, {PREALLOCATE: None, FRACTION: ".2"})],
 )  # fmt: skip
-def test_evaluation_takes_memory_as_it_needs_it_unless_the_user_says_otherwise(monkeypatch, chosen, expected):
+def test_evaluation_does_not_preallocate_memory(monkeypatch, chosen, expected):
     assert settings_seen(monkeypatch, Evaluate, ["evaluate", "runs/any"], **chosen) == expected
 
 

@@ -22,7 +22,7 @@ def test_means_weigh_every_episode_alike():
 
 
 @pytest.mark.parametrize(("newest", "mean"), [(WINDOW - 1, (1.0 + 2.0 * (WINDOW - 1)) / WINDOW), (WINDOW, 2.0)])
-def test_old_episodes_are_forgotten_once_a_hundred_newer_ones_are_known(newest, mean):
+def test_episode_totals_forget_beyond_a_hundred_episodes(newest, mean):
     totals = EpisodeTotals()
     totals.add_totals(1, 1.0, 1.0, 1)
     totals.add_totals(newest, 2.0 * newest, 2.0, newest)

@@ -116,7 +116,7 @@ def test_before_the_first_episode_ends_there_are_no_means():
 
 
 @pytest.mark.parametrize("cut", [0, 1, 7, 15])
-def test_a_tracker_goes_on_from_its_arrays_as_if_nothing_had_been(cut):
+def test_tracker_resumes_from_its_arrays(cut):
     slots, _ = legal_run(3, slots=16)
     whole, first, second = (EpisodeTracker(4) for _ in range(3))
     for slot in slots:
@@ -153,7 +153,7 @@ def test_a_log_holds_what_every_row_did_in_its_episode(seed, cut, ends, continuo
     assert_replays(EpisodeLog(4, 140, spec).restore(restored.to_arrays()), model)
 
 
-def test_a_log_keeps_the_observation_that_a_resumed_run_must_meet():
+def test_log_stores_the_last_observation():
     slots, _ = legal_run(0)
     log = EpisodeLog(4, 0, SPEC)
     assert log.last_observation is None
@@ -202,7 +202,7 @@ def test_only_rows_whose_episode_is_too_long_begin_anew():
     assert [reset.actions[row] for row in (0, 1, 3)] == [None, None, None]
 
 
-def test_infos_and_seconds_of_episodes_are_those_told_at_their_ends():
+def test_tracker_reports_infos_and_seconds_at_episode_end():
     spec = dataclasses.replace(SPEC, info_fields=("score", "won"))
     layout = make_layout(spec, PoolShape(2, 1, 2, 1, 4, 1), {})
     slot = view_slots(layout, memoryview(bytearray(layout.total_bytes)))[0]
@@ -248,7 +248,7 @@ def test_an_episode_that_a_failure_cut_is_in_no_mean(at):
 
 
 @pytest.mark.parametrize("rows", [[], [1], [0, 1, 2, 3]])
-def test_rows_that_start_a_new_episode_when_a_run_resumes_keep_no_return_of_the_old_one(rows):
+def test_tracker_drops_returns_of_rows_restarted_on_resume(rows):
     slots, _ = legal_run(0, slots=3, ends=0.0)
     for slot in slots:
         slot.reward[...] = 1.0
@@ -275,7 +275,7 @@ def test_the_reward_of_a_step_that_is_not_valid_is_in_no_return():
     assert sorted(tracker.to_arrays()["recent"][:, 0].tolist()) == [2.0, 2.0, 5.0, 5.0, 5.0]
 
 
-def test_a_log_of_rows_that_started_anew_holds_their_new_episode_alone():
+def test_log_of_restarted_rows_has_only_the_new_episode():
     slots, _ = legal_run(0, slots=2, ends=0.0)
     first = EpisodeLog(4, 0, SPEC)
     first.observe(slots[0])
@@ -286,7 +286,7 @@ def test_a_log_of_rows_that_started_anew_holds_their_new_episode_alone():
     assert log.to_arrays()["lengths"].tolist() == [10, 10, 5, 10]
 
 
-def test_actions_take_no_more_memory_than_allowed_and_their_rows_are_counted_as_restarted():
+def test_log_bounds_memory_and_marks_rows_restarted():
     slots, _ = legal_run(0, slots=40, ends=0.0)
     for slot in slots[:39]:
         slot.is_first[1:] = False
@@ -308,7 +308,7 @@ def test_actions_take_no_more_memory_than_allowed_and_their_rows_are_counted_as_
     assert reset.episodes == (1, 1, 1, 1)
 
 
-def test_what_fits_a_log_and_a_tracker_is_of_as_many_rows_of_the_same_spaces():
+def test_fits_checks_rows_and_spaces():
     slots, _ = legal_run(0)
     log, tracker = EpisodeLog(4, 0, SPEC), EpisodeTracker(4)
     log.observe(slots[0])

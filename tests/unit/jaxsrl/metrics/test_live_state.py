@@ -17,7 +17,7 @@ def test_the_time_left_follows_from_what_this_process_has_done():
     assert seconds_left(state) == pytest.approx(16.0)  # 8 updates at 2 s each
 
 
-def test_right_after_a_resume_what_was_done_before_does_not_count():
+def test_seconds_left_ignores_work_before_a_resume():
     resumed = facts(updates=10, first_update=6, first_env_steps=6 * 64)
     state = after(initial_state(resumed), record(7, seconds=2.0))
     assert seconds_left(state) == pytest.approx(
@@ -38,12 +38,12 @@ def test_the_speed_to_expect_is_that_of_the_last_minute():
     assert seconds_left(state) == pytest.approx(88 * 10.0)
 
 
-def test_a_run_that_stands_still_or_has_not_begun_has_no_time_left_to_tell():
+def test_seconds_left_is_none_without_progress():
     assert seconds_left(initial_state(facts())) is None
     assert seconds_left(after(initial_state(facts()), record(1, seconds=1.0), record(1, seconds=2.0))) is None
 
 
-def test_a_complete_run_has_nothing_left_however_far_the_last_update_went_beyond_the_budget():
+def test_seconds_left_is_zero_beyond_the_budget():
     state = after(initial_state(facts(updates=3)), record(4, seconds=1.0))
     assert seconds_left(state) == 0.0
     assert state.progress == 1.0
@@ -67,7 +67,7 @@ def test_records_without_an_episode_leave_no_point():
     assert state.curve == (2.0,)
 
 
-def test_the_curve_of_processes_before_this_one_goes_on_and_their_clock_does_not():
+def test_curve_continues_from_earlier_processes():
     state = initial_state(facts(first_update=2, first_env_steps=128), [1.0, 2.0])
     assert (state.curve, state.best_return, state.record) == ((1.0, 2.0), 2.0, None)
     assert seconds_left(state) is None
@@ -76,13 +76,13 @@ def test_the_curve_of_processes_before_this_one_goes_on_and_their_clock_does_not
     assert seconds_left(state) == pytest.approx(7.0)
 
 
-def test_the_newest_checkpoint_is_as_old_as_the_record_that_first_told_of_it():
+def test_checkpoint_age_counts_from_its_first_record():
     told = [(1, 0.0), (2, 2.0), (3, 2.0)]
     state = after(initial_state(facts()), *(record(n, seconds=float(n), **{"checkpoint/update": c}) for n, c in told))
     assert state.checkpoint_at == 2.0
 
 
-def test_the_checkpoint_that_a_run_was_resumed_from_is_of_no_known_age():
+def test_resumed_checkpoint_has_no_age():
     resumed = initial_state(facts(first_update=4, first_env_steps=256))
     assert after(resumed, record(5, seconds=1.0, **{"checkpoint/update": 4.0})).checkpoint_at is None
     saved = after(resumed, record(5, seconds=1.0, **{"checkpoint/update": 5.0}))

@@ -60,7 +60,7 @@ def test_the_newest_record_is_told_in_base_units(sink, port):
     assert all((sample.labels["run"], sample.labels["policy"]) == ("r1", "serial") for sample in found.values())
 
 
-def test_before_the_first_record_there_is_nothing_and_the_endpoint_answers(sink, port):
+def test_prometheus_answers_before_the_first_record(sink, port):
     assert scrape(port) == {}
 
 
@@ -81,7 +81,7 @@ def test_nobody_listens_after_the_run(sink, port):
         probe.connect(("127.0.0.1", port))
 
 
-def test_names_are_told_once_each_and_ratios_are_told_by_fragment():
+def test_prometheus_names_are_unique_with_fragment_labels():
     assert len({metric.name for metric in EXPORTED}) == len({metric.recorded for metric in EXPORTED}) == len(EXPORTED)
     assert all(not metric.name.endswith("_total") for metric in EXPORTED)
 

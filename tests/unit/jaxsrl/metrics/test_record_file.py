@@ -90,7 +90,7 @@ def test_a_line_that_a_crash_tore_loses_itself_only(tmp_path, torn):
     assert records.num_damaged == 1
 
 
-def test_what_a_resumed_run_did_again_replaces_what_it_did_before(tmp_path):
+def test_repeated_records_of_a_resume_replace_the_old(tmp_path):
     before = [line(u, w, **{RETURN: 1.0}) for u, w in ((50, 5.0), (90, 9.0), (110, 11.0), (130, 13.0))]
     after = [line(u, w, **{RETURN: 2.0, "checkpoint/update": 100.0}) for u, w in ((120, 4.0), (140, 6.0))]
     _, records = record_file(tmp_path, *before, *after)
@@ -107,13 +107,13 @@ def test_a_run_that_began_anew_without_a_checkpoint_forgets_all(tmp_path):
     assert records.resumed_at == []
 
 
-def test_an_older_run_without_checkpoint_numbers_forgets_what_is_done_again(tmp_path):
+def test_resume_without_checkpoint_numbers_drops_repeats(tmp_path):
     _, records = record_file(tmp_path, line(5, 5.0), line(9, 9.0), line(8, 2.0))
     assert column(records, "update") == [5, 8]
     assert column(records, "elapsed_seconds") == [5.0, 7.0]
 
 
-def test_the_last_record_of_a_run_does_not_say_that_it_stood_still(tmp_path):
+def test_last_record_does_not_overwrite_rates(tmp_path):
     rates = {SPEED: 100.0, "busy_share/learner": 0.5}
     still = {SPEED: 0.0, "busy_share/learner": 0.0, "checkpoint/update": 9.0}
     _, records = record_file(tmp_path, line(8, 8.0, **rates), line(9, 9.0, **rates), line(9, 9.1, **still))

@@ -83,7 +83,7 @@ class Broken(Kept):
         raise RuntimeError("cannot close either")
 
 
-def test_a_sink_that_fails_is_told_once_and_counted_and_the_others_go_on():
+def test_failing_sink_is_logged_once_and_counted():
     said, kept, broken = [], Kept(), Broken()
     sinks = Sinks([broken, kept], said.append)
     for update in (1, 2, 3):
@@ -194,7 +194,7 @@ def test_a_file_of_nothing_but_a_torn_line_begins_anew(tmp_path):
     assert len(path.read_text().splitlines()) == 1
 
 
-def test_records_are_read_as_they_were_written_and_a_missing_file_has_none(tmp_path):
+def test_read_records_round_trip_and_missing_file(tmp_path):
     path = tmp_path / "metrics.jsonl"
     assert read_records(path) == []
     sink = JsonlSink(path)

@@ -55,7 +55,7 @@ def test_at_80_columns_everything_is_there_and_nothing_is_wider():
     assert "update 2, 0 s ago" in line("checkpoint", lines)
 
 
-def test_every_fragment_of_the_plan_has_a_bar_with_what_is_known_of_it():
+def test_view_has_a_bar_for_every_fragment():
     lines = shown(render_panel(state(**WELL)))
     environments, inference, learner = (line(name, lines) for name in ("environments", "inference", "learner"))
     assert environments.rstrip().endswith("25%    75%  actions, free slots")
@@ -65,7 +65,7 @@ def test_every_fragment_of_the_plan_has_a_bar_with_what_is_known_of_it():
     assert "trajectories" not in learner  # how long it waited is not known
 
 
-def test_the_layout_does_not_change_from_the_first_record_to_the_last():
+def test_view_layout_is_constant():
     empty = shown(render_panel(initial_state(facts())))
     full = shown(render_panel(state(**WELL)))
     assert [text[:14].rstrip() for text in empty] == [text[:14].rstrip() for text in full]
@@ -93,7 +93,7 @@ def test_what_failed_is_shown_and_only_then():
     assert "6 lost" in told
 
 
-def test_a_terminal_without_unicode_gets_ascii_whatever_the_run_is_called():
+def test_view_is_ascii_without_unicode():
     odd = with_record(initial_state(facts()), record(5, **WELL))
     named = with_record(initial_state(type(odd.facts)("runs/größe", odd.facts.plan, 640, 1)), record(5, **WELL))
     text = "\n".join(shown(render_panel(named), encoding="ascii"))
@@ -149,7 +149,7 @@ def test_on_a_terminal_the_newest_record_is_shown_and_left_there(monkeypatch, ca
     assert "best 21.25" in printed
 
 
-def test_a_sparkline_goes_from_the_lowest_to_the_highest_of_what_it_shows():
+def test_sparkline_scales_from_minimum_to_maximum():
     assert sparkline([100.0, 0.0, 1.0, 2.0, 3.5, 7.0], 5) == "▁▂▃▄█"
     assert sparkline([0.0, 7.0], 5, unicode=False) == "_#"
     assert sparkline([2.0, 2.0], 5) == "▁▁"
@@ -157,7 +157,7 @@ def test_a_sparkline_goes_from_the_lowest_to_the_highest_of_what_it_shows():
     assert sparkline([], 5) == ""
 
 
-def test_a_bar_never_overflows_and_shows_every_share_that_is_not_nothing():
+def test_bar_shows_every_share_without_overflow():
     assert lengths([0.5, 0.25], 20) == [10, 5]
     assert lengths([0.001, 0.0], 20) == [1, 0]
     assert lengths([0.8, 0.9], 20) == [16, 4]

@@ -36,7 +36,7 @@ def test_an_actor_divides_its_time_between_stepping_and_acting():
     }
 
 
-def test_in_turn_everyone_is_busy_a_part_of_the_time_and_nobody_waits():
+def test_serial_plan_has_busy_shares_without_waits():
     gained = {"environment/busy_seconds": 1.0, "inference/busy_seconds": 0.5, "learner/busy_seconds": 0.5}
     shares = utilization(plan("serial"), gained, 2.0)
     assert shares == {"busy_share/environments": 0.5, "busy_share/inference": 0.25, "busy_share/learner": 0.25}
@@ -58,7 +58,7 @@ def test_a_learner_that_waits_for_samples_is_not_busy():
     }
 
 
-def test_one_program_on_devices_has_the_share_of_the_learner_alone():
+def test_device_plan_has_only_the_learner_share():
     assert utilization(plan("device_only"), {"learner/busy_seconds": 1.0}, 2.0) == {"busy_share/learner": 0.5}
 
 
@@ -69,7 +69,7 @@ def test_the_parameter_server_is_busy_while_it_is_held():
     assert shares == {"wait_share/learner": 0.5, "busy_share/server": 0.25}
 
 
-def test_clocks_of_several_threads_never_make_more_than_everything():
+def test_shares_never_exceed_one():
     gained = {"environment/wait_seconds": 2.5, "learner/busy_seconds": 3.0, "learner/sample_wait_seconds": 3.5}
     shares = utilization(plan("distributed_replay"), gained, 2.0)
     assert shares["wait_share/environments"] == shares["wait_share/learner"] == 1.0
@@ -91,6 +91,6 @@ def test_what_a_fragment_waits_for_is_what_its_channels_carry(policy, name, expe
     assert wait_reason(plan(policy), name) == expected
 
 
-def test_environments_whose_slots_may_be_dropped_never_wait_for_a_free_one():
+def test_wait_reason_omits_free_slots_for_droppable_slots():
     drops = plan("single_learner_fine", when_full="drop_oldest", max_policy_lag=2)
     assert wait_reason(drops, "environments") == "actions"

@@ -99,7 +99,7 @@ def test_nobody_logged_in_is_refused_before_anything_starts(wandb, tmp_path):
         make_sinks(OPTIONS, tmp_path, facts(), print, quiet=True)
 
 
-def test_a_service_that_is_down_when_a_run_begins_is_told_and_gone_without(wandb, tmp_path):
+def test_unreachable_wandb_is_logged_and_skipped(wandb, tmp_path):
     wandb.fails = TimeoutError("90 s")
     said = []
     sinks = make_sinks(OPTIONS, tmp_path, facts(), said.append, quiet=True)

@@ -18,7 +18,7 @@ def test_a_ring_takes_some_time() -> None:
     assert 1e-7 < measure_doorbell_seconds() < 1.0  # on a machine that is busy otherwise, too
 
 
-def test_the_sleeper_hears_every_ring_and_ends_with_the_measurement() -> None:
+def test_sleeper_wakes_on_every_ring_and_exits() -> None:
     before = children()
     with _sleeper() as bell:
         assert len(children() - before) == 1

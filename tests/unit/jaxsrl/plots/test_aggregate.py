@@ -20,7 +20,7 @@ SCORES = [np.array([0.1, 0.9, 0.4, 0.4]), np.array([0.0, 2.0, 0.7, 0.8]), np.arr
 OTHER = [np.array([0.4, 0.2]), np.array([0.9, 0.1, 0.8]), np.array([0.5])]
 
 
-def test_the_interquartile_mean_is_that_of_the_middle_half_of_all_runs():
+def test_iqm_is_the_mean_of_the_middle_half():
     # 12 runs: a quarter is 3.
     scores = [np.array([9.0, 1.0, 5.0, 7.0, -3.0, 4.0]), np.array([2.0, 30.0, 100.0, 6.0, 3.0, -50.0])]
     middle = sorted(np.concatenate(scores))[3:9]
@@ -35,7 +35,7 @@ def test_statistics_are_what_they_are_called():
     assert optimality_gap(SCORES) == pytest.approx(sum(max(0.0, 1.0 - score) for score in every) / len(every))
 
 
-def test_a_run_improves_as_often_as_it_wins_and_half_as_often_as_it_ties():
+def test_improvement_counts_ties_half():
     wins = []
     for ours, theirs in zip(SCORES, OTHER, strict=True):
         pairs = list(itertools.product(ours, theirs))

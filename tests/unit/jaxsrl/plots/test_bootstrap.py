@@ -28,7 +28,7 @@ def test_one_run_has_no_width_and_equal_runs_neither():
         np.testing.assert_allclose(high, [1, 2])
 
 
-def test_the_mean_is_taken_where_all_curves_are_known_with_straight_lines_between_points():
+def test_mean_curve_covers_the_common_range():
     first = (np.array([0.0, 10.0, 20.0]), np.array([0.0, 10.0, 10.0]))
     second = (np.array([5.0, 15.0]), np.array([1.0, 3.0]))
     mean = mean_curve([first, second], points=3)

@@ -71,7 +71,7 @@ def test_a_group_ends_with_its_shortest_run_and_says_so(make_run, tmp_path):
     )
 
 
-def test_runs_with_nothing_in_common_and_runs_of_one_record_are_drawn_all_the_same(make_run, tmp_path):
+def test_draw_accepts_disjoint_and_single_record_runs(make_run, tmp_path):
     make_run("a", [1.0])
     make_run("b", [1.0], seed=1, steps=500)
     make_run("c", [1.0], agent="dqn")

@@ -17,13 +17,13 @@ def grouped(tmp_path):
     return group
 
 
-def test_runs_that_differ_only_in_seed_name_and_logging_are_one_group(make_run, grouped):
+def test_group_ignores_seed_name_and_logging(make_run, grouped):
     make_run("a", [1.0], seed=0)
     make_run("b", [2.0], seed=1)
     assert grouped() == {("CartPole-v1", "ppo"): ["a", "b"]}
 
 
-def test_groups_of_one_agent_are_told_apart_by_what_they_differ_in(make_run, grouped):
+def test_labels_show_differences_within_an_agent(make_run, grouped):
     make_run("a", [1.0], learning_rate=0.1)
     make_run("b", [1.0], learning_rate=0.1, seed=1)
     make_run("c", [1.0], learning_rate=0.2)
@@ -50,7 +50,7 @@ def test_one_environment_with_other_options_is_another_group(make_run, grouped):
     assert grouped() == {("CartPole-v1", "ppo, frame_stack 1"): ["a"], ("CartPole-v1", "ppo, frame_stack 4"): ["b"]}
 
 
-def test_more_than_three_differences_are_cut_and_equal_labels_become_directories(make_run, grouped):
+def test_labels_truncate_and_fall_back_to_directories(make_run, grouped):
     make_run("a", [1.0], env_steps=1, num_envs=1, rollout_length=1, max_policy_lag=1)
     make_run("b", [1.0], env_steps=2, num_envs=2, rollout_length=2, max_policy_lag=2)
     assert list(grouped()) == [

@@ -20,7 +20,7 @@ def test_a_curve_is_over_steps_frames_or_time(make_run):
         assert (curve.env_id, left_out) == ("CartPole-v1", [])
 
 
-def test_a_directory_of_runs_stands_for_those_in_it_and_none_is_read_twice(make_run, tmp_path):
+def test_read_curves_expands_directories_once(make_run, tmp_path):
     runs = [make_run("sweep/a", [1.0]), make_run("sweep/deeper/b", [2.0]), make_run("c", [3.0])]
     curves, _ = read_curves([tmp_path, runs[0]], "steps", RETURN)
     assert sorted(curve.path.name for curve in curves) == ["a", "b", "c"]
@@ -44,7 +44,7 @@ def test_records_without_the_metric_or_with_nan_leave_no_point(make_run):
     np.testing.assert_array_equal(curve.x, [100, 300])
 
 
-def test_runs_without_records_or_without_the_metric_are_left_out_and_named(make_run, tmp_path):
+def test_read_curves_names_skipped_runs(make_run, tmp_path):
     empty, other = make_run("empty", []), make_run("other", [1.0])
     lines = (other / "metrics.jsonl").read_text().replace(RETURN, "loss")
     (other / "metrics.jsonl").write_text(lines)

@@ -54,7 +54,7 @@ def test_bounds_become_0_and_1(groups):
         scores_by_method(groups, "last", {"Breakout": (0.0, 400.0)})
 
 
-def test_a_method_that_lacks_an_environment_is_left_out_and_named(groups):
+def test_scores_skip_methods_without_all_environments(groups):
     some = [group for group in groups if (group.label, group.env_id) != ("dqn", "Pong")]
     methods, left_out = scores_by_method(some, "last", None)
     assert list(methods) == ["ppo"]

@@ -57,7 +57,7 @@ def test_without_a_mapping_one_policy_acts_for_all():
         make_multi_policy_agent(SPEC, PoliciesConfig(), make_agent)
 
 
-def test_a_frozen_policy_begins_with_the_parameters_of_its_name_in_another_run(tmp_path):
+def test_frozen_policy_loads_the_policy_of_its_name(tmp_path):
     theirs = saved(tmp_path, make_multi_policy_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
     policies = PoliciesConfig(THREE, json.dumps({"two": str(tmp_path)}))
     params = make_multi_policy_agent(SPEC, policies, make_agent).init(jax.random.key(9)).params
@@ -65,7 +65,7 @@ def test_a_frozen_policy_begins_with_the_parameters_of_its_name_in_another_run(t
     assert not same(params["one"], theirs["one"])
 
 
-def test_a_frozen_policy_takes_the_only_one_of_a_run_that_has_one(tmp_path):
+def test_frozen_policy_loads_the_only_policy(tmp_path):
     class Lonely(Scripted):
         possible_agents = ("b",)
 
@@ -87,7 +87,7 @@ def test_a_frozen_policy_takes_the_only_one_of_a_run_that_has_one(tmp_path):
         assert same(make_multi_policy_agent(SPEC, frozen, make_agent).init(jax.random.key(9)).params["two"], theirs)
 
 
-def test_a_saved_run_is_remade_without_the_run_its_frozen_policy_came_from(tmp_path):
+def test_rebuild_needs_no_source_of_frozen_policies(tmp_path):
     saved(tmp_path, make_multi_policy_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
     policies = PoliciesConfig(THREE, json.dumps({"two": str(tmp_path)}))
     agent = make_multi_policy_agent(SPEC, policies, make_agent)
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused_before_anything_starts(policies, says):
         make_multi_policy_agent(SPEC, PoliciesConfig(**policies), make_agent)
 
 
-def test_parameters_of_another_network_or_other_agents_are_refused(tmp_path):
+def test_load_policy_params_rejects_other_networks(tmp_path):
     saved(tmp_path, make_multi_policy_agent(SPEC, PoliciesConfig(THREE), make_agent), PoliciesConfig(THREE))
     frozen = PoliciesConfig(THREE, json.dumps({"two": str(tmp_path)}))
     with pytest.raises(

@@ -36,7 +36,7 @@ def test_the_newest_event_of_the_log_tells_how_a_run_ended(tmp_path, log, update
     assert run_state(tmp_path, log, update, 100) == state
 
 
-def test_a_run_whose_directory_is_held_is_running_whatever_its_log_says(tmp_path):
+def test_run_state_of_a_locked_run_is_running(tmp_path):
     with RunDirectory(tmp_path):
         assert run_state(tmp_path, [BEGAN, STOP], 60, 100) == RUNNING
     assert run_state(tmp_path, [BEGAN, STOP], 60, 100) == STOPPED
@@ -59,7 +59,7 @@ def test_a_lock_that_another_file_has_is_not_this_runs(tmp_path):
         assert not is_locked(tmp_path / "b" / LOCK)
 
 
-def test_where_the_kernel_has_no_list_the_process_that_the_file_names_counts(tmp_path):
+def test_is_locked_without_kernel_list_checks_the_process(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     lock, nowhere = tmp_path / LOCK, tmp_path / "no-list"
@@ -74,7 +74,7 @@ def test_where_the_kernel_has_no_list_the_process_that_the_file_names_counts(tmp
     assert not is_locked(lock, nowhere)
 
 
-def test_a_file_system_that_tells_another_device_number_is_seen_through(tmp_path):
+def test_is_locked_tolerates_other_device_numbers(tmp_path):
     lock = tmp_path / LOCK
     lock.write_text("process 4711 on somewhere, started 2026-01-01 10:00:00")
     inode = lock.stat().st_ino

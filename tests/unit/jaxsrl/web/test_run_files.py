@@ -65,7 +65,7 @@ def test_numbers_that_json_lacks_are_named(tmp_path):
     assert finite({"a": [float("nan"), -float("inf"), 1.5, "x", None]}) == {"a": ["nan", "-infinity", 1.5, "x", None]}
 
 
-def test_runs_are_found_below_a_directory_and_those_that_begin_later_too(tmp_path):
+def test_runs_are_found_recursively_and_later(tmp_path):
     make_run(tmp_path / "a")
     make_run(tmp_path / "group" / "b")
     make_run(tmp_path / "a" / "checkpoints" / "x")  # inside a run there are no runs
@@ -79,7 +79,7 @@ def test_runs_are_found_below_a_directory_and_those_that_begin_later_too(tmp_pat
     assert runs.get("d") is not None
 
 
-def test_the_page_and_the_table_find_the_same_runs_and_say_the_same_of_them(tmp_path):
+def test_page_and_table_agree_on_runs(tmp_path):
     make_run(tmp_path / "a")
     deep = make_run(tmp_path / "1" / "2" / "3" / "b", {**CONFIG, "env_spec": {}})
     make_checkpoint(deep, 7)

@@ -94,7 +94,7 @@ def test_only_the_parts_own_columns_of_the_step_are_written(actor):
     assert changed.sum() == 3
 
 
-def test_state_is_carried_in_each_part_alone_and_the_policy_sees_where_episodes_begin(actor):
+def test_actor_carries_state_per_part_and_sees_episode_starts(actor):
     actor.publish(0)
     actor.slots[0].is_first[0] = True
     actor.slots[0].is_first[2, SHAPE.part_rows(2)] = [True, False, False]
@@ -107,7 +107,7 @@ def test_state_is_carried_in_each_part_alone_and_the_policy_sees_where_episodes_
 
 
 @pytest.mark.parametrize("actor", [1], indirect=True)
-def test_at_lag_1_parts_in_two_slots_each_act_with_their_own_version(actor):
+def test_actor_parts_in_two_slots_use_their_own_versions(actor):
     actor.slots[0].observation[...] = actor.slots[1].observation[...] = 0.5
     actor.publish(0)
     assert actor.policy.may_act(1)
@@ -126,14 +126,14 @@ def test_at_lag_1_parts_in_two_slots_each_act_with_their_own_version(actor):
 
 
 @pytest.mark.parametrize("actor", [3], indirect=True)
-def test_from_lag_2_on_a_newer_version_acts_from_the_next_step_on(actor):
+def test_actor_uses_newer_version_from_lag_2(actor):
     for version in range(4):
         actor.publish(version)
         actor.act(2, version)
     np.testing.assert_array_equal(actor.slots[0].policy_version[:, SHAPE.part_rows(2)][:, 0], [0, 1, 2, 3])
 
 
-def test_calls_and_rows_are_counted_where_another_process_reads_them(actor):
+def test_actor_counts_calls_and_rows_in_shared_memory(actor):
     reader = ActorCounters(2, os.dup(actor.counters.descriptor))
     assert not actor.act(2, 0)
     assert reader.totals().calls == 0
@@ -155,7 +155,7 @@ def test_warming_up_changes_nothing_that_acting_depends_on(actor):
     assert actor.counters.totals().calls == 1
 
 
-def test_jax_in_an_actor_is_one_device_of_the_cpu_whatever_the_learner_has():
+def test_actor_jax_has_one_cpu_device():
     environment = {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_cpu_enable_fast_math=false",
         "JAX_PLATFORMS": "cuda",

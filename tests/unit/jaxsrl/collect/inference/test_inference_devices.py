@@ -87,7 +87,7 @@ def served(programs, default, acting, merge, agent, **kwargs):
 
 @pytest.mark.parametrize(("default", "acting"), PLACES)
 @pytest.mark.parametrize("merge", [False, True])
-def test_nothing_compiles_and_nothing_crosses_devices_once_a_server_is_warm(default, acting, merge):
+def test_warm_server_neither_compiles_nor_transfers(default, acting, merge):
     with compilations() as programs:
         pool, _, late = served(programs, default, acting, merge, adding_agent())
     assert late == []
@@ -109,7 +109,7 @@ def test_what_a_policy_remembers_stays_on_the_device_that_acts(default, acting):
 
 
 @pytest.mark.parametrize(("default", "acting"), PLACES)
-def test_what_a_policy_remembers_is_divided_on_the_device_that_acts(default, acting, monkeypatch):
+def test_agent_state_is_split_on_the_acting_device(default, acting, monkeypatch):
     divided: list[set[jax.Device]] = []
 
     def noted(state, rows):

@@ -89,7 +89,7 @@ def test_packed_calls_act_as_calls_that_are_not_to_the_bit(number):
             assert states[1].devices() == {device}
 
 
-def test_a_packed_call_takes_one_array_of_the_host_and_gives_one_back(monkeypatch):
+def test_packed_act_transfers_one_array_each_way(monkeypatch):
     packed = make_act(looking_agent(), platform="gpu")
     calls, program = [], packed._on_device
 
@@ -111,7 +111,7 @@ def test_a_packed_call_takes_one_array_of_the_host_and_gives_one_back(monkeypatc
     assert program._cache_size() == 1
 
 
-def test_results_of_a_packed_call_stay_as_they_are_when_the_next_one_is_made():
+def test_packed_act_results_survive_the_next_call():
     packed = make_act(looking_agent(), platform="gpu")
     rng, keys = np.random.default_rng(3), row_keys(jax.random.key(1), range(4))
     found = []

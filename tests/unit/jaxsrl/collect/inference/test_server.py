@@ -82,7 +82,7 @@ def test_ready_lanes_share_one_call_only_where_asked():
         ([Request(3, 1)], True, 1),
     ],
 )
-def test_only_one_block_of_rows_of_a_compiled_size_is_read_in_place(requests, in_place, padded):
+def test_only_contiguous_rows_are_read_in_place(requests, in_place, padded):
     assert group_requests(requests, 6, merge=True) == [Group(tuple(requests), in_place, padded)]
 
 
@@ -145,7 +145,7 @@ def written(pool):
 
 @pytest.mark.parametrize("merge", [False, True])
 @pytest.mark.parametrize("lanes", [[0], [3], [1, 2], [0, 3], [0, 1, 2], [0, 1, 2, 3]])
-def test_exactly_the_rows_of_ready_lanes_get_actions_from_their_own_observations(lanes, merge):
+def test_server_acts_for_exactly_the_ready_lanes(lanes, merge):
     pool, stats = served([(2, 3)] * 4, lanes, lag=1, versions=[0, 1], merge=merge)
     assert sorted(pool.posted) == lanes
     assert set(written(pool)) == {(lane, 2, 3) for lane in lanes}
@@ -166,7 +166,7 @@ def test_merged_calls_give_the_actions_of_single_ones():
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_lanes_in_different_slots_act_with_the_version_of_their_own(merge):
+def test_lanes_in_different_slots_use_their_own_versions(merge):
     # Slot 1 of update 0 has been learned from, so lane 1 is already in slot 2 while lane 0 is at the end of slot 1.
     pool, stats = served([(1, 4), (2, 0), (2, 0), (1, 4)], [0, 1, 2, 3], lag=1, versions=[0, 1], merge=merge)
     versions = {place: versions for place, (_, versions) in written(pool).items()}
@@ -195,7 +195,7 @@ def test_each_lane_keeps_its_own_memory():
     assert (first, second) == ([0, -1, 1], [0, 1, 2])
 
 
-def test_it_serves_until_it_is_told_to_stop_and_not_what_has_no_parameters_yet():
+def test_server_waits_for_parameters_and_stops_on_request():
     pool, store = FakePool([(0, 0), (1, 0), (0, 0), (0, 0)]), ParamsStore(0)
     store.publish(0, jnp.int32(0))
     waits = []
@@ -213,7 +213,7 @@ def test_it_serves_until_it_is_told_to_stop_and_not_what_has_no_parameters_yet()
     assert server.stats.busy_seconds > 0.0
 
 
-def test_after_warming_up_nothing_compiles_while_environments_wait():
+def test_warm_server_compiles_nothing():
     pool, store = FakePool([(0, 1)] * 4), ParamsStore(0)
     store.publish(0, jnp.int32(0))
     server = InferenceServer(pool, adding_agent(), store, KEYS, jax.devices()[0], merge=True)
@@ -224,7 +224,7 @@ def test_after_warming_up_nothing_compiles_while_environments_wait():
     assert server._act._cache_size() == compiled == 3
 
 
-def test_fetched_arrays_are_those_of_the_device_in_the_same_structure():
+def test_fetch_returns_the_arrays_in_their_structure():
     tree = {"a": jnp.arange(6.0).reshape(2, 3), "b": (jnp.ones(2, jnp.int32), np.zeros(3, np.float32), ())}
     got, expected = fetch(tree), jax.device_get(tree)
     assert jax.tree.structure(got) == jax.tree.structure(expected)
@@ -235,7 +235,7 @@ def test_fetched_arrays_are_those_of_the_device_in_the_same_structure():
     assert fetch(()) == ()
 
 
-def test_arrays_elsewhere_are_all_asked_for_before_the_first_is_awaited(monkeypatch):
+def test_fetch_starts_all_copies_before_waiting(monkeypatch):
     order = []
 
     class Elsewhere:

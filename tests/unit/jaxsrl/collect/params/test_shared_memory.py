@@ -128,7 +128,7 @@ def test_a_version_that_goes_while_it_is_copied_is_not_read(shared):
     assert shared.read(0) is None
 
 
-def test_a_reader_that_is_overtaken_tries_again_with_the_newer_version(shared):
+def test_overtaken_reader_retries_with_the_newer_version(shared):
     shared.publish(0, leaves(0))
 
     def overtake():
@@ -142,7 +142,7 @@ def test_a_reader_that_is_overtaken_tries_again_with_the_newer_version(shared):
     np.testing.assert_array_equal(got[0], leaves(2)[0])
 
 
-def test_while_a_version_is_written_the_one_it_replaces_is_gone_and_the_newest_is_there(shared):
+def test_publish_hides_only_the_overwritten_version(shared):
     reader = SharedParams(LAYOUT, os.dup(shared.descriptor))
     seen = []
     shared.publish(0, leaves(0))
@@ -156,7 +156,7 @@ def test_while_a_version_is_written_the_one_it_replaces_is_gone_and_the_newest_i
     reader.close()
 
 
-def test_no_version_is_ever_torn_however_fast_another_process_publishes():
+def test_concurrent_publishing_tears_no_version():
     shared = SharedParams(TORN)
     command = [sys.executable, "-c", WRITER, str(shared.descriptor)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -65,7 +65,7 @@ def test_one_core_does_one_thing_at_a_time():
 
 
 @pytest.mark.parametrize("width", [1.0, 1.25, 2.5])
-def test_an_update_takes_the_cores_it_keeps_busy_for_as_long_as_it_takes_alone(width):
+def test_update_uses_its_cores_for_its_duration(width):
     only_learns = dataclasses.replace(COSTS, row_seconds=0.0, part_seconds=0.0, act=((1, 0.0),), update_cores=width)
     one_core, enough = (speed(Scenario(shape(), 1, cores, only_learns)) for cores in (1, 3))
     assert enough == pytest.approx(ROWS * STEPS / 0.05, rel=1e-3)
@@ -106,19 +106,19 @@ def test_learners_wait_for_their_all_reduce():
     assert speed(scenario) == pytest.approx(2 * ROWS * STEPS / 2.0, rel=1e-3)
 
 
-def test_twice_the_hosts_collect_twice_as_much_while_nothing_is_shared():
+def test_throughput_scales_with_hosts_without_shared_resources():
     fast = dataclasses.replace(COSTS, update_cores=0, update_seconds=1e-3)
     one = speed(Scenario(shape(), 1, MANY_CORES, fast, hosts=1, network=NET))
     assert speed(Scenario(shape(), 1, MANY_CORES, fast, hosts=2, network=NET)) == pytest.approx(2 * one, rel=0.01)
 
 
-def test_step_times_that_vary_cost_what_waiting_for_the_slowest_costs():
+def test_varying_step_times_cost_the_slowest_row():
     steady = Scenario(PoolShape(4, 1, 4, ROWS, STEPS, 3), 1, MANY_CORES, COSTS)
     varied = dataclasses.replace(steady, costs=dataclasses.replace(COSTS, step_cv=1.0))
     assert speed(varied) < 0.95 * speed(steady)
 
 
-def test_a_line_through_measured_sizes_is_never_below_the_smallest():
+def test_cost_at_is_never_below_the_smallest():
     assert cost_at(((64, 1.0), (128, 1.5)), 256) == pytest.approx(2.5)
     assert cost_at(((64, 1.0), (128, 0.9)), 4096) == pytest.approx(0.9)
     assert cost_at(((64, 2.0),), 32) == pytest.approx(1.0)
@@ -175,7 +175,7 @@ def test_scenarios_that_make_no_sense_are_refused():
         Scenario(shape(), 1, 1, COSTS, learners=2)
 
 
-def test_the_fastest_run_of_a_point_counts_and_the_slowest_is_told(monkeypatch):
+def test_compare_reports_fastest_and_slowest_runs(monkeypatch):
     speeds = iter([100.0, 300.0, 200.0, 250.0, 150.0, 275.0])  # both points in turn
     monkeypatch.setattr(jaxsrl.planner.validate, "_measured", lambda *_: next(speeds))
     monkeypatch.setattr(jaxsrl.planner.validate, "predict_here", lambda *_: 240.0)
@@ -188,7 +188,7 @@ def test_the_fastest_run_of_a_point_counts_and_the_slowest_is_told(monkeypatch):
     assert [one["error"] for one in found] == pytest.approx([0.2, -0.2])
 
 
-def test_a_calibration_is_fitted_to_the_fastest_of_its_reference_runs(monkeypatch):
+def test_fit_uses_the_fastest_reference_run(monkeypatch):
     speeds, config = iter([100.0, 400.0, 300.0, 200.0]), RunConfig()
     monkeypatch.setattr(jaxsrl.planner.validate, "_config", lambda *_: config)
     monkeypatch.setattr(jaxsrl.planner.validate, "_measured", lambda *_: next(speeds))
@@ -197,7 +197,7 @@ def test_a_calibration_is_fitted_to_the_fastest_of_its_reference_runs(monkeypatc
     assert fit(calibration(), None, 1.0) == 400.0
 
 
-def test_what_comes_before_a_timed_call_is_done_each_time_and_not_timed(monkeypatch):
+def test_timed_excludes_the_preparation(monkeypatch):
     clock, done = [0.0], []
 
     def taking(name, seconds):
