@@ -194,7 +194,7 @@ def test_replayed_rows_continue_as_if_never_interrupted(name, cut):
     again.close()
 
 
-def test_jax_rows_clip_actions_and_reject_nan():
+def test_rows_clip_actions_and_reject_nan():
     rows, spec = SOURCES["Pendulum"].make_rows(range(1), 0, False), SOURCES["Pendulum"].spec()
     out = step_rows(spec, 1)
     results = []
