@@ -13,7 +13,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from jaxsrl.training.watchdog import Watchdog
 
@@ -47,7 +47,7 @@ def train(directory: Path, policy: str, **changes) -> None:
     sizes = {"num_env_workers": 2, "evaluation_episodes": 0, "log_every_seconds": 0.0, **changes}
     config = dataclasses.replace(config, **sizes)
     agent = make_ppo(PPOConfig(num_minibatches=1, num_epochs=1), spec, NetworkConfig(hidden_sizes=(8,)))
-    run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
 
 
 def in_native_code() -> None:

@@ -52,7 +52,7 @@ def saved_arrays(step):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_two_hundred_kills_while_saving_leave_a_checkpoint_that_is_whole_and_to_the_bit(tmp_path):
+def test_checkpoint_survives_kills_while_saving(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", SAVES, str(tmp_path)]
     store, steps, unfinished = CheckpointStore(tmp_path, keep=2), [], 0
@@ -92,7 +92,7 @@ def damage(path, draw):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_thousand_damages_are_all_seen_and_the_checkpoint_before_is_used(tmp_path):
+def test_checkpoint_falls_back_after_any_damage(tmp_path):
     draw, arrays = random.Random(1), {"w": np.random.default_rng(0).normal(size=(40, 40)), "n": np.arange(7)}
     store = CheckpointStore(tmp_path / "run")
     for step in (1, 2):

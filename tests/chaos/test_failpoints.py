@@ -38,7 +38,7 @@ def run_with(points, shape, directory, monkeypatch, num_slots=8, make_env=Counti
     return totals
 
 
-def test_workers_that_die_between_publishing_and_ringing_lose_nothing(tmp_path, monkeypatch):
+def test_pool_recovers_from_deaths_between_publish_and_ring(tmp_path, monkeypatch):
     points = "worker.commit.after:kill@3,worker.post_observation.after:kill@11"
     assert run_with(points, SHARED_LANE, tmp_path, monkeypatch).restarts > 1
 
@@ -63,7 +63,7 @@ def test_other_ways_to_fail_end_like_a_kill(action, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_kill_during_a_first_reset_begins_the_run_all_the_same(tmp_path, monkeypatch):
+def test_pool_starts_after_a_kill_during_the_first_reset(tmp_path, monkeypatch):
     # The second part is the one that dies: the first has begun, and goes on where it was.
     points = "worker.reset.before:kill@2"
     options = SupervisorOptions(max_restarts=3, max_backoff_seconds=0.0)
@@ -82,7 +82,7 @@ def test_with_a_single_slot_nothing_is_lost_either(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("points", ["worker.step.after:raise@20", "worker.commit.before:raise@2"])
-def test_where_episodes_may_be_dropped_an_exception_outside_the_environment_is_a_death(points, tmp_path, monkeypatch):
+def test_drop_episode_treats_other_exceptions_as_deaths(points, tmp_path, monkeypatch):
     options = SupervisorOptions(max_restarts=100_000, bad_env_output="drop_episode", max_backoff_seconds=0.0)
     assert run_with(points, TWO_LANES, tmp_path, monkeypatch, options=options).restarts > 1
 

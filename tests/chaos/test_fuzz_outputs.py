@@ -247,13 +247,13 @@ FUZZ = settings(deadline=None, database=None, suppress_health_check=list(HealthC
 
 @given(outputs())
 @settings(FUZZ, max_examples=400)
-def test_outputs_are_stored_as_they_are_or_refused_by_name(output):
+def test_fuzzed_outputs_are_stored_exactly_or_rejected(output):
     check_output(*output)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_ten_thousand_outputs_are_stored_as_they_are_or_refused_by_name():
+def test_ten_thousand_outputs_are_stored_exactly_or_rejected():
     counts = {True: 0, False: 0}
 
     @given(outputs())

@@ -78,7 +78,7 @@ def run_with_mount(place, size, code, *arguments):
 
 
 @needs_mounts
-def test_shared_memory_of_four_mib_is_said_to_be_too_small_before_anything_is_written():
+def test_pool_rejects_too_small_shared_memory():
     # Without a reservation the first write would end the process with SIGBUS.
     result = run_with_mount("/dev/shm", "4m", POOL, 8192)
     assert result.returncode == 1, result
@@ -88,14 +88,14 @@ def test_shared_memory_of_four_mib_is_said_to_be_too_small_before_anything_is_wr
 
 
 @needs_mounts
-def test_shared_memory_of_four_mib_is_enough_for_a_pool_that_fits():
+def test_pool_fits_into_four_mib_of_shared_memory():
     result = run_with_mount("/dev/shm", "4m", POOL, 4)
     assert (result.returncode, result.stdout) == (0, "done\n"), result
 
 
 @pytest.mark.slow
 @needs_mounts
-def test_a_full_disk_costs_the_checkpoint_that_did_not_fit_and_no_other(tmp_path):
+def test_full_disk_loses_only_the_checkpoint_that_did_not_fit(tmp_path):
     result = run_with_mount(tmp_path, "8m", SAVE, tmp_path / "checkpoints")
     assert result.returncode == 0, result
     assert "could not be written" in result.stdout
@@ -103,7 +103,7 @@ def test_a_full_disk_costs_the_checkpoint_that_did_not_fit_and_no_other(tmp_path
 
 
 @needs_mounts
-def test_a_read_only_directory_is_refused_with_what_to_do(tmp_path):
+def test_read_only_directory_is_rejected_with_advice(tmp_path):
     code = "import sys; from jaxsrl.run_directory import RunDirectory; from pathlib import Path; RunDirectory(Path(sys.argv[1]))"
     result = run_with_mount(tmp_path, "1m,ro", code, tmp_path / "run")
     assert result.returncode == 1
@@ -112,7 +112,7 @@ def test_a_read_only_directory_is_refused_with_what_to_do(tmp_path):
 
 @pytest.mark.slow
 @needs_mounts
-def test_checkpoints_that_became_read_only_are_read_and_a_new_one_is_refused(tmp_path):
+def test_read_only_checkpoints_can_be_read_but_not_added(tmp_path):
     CheckpointStore(tmp_path).save(1, ARRAYS, {})
     code = (
         "import sys, numpy as np; from pathlib import Path; from jaxsrl.checkpoints.store import *\n"
@@ -130,7 +130,7 @@ def test_checkpoints_that_became_read_only_are_read_and_a_new_one_is_refused(tmp
     assert "the newest is that of update 1" in result.stdout
 
 
-def test_of_two_runs_in_one_directory_the_second_is_refused_and_the_first_goes_on(tmp_path):
+def test_second_run_in_a_directory_is_rejected(tmp_path):
     code = "import sys; from jaxsrl.run_directory import RunDirectory; from pathlib import Path; RunDirectory(Path(sys.argv[1]))"
     with RunDirectory(tmp_path / "run") as first:
         command = [sys.executable, "-c", code, str(first.path)]
@@ -179,14 +179,14 @@ def resealed(path, change):
 
 
 @pytest.mark.parametrize("name", ["state/params.pkl", "extra.npy", "state/_METADATA.pkl"])
-def test_a_pickle_that_was_added_is_refused_and_never_loaded(saved, tmp_path, name):
+def test_checkpoint_rejects_an_added_pickle(saved, tmp_path, name):
     (saved / name).write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
     assert "files differ from the manifest" in falls_back(saved)
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("target", ["state/_METADATA", "MANIFEST.json"])
-def test_a_pickle_in_place_of_a_file_runs_nothing_even_where_the_manifest_vouches_for_it(saved, tmp_path, target):
+def test_checkpoint_never_loads_a_replaced_pickle(saved, tmp_path, target):
     (saved / target).write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
     if target != MANIFEST:
         digest = checkpoint.file_sha256(saved / target)
@@ -195,7 +195,7 @@ def test_a_pickle_in_place_of_a_file_runs_nothing_even_where_the_manifest_vouche
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_link_out_of_the_directory_is_refused(saved, tmp_path):
+def test_checkpoint_rejects_a_link_out_of_the_directory(saved, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("of somebody else")
     (saved / "state" / "linked").symlink_to(secret)
@@ -205,40 +205,40 @@ def test_a_link_out_of_the_directory_is_refused(saved, tmp_path):
     assert secret.read_text() == "of somebody else"
 
 
-def test_a_directory_that_is_a_link_is_refused(saved, tmp_path):
+def test_checkpoint_rejects_a_linked_directory(saved, tmp_path):
     shutil.move(saved / "state", tmp_path / "elsewhere")
     (saved / "state").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CorruptCheckpointError, match="is a link"):
         load_checkpoint(saved)
 
 
-def test_a_name_in_the_manifest_that_leads_out_of_the_directory_is_refused(saved):
+def test_manifest_rejects_names_outside_the_directory(saved):
     resealed(saved, lambda manifest: manifest["files"].update({"../1/MANIFEST.json": "0" * 64}))
     assert "files differ" in falls_back(saved)
 
 
 @pytest.mark.parametrize("shape", [[2**60], [2**31, 2**31], [-1], ["x"], [0, 2**70], [0] * 40, "w"])
 @pytest.mark.parametrize("name", ["w", "planted"])
-def test_a_huge_or_senseless_shape_that_is_declared_reserves_nothing(saved, name, shape):
+def test_manifest_with_an_absurd_shape_reserves_no_memory(saved, name, shape):
     form = {"shape": shape, "dtype": "float64"}
     resealed(saved, lambda manifest: manifest["schema"].update({name: form}))
     assert "shape" in falls_back(saved)
 
 
 @pytest.mark.parametrize("dtype", ["object", "O", "no such", 7, "V99999999"])
-def test_a_dtype_that_is_no_number_is_refused(saved, dtype):
+def test_manifest_rejects_a_non_numeric_dtype(saved, dtype):
     resealed(saved, lambda manifest: manifest["schema"]["w"].update({"dtype": dtype}))
     assert "dtype" in falls_back(saved)
 
 
-def test_arrays_that_do_not_fit_into_memory_are_refused_before_they_are_read_and_not_set_aside(saved, monkeypatch):
+def test_checkpoint_rejects_arrays_larger_than_memory(saved, monkeypatch):
     monkeypatch.setattr(checkpoint_form, "free_host_bytes", lambda: 1000)
     with pytest.raises(UserError, match=r"the arrays need 0\.0 GiB of memory"):
         CheckpointStore(saved.parent).restore_newest()
     assert saved.exists()
 
 
-def test_a_manifest_without_its_parts_is_refused(saved):
+def test_manifest_with_missing_parts_is_rejected(saved):
     for name in ("files", "schema", "metadata"):
         manifest = (saved / MANIFEST).read_text()
         resealed(saved, lambda manifest, name=name: manifest.update({name: ["something", "else"]}))
@@ -247,7 +247,7 @@ def test_a_manifest_without_its_parts_is_refused(saved):
         (saved / MANIFEST).write_text(manifest)
 
 
-def test_a_manifest_of_other_json_is_refused(saved):
+def test_manifest_with_other_json_is_rejected(saved):
     for text in ("[]", "null", "3", '{"format": 2}', "[" * 100_000):
         (saved / MANIFEST).write_text(text)
         with pytest.raises((CorruptCheckpointError, UserError)):

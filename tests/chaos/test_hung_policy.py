@@ -46,7 +46,7 @@ def collected(pool, num_slots, policy):
     return slots
 
 
-def test_a_policy_that_hangs_in_a_worker_is_told_of_and_replaced(tmp_path, caplog):
+def test_hung_policy_in_a_worker_is_reported_and_replaced(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "envpool_bridge")
     (tmp_path / "once").touch()
     make = pickle.dumps(partial(make_hanging, tmp_path / "once"))
@@ -97,7 +97,7 @@ def test_a_policy_that_waits_for_its_parameters_does_not_hang(tmp_path):
         assert pool.acquire(60.0) == 1
 
 
-def test_an_error_of_an_inference_thread_stops_the_run_and_is_raised_in_the_main_thread():
+def test_inference_thread_error_is_raised_in_the_main_thread():
     from jaxsrl.machine.lifecycle import Lifecycle
 
     lifecycle = Lifecycle()
@@ -123,7 +123,7 @@ def test_an_error_of_an_inference_thread_stops_the_run_and_is_raised_in_the_main
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_run_whose_inference_thread_fails_ends_with_that_error_and_leaves_nothing(tmp_path, monkeypatch):
+def test_inference_thread_error_ends_the_run_without_leftovers(tmp_path, monkeypatch):
     from agents.networks.config import NetworkConfig
     from agents.ppo import PPOConfig, make_ppo
     from envpool_bridge.envs.config import EnvConfig
@@ -131,7 +131,7 @@ def test_a_run_whose_inference_thread_fails_ends_with_that_error_and_leaves_noth
     from jaxsrl.config.run_config import RunConfig
     from jaxsrl.envs.registry import make_env
     from jaxsrl.machine.resources import Resources
-    from jaxsrl.plan.policies import POLICIES
+    from jaxsrl.plan.policies import PLANS
     from jaxsrl.run_plan import run
 
     acts, calls = server.act_in_slot, []
@@ -146,6 +146,6 @@ def test_a_run_whose_inference_thread_fails_ends_with_that_error_and_leaves_noth
     source = make_env(EnvConfig("CartPole-v1"))
     config = RunConfig(name="run", directory=str(tmp_path), num_envs=8, rollout_length=4, env_steps=10**7)
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), source.spec(), NetworkConfig(hidden_sizes=(8,)))
-    plan = POLICIES["single_learner_fine"](config, Resources.detect())
+    plan = PLANS["single_learner_fine"](config, Resources.detect())
     with pytest.raises(FloatingPointError, match="the policy broke"):
         run(plan, agent, source, config, quiet=True)

@@ -46,7 +46,7 @@ def train(directory, hidden_sizes, updates, partial=False):
     return run(plan, agent, SOURCE, config, experiment=Experiment(config, network), spec=SPEC, quiet=True)
 
 
-def test_what_fits_is_taken_and_the_rest_begins_as_new():
+def test_partial_restore_takes_matching_parameters():
     fresh = {"learner.a": np.zeros(2), "learner.b": np.zeros((2, 3), np.float32), "learner.c": np.zeros(1)}
     saved = {
         "learner.a": np.ones(2),
@@ -69,7 +69,7 @@ def test_what_fits_is_taken_and_the_rest_begins_as_new():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_of_another_network_is_refused_and_taken_in_part_when_asked(tmp_path):
+def test_changed_network_needs_partial_restore(tmp_path):
     # The second layer grows: the first fits, and what follows it begins as new.
     train(tmp_path, (8, 8), 2)
     with pytest.raises(UserError, match=r"network\.hidden_sizes"):

@@ -14,7 +14,7 @@ from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 
 UPDATES = 24
@@ -24,7 +24,7 @@ NETWORK = NetworkConfig(hidden_sizes=(8,))
 REPLAY = ReplayConfig(capacity=512, batch_size=8, min_size=64, samples_per_insert=0.25, priority_exponent=0.6)
 AGENTS = {
     "ppo": make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), SPEC, NETWORK),
-    "dqn": make_dqn(DQNConfig(replay=REPLAY, total_updates=UPDATES, target_period=3), SPEC, NETWORK),
+    "dqn": make_dqn(DQNConfig(replay=REPLAY, total_updates=UPDATES, target_update_period=3), SPEC, NETWORK),
 }
 
 
@@ -41,7 +41,7 @@ def train(directory, name, policy, updates):
         max_policy_lag=1,
         checkpoint_every_updates=0,
     )
-    plan = POLICIES[policy](config, Resources.detect())
+    plan = PLANS[policy](config, Resources.detect())
     return run(plan, AGENTS[name], SOURCE, config, spec=SPEC, quiet=True)
 
 
@@ -50,7 +50,7 @@ def train(directory, name, policy, updates):
 @pytest.mark.parametrize(
     ("name", "policy"), [("ppo", "serial"), ("ppo", "single_learner_fine"), ("dqn", "single_learner_coarse")]
 )
-def test_twenty_runs_that_were_cut_at_random_updates_end_to_the_bit_as_the_whole_one(tmp_path, name, policy):
+def test_resume_at_random_updates_is_bit_exact(tmp_path, name, policy):
     draw = random.Random(policy)
     whole = train(tmp_path / "whole", name, policy, UPDATES)
     expected = jax.device_get(whole.state)

@@ -21,7 +21,7 @@ class Threaded(Counting):
         threading.Thread(target=time.sleep, args=(60.0,), daemon=True).start()
 
 
-def test_a_spare_waits_from_the_first_death_on_and_becomes_the_next_worker():
+def test_spare_becomes_the_worker_after_the_next_death():
     with make_pool(SHAPE, Threaded) as pool:  # with a thread, so that there is always another spare
         begin(pool)
         collect(pool, 1)
@@ -34,7 +34,7 @@ def test_a_spare_waits_from_the_first_death_on_and_becomes_the_next_worker():
 
 
 @pytest.mark.slow
-def test_a_spare_that_is_killed_is_missed_by_nobody():
+def test_killed_spare_has_no_effect():
     with make_pool(SHAPE, Threaded) as pool:
         begin(pool)
         collect(pool, 1)
@@ -46,7 +46,7 @@ def test_a_spare_that_is_killed_is_missed_by_nobody():
         check(collect(pool, 2))
 
 
-def test_imports_that_start_no_thread_are_made_in_the_server_which_then_needs_no_spare():
+def test_server_imports_safe_modules_and_needs_no_spare():
     with make_pool(SHAPE) as pool:
         begin(pool)
         collect(pool, 1)

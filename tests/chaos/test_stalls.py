@@ -69,7 +69,7 @@ def test_actors_without_the_wanted_version_end_the_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_asynchronous_replica_that_does_not_return_ends_the_run(tmp_path, monkeypatch):
+def test_stuck_async_replica_ends_the_run(tmp_path, monkeypatch):
     update, released = AsynchronousReplica.update, threading.Event()
     monkeypatch.setattr(Lifecycle.join, "__defaults__", (1.0,))  # in place of 30 s
     with deadline_from_now() as shorten:
@@ -177,7 +177,7 @@ def test_progress_of_any_part_restarts_the_deadline():
         watchdog.check()  # raised once: the end of the run may wait
 
 
-def test_an_update_longer_than_the_deadline_that_has_just_ended_is_progress():
+def test_watchdog_accepts_a_long_update_that_just_ended():
     counts = {"updates": 0.0}
     watchdog = Watchdog(5.0, lambda: dict(counts), lambda is_waiting: [], lambda text: None)
     watchdog._look()

@@ -40,7 +40,7 @@ class Slow(Counting):
 
 
 @pytest.mark.slow
-def test_who_was_stopped_together_with_the_supervisor_does_not_hang():
+def test_worker_stopped_with_its_supervisor_is_not_hung():
     with subprocess.Popen(
         [sys.executable, "-c", STEP_FOR_EVER],
         stdout=subprocess.PIPE,

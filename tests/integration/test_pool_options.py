@@ -48,14 +48,14 @@ def test_workers_keep_to_the_cores_they_are_given():
         assert {frozenset(os.sched_getaffinity(pid)) for pid in pool._workers._pids} == {frozenset(allowed)}
 
 
-def test_sleeps_of_workers_end_on_time_and_those_of_this_process_as_before():
+def test_timer_slack_applies_only_to_workers():
     before = Path("/proc/self/timerslack_ns").read_text()
     with begun(PoolOptions(run_seed=0)) as pool:
         assert {Path(f"/proc/{pid}/timerslack_ns").read_text() for pid in pool._workers._pids} == {"1\n"}
     assert Path("/proc/self/timerslack_ns").read_text() == before != "1\n"
 
 
-def test_two_pools_that_share_a_runs_rows_begin_as_one_pool_of_all_does():
+def test_two_pools_share_rows_like_one_pool():
     whole = EnvPool(GymnasiumSource(MatchObservation), PoolShape(2, 1, 1, 6, 4, 2), PoolOptions(run_seed=5))
     with whole:
         whole.start([EpisodeReset((0,) * 6, (None,) * 6)] * 2)
@@ -69,7 +69,7 @@ def test_two_pools_that_share_a_runs_rows_begin_as_one_pool_of_all_does():
     assert not np.array_equal(*halves)
 
 
-def test_a_bad_value_is_refused_before_its_slot_is_full_to_anybody():
+def test_bad_value_is_rejected_before_its_slot_is_full():
     with begun(PoolOptions(run_seed=0, first_row=40), NeverFinite) as pool:
         with pytest.raises(
             BadEnvOutputError, match=r"row 4\d, step \d: bad reward: expected a finite float32, got inf"

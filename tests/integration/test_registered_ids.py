@@ -88,7 +88,7 @@ def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
     from envpool_bridge.errors import UserError
 
     (tmp_path / "my_registrations.py").write_text(MODULE)
-    with pytest.raises(UserError, match="names the module 'my_registrations', which cannot be found .* PYTHONPATH"):
+    with pytest.raises(UserError, match="names the module 'my_registrations', which does not exist .* PYTHONPATH"):
         EnvConfig("my_registrations:Mine/Short-v0").source()
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match="unknown environment id 'Mine/Short-v0'.*write 'module:id'"):

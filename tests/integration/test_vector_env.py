@@ -94,7 +94,7 @@ def make_or_skip(name):
 
 @pytest.mark.parametrize("lanes_per_worker", [1, 2])
 @pytest.mark.parametrize("name", ENVS)
-def test_every_step_is_that_of_sync_vector_env_to_the_bit(name, lanes_per_worker):
+def test_vector_env_equals_sync_vector_env_exactly(name, lanes_per_worker):
     make = make_or_skip(name)
     sync = SyncVectorEnv([make] * 4)
     sync.action_space.seed(1)
@@ -120,7 +120,7 @@ def test_every_step_is_that_of_sync_vector_env_to_the_bit(name, lanes_per_worker
         sync.close()
 
 
-def test_what_send_and_recv_bring_is_what_each_environment_does_alone():
+def test_send_and_recv_equal_single_environments():
     alone = [gymnasium.make("Pendulum-v1", max_episode_steps=9) for _ in range(4)]
     env = PoolVectorEnv(
         partial(gymnasium.make, "Pendulum-v1", max_episode_steps=9), 4, num_workers=2, lanes_per_worker=2
@@ -230,13 +230,13 @@ def step_until_it_breaks(field, error, **arguments):
         ("flag", "bad terminated: expected a bool, got int 1"),
     ],
 )
-def test_wrong_output_of_an_environment_is_refused_by_row_and_field(field, says):
+def test_vector_env_rejects_wrong_output_by_row_and_field(field, says):
     message = step_until_it_breaks(field, BadEnvOutputError)
     assert "row 0, step " in message
     assert re.search(says, message), message
 
 
-def test_an_exception_comes_back_with_row_step_and_its_own_traceback():
+def test_vector_env_raises_with_row_step_and_traceback():
     message = step_until_it_breaks("raise", WorkerError)
     assert "row 0, step 5: RuntimeError: the belt came off" in message
     assert 'raise RuntimeError("the belt came off")' in message
@@ -246,7 +246,7 @@ def test_a_worker_that_exits_is_an_error_with_its_status():
     assert "exit status 3" in step_until_it_breaks("exit", WorkerDiedError)
 
 
-def test_a_hanging_environment_is_a_timeout_and_close_still_returns():
+def test_vector_env_times_out_on_a_hang_and_closes():
     assert "did not finish in time" in step_until_it_breaks("hang", WaitTimeoutError, timeout_seconds=0.5)
 
 
@@ -279,6 +279,6 @@ def test_a_killed_worker_is_an_error_that_names_the_signal():
         env.close()
 
 
-def test_sizes_that_do_not_divide_are_refused():
+def test_sizes_that_do_not_divide_are_rejected():
     with pytest.raises(UserError, match="multiple of num_workers"):
         PoolVectorEnv(ENVS["CartPole"], 5, num_workers=2)

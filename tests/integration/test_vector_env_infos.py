@@ -88,7 +88,7 @@ def wait_for_a_message(env):
     assert poll.poll(30_000)
 
 
-def test_a_worker_that_is_stopped_within_its_infos_is_a_timeout_and_can_continue():
+def test_worker_stopped_while_sending_infos_can_continue():
     env = PoolVectorEnv(partial(Telling, 4_000_000), 2, num_workers=1, timeout_seconds=30.0)
     try:
         env.reset(seed=0)
@@ -104,7 +104,7 @@ def test_a_worker_that_is_stopped_within_its_infos_is_a_timeout_and_can_continue
         env.close()
 
 
-def test_environments_whose_infos_nobody_reads_any_more_are_closed(tmp_path):
+def test_close_ends_workers_with_unread_infos(tmp_path):
     env = PoolVectorEnv(partial(Telling, 4_000_000, str(tmp_path)), 2, num_workers=1, timeout_seconds=30.0)
     env.reset(seed=0)
     env.step_async(np.zeros(2, int))

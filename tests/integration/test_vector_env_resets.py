@@ -23,7 +23,7 @@ def assert_same(ours, theirs):
 
 
 @pytest.mark.parametrize(("num_workers", "lanes_per_worker"), [(1, 1), (2, 1), (1, 2), (2, 2)])
-def test_resets_after_every_number_of_steps_are_those_of_sync_vector_env(num_workers, lanes_per_worker):
+def test_resets_equal_sync_vector_env_after_any_step(num_workers, lanes_per_worker):
     ours, theirs = both(num_workers, lanes_per_worker)
     rng = np.random.default_rng(0)
     try:

@@ -68,6 +68,6 @@ def test_killed_workers_come_back_and_the_run_ends_as_it_should(tmp_path, monkey
     assert last["environment/restarts"] == 3.0
 
 
-def test_without_restarts_the_first_death_stops_the_run_in_words(tmp_path, monkeypatch):
+def test_run_without_restarts_reports_the_first_death(tmp_path, monkeypatch):
     with pytest.raises(Exception, match="SIGKILL"):
         train(tmp_path, monkeypatch, {5}, max_restarts=0)

@@ -1,4 +1,4 @@
-"""Hand-made episodes: agents, boxes and ramps where a test wants them, given by their centres in metres."""
+"""Hand-made episodes: agents, boxes and ramps where a test wants them, given by their centers in metres."""
 
 import mujoco
 import numpy as np
@@ -50,8 +50,8 @@ def put(env, place, centre=None, turn=None):
         scene.position[place, 3] = turn
     scene.velocity[place] = 0.0
     mujoco.mj_forward(scene.model, scene.data)
-    env.episode.sight = env.episode._eyes.look()
+    env.episode.visibility = env.episode._vision.compute()
 
 
 def centre(env, place):
-    return env.episode.scene.centres()[place].copy()
+    return env.episode.scene.centers()[place].copy()

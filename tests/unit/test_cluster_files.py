@@ -31,7 +31,7 @@ def test_a_shell_accepts_the_slurm_script(path):
 
 
 @pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.name)
-def test_the_kubernetes_job_starts_as_many_processes_as_it_tells_them(path):
+def test_kubernetes_job_starts_the_declared_processes(path):
     yaml = pytest.importorskip("yaml")
     documents: list[dict[str, Any]] = list(yaml.safe_load_all(path.read_text()))
     kinds = {document["kind"]: document for document in documents}

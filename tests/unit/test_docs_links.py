@@ -57,7 +57,7 @@ def test_links_and_paths_of_a_page_lead_somewhere(page):
     assert missing_paths(page) == []
 
 
-def test_the_site_lists_pages_that_are_there_and_all_others_are_linked_to():
+def test_site_lists_existing_pages_and_links_the_rest():
     listed = set(re.findall(r"([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     pages = sorted((ROOT / "docs").rglob("*.md"))
     there = {str(page.relative_to(ROOT / "docs")) for page in pages}
@@ -68,7 +68,7 @@ def test_the_site_lists_pages_that_are_there_and_all_others_are_linked_to():
     assert [name for name in sorted(there - listed) if ROOT / "docs" / name not in linked] == []
 
 
-def test_a_broken_link_a_broken_anchor_and_a_missing_file_are_found(tmp_path):
+def test_broken_links_anchors_and_files_are_reported(tmp_path):
     (tmp_path / "there.md").write_text("# One heading, with `code`\n")
     page = tmp_path / "page.md"
     page.write_text(

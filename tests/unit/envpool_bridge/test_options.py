@@ -14,7 +14,7 @@ def test_restarts_are_counted_within_the_window_only():
     assert budget.total == 3
 
 
-def test_whoever_does_not_get_on_waits_twice_as_long_each_time():
+def test_budget_doubles_the_delay_without_progress():
     budget = RestartBudget(max_restarts=100, window_seconds=1e9, max_backoff_seconds=0.5)
     waits = [budget.grant(float(now), made_progress=False) for now in range(7)]
     assert waits == [0.0, 0.05, 0.1, 0.2, 0.4, 0.5, 0.5]
@@ -22,7 +22,7 @@ def test_whoever_does_not_get_on_waits_twice_as_long_each_time():
     assert [budget.grant(9.0, made_progress=False) for _ in range(2)] == [0.0, 0.05]
 
 
-def test_restarts_in_a_row_that_lead_nowhere_are_counted_however_long_they_take():
+def test_budget_counts_restarts_in_vain_beyond_the_window():
     budget = RestartBudget(max_restarts=2, window_seconds=10.0)
     assert [budget.grant(now, made_progress=False) is None for now in (0.0, 600.0, 1200.0)] == [False, False, True]
     budget = RestartBudget(max_restarts=2, window_seconds=10.0)
@@ -40,6 +40,6 @@ def test_restarts_in_a_row_that_lead_nowhere_are_counted_however_long_they_take(
         ({"max_backoff_seconds": -1.0}, "max_backoff_seconds must be at least 0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(settings, says):
+def test_options_reject_invalid_values(settings, says):
     with pytest.raises(UserError, match=says):
         SupervisorOptions(**settings)

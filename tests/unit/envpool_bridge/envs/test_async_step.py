@@ -41,7 +41,7 @@ def played(rows, out, request, num_steps=40):
 
 
 @pytest.mark.parametrize("steps", [3, 1000])
-def test_steps_in_halves_record_what_plain_steps_do_through_resets_and_limits(steps):
+def test_async_step_records_the_same_as_plain_steps(steps):
     request = EpisodeReset((0,) * 6, (None,) * 6)
     plain = played(*rows_of(limited(Walk, steps), 6), request)
     assert played(*rows_of(limited(WaitingWalk, steps), 6), request) == plain
@@ -51,7 +51,7 @@ def test_steps_in_halves_record_what_plain_steps_do_through_resets_and_limits(st
     assert {what for _, what in Walk.calls} > {"begin", "wait"}
 
 
-def test_all_rows_are_in_their_step_before_the_first_is_waited_for_and_resets_come_between():
+def test_async_step_starts_all_rows_before_waiting():
     rows, out = begun_rows(3)
     rows._ended_rows = [1]
     rows.step(np.zeros(3, np.int32), out)
@@ -86,7 +86,7 @@ class Remote(Walk):
 @pytest.mark.parametrize(
     ("kind", "seconds", "waits"), [(Remote, 5.0, 1), (lambda: TransformReward(Remote(), float), 40, 8)]
 )
-def test_rows_that_wait_together_take_one_step_of_the_clock_and_no_thread(kind, seconds, waits, monkeypatch):
+def test_async_step_overlaps_waits_without_threads(kind, seconds, waits, monkeypatch):
     monkeypatch.setattr(Remote, "clock", Clock())
     threads = set(threading.enumerate())
     rows, out = rows_of(kind, 8)
@@ -98,7 +98,7 @@ def test_rows_that_wait_together_take_one_step_of_the_clock_and_no_thread(kind, 
     rows.close()
 
 
-def test_threads_are_not_started_for_rows_whose_steps_are_begun(monkeypatch):
+def test_async_step_starts_no_threads(monkeypatch):
     def refuse(*_):
         raise AssertionError("a thread was started")
 
@@ -112,7 +112,7 @@ def test_threads_are_not_started_for_rows_whose_steps_are_begun(monkeypatch):
 @pytest.mark.parametrize(
     ("half", "message"), [("begin", "row 22, step_async of step 1"), ("wait", "row 22, step_wait of step 1")]
 )
-def test_an_exception_names_its_row_step_and_half_and_no_other_row_is_left_in_a_step(half, message):
+def test_async_step_error_names_row_step_and_half(half, message):
     rows, out = begun_rows(4)
     WaitingWalk.raises = {(2, half): ConnectionError("gone"), (3, "wait"): OSError("later")}
     with pytest.raises(WorkerError, match=f"^Walk, {message}: ConnectionError: gone$") as caught:
@@ -125,7 +125,7 @@ def test_an_exception_names_its_row_step_and_half_and_no_other_row_is_left_in_a_
     assert ((3, "begin") in Walk.calls, (2, "wait") in Walk.calls) == (half == "wait",) * 2
 
 
-def test_rows_after_the_one_whose_step_could_not_begin_are_not_touched():
+def test_async_step_error_leaves_later_rows_untouched():
     rows, out = begun_rows(4)
     WaitingWalk.raises = {(1, "begin"): OSError("refused")}
     rows._ended_rows = [0, 3]
@@ -135,7 +135,7 @@ def test_rows_after_the_one_whose_step_could_not_begin_are_not_touched():
     rows.close()
 
 
-def test_the_first_row_that_fails_is_told_whatever_fails_before_it_in_time():
+def test_async_step_reports_the_first_row_that_fails():
     rows, out = begun_rows(3)
     WaitingWalk.raises = {
         (0, "wait"): KeyError("first"),
@@ -148,7 +148,7 @@ def test_the_first_row_that_fails_is_told_whatever_fails_before_it_in_time():
     rows.close()
 
 
-def test_a_reset_that_fails_among_steps_is_named_as_ever_and_the_steps_end():
+def test_async_step_names_a_failed_reset_and_ends_steps():
     rows, out = begun_rows(3)
     WaitingWalk.raises = {(1, "before reset"): OSError("second")}
     rows._ended_rows = [1]
@@ -171,7 +171,7 @@ def test_results_before_the_one_that_fails_are_kept():
     assert steps.failed_call == "step_wait"
 
 
-def test_what_raised_is_told_of_the_first_row_that_failed():
+def test_async_step_reports_the_error_of_the_first_row():
     def fail(*_):
         raise KeyError
 
@@ -184,7 +184,7 @@ def test_what_raised_is_told_of_the_first_row_that_failed():
     assert steps.failed_call == "step_wait"
 
 
-def test_what_a_step_gives_comes_from_its_second_half_alone():
+def test_async_step_takes_results_only_from_step_wait():
     class Hasty(WaitingWalk):
         def step_async(self, action):
             return self.step(action)
@@ -196,7 +196,7 @@ def test_what_a_step_gives_comes_from_its_second_half_alone():
     rows.close()
 
 
-def test_a_second_half_that_gives_no_step_is_refused(monkeypatch):
+def test_async_step_rejects_an_invalid_step_wait_result(monkeypatch):
     monkeypatch.setattr(WaitingWalk, "step_wait", lambda self: (np.zeros(1), 0.0, True, {}))
     rows, out = begun_rows(2)
     with pytest.raises(
@@ -205,7 +205,7 @@ def test_a_second_half_that_gives_no_step_is_refused(monkeypatch):
         rows.step(np.zeros(2, np.int32), out)
 
 
-def test_a_step_that_was_interrupted_is_not_mistaken_for_the_next_and_can_be_closed():
+def test_async_step_discards_an_interrupted_step():
     rows, out = begun_rows(3)
     WaitingWalk.raises = {(1, "wait"): KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
@@ -216,7 +216,7 @@ def test_a_step_that_was_interrupted_is_not_mistaken_for_the_next_and_can_be_clo
     assert Walk.calls[-3:] == [(0, "close"), (1, "close"), (2, "close in a step")]
 
 
-def test_an_episode_is_replayed_with_plain_steps_and_goes_on_in_halves():
+def test_async_step_continues_after_a_plain_replay():
     once = played(*rows_of(WaitingWalk, 2, run_seed=12), EpisodeReset((0, 0), (None, None)), 4)
     assert not any(sum(step[1]) for step in once[1:]), "a seed whose first episodes are longer"
     actions = np.random.default_rng(3).integers(0, 3, (4, 2), np.int32)

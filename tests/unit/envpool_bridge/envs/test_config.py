@@ -94,7 +94,7 @@ def test_further_arguments_reach_the_environment():
 
 
 @pytest.mark.parametrize("suite", ["gymnasium", "gymnasium_vector"])
-def test_an_unknown_id_is_refused_with_names_that_are_close(suite):
+def test_unknown_id_is_rejected_with_similar_names(suite):
     text = refusal(EnvConfig("CartPol-v1", suite))
     assert text.startswith("unknown environment id 'CartPol-v1': ")
     names = text.partition("; did you mean ")[2].removesuffix("?").split(" or ")
@@ -103,25 +103,25 @@ def test_an_unknown_id_is_refused_with_names_that_are_close(suite):
     assert "\n" not in text
 
 
-def test_an_unknown_atari_game_is_refused_with_names_that_are_close():
+def test_unknown_atari_game_is_rejected_with_similar_names():
     assert "did you mean ALE/Pong-v5" in refusal(EnvConfig("ALE/Pongg-v5", "atari"))
     assert "did you mean ALE/Pong-v5" in refusal(EnvConfig("ALE/Pongg-v5"))
 
 
-def test_an_id_like_no_other_is_refused_without_a_guess():
+def test_unknown_id_without_similar_names_has_no_guess():
     text = refusal(EnvConfig("Xqzzyqx-v9"))
     assert text.startswith("unknown environment id 'Xqzzyqx-v9': ")
     assert "did you mean" not in text
 
 
-def test_an_unknown_probe_is_refused_with_all_that_exist():
+def test_unknown_probe_is_rejected_with_all_known_ones():
     text = refusal(EnvConfig("Nothing", "probe"))
     assert text == f"unknown probe environment 'Nothing': expected one of {', '.join([*PROBES, 'Sleep', *TEAM_PROBES])}"
 
 
 @pytest.mark.parametrize("kwargs", ["{", "", "[1]", "3", "null", '"max_episode_steps"'])
 @pytest.mark.parametrize("suite", CONFIGS)
-def test_arguments_that_are_no_json_object_are_refused(suite, kwargs):
+def test_kwargs_that_are_not_a_json_object_are_rejected(suite, kwargs):
     text = refusal(EnvConfig(CONFIGS[suite].id, suite, kwargs))
     assert text.startswith(f"env kwargs must be a JSON object, got {kwargs!r}")
 
@@ -136,10 +136,10 @@ def test_arguments_that_are_no_json_object_are_refused(suite, kwargs):
         (EnvConfig("HalfCheetah-v5", "gymnasium_vector"), "imageio", "mujoco"),
     ],
 )
-def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(without, config, module, extra):
+def test_missing_package_is_named_with_its_install_command(without, config, module, extra):
     without(module)
     assert refusal(config) == (
-        f"{module} is not installed, which these environments need: pip install 'jaxsrl[{extra}]'"
+        f"{module} is not installed, and these environments need it: pip install 'jaxsrl[{extra}]'"
     )
 
 
@@ -164,6 +164,6 @@ def test_any_id_can_be_stacked_lazily_and_its_infos_recorded():
         ({"frame_stack": 2, "suite": "gymnasium_vector"}, "frame_stack is for suites 'gymnasium' and 'probe'"),
     ],
 )
-def test_settings_that_a_suite_does_not_have_are_refused(settings, says):
+def test_settings_that_a_suite_lacks_are_rejected(settings, says):
     with pytest.raises(UserError, match=says):
         EnvConfig("CartPole-v1", **settings).source()

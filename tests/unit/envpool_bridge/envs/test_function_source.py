@@ -94,7 +94,7 @@ def test_a_pool_steps_the_environments_of_every_kind_of_callable(kind):
 
 
 @pytest.mark.parametrize("kind", ["lambda", "closure", "local class"])
-def test_pool_vector_env_takes_what_async_vector_env_takes(kind):
+def test_pool_vector_env_accepts_async_vector_env_arguments(kind):
     make, number = CALLABLES[kind]
     env = PoolVectorEnv(make, 2, num_workers=2)
     try:
@@ -114,7 +114,7 @@ def test_each_kind_of_environment_gets_its_adapter():
     assert turns.spec().rows_per_env == 2
 
 
-def test_a_source_stays_what_it_is():
+def test_as_source_returns_a_source_unchanged():
     source = GymnasiumSource(MatchObservation)
     assert as_source(source) is source
 
@@ -126,13 +126,13 @@ def test_a_source_stays_what_it_is():
         (lambda: None, "<lambda> does not make an environment: expected one of Gymnasium or PettingZoo, got NoneType"),
     ],
 )
-def test_what_makes_no_environment_is_rejected(given, says):
+def test_as_source_rejects_other_functions(given, says):
     with pytest.raises(UserError) as raised:
         as_source(given)
     assert says in str(raised.value)
 
 
-def test_what_cannot_be_sent_is_rejected_with_the_functions_name_and_the_reason():
+def test_unpicklable_function_is_rejected_with_the_reason():
     lock = threading.Lock()
 
     def make():
@@ -140,9 +140,7 @@ def test_what_cannot_be_sent_is_rejected_with_the_functions_name_and_the_reason(
 
     with pytest.raises(UserError) as raised:
         EnvPool(make, PoolShape(1, 1, 1, 2, 4, 2))
-    assert "test_what_cannot_be_sent_is_rejected_with_the_functions_name_and_the_reason.<locals>.make" in str(
-        raised.value
-    )
+    assert "test_unpicklable_function_is_rejected_with_the_reason.<locals>.make" in str(raised.value)
     assert "cannot pickle '_thread.lock' object" in str(raised.value)
 
 

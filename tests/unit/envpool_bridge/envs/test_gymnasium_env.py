@@ -60,7 +60,7 @@ def step(rows, out, count, action=0.0):
         ((FINE, 0.5, False, {}), "bad step result: expected .observation, reward, terminated"),
     ],
 )
-def test_what_cannot_be_recorded_is_refused_at_once_between_the_exact_checks(monkeypatch, answer, says):
+def test_unstorable_output_is_rejected_between_strict_checks(monkeypatch, answer, says):
     rows, out = rows_that_say(monkeypatch, {5: answer})
     step(rows, out, 4)
     with pytest.raises(BadEnvOutputError, match=f"Says, row 10, step 5: {says}"):
@@ -84,7 +84,7 @@ def test_between_them_a_one_is_recorded_as_the_true_it_means(monkeypatch):
     assert out.is_first.all()
 
 
-def test_a_policy_is_not_blamed_for_acting_on_an_observation_that_is_not_finite(monkeypatch):
+def test_non_finite_observation_is_reported_before_the_action(monkeypatch):
     rows, out = rows_that_say(monkeypatch, {3: (NAN, 0.5, False, False, {})})
     step(rows, out, 3)
     with pytest.raises(BadEnvOutputError, match="row 10, step 3: bad observation: expected at least"):
@@ -98,14 +98,14 @@ def test_a_policy_whose_own_action_is_not_finite_is(monkeypatch):
         step(rows, out, 1, action=np.nan)
 
 
-def test_a_reward_that_is_none_is_refused_when_the_values_are_verified(monkeypatch):
+def test_reward_of_nan_is_rejected_by_verify(monkeypatch):
     rows, out = rows_that_say(monkeypatch, {2: (FINE, None, False, False, {})})
     step(rows, out, 2)
     with pytest.raises(BadEnvOutputError, match="row 10, step 2: bad reward: expected a finite float32, got nan"):
         rows.verify(out.observation[None], out.reward[None])
 
 
-def test_values_of_many_steps_are_verified_with_their_step_and_row(monkeypatch):
+def test_verify_names_step_and_row_of_a_bad_value(monkeypatch):
     rows, out = rows_that_say(monkeypatch, {})
     step(rows, out, 6)
     observation, reward = np.zeros((4, 2, 2), np.float32), np.zeros((4, 2), np.float32)

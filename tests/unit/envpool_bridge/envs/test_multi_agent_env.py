@@ -41,7 +41,7 @@ def played(source, actions=None, reset=None, steps=STEPS, envs=ENVS):
     return slot, rows, infos
 
 
-def test_the_agents_of_a_spec_keep_their_own_spaces_and_rows_have_room_for_all():
+def test_multi_agent_spec_pads_rows_for_all_agents():
     spec = ParallelSource(Scripted).spec()
     assert [agent.name for agent in spec.agents] == ["a", "b", "c"]
     assert [agent.observation.shape for agent in spec.agents] == [(3,), (4,), (5,)]
@@ -53,7 +53,7 @@ def test_the_agents_of_a_spec_keep_their_own_spaces_and_rows_have_room_for_all()
     assert spec_from_dict(spec_to_dict(spec)) == spec
 
 
-def test_every_agent_is_written_where_it_belongs_and_marked_when_it_is_not_there():
+def test_agents_are_written_in_their_rows_or_marked_absent():
     slot, _, infos = played(ParallelSource(Scripted))
     for env in range(ENVS):
         a, b, c = range(env * AGENTS, (env + 1) * AGENTS)
@@ -76,7 +76,7 @@ def test_every_agent_is_written_where_it_belongs_and_marked_when_it_is_not_there
     assert infos[1] == [{"n": 2}, {"n": 2}, {}] * ENVS
 
 
-def test_agents_receive_their_own_actions_only_while_they_are_there():
+def test_agents_receive_actions_only_while_present():
     rng = np.random.default_rng(0)
     actions = rng.integers(0, 2, (STEPS, ENVS * AGENTS))
     _, rows, _ = played(ParallelSource(Scripted), actions)
@@ -92,7 +92,7 @@ def test_agents_receive_their_own_actions_only_while_they_are_there():
         assert env.actions == expected
 
 
-def test_environments_have_seeds_of_their_own_that_do_not_depend_on_the_rows_beside_them():
+def test_environment_seeds_are_independent_of_other_rows():
     _, together, _ = played(ParallelSource(Scripted))
     source = ParallelSource(Scripted)
     alone = source.make_rows(range(3, 6), 3, False)
@@ -109,7 +109,7 @@ def test_a_team_reward_is_that_of_the_agents_that_acted(team_reward, expected):
     np.testing.assert_array_equal(slot.reward[:EPISODE, 1], [*expected[:2], 0, 0, 0])
 
 
-def test_the_global_state_is_recorded_beside_what_each_agent_sees():
+def test_global_state_is_recorded_with_each_observation():
     source = ParallelSource(Scripted, global_state=True)
     assert source.spec().critic_only == ("state",)
     slot, _, _ = played(source)
@@ -123,7 +123,7 @@ class Stateless(Scripted):
     state = None
 
 
-def test_masks_are_recorded_and_an_agent_that_is_not_there_may_do_anything():
+def test_masks_are_recorded_and_absent_agents_may_do_anything():
     source = ParallelSource(lambda: Scripted(mask=True))
     slot, _, _ = played(source)
     np.testing.assert_array_equal(slot.observation["action_mask"][1, :3], [[0, 1, 0, 0], [0, 1, 0, 0], [1, 1, 1, 1]])
@@ -158,7 +158,7 @@ def test_an_episode_is_played_again_up_to_where_it_was(steps):
 
 
 @pytest.mark.parametrize("mask", [False, True])
-def test_agents_that_are_alike_are_written_at_once_as_they_would_be_one_by_one(mask, monkeypatch):
+def test_homogeneous_agents_equal_separate_writes(mask, monkeypatch):
     source = ParallelSource(partial(Alike, mask), global_state=True)
     actions = np.random.default_rng(2).integers(0, 2, (STEPS, ENVS * AGENTS)).astype(np.int32)
     at_once, rows, infos = played(source, actions)
@@ -193,7 +193,7 @@ def test_agents_that_are_alike_are_written_at_once_as_they_would_be_one_by_one(m
         (lambda r: r[3].__setitem__("a", 0), "agent a, row 0, step 1: bad truncated: expected a bool, got int 0"),
     ],
 )
-def test_what_one_of_several_alike_agents_returns_is_refused_with_its_name(change, says):
+def test_bad_output_of_a_homogeneous_agent_names_it(change, says):
     class Wrong(Alike):
         def step(self, actions):
             result = super().step(actions)
@@ -225,7 +225,7 @@ def test_what_one_of_several_alike_agents_returns_is_refused_with_its_name(chang
         ),
     ],
 )
-def test_what_an_agent_returns_is_refused_with_its_name(change, says):
+def test_bad_output_of_an_agent_names_it(change, says):
     class Wrong(Scripted):
         def step(self, actions):
             result = super().step(actions)
@@ -236,7 +236,7 @@ def test_what_an_agent_returns_is_refused_with_its_name(change, says):
         played(ParallelSource(Wrong))
 
 
-def test_rows_that_cut_an_environment_in_two_are_refused():
+def test_rows_that_split_an_environment_are_rejected():
     source = ParallelSource(Scripted)
     with pytest.raises(UserError, match="expected rows of whole environments, got 4 from row 0"):
         source.make_rows(range(4), 0, False)
@@ -244,7 +244,7 @@ def test_rows_that_cut_an_environment_in_two_are_refused():
         source.make_rows(range(1, 4), 0, False)
 
 
-def test_agents_too_different_to_share_rows_are_refused_by_name():
+def test_agents_too_different_to_share_rows_are_rejected():
     class Different(Scripted):
         def observation_space(self, agent):
             return spaces.Discrete(3) if agent == "b" else super().observation_space(agent)

@@ -102,7 +102,7 @@ def test_every_row_draws_its_own_no_ops_from_its_seed_alone():
         ("CartPole-v1", {}, "atari_vector"),
     ],
 )
-def test_what_its_threads_cannot_do_is_refused(env_id, options, message):
+def test_native_ale_rejects_unsupported_options(env_id, options, message):
     with pytest.raises(UserError, match=message):
         EnvConfig(env_id, suite="atari_vector", kwargs=json.dumps(options)).source()
 

@@ -57,7 +57,7 @@ def test_cart_pole_moves_as_gymnasiums_does():
     rows.close()
 
 
-def test_structured_observations_are_read_with_the_bounds_that_were_meant():
+def test_native_envpool_restores_infinite_bounds():
     spec = source_of("CheetahRun-v1").spec()
     position = spec.observation["position"]
     # It says low = 2.2e-308, C++'s smallest positive number, where it means none.
@@ -65,7 +65,7 @@ def test_structured_observations_are_read_with_the_bounds_that_were_meant():
     assert (spec.action.low, spec.action.high) == (-1.0, 1.0)
 
 
-def test_frames_are_stacked_by_us_if_asked_for_and_counted_where_they_are_emulated():
+def test_native_envpool_stacks_and_counts_frames():
     stacked, native = source_of("Pong-v5", frame_stack=3), source_of("Pong-v5")
     assert stacked.spec().observation.stored_shape == (84, 84)
     assert native.spec().observation.stored_shape == (4, 84, 84)
@@ -83,12 +83,12 @@ def test_frames_are_stacked_by_us_if_asked_for_and_counted_where_they_are_emulat
         ("Pong-v5", {"frame_stack": 0}, "frame_stack must be at least 1"),
     ],
 )
-def test_what_it_does_not_take_is_refused(env_id, kwargs, message):
+def test_native_envpool_rejects_unknown_arguments(env_id, kwargs, message):
     with pytest.raises(UserError, match=message):
         source_of(env_id, **kwargs)
 
 
-def test_reset_options_are_refused():
+def test_native_envpool_rejects_reset_options():
     rows = source_of("CartPole-v1").make_rows(range(1), None, False)
     out = FirstRows(np.zeros((1, 4), np.float32), np.zeros(1, bool))
     with pytest.raises(Exception, match="EnvPool takes no reset options"):

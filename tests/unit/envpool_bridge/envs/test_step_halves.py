@@ -82,7 +82,7 @@ def with_own_step():
         (lambda: TimeLimit(RecordEpisodeStatistics(WaitingWalk()), 5), False),
     ],
 )
-def test_halves_are_used_only_where_they_give_what_the_step_gives(make_env, in_halves):
+def test_find_halves_requires_equal_results(make_env, in_halves):
     rows, out = rows_of(make_env, 2)
     rows.reset(GymnasiumReset((0, 1)), FirstRows(out.observation, out.is_first))
     Walk.calls.clear()
@@ -97,12 +97,12 @@ def test_rows_that_are_alone_or_differ_are_stepped_plainly():
     assert make_concurrent_step([WaitingWalk(), WaitingWalk()], [str, str]) is not None
 
 
-def test_the_environment_that_sleeps_offers_both_halves_unless_it_is_told_not_to():
+def test_sleep_offers_both_halves_unless_disabled():
     made = [EnvConfig("Sleep", "probe", kwargs).source().make_env() for kwargs in ("{}", '{"halves": false}')]  # pyright: ignore
     assert [find_halves(env) is not None for env in made] == [True, False]
 
 
-def test_find_halves_sleep_count_from_where_the_step_was_begun(monkeypatch):
+def test_sleep_counts_from_step_async(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("envpool_bridge.envs.probes.sleep.time.monotonic", lambda: clock.now)
     monkeypatch.setattr(

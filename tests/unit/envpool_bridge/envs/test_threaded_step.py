@@ -48,7 +48,7 @@ def test_all_rows_are_in_their_step_at_the_same_time(overlapped):
         assert [*steps([step] * 5, range(call, call + 5))] == [*range(call, call + 5)]
 
 
-def test_results_are_in_the_order_of_rows_whatever_the_order_in_which_they_come(overlapped):
+def test_threaded_step_returns_results_in_row_order(overlapped):
     came = []
     done = [threading.Event() for _ in range(4)]
     done[3].set()
@@ -63,7 +63,7 @@ def test_results_are_in_the_order_of_rows_whatever_the_order_in_which_they_come(
     assert came == [3, 2, 1, 0]
 
 
-def test_a_row_is_always_stepped_by_the_same_thread_whoever_is_done_first(overlapped):
+def test_threaded_step_keeps_a_thread_for_each_row(overlapped):
     steps = overlapped(3)
     seen = [[*steps([lambda _: threading.get_ident()] * 3, range(3))] for _ in range(200)]
     assert len({tuple(threads) for threads in seen}) == 1
@@ -78,7 +78,7 @@ def test_all_threads_keep_to_one_core_and_the_caller_to_none(overlapped, core):
     assert os.sched_getaffinity(0) == allowed
 
 
-def test_the_first_row_that_fails_is_raised_after_the_results_before_it(overlapped):
+def test_threaded_step_raises_after_earlier_results(overlapped):
     steps = overlapped(4)
     functions = [str, str, lambda _: fail(KeyError("two")), lambda _: fail(SystemExit(3))]
     results = []
@@ -103,7 +103,7 @@ def test_closing_ends_the_threads_and_frees_the_descriptors():
         steps([str] * 8, range(8))
 
 
-def test_a_step_that_was_interrupted_is_not_mistaken_for_the_next(overlapped, monkeypatch):
+def test_threaded_step_discards_an_interrupted_step(overlapped, monkeypatch):
     steps = overlapped(2)
     may_return = threading.Event()
 
@@ -122,7 +122,7 @@ def test_a_step_that_was_interrupted_is_not_mistaken_for_the_next(overlapped, mo
     may_return.set()
 
 
-def test_a_thread_that_is_gone_is_noticed_while_its_step_is_awaited(monkeypatch):
+def test_threaded_step_detects_a_dead_thread(monkeypatch):
     monkeypatch.setattr("envpool_bridge.envs.concurrent_step._LOOK_SECONDS", 0.01)
     steps = ThreadedStep(2)
     steps._wake = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
@@ -137,7 +137,7 @@ def test_a_thread_that_is_gone_is_noticed_while_its_step_is_awaited(monkeypatch)
     steps.close()
 
 
-def test_too_few_threads_are_refused_with_what_to_do_and_none_is_left(monkeypatch):
+def test_threaded_step_rejects_too_few_threads(monkeypatch):
     start = threading.Thread.start
 
     def limited(thread):
@@ -205,7 +205,7 @@ def walk(overlap_rows, monkeypatch, num_rows=6):
     return recorded
 
 
-def test_overlapped_rows_record_what_rows_one_after_another_do_through_every_reset(monkeypatch):
+def test_threaded_rows_record_the_same_as_sequential_rows(monkeypatch):
     apart = walk(False, monkeypatch)
     assert walk(True, monkeypatch) == apart
     assert sum(not valid for step in apart for valid in step[5]) > 10
@@ -228,7 +228,7 @@ def test_the_row_that_raised_is_named_when_rows_overlap(monkeypatch):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("row ")]
 
 
-def test_a_configuration_overlaps_rows_or_says_that_its_suite_cannot():
+def test_overlap_rows_works_or_is_rejected_for_each_suite():
     source = EnvConfig("Sleep", "probe", overlap_rows=True).source()
     assert isinstance(source, GymnasiumSource)
     assert source.overlap_rows

@@ -135,7 +135,7 @@ def test_episodes_end_where_gymnasiums_wrappers_end_them(make_env):
     rows.close()
 
 
-def test_both_flags_are_set_where_the_last_step_that_is_allowed_also_terminates():
+def test_time_limit_keeps_termination_at_the_last_step():
     rows, out = rows_of(limit_of_one)
     rows.reset(GymnasiumReset((0, 1, 2)), first_of(out))
     both = sum(

@@ -81,7 +81,7 @@ def test_every_leaf_is_stored_zero_based_in_its_stored_dtype():
     np.testing.assert_array_equal(out.observation["count"], np.int32([1, 2, 3]))
 
 
-def test_actions_arrive_in_the_spaces_own_form_and_within_its_bounds():
+def test_vector_rows_convert_and_clip_actions():
     env, rows, out = made()
     rows.step(actions(), out)
     np.testing.assert_array_equal(env.action["gear"], [-1, 0, 1])
@@ -129,14 +129,14 @@ def test_actions_arrive_in_the_spaces_own_form_and_within_its_bounds():
         ),
     ],
 )
-def test_what_has_another_form_is_refused_with_row_step_and_leaf(leaf, value, message):
+def test_vector_rows_reject_another_form_with_row_and_leaf(leaf, value, message):
     env, rows, out = made()
     env.observed[leaf] = value
     with pytest.raises(BadEnvOutputError, match=message):
         rows.step(actions(), out)
 
 
-def test_values_out_of_range_are_refused_with_row_step_and_leaf():
+def test_vector_rows_reject_values_out_of_range():
     env, rows, out = made()
     rows.step(actions(), out)
     env.observed["speed"] = np.array([0.0, 1.5, 0.0])
@@ -164,14 +164,14 @@ def test_values_out_of_range_are_refused_with_row_step_and_leaf():
         ("truncated", np.zeros(ROWS, np.int8), "bad truncated: .* and dtype int8"),
     ],
 )
-def test_rewards_and_flags_of_another_form_are_refused(field, value, message):
+def test_vector_rows_reject_rewards_and_flags_of_another_form(field, value, message):
     env, rows, out = made()
     setattr(env, field, value)
     with pytest.raises(BadEnvOutputError, match=message):
         rows.step(actions(), out)
 
 
-def test_actions_that_are_not_finite_are_refused_unless_the_observation_was_to_blame():
+def test_vector_rows_reject_non_finite_actions():
     env, rows, out = made()
     bad = {**actions(), "steer": np.array([[0.0, 0.0], [0.0, np.nan], [0.0, 0.0]], np.float32)}
     with pytest.raises(WorkerError, match=r"row 5, step 1: the policy's action is not finite: action\['steer'\]"):
@@ -182,7 +182,7 @@ def test_actions_that_are_not_finite_are_refused_unless_the_observation_was_to_b
         rows.step(bad, out)
 
 
-def test_rows_get_seeds_of_their_own_only_where_the_environment_takes_them():
+def test_vector_rows_pass_row_seeds_where_accepted():
     request = EpisodeReset((2, 0, 5), (None,) * ROWS)
     each = [episode_seed(9, row, episode) for row, episode in ((4, 2), (5, 0), (6, 5))]
     for seeds_rows, wanted in ((True, each), (False, each[0])):
@@ -191,7 +191,7 @@ def test_rows_get_seeds_of_their_own_only_where_the_environment_takes_them():
         assert env.seed == wanted
 
 
-def test_seeds_in_a_row_are_one_seed_as_every_vector_environment_takes_it():
+def test_vector_rows_pass_consecutive_seeds_as_one():
     env, rows, out = made()
     rows.reset(GymnasiumReset((7, 8, 9)), out)
     assert env.seed == 7
@@ -211,7 +211,7 @@ def test_infos_are_handed_out_by_row_and_their_numbers_recorded():
     np.testing.assert_array_equal(out.infos["score"], np.float32([1, np.nan, 3]))
 
 
-def test_frames_of_every_array_are_stacked_and_each_is_stored_once():
+def test_vector_rows_stack_frames_and_store_them_once():
     spec = VectorSource(Scripted, "Scripted", frame_stack=4).spec()
     image, (place, _) = spec.observation["image"], spec.observation["place"]
     assert (image.shape, image.stored_shape, place.shape) == ((4, 3, 2), (3, 2), ())

@@ -28,14 +28,14 @@ def test_the_variable_names_places_actions_and_counts(monkeypatch):
     "value",
     ["worker.commit:kill@1", "worker.nowhere.before:kill@1", "worker.step.after:explode@1", "worker.step.after:kill@0"],
 )
-def test_a_failpoint_that_cannot_be_is_refused_before_any_worker_starts(value, monkeypatch):
+def test_invalid_failpoint_is_rejected_before_workers_start(value, monkeypatch):
     monkeypatch.setenv("JAXSRL_FAILPOINT", value)
     with pytest.raises(UserError, match="expected place.before:action@count"):
         make_pool(SHAPE)
 
 
 @pytest.mark.parametrize(("before", "done"), [(True, 2), (False, 3)])
-def test_a_place_fails_at_its_count_before_or_after_it_did_its_work(before, done):
+def test_failpoint_fires_at_its_count_before_or_after(before, done):
     first, second = Place(), Place()
     point = Failpoint("worker.step", before, "raise", 3)
     arm([point], {"worker.step": [(first, "work"), (second, "work")]})

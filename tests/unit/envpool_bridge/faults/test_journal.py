@@ -34,7 +34,7 @@ def concatenated(*parts):
     return np.concatenate(parts)
 
 
-def test_a_step_that_was_made_anew_after_a_death_is_in_flight_and_not_lost(tmp_path):
+def test_audit_counts_a_repeated_step_as_in_flight(tmp_path):
     lives = [records(range(8)), records(range(7, 20), 2, broken=0)]
     lives[1]["broken"][0], lives[1]["num_truncated"][0] = 1, 2
     read = concatenated(lives[0][:7], lives[1][:9])
@@ -63,7 +63,7 @@ def test_a_step_that_was_made_anew_after_a_death_is_in_flight_and_not_lost(tmp_p
         (lambda read: concatenated(read, records(range(16, 25))), "unknown"),
     ],
 )
-def test_whatever_is_wrong_with_what_was_read_is_told(spoil, kind, tmp_path):
+def test_audit_reports_every_kind_of_damage(spoil, kind, tmp_path):
     made = records(range(20))
     write(tmp_path, [made], spoil(made[:16]))
     found = audit(tmp_path)
@@ -72,7 +72,7 @@ def test_whatever_is_wrong_with_what_was_read_is_told(spoil, kind, tmp_path):
 
 
 @pytest.mark.parametrize("begins", [5, 9])
-def test_a_successor_that_goes_on_elsewhere_is_told(begins, tmp_path):
+def test_audit_reports_a_successor_at_a_wrong_step(begins, tmp_path):
     made = [records(range(8)), records(range(begins, 20), 2)]
     write(tmp_path, made, records(range(16)))
     assert audit(tmp_path).disordered == 1

@@ -67,7 +67,7 @@ def test_a_watched_descriptor_wakes_the_waiter(bell):
         os.close(descriptor)
 
 
-def test_a_waiter_yields_the_core_while_nobody_else_wants_it(bell, yields, monkeypatch):
+def test_waiter_yields_an_uncontended_core(bell, yields, monkeypatch):
     monkeypatch.setattr(doorbell, "_TAKEN_SECONDS", 60.0)  # whatever else runs beside this test
     taken = yields(0.0)
     asked = []
@@ -76,7 +76,7 @@ def test_a_waiter_yields_the_core_while_nobody_else_wants_it(bell, yields, monke
 
 
 @pytest.mark.parametrize("in_time", [False, True])
-def test_a_waiter_whose_core_was_taken_sleeps_instead_of_yielding_again(bell, yields, monkeypatch, in_time):
+def test_waiter_sleeps_after_losing_its_core(bell, yields, monkeypatch, in_time):
     monkeypatch.setattr(doorbell, "_REST_SECONDS", 60.0)
     taken = yields(0.002)
     waiter = Waiter(bell, spin_seconds=5.0)

@@ -79,7 +79,7 @@ def test_views_of_different_slots_and_fields_never_share_memory(ring):
     assert [int(array.flat[-1]) for array in arrays] == list(range(len(arrays)))
 
 
-def test_sizes_that_do_not_divide_are_refused():
+def test_sizes_that_do_not_divide_are_rejected():
     with pytest.raises(UserError, match="workers_per_lane must divide num_workers: got 2 and 3"):
         PoolShape(3, 1, 2, 1, 1, 1)
     with pytest.raises(UserError, match="rows_per_part must be at least 1: got 0"):
@@ -92,7 +92,7 @@ def test_a_segment_has_no_name_and_is_ours_alone(ring):
     assert os.fstat(created.descriptor).st_mode & 0o777 == 0o600
 
 
-def test_a_segment_of_another_layout_or_run_is_refused(ring):
+def test_attach_rejects_another_layout_or_run(ring):
     layout, created, _ = ring
     other = make_layout(SPEC, PoolShape(2, 2, 2, 6, 5, 3), EXTRAS)
     with pytest.raises(LayoutMismatchError):
@@ -127,7 +127,7 @@ def test_a_lane_is_ready_when_its_last_part_has_posted(ring):
     assert counters.is_reset(0)
 
 
-def test_a_resumed_ring_begins_where_it_is_told(ring):
+def test_resumed_ring_starts_at_the_given_sequence(ring):
     _, _, counters = ring
     counters.start_at(7)
     assert counters.actions_posted(3) == 35

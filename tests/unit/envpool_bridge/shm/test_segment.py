@@ -50,7 +50,7 @@ def test_slot_views_keep_the_memory_until_the_last_is_dropped(mappings):
 
 
 @pytest.mark.parametrize("view", ["observation", "slot_memory", "next_action"])
-def test_what_is_held_of_a_closed_pool_can_be_read_and_written(view, mappings):
+def test_views_of_a_closed_segment_stay_valid(view, mappings):
     pool = EnvPool(SOURCE, SHAPE)
     held = {
         "observation": lambda: pool.access.act_rows(pool.views[0], 0, slice(0, 4)).observation,

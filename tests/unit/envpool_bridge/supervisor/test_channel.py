@@ -38,7 +38,7 @@ def test_messages_arrive_whole_in_both_directions(ends):
     assert worker.recv() == {"to": "the worker"}
 
 
-def test_a_message_in_pieces_is_returned_once_it_is_whole_and_never_waited_for():
+def test_channel_returns_complete_messages_without_blocking():
     ours, theirs = socket.socketpair()
     parent, data = Channel(ours, 1.0), frame("before") + frame(["a", "message"])
     with theirs:
@@ -65,7 +65,7 @@ def test_a_message_whose_length_takes_eight_bytes(ends, monkeypatch):
         other.close()
 
 
-def test_what_was_received_before_the_end_is_returned(ends):
+def test_channel_returns_messages_received_before_the_end(ends):
     parent, worker = ends
     worker.send("last words")
     worker.close()

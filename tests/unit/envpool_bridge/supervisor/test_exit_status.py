@@ -35,11 +35,11 @@ MIB = 2**20
         (-9, ExitContext(oom_kills=0), "SIGKILL: killed from outside, and not by this control group's memory limit"),
     ],
 )
-def test_an_exit_status_is_told_in_words(status, circumstances, says):
+def test_describe_exit_names_signal_cause_and_memory(status, circumstances, says):
     assert describe_exit(status, circumstances).startswith(says)
 
 
-def test_the_resident_memory_of_a_process_is_what_it_holds():
+def test_resident_bytes_measures_a_process():
     grows = "import sys; block = b'x' * (64 * 2**20); print('ready', flush=True); sys.stdin.readline()"
     with subprocess.Popen(
         [sys.executable, "-c", grows], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -53,7 +53,7 @@ def test_the_resident_memory_of_a_process_is_what_it_holds():
     assert resident_bytes(process.pid) is None
 
 
-def test_what_the_kernel_tells_of_a_control_group_is_read(tmp_path):
+def test_cgroup_memory_reads_kernel_files(tmp_path):
     (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 12\noom 2\noom_kill 3\n")
     (tmp_path / "memory.max").write_text(f"{256 * MIB}\n")
     group = CgroupMemory(tmp_path)

@@ -67,7 +67,7 @@ class HangsOnce(Counting):
 
 
 @pytest.mark.slow
-def test_hung_workers_are_replaced_and_pools_closed_above_descriptor_1023(many_descriptors, tmp_path):
+def test_pool_works_above_descriptor_1023(many_descriptors, tmp_path):
     path = tmp_path / "once"
     path.touch()
     options = SupervisorOptions(step_timeout_seconds=0.3)
@@ -141,7 +141,7 @@ class StopsInAMessage(Counting):
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_a_worker_that_stops_in_the_middle_of_a_message_is_killed_as_hung(tmp_path):
+def test_worker_stopped_within_a_message_is_killed_as_hung(tmp_path):
     path = tmp_path / "once"
     path.touch()
     # Long enough that the supervisor reads the beginning of the message first: it does so once a second.
@@ -160,7 +160,7 @@ class Heavy(Counting):
         del payload
 
 
-def test_a_worker_that_does_not_read_its_configuration_is_killed_and_replaced(monkeypatch, caplog):
+def test_worker_that_reads_no_configuration_is_replaced(monkeypatch, caplog):
     fork, forked = ForkServer.fork, []
 
     def fork_and_stop_the_first(server, descriptors):
@@ -209,19 +209,19 @@ def num_distinct(draws):
     return len(np.unique(draws))
 
 
-def test_global_generators_draw_apart_in_workers_and_the_same_in_equal_runs():
+def test_global_generators_differ_by_worker_and_repeat_by_run():
     draws = drawn()
     assert num_distinct(draws) == draws.size
     np.testing.assert_array_equal(drawn(), draws)
 
 
-def test_a_restarted_worker_draws_other_numbers_than_the_one_before():
+def test_restarted_worker_draws_other_numbers():
     draws = drawn(lambda pool, sequence: kill(pool, 0) if sequence == 2 else None)
     assert num_distinct(draws) == draws.size
 
 
 @pytest.mark.slow
-def test_without_a_seed_global_generators_draw_apart_in_workers_and_runs():
+def test_global_generators_without_a_seed_always_differ():
     firsts = []
     for _ in range(2):
         with EnvPool(GymnasiumSource(Noise), PoolShape(2, 1, 1, 1, 4, 2)) as pool:

@@ -96,7 +96,7 @@ def assert_rows_equal(slots, expected, rows):
 
 
 @pytest.mark.parametrize("shape", [SHAPE, pytest.param(SHARED, marks=pytest.mark.slow)])
-def test_a_killed_worker_costs_its_rows_one_step_and_the_others_nothing(shape):
+def test_killed_worker_loses_one_step_of_its_rows_only(shape):
     expected = run_undisturbed(shape, 6)
 
     def disturb(pool, sequence):
@@ -126,7 +126,7 @@ def test_a_killed_worker_costs_its_rows_one_step_and_the_others_nothing(shape):
     assert (np.delete(slots[-1]["incarnation"], parts) == 1).all()
 
 
-def test_an_episode_after_a_cut_is_the_one_that_would_have_come_next():
+def test_episode_after_a_cut_is_the_next_one():
     shape = PoolShape(1, 1, 1, 1, 8, 3)
 
     def identities(slots):
@@ -147,7 +147,7 @@ def test_an_episode_after_a_cut_is_the_one_that_would_have_come_next():
     assert found == expected[: len(found)]
 
 
-def test_a_worker_that_dies_before_its_first_observation_begins_as_if_nothing_had_happened():
+def test_worker_killed_before_its_start_changes_nothing():
     expected = run_undisturbed(SHAPE, 2)
     with make_pool(SHAPE) as pool:
         begin(pool)
@@ -165,7 +165,7 @@ def test_a_worker_that_dies_before_its_first_observation_begins_as_if_nothing_ha
         pytest.param(stop_itself, "", marks=pytest.mark.slow),
     ],
 )
-def test_a_worker_that_hangs_tells_its_stack_and_is_replaced(how, stack, tmp_path, caplog):
+def test_hung_worker_reports_its_stack_and_is_replaced(how, stack, tmp_path, caplog):
     once = tmp_path / "once"
     once.touch()
     options = SupervisorOptions(step_timeout_seconds=1.5)
@@ -201,7 +201,7 @@ def test_a_slow_learner_is_no_hang():
 
 
 @pytest.mark.slow
-def test_a_worker_that_keeps_dying_is_given_up_and_its_rows_are_never_valid_again(caplog):
+def test_worker_that_keeps_dying_is_disabled(caplog):
     options = SupervisorOptions(max_restarts=2, max_backoff_seconds=0.0)
 
     def disturb(pool, sequence):
@@ -230,7 +230,7 @@ def test_a_worker_that_keeps_dying_is_given_up_and_its_rows_are_never_valid_agai
         )
 
 
-def test_too_few_rows_stop_the_pool_with_what_the_last_one_did():
+def test_too_few_rows_stop_the_pool_with_the_last_failure():
     options = SupervisorOptions(max_restarts=1, min_alive_fraction=0.6)
     with make_pool(SHAPE, partial(ActsUp, partial(os._exit, 7)), options) as pool:
         begin(pool)
@@ -252,7 +252,7 @@ def test_without_restarts_the_first_death_stops_the_pool():
             collect(pool, 100)
 
 
-def test_an_environment_that_raises_stops_the_pool_with_its_traceback():
+def test_environment_error_stops_the_pool_with_traceback():
     with make_pool(SHAPE, partial(ActsUp, raise_value_error)) as pool:
         begin(pool)
         with pytest.raises(WorkerError, match=r"(?s)ValueError: out of ideas.*in raise_value_error"):
@@ -280,7 +280,7 @@ class ReturnsNonsense(ActsUp):
 @pytest.mark.parametrize(
     "make_env", [partial(ActsUp, raise_value_error), pytest.param(ReturnsNonsense, marks=pytest.mark.slow)]
 )
-def test_a_dropped_episode_costs_its_row_one_step_and_the_others_nothing(make_env, tmp_path, caplog):
+def test_dropped_episode_loses_one_step_of_its_row_only(make_env, tmp_path, caplog):
     once = tmp_path / "once"
     once.touch()
     expected = run_undisturbed(SHAPE, 4)
@@ -326,7 +326,7 @@ def first_worker():
     return os.getpid() == min(int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
 
 
-def test_an_action_that_is_not_finite_is_nobodys_dropped_episode():
+def test_non_finite_action_does_not_drop_an_episode():
     source = GymnasiumSource(Steers)
     spec = source.spec()
     (slot,) = allocate_slots(make_layout(spec, PoolShape(1, 1, 1, 2, 4, 1), {}))
@@ -373,7 +373,7 @@ class HangsInReset(Counting):
 
 
 @pytest.mark.slow
-def test_a_worker_that_does_not_begin_is_replaced_too(tmp_path, caplog):
+def test_worker_that_does_not_start_is_replaced(tmp_path, caplog):
     once = tmp_path / "once"
     once.touch()
     options = dataclasses.replace(PATIENT, start_timeout_seconds=2.0)

@@ -49,13 +49,13 @@ class StartsOthers(Counting):
             forked.kill()
 
 
-def test_what_an_environment_starts_is_ended_by_a_stop_signal():
+def test_stop_signal_ends_programs_of_environments():
     with make_pool(ONE, StartsOthers) as pool:
         begin(pool)
         collect(pool, 1, seconds=SECONDS)  # raises what the environment raises
 
 
-def test_signals_to_the_group_of_the_main_process_do_not_reach_what_environments_start():
+def test_group_signals_do_not_reach_environment_programs():
     with make_pool(ONE, Counting) as pool:
         begin(pool)
         server = pool._workers._server._process.pid
@@ -70,7 +70,7 @@ def program():
         process.kill()
 
 
-def test_a_wait_for_a_process_whose_connection_has_ended_keeps_its_deadline(program):
+def test_wait_after_a_closed_connection_keeps_its_deadline(program):
     ours, theirs = socket.socketpair()
     process = _Process(program.pid, Channel(ours, 1.0), None)
     theirs.close()
@@ -103,7 +103,7 @@ class HangsUp(Counting):
 
 
 @pytest.mark.slow
-def test_a_connection_that_has_ended_wakes_no_wait_and_its_worker_can_still_be_replaced():
+def test_closed_connection_wakes_no_wait():
     with make_pool(ONE, HangsUp) as pool:
         begin(pool)
         collect(pool, 2, seconds=SECONDS)
@@ -117,7 +117,7 @@ def test_a_connection_that_has_ended_wakes_no_wait_and_its_worker_can_still_be_r
         assert pool.supervision.restarts == 1
 
 
-def test_a_process_that_another_thread_has_closed_is_sent_nothing(program):
+def test_closed_process_gets_no_signal(program):
     ours, theirs = socket.socketpair()
     process = _Process(program.pid, Channel(ours, 0.05), None)
     place = process.pidfd
@@ -182,7 +182,7 @@ class NeverBegins(Counting):
             time.sleep(0.01)
 
 
-def test_a_reset_that_always_hangs_uses_up_the_restarts_though_their_window_is_shorter():
+def test_reset_that_always_hangs_exhausts_the_restarts():
     options = SupervisorOptions(max_restarts=1, window_seconds=0.01, start_timeout_seconds=0.2)
     with make_pool(ONE, NeverBegins, options) as pool:
         begin(pool)

@@ -65,15 +65,15 @@ def seen() -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_a_worker_looks_for_garbage_only_once_many_objects_have_been_kept(seen: np.ndarray) -> None:
+def test_worker_collects_garbage_after_many_objects(seen: np.ndarray) -> None:
     assert seen[-1, 1] > 10_000
     assert seen[:40, 0].max() > 20 * CYCLES_A_STEP
 
 
-def test_what_environments_leave_in_cycles_is_freed_in_the_end(seen: np.ndarray) -> None:
+def test_worker_frees_reference_cycles(seen: np.ndarray) -> None:
     assert seen[:, 0].max() < 100 * CYCLES_A_STEP  # of the 200 steps' 200,000
     assert np.diff(seen[:, 0]).min() < 0
 
 
-def test_what_was_there_before_the_first_step_is_never_looked_through(seen: np.ndarray) -> None:
+def test_worker_freezes_objects_before_the_first_step(seen: np.ndarray) -> None:
     assert seen[-1, 2] > 100

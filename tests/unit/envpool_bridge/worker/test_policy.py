@@ -43,7 +43,7 @@ def make_by_row_and_step(layout, worker, parts, descriptors):
     return ByRowAndStep(worker, parts, mmap.mmap(descriptor, 64))
 
 
-def test_workers_act_for_their_own_rows_as_far_as_their_policy_can():
+def test_workers_act_only_while_parameters_are_available():
     memory = SharedBytes(reserve(64, "a test"), 64)
     allowed = memory.buffer.cast("q")
     options = PoolOptions(run_seed=0, first_row=FIRST_ROW)

@@ -12,7 +12,7 @@ def slack():
     return ctypes.CDLL(None).prctl(30, 0, 0, 0, 0)  # PR_GET_TIMERSLACK
 
 
-def test_slack_is_of_the_thread_that_sets_it_and_of_those_it_starts():
+def test_timer_slack_applies_to_the_thread_and_its_children():
     before, found = slack(), []
 
     def inner():
@@ -32,7 +32,7 @@ def test_slack_is_of_the_thread_that_sets_it_and_of_those_it_starts():
     assert slack() == before
 
 
-def test_what_the_system_refuses_is_raised(monkeypatch):
+def test_timer_slack_raises_system_errors(monkeypatch):
     class Refuses:
         def prctl(self, *_):
             ctypes.set_errno(1)

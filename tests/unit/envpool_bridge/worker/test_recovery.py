@@ -90,7 +90,7 @@ def test_whatever_gets_a_part_on_is_a_beat(ring):
     assert beats == sorted(set(beats))
 
 
-def test_a_successor_begins_at_the_newest_observation_or_opens_the_slot_that_follows(ring):
+def test_recovery_places_a_successor(ring):
     ring.observe(BEGIN + 2)
     ring.slot(BEGIN).observation[2, :, 0] = [5, 6, 7, 8]
     assert ring.recovery.place(0) == (BEGIN + 2, None)
@@ -107,7 +107,7 @@ def prepare(slot):
     slot.valid[...], slot.is_first[...], slot.terminated[...], slot.truncated[...] = True, False, False, False
 
 
-def test_episodes_under_way_are_truncated_and_counted_and_others_left_alone(ring):
+def test_recovery_truncates_and_counts_only_open_episodes(ring):
     ring.observe(BEGIN + 2)
     slot = ring.slot(BEGIN)
     prepare(slot)
@@ -142,7 +142,7 @@ def test_a_slot_that_the_learner_may_have_is_not_written(ring):
     assert slot.truncated[0].tolist() == [True, False, True, False]
 
 
-def test_at_a_runs_first_step_those_that_were_played_again_are_under_way(ring):
+def test_recovery_at_the_first_step_counts_replayed_episodes(ring):
     ring.observe(BEGIN)
     slot = ring.slot(BEGIN)
     prepare(slot)
@@ -151,7 +151,7 @@ def test_at_a_runs_first_step_those_that_were_played_again_are_under_way(ring):
     assert slot.truncated[0].tolist() == [False, True, False, True]
 
 
-def test_the_next_episodes_follow_those_of_the_slots_before_and_of_this_one(ring):
+def test_recovery_next_episodes_continue_earlier_slots(ring):
     ring.board.record_episodes(0, FIRST, [3, 0, 7, 1])
     first, second = ring.slots
     first.is_first[...], second.is_first[...] = False, False

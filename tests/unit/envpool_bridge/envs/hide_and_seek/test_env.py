@@ -13,7 +13,7 @@ from tests.support.arena import LOCK, act, arena, centre
 
 
 @pytest.mark.parametrize(("game", "prep", "horizon"), [(RandomWalls, 96, 240), (Base, 32, 80)])
-def test_an_episode_is_prepared_unrewarded_then_rewarded_and_then_truncated(game, prep, horizon):
+def test_episode_has_preparation_rewards_and_truncation(game, prep, horizon):
     env = arena([(3.0, 4.0)], [(3.0, 5.0)], game=game, prep_fraction=game().prep_fraction)
     rewards, ends = [], []
     while env.agents:
@@ -49,7 +49,7 @@ def test_seekers_cannot_act_while_preparing_but_can_be_pushed():
 
 
 @pytest.mark.parametrize("game", [Base, RandomWalls])
-def test_a_seed_and_actions_decide_an_episode_to_the_bit(game):
+def test_seed_and_actions_determine_an_episode_exactly(game):
     def played(env, seed, salt=0):
         rng = np.random.default_rng(salt)
         shown, _ = env.reset(seed=seed)
@@ -73,7 +73,7 @@ def test_without_a_seed_the_next_episode_is_another():
     assert not np.array_equal(one["hider_0"]["observation_self"], two["hider_0"]["observation_self"])
 
 
-def test_the_last_infos_tell_what_happened():
+def test_last_infos_hold_episode_stats():
     env = arena(
         [(3.0, 3.42)], [(1.0, 1.0)], boxes=[(3.0, 3.0), (5.0, 5.0)], ramps=[(1.0, 5.0)], horizon=20, prep_fraction=0.5
     )
@@ -127,5 +127,5 @@ def test_it_keeps_the_parallel_protocol_and_pettingzoos_own_test():
 
 
 def test_nothing_can_be_asked_before_the_first_reset():
-    with pytest.raises(RuntimeError, match=r"expected reset\(\)"):
+    with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
         HideAndSeek(Base()).state()

@@ -68,7 +68,7 @@ def test_hands_reach_25_centimetres_from_the_middle_of_an_agent(gap, holds):
     assert env.episode.scene.data.eq_active[0] == holds
 
 
-def test_only_what_was_seen_at_the_step_before_can_be_taken_or_locked():
+def test_hands_reach_only_things_seen_in_the_last_step():
     for action, works in (
         (PULL, lambda env: env.episode.grips.held[0] == 0),
         (LOCK, lambda env: locked(env) == [True]),
@@ -90,7 +90,7 @@ def test_the_nearest_thing_is_taken():
     assert env.episode.grips.held[0] == 1
 
 
-def test_several_agents_may_hold_one_box_and_pull_it_apart_from_nobody():
+def test_grips_let_several_agents_hold_one_box():
     env = arena([before((3.0, 3.0)), (3.0, 2.55)], boxes=[(3.0, 3.0)])
     put(env, 1, turn=np.pi)
     act(env, hider_0=PULL, hider_1=PULL)
@@ -110,7 +110,7 @@ def test_ramps_can_be_held_and_locked():
     assert locked(env) == [True]
 
 
-def test_a_locked_box_yields_less_than_two_millimetres_to_full_force():
+def test_locked_box_moves_less_than_two_millimetres():
     env = arena([(3.0, 3.42)], [FAR], boxes=[(3.0, 3.0)])
     act(env, 3, hider_0=LOCK)
     assert locked(env) == [True]
@@ -125,7 +125,7 @@ def test_a_locked_box_yields_less_than_two_millimetres_to_full_force():
     assert centre(env, 2)[0] < 2.5
 
 
-def test_a_box_that_is_pulled_stays_where_it_is_locked_and_so_does_who_holds_it():
+def test_lock_stops_a_pulled_box_and_its_holder():
     env = arena([before((3.0, 3.0))], boxes=[(3.0, 3.0)])
     act(env, 4, hider_0=(5, 10, 5, 1, 0))
     act(env, hider_0=(5, 10, 5, 1, 1))
@@ -136,7 +136,7 @@ def test_a_box_that_is_pulled_stays_where_it_is_locked_and_so_does_who_holds_it(
     assert np.abs(centre(env, 0) - agent).max() < 0.05
 
 
-def test_the_other_team_cannot_unlock_and_the_own_does_by_being_near_without_pressing():
+def test_lock_is_released_only_by_its_own_team():
     box = (3.0, 3.0)
     env = arena([before(box), FAR], [(5.0, 5.0)], boxes=[box])
     act(env, hider_0=LOCK)
@@ -160,7 +160,7 @@ def test_the_other_team_cannot_unlock_and_the_own_does_by_being_near_without_pre
     assert centre(env, 3)[1] < 2.7
 
 
-def test_a_team_mate_who_does_not_press_vetoes_a_lock():
+def test_lock_is_vetoed_by_a_team_mate_without_press():
     box = (3.0, 3.0)
     env = arena([(2.87, 3.45), (3.17, 3.45)], boxes=[box])
     act(env, hider_0=LOCK)
@@ -171,7 +171,7 @@ def test_a_team_mate_who_does_not_press_vetoes_a_lock():
     assert locked(env) == [False]
 
 
-def test_hiders_veto_what_was_never_locked_and_seekers_only_what_was_theirs():
+def test_lock_veto_depends_on_the_last_locking_team():
     box = (3.0, 3.0)
     env = arena([before(box)], [(3.0, 2.55)], boxes=[box])
     put(env, 1, turn=np.pi)
@@ -198,7 +198,7 @@ def test_ramps_of_the_quadrant_game_have_no_locks():
     assert locked(env) == [True, False]
 
 
-def test_one_press_locks_everything_near_and_who_counts_is_drawn():
+def test_one_press_locks_everything_near():
     lockers = set()
     for seed in range(12):
         env = arena([(2.87, 3.47), (3.17, 3.47)], boxes=[(2.7, 3.0), (3.3, 3.0)], seekers=[FAR])

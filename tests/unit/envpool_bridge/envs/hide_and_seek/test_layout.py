@@ -23,7 +23,7 @@ def rectangles(layout):
     return np.concatenate([corners, corners + np.array(sizes)], axis=1)
 
 
-def test_random_walls_have_3_to_9_boxes_of_which_at_least_3_are_long():
+def test_random_walls_have_3_to_9_boxes_with_3_long_ones():
     layouts = drawn(RandomWalls(), 80)
     assert {len(layout.boxes) for layout in layouts} == set(range(3, 10))
     for layout in layouts:
@@ -42,7 +42,7 @@ def test_the_quadrant_game_has_2_square_boxes_and_a_ramp():
 
 
 @pytest.mark.parametrize("game", [Base(3, 3), RandomWalls(3, 3)], ids=["base", "randomwalls"])
-def test_nothing_begins_inside_another_thing_or_a_wall(game):
+def test_layout_has_no_overlaps(game):
     for layout in drawn(game, 15):
         walls = [
             [wall.start[0] * 0.2 + 0.05, wall.start[1] * 0.2 + 0.05, wall.end[0] * 0.2 + 0.15, wall.end[1] * 0.2 + 0.15]
@@ -55,7 +55,7 @@ def test_nothing_begins_inside_another_thing_or_a_wall(game):
             assert min(overlap) <= 1e-9
 
 
-def test_a_team_of_random_walls_begins_together():
+def test_layout_of_random_walls_keeps_teams_together():
     apart = []
     for layout in drawn(RandomWalls(3, 3), 40):
         for team in (layout.agents[:3], layout.agents[3:]):
@@ -64,7 +64,7 @@ def test_a_team_of_random_walls_begins_together():
     assert 0.55 < max(apart) <= 0.6 + 0.1
 
 
-def test_in_the_quadrant_game_boxes_begin_inside_and_seekers_outside():
+def test_quadrant_layout_has_boxes_inside_and_seekers_outside():
     quadrants = set()
     for layout in drawn(Base(1, 1), 120):
         assert ((layout.boxes >= (3.0, 0.2)) & (layout.boxes + 0.5 <= (5.8, 2.8))).all()
@@ -120,11 +120,9 @@ def test_a_larger_map_has_more_cells():
     assert {wall.end for wall in layouts[0].walls if wall.outer} == {(0, 44), (44, 0), (44, 44)}
 
 
-def test_a_floor_that_is_too_crowded_is_refused(monkeypatch):
+def test_layout_rejects_a_crowded_floor(monkeypatch):
     monkeypatch.setattr(layout_module, "_ATTEMPTS", 2)
-    with pytest.raises(
-        UserError, match=r"no layout was found in 2 attempts for \(90, 90\) boxes and 2 ramps.*use fewer"
-    ):
+    with pytest.raises(UserError, match=r"2 attempts found no layout for \(90, 90\) boxes and 2 ramps.*use fewer"):
         draw_layout(RandomWalls(boxes=(90, 90)), np.random.default_rng(0))
 
 
@@ -142,6 +140,6 @@ def test_a_floor_that_is_too_crowded_is_refused(monkeypatch):
         ({"map_scale": 0.5}, r"map_scale must be in \[1, 4\], got 0.5"),
     ],
 )
-def test_rules_that_cannot_be_are_refused(rules, message):
+def test_game_rejects_impossible_rules(rules, message):
     with pytest.raises(UserError, match=message):
         RandomWalls(**rules)

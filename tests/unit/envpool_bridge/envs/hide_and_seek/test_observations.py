@@ -52,7 +52,7 @@ def test_observations_have_the_shapes_of_the_table(name):
     assert env.action_space("hider_0").nvec.tolist() == [11, 11, 11, 2, 2]
 
 
-def test_sets_of_none_are_left_out():
+def test_observations_omit_empty_sets():
     env = arena()
     assert set(env.observation_space("hider_0").spaces) == {
         "observation_self",
@@ -77,7 +77,7 @@ def moved():
     return env, observations
 
 
-def test_an_agent_observes_itself_as_position_velocity_team_and_progress():
+def test_self_observation_has_pose_team_and_progress():
     env, observations = moved()
     scene = env.episode.scene
     for place, (name, shown) in enumerate(observations.items()):
@@ -120,7 +120,7 @@ def test_boxes_are_observed_as_pose_full_size_and_locks():
         assert shown["ramp_obs"][0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_what_is_not_there_is_zero_and_hidden():
+def test_absent_things_are_zero_and_masked():
     env = HideAndSeek(RandomWalls(1, 1, max_agents=4, outside_walls=1.0))
     for seed in range(4):
         observations, _ = env.reset(seed=seed)
@@ -134,7 +134,7 @@ def test_what_is_not_there_is_zero_and_hidden():
             assert not shown["agent_qpos_qvel_mask"][1:].any()
 
 
-def test_masks_are_what_the_agent_sees_and_lidar_is_its_own():
+def test_masks_and_lidar_equal_the_agents_visibility():
     env, observations = moved()
     visibility, names = env.episode.visibility, list(observations)
     assert 0 < visibility.things.sum() < visibility.things.size
@@ -163,7 +163,7 @@ def test_the_state_holds_everything_and_nothing_hidden():
     assert len(env.state()) == 94
 
 
-def test_progress_of_the_preparation_phase_reaches_1_a_step_after_it():
+def test_progress_reaches_1_one_step_after_preparation():
     env = arena(horizon=10, prep_fraction=0.4)
     shown = [env.episode.observe()["observation_self"][0, 9]]
     for _ in range(6):

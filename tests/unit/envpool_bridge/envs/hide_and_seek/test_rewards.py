@@ -36,17 +36,17 @@ def test_a_seeker_that_sees_one_hider(kind, expected):
     assert rewards(sees((3, 0)), kind) == expected
 
 
-def test_unseen_hiders_win_whatever_they_and_the_seekers_see_of_others():
+def test_rewards_depend_only_on_seen_hiders():
     assert rewards(sees((0, 2), (1, 3), (2, 3), (0, 1))) == [1.0, 1.0, -1.0, -1.0]
 
 
-def test_who_is_outside_gets_minus_ten_instead():
+def test_agent_outside_gets_minus_ten():
     inside = {0: (-5.9, 11.9), 2: (11.9, -5.9)}
     assert rewards(sees(), places=inside) == [1.0, 1.0, -1.0, -1.0]
     assert rewards(sees(), places={0: (-6.1, 3), 2: (3, 12.1), 4: (50, 50)}) == [-10.0, 1.0, -10.0, -1.0]
 
 
-def test_a_thing_outside_costs_everybody_in_the_quadrant_game():
+def test_quadrant_game_penalizes_things_outside():
     assert rewards(sees(), game=Base, places={4: (5.8, 0.2)}) == [1.0, 1.0, -1.0, -1.0]
     assert rewards(sees(), game=Base, places={4: (5.95, 3)}) == [-10.0] * 4
     assert rewards(sees(), game=Base, places={1: (0.05, 3)}) == [1.0, -10.0, -1.0, -1.0]

@@ -23,7 +23,7 @@ def scene():
     return make_scene(layout, 6.0, 1.0)
 
 
-def test_a_step_is_15_substeps_of_5_ms_under_the_settings_of_the_original(scene):
+def test_scene_step_has_15_substeps_of_5_ms(scene):
     option = scene.model.opt
     assert (option.timestep, SUBSTEPS, option.iterations) == (0.005, 15, 100)
     assert option.gravity.tolist() == [0.0, 0.0, -50.0]
@@ -47,7 +47,7 @@ def test_everything_has_four_joints_and_every_agent_three_motors(scene):
     assert model.actuator_trnid[:, 0].reshape(-1, 3).tolist() == [[0, 1, 3], [4, 5, 7], [8, 9, 11]]
 
 
-def test_bodies_and_geoms_have_the_masses_sizes_and_friction_of_the_original(scene):
+def test_scene_has_the_masses_and_sizes_of_the_original(scene):
     model = scene.model
     assert model.body_mass[scene.bodies] == pytest.approx([1.0] * 8)
     agent = model.body("agent1")
@@ -92,7 +92,7 @@ def test_walls_are_10_cm_thick_and_reach_from_face_to_face(scene):
         assert model.geom(name).rgba == pytest.approx([0, 1, 0, 0.1 if position[2] == 2.0 else 1])
 
 
-def test_grips_are_welds_that_begin_open(scene):
+def test_grips_are_welds_that_start_open(scene):
     model = scene.model
     assert model.eq_type.tolist() == [mujoco.mjtEq.mjEQ_WELD] * 3
     assert model.eq_obj1id.tolist() == scene.bodies[:3].tolist()
@@ -106,7 +106,7 @@ def test_walls_are_slippery_in_the_quadrant_game_alone():
         assert env.episode.scene.model.geom("wall0").friction[0] == friction
 
 
-def test_forces_act_along_the_axes_of_the_world_up_to_8_metres_a_second():
+def test_forces_act_along_world_axes_up_to_8_m_s():
     env = arena([(1.0, 3.0)], [(5.0, 5.0)], walls=())
     env.episode.scene.position[0, 3] = 1.0  # wherever it looks
     act(env, 12, hider_0=(10, 5, 5, 0, 0))
@@ -120,7 +120,7 @@ def test_forces_act_along_the_axes_of_the_world_up_to_8_metres_a_second():
 
 
 @pytest.mark.parametrize("bucket", range(11))
-def test_the_11_buckets_are_evenly_spaced_forces_and_the_middle_is_none(bucket):
+def test_force_buckets_are_evenly_spaced_around_zero(bucket):
     env = arena(walls=())
     act(env, hider_0=(bucket, 10 - bucket, bucket, 0, 0))
     control = env.episode.scene.motors[0]

@@ -83,7 +83,7 @@ def test_rows_are_the_agents_of_the_environment_stepped_alone():
         ("base", {"seekers": 7}, r"hiders and seekers must be 1 to 3 each, got \(2, 7\)"),
     ],
 )
-def test_what_is_no_game_is_refused(env_id, kwargs, message):
+def test_suite_rejects_unknown_games(env_id, kwargs, message):
     with pytest.raises(UserError, match=message):
         config(env_id, **kwargs).source()
 

@@ -55,7 +55,7 @@ def test_sight_and_lidar_are_those_of_single_rays(seed):
 
 @pytest.mark.parametrize("side", [-1, 1])
 @pytest.mark.parametrize(("degrees", "seen"), [(0.0, True), (67.0, True), (68.0, False), (180.0, False)])
-def test_an_agent_sees_67_and_a_half_degrees_to_either_side_of_its_front(side, degrees, seen):
+def test_vision_cone_is_67_5_degrees_to_either_side(side, degrees, seen):
     angle = math.radians(side * degrees) - math.pi / 2  # its front at turn 0 is -y
     env = arena([(3.0, 3.0)], [(3.0 + 1.5 * math.cos(angle), 3.0 + 1.5 * math.sin(angle))])
     assert env.episode.visibility.agents.tolist() == [[True, seen], [env.episode.visibility.agents[1, 0], True]]
@@ -75,7 +75,7 @@ def test_walls_block_sight_and_rays():
         assert down == pytest.approx(ahead, abs=0.04)
 
 
-def test_a_thing_hides_what_is_behind_it():
+def test_vision_is_blocked_by_things():
     env = arena([(3.0, 4.5)], [(3.0, 1.0)], boxes=[(3.0, 3.0), (3.0, 2.0)], ramps=[(4.0, 2.5)])
     assert not env.episode.visibility.agents[0, 1]
     assert env.episode.visibility.things[0].tolist() == [True, False, True]
@@ -83,7 +83,7 @@ def test_a_thing_hides_what_is_behind_it():
     assert env.episode.visibility.things[0].tolist() == [False, True, True]  # beside it, behind it: 90 degrees
 
 
-def test_lidar_begins_at_plus_x_goes_round_and_does_not_turn_with_the_agent():
+def test_lidar_starts_at_plus_x_and_ignores_the_heading():
     env = arena([(1.0, 2.0)], [(5.5, 5.5)])
     for turn in (0.0, 1.3):
         put(env, 0, turn=turn)
@@ -96,7 +96,7 @@ def test_lidar_begins_at_plus_x_goes_round_and_does_not_turn_with_the_agent():
         assert lidar[25] == pytest.approx((2.0 - 0.15) / math.sin(math.radians(60)))
 
 
-def test_lidar_reads_6_where_there_is_nothing_and_is_not_cut_beyond():
+def test_lidar_reads_6_without_a_hit_and_is_not_clipped():
     env = arena([(0.5, 0.5)], [(5.5, 0.5)])
     assert env.episode.visibility.lidar[0, 4] == pytest.approx((5.85 - 0.5) / math.sin(math.radians(48)))  # 7.2
     env = arena([(0.5, 0.5)], [(5.5, 0.5)], walls=())

@@ -36,7 +36,7 @@ def test_outer_walls_are_the_four_edges_of_the_grid():
     }
 
 
-def test_the_quadrant_has_a_door_of_two_cells_anywhere_in_each_of_its_walls():
+def test_quadrant_walls_have_doors_of_two_cells_anywhere():
     upright, level = set(), set()
     for seed in range(300):
         lines = lines_of(quadrant_walls(Base(one_door=0.0), np.random.default_rng(seed)))
@@ -54,7 +54,7 @@ def test_a_stretch_that_is_too_short_for_a_door_has_none():
     }  # 15 cells were just enough for the upright wall, 14 are not for this one
 
 
-def test_one_door_leaves_either_wall_whole_with_equal_probability():
+def test_one_door_closes_either_wall_with_equal_probability():
     whole = []
     for seed in range(400):
         lines = lines_of(quadrant_walls(Base(), np.random.default_rng(seed)))
@@ -65,7 +65,7 @@ def test_one_door_leaves_either_wall_whole_with_equal_probability():
     assert counts[False, True] == pytest.approx(0.25, abs=0.07)
 
 
-def test_a_wall_between_two_rooms_keeps_more_than_six_cells_to_the_corners_and_has_a_door_of_two():
+def test_room_walls_keep_distance_and_have_a_door():
     places, doors = set(), set()
     for seed in range(400):
         ((axis, place), covered), *others = lines_of(walls_of(seed, rooms=2, random_rooms=False)).items()

@@ -21,14 +21,14 @@ def test_a_door_is_70_centimetres_wide():
 
 
 @pytest.mark.parametrize(("x", "passes"), [(3.0, True), (2.85, True), (3.2, True), (2.0, False)])
-def test_a_door_passes_an_agent_and_the_wall_beside_it_does_not(x, passes):
+def test_agent_passes_a_door_but_not_the_wall(x, passes):
     env = arena([(x, 4.5)], [(1.0, 1.0)], walls=[*outer_walls(30), *WITH_DOOR])
     act(env, 12, hider_0=(5, 1, 5, 0, 0))
     assert (centre(env, 0)[1] < 2.0) == passes
     assert centre(env, 0)[1] < 3.4  # it has come to the wall
 
 
-def test_agents_leave_the_arena_only_where_there_are_no_outer_walls():
+def test_agents_leave_the_arena_only_without_outer_walls():
     for walls, leaves in ((outer_walls(30), False), ((), True)):
         env = arena([(5.0, 4.0)], walls=walls)
         act(env, 12, hider_0=(10, 5, 5, 0, 0))

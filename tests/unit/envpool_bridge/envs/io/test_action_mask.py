@@ -101,7 +101,7 @@ def test_rows_have_the_mask_where_agents_look_for_it():
         ("100", "to be 3 zeros and ones"),
     ],
 )
-def test_a_mask_that_is_none_is_refused_with_the_row_and_the_step(told, problem):
+def test_invalid_mask_is_rejected_with_row_and_step(told, problem):
     good = np.ones(3, bool)
     source = GymnasiumSource(lambda: MaskFromInfo(Turns(told=lambda t: told if t == 2 else good)), "Turns")
     rows = source.make_rows([4, 5], None, False)
@@ -122,7 +122,7 @@ def test_masks_of_several_choices_must_be_one_for_each(told):
         env.reset()
 
 
-def test_a_mask_without_a_legal_action_is_refused_with_the_row():
+def test_mask_without_legal_actions_is_rejected_with_row():
     source = GymnasiumSource(lambda: MaskFromInfo(Turns(told=lambda t: np.zeros(3, np.int8))), "Turns")
     rows = source.make_rows([7], None, False)
     (slot,) = allocate_slots(make_layout(source.spec(), PoolShape(1, 1, 1, 1, 4, 1), {}))
@@ -131,7 +131,7 @@ def test_a_mask_without_a_legal_action_is_refused_with_the_row():
     rows.close()
 
 
-def test_what_cannot_be_masked_is_refused():
+def test_mask_from_info_rejects_other_action_spaces():
     with pytest.raises(UserError, match=r"Turns: mask_from_info needs Discrete actions.*got Box"):
         MaskFromInfo(Turns(spaces.Box(-1.0, 1.0, (1,))))
     with pytest.raises(UserError, match="Turns: observations have an item 'action_mask' of their own"):

@@ -37,13 +37,13 @@ def test_numbers_are_clipped_on_the_sides_that_have_bounds(low, high, dtype):
     np.testing.assert_array_equal(reader_of(space, clip=False).read_together(GIVEN), GIVEN)
 
 
-def test_what_the_policy_stored_is_not_changed():
+def test_action_reader_does_not_change_stored_actions():
     given = GIVEN.copy()
     reader_of(spaces.Box(-1.0, 1.0, (3,))).read_together(given)[...] = 7.0
     np.testing.assert_array_equal(given, GIVEN)
 
 
-def test_mixed_actions_keep_their_structure_one_by_one_and_together():
+def test_action_reader_keeps_the_structure_of_mixed_actions():
     space = spaces.Dict({"button": spaces.Discrete(3, start=5), "force": spaces.Box(-1.0, 1.0, (3,))})
     reader, stored = reader_of(space), {"button": np.asarray([2, 0], np.int32), "force": GIVEN}
     together = reader.read_together(stored)

@@ -40,13 +40,13 @@ def played(source, steps):
     return slot
 
 
-def test_numbers_are_recorded_where_they_are_told_and_nothing_elsewhere():
+def test_info_fields_are_recorded_where_reported():
     slot = played(GymnasiumSource(Tells, info_fields=("score", "won")), 4)
     np.testing.assert_array_equal(slot.infos["score"][:, 0], np.float32([3, 0.5, 7, np.nan]))
     np.testing.assert_array_equal(slot.infos["won"][:, 0], np.float32([1, np.nan, np.nan, np.nan]))
 
 
-def test_a_field_that_is_no_number_is_refused_by_name():
+def test_info_field_that_is_not_a_number_is_rejected():
     with pytest.raises(BadEnvOutputError, match=r"row 0, step 4: bad info\['other'\]: expected a number"):
         played(GymnasiumSource(Tells, info_fields=("other",)), 4)
 

@@ -137,7 +137,7 @@ def changes(space):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(disagreeing(), st.integers(0, 100))
-def test_an_environment_that_shows_another_space_than_it_declares_is_refused_by_name(pair, seed):
+def test_undeclared_space_is_rejected_with_its_leaf(pair, seed):
     declared, shown, path = pair
     env = Replays(declared, spaces.Discrete(2), shown, seed)
     _, rows, slot = rows_of([env], declared, env.action_space, steps=1)
@@ -149,7 +149,7 @@ def test_an_environment_that_shows_another_space_than_it_declares_is_refused_by_
 
 @SLOW
 @given(observations, st.integers(0, 100))
-def test_a_value_out_of_range_is_refused_with_its_leaf(observation, seed):
+def test_value_out_of_range_is_rejected_with_its_leaf(observation, seed):
     tree = space_tree(observation)
     bounded = [(path, leaf) for path, leaf in items(tree) if isinstance(leaf, spaces.Box) and leaf.is_bounded()]
     bounded = [

@@ -68,11 +68,11 @@ def test_a_leaf_of_an_unsupported_kind_is_named(bad):
     assert "which is not supported: expected Box, Discrete" in refusal(bad)
 
 
-def test_an_item_whose_name_is_no_string_is_refused():
+def test_dict_space_rejects_keys_that_are_not_strings():
     assert "with keys [3] that are not strings" in refusal(spaces.Dict({3: TWO}))
 
 
-def test_a_mask_is_found_in_the_observation_and_must_fit_the_action():
+def test_mask_leaf_is_detected_and_must_fit_the_action():
     masked = spaces.Dict({"action_mask": spaces.MultiBinary(3), "observation": PIXELS})
     assert spec_of_spaces(masked, spaces.Discrete(3), "e", 1).action_mask == ("action_mask",)
     boxed = spaces.Dict({"action_mask": spaces.Box(0, 1, (5,), np.int8), "observation": PIXELS})
@@ -90,7 +90,7 @@ def test_an_integer_box_is_no_action():
     assert refusal(action=integers).startswith(f"e: action is {integers}, which is not supported")
 
 
-def test_a_refusal_is_one_line_however_long_the_bounds():
+def test_space_error_is_one_line_for_long_bounds():
     low = np.arange(60, dtype=np.float32)
     long = spaces.Box(low, low + 1)
     assert "\n" in str(long)
@@ -110,7 +110,7 @@ def test_a_refusal_is_one_line_however_long_the_bounds():
         (spaces.Discrete(3, start=-(2**31) - 1), "whose start -2147483649 does not fit the 32 bits (int32)"),
     ],
 )
-def test_integers_that_32_bits_cannot_hold_are_refused(space, problem):
+def test_integers_over_32_bits_are_rejected(space, problem):
     text = refusal(space)
     shown = " ".join(str(space).split())
     assert text.startswith(f"e: observation is {shown}, {problem}")

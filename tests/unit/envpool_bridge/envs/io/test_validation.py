@@ -38,7 +38,7 @@ def test_a_finite_number_of_any_kind_is_a_reward(reward):
         (np.array(1.0), "an array of shape () and dtype float64"),
     ],
 )
-def test_what_is_no_number_is_no_reward(reward, got):
+def test_reward_must_be_a_number(reward, got):
     assert reward_error(reward) == f"expected a number, got {got}"
 
 
@@ -55,7 +55,7 @@ def test_what_is_no_number_is_no_reward(reward, got):
         (10**39, str(10**39)),
     ],
 )
-def test_a_reward_that_float32_cannot_hold_is_refused(reward, got):
+def test_reward_beyond_float32_is_rejected(reward, got):
     assert reward_error(reward) == f"expected a finite float32, got {got}"
 
 
@@ -80,7 +80,7 @@ def test_nothing_else_is_a_flag(flag, got):
     assert flag_error(flag) == f"expected a bool, got {got}"
 
 
-def test_a_description_names_the_type_and_cuts_what_is_long():
+def test_describe_names_the_type_and_truncates():
     assert describe("x" * 58) == f"str '{'x' * 58}'"  # 60 characters with its quotes: whole
     assert describe("x" * 59) == f"str '{'x' * 56}..."
     assert describe(np.zeros((2, 0), np.uint8)) == "an array of shape (2, 0) and dtype uint8"
@@ -127,7 +127,7 @@ def test_an_observation_of_the_declared_form_is_taken(spec, observation):
         ),
     ],
 )
-def test_an_observation_of_another_form_is_refused(spec, observation, problem):
+def test_observation_of_another_form_is_rejected(spec, observation, problem):
     assert form_error(spec, observation) == problem
 
 
@@ -152,7 +152,7 @@ def test_a_discrete_observation_is_an_integer_of_its_range(observation, problem)
     assert form_error(DICE, observation) == problem
 
 
-def test_a_reward_beyond_all_floats_is_refused():
+def test_reward_beyond_all_floats_is_rejected():
     assert "expected a finite float32" in reward_error(10**400)
 
 

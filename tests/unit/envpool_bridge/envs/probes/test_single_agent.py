@@ -113,7 +113,7 @@ def played(actions, seed=0):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_only_who_names_the_cue_at_the_end_of_the_corridor_is_rewarded(seed):
+def test_remember_cue_rewards_only_the_cue_at_the_end(seed):
     for last in (0, 1):
         seen, rewards, ended = played([0, 1, 0, last], seed)
         assert seen[1:] == [0.0] * 4  # nothing there tells the cue

@@ -15,7 +15,7 @@ def source(kwargs):
     return EnvConfig("Sleep", suite="probe", kwargs=kwargs).source()
 
 
-def test_a_step_takes_the_time_that_the_configuration_says():
+def test_sleep_step_takes_the_configured_time():
     env = source('{"milliseconds": 20}').make_env()
     env.reset(seed=0)
     wall, processor = time.perf_counter(), time.process_time()
@@ -37,7 +37,7 @@ def test_steps_may_take_times_drawn_between_two_bounds(monkeypatch):
     assert np.mean(slept) == pytest.approx(0.0255, abs=0.002)
 
 
-def test_episodes_are_cut_after_their_steps_and_begin_anew():
+def test_sleep_truncates_episodes_and_restarts():
     env = Sleep(milliseconds=0, episode_steps=3)
     for _ in range(2):
         first, _ = env.reset()
@@ -66,6 +66,6 @@ def test_rows_of_it_have_a_specification():
         ("Sleepy", "{}", "unknown probe environment 'Sleepy'"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(env_id, kwargs, message):
+def test_sleep_rejects_invalid_settings(env_id, kwargs, message):
     with pytest.raises(UserError, match=message):
         EnvConfig(env_id, suite="probe", kwargs=kwargs).source()

@@ -58,7 +58,7 @@ def action_values(model, state):
 
 
 @pytest.mark.parametrize("name", DISCRETE)
-def test_the_declared_values_and_actions_are_those_of_optimal_play(name):
+def test_team_probes_declare_optimal_values_and_actions(name):
     model = transitions(name)
     assert set(model) == set(KNOWN[name])
     for state, (value, best) in KNOWN[name].items():
@@ -68,7 +68,7 @@ def test_the_declared_values_and_actions_are_those_of_optimal_play(name):
 
 
 @pytest.mark.parametrize("name", CLIMBED)
-def test_against_a_uniform_partner_each_agent_prefers_its_part_of_the_optimum(name):
+def test_team_matrix_prefers_the_optimum_for_uniform_partners(name):
     model = transitions(name)
     for state, (_, best) in KNOWN[name].items():
         values = {}
@@ -84,7 +84,7 @@ def test_against_a_uniform_partner_each_agent_prefers_its_part_of_the_optimum(na
             assert preferred == {actions[place] for actions in best}
 
 
-def test_the_closest_sums_in_two_step_unequal_take_the_better_room_to_be_worse():
+def test_two_step_unequal_misleads_sums_of_values():
     model = transitions("TwoStepUnequal")
     pairs = sorted(ALL)
     design = np.array([np.concatenate([np.eye(2)[a], np.eye(2)[b]]) for a, b in pairs])  # each action's own part
@@ -96,7 +96,7 @@ def test_the_closest_sums_in_two_step_unequal_take_the_better_room_to_be_worse()
 
 
 @pytest.mark.parametrize("name", ["TeamMatrix", "UnequalTeamMatrix"])
-def test_a_matrix_has_a_worse_equilibrium_that_nobody_leaves_alone(name):
+def test_team_matrix_has_a_second_equilibrium(name):
     (rewards,) = transitions(name).values()
     rewards = {actions: outcome[0] for actions, outcome in rewards.items()}
     stable = {
@@ -125,7 +125,7 @@ def test_all_signs_come_and_follow_from_the_seed():
 
 
 @pytest.mark.parametrize("name", TEAM_PROBES)
-def test_what_is_shown_lies_in_the_spaces(name):
+def test_team_probe_outputs_lie_in_their_spaces(name):
     env = TEAM_PROBES[name]()
     assert isinstance(env, ParallelEnv)
     observations, _ = env.reset(seed=0)
@@ -137,7 +137,7 @@ def test_what_is_shown_lies_in_the_spaces(name):
 
 
 @pytest.mark.parametrize("name", TEAM_PROBES)
-def test_a_team_probe_is_an_environment_of_suite_probe_with_a_row_for_each_agent(name):
+def test_team_probe_has_a_row_for_each_agent(name):
     spec = EnvConfig(name, suite="probe", kwargs='{"global_state": true}').source().spec()
     probe = TEAM_PROBES[name]
     assert spec.rows_per_env == 2
@@ -148,7 +148,7 @@ def test_a_team_probe_is_an_environment_of_suite_probe_with_a_row_for_each_agent
     assert EnvConfig(name, suite="probe").source().spec().critic_only == ()
 
 
-def test_joint_targets_pays_most_on_target_and_an_agent_best_corrects_half_of_the_others_error():
+def test_joint_targets_has_its_optimum_on_target():
     env, grid = TEAM_PROBES["JointTargets"](), np.linspace(-1.0, 3.0, 9, dtype=np.float32)
     targets_seen = set()
     for seed, step in itertools.product(range(16), range(2)):
@@ -174,7 +174,7 @@ def test_joint_targets_pays_most_on_target_and_an_agent_best_corrects_half_of_th
     assert len(targets_seen) == 8  # all pairs, at both steps
 
 
-def test_what_a_team_probe_does_not_take_is_refused():
+def test_team_probe_rejects_unknown_options():
     with pytest.raises(UserError, match="TeamMatrix of suite 'probe': unknown option 'players'"):
         EnvConfig("TeamMatrix", suite="probe", kwargs='{"players": 3}').source()
     with pytest.raises(UserError, match="unknown probe of several agents 'Nothing': expected one of TeamMatrix, "):

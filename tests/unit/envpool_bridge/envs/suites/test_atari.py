@@ -80,7 +80,7 @@ def test_a_step_is_as_many_frames_as_asked_for_and_declared(frame_skip):
     assert source.spec().action_repeat == frame_skip
 
 
-def test_an_episode_begins_with_a_random_number_of_noops():
+def test_atari_episode_starts_with_random_noops():
     env = make_atari("ALE/Pong-v5", {"noop_max": 3})
     frames = set()
     for seed in range(12):
@@ -97,7 +97,7 @@ def test_an_episode_begins_with_a_random_number_of_noops():
 @pytest.mark.parametrize(
     "game", ["ALE/Qbert-v5", "ALE/BeamRider-v5"]
 )  # two whose emulators keep what was played before
-def test_an_episode_follows_from_its_seed_whatever_was_played_before(game):
+def test_atari_episode_is_determined_by_its_seed(game):
     def episode(env, seed):
         first, _ = env.reset(seed=seed)
         steps = [env.step(step % 4) for step in range(20)]
@@ -184,13 +184,13 @@ def is_sticky(env):
     return False
 
 
-def test_a_game_without_a_noop_is_refused_with_what_has_one():
-    with pytest.raises(UserError, match="has no no-op, .* set full_action_space true"):
+def test_atari_rejects_games_without_a_noop():
+    with pytest.raises(UserError, match="has no no-op .* set full_action_space true"):
         make_atari("ALE/Backgammon-v5", {})
     make_atari("ALE/Backgammon-v5", {"full_action_space": True}).close()
 
 
-def test_a_game_is_cut_off_after_so_many_frames():
+def test_atari_truncates_after_max_frames():
     env = make_atari("ALE/Pong-v5", {"max_frames": 200})
     for seed in (0, 1):
         env.reset(seed=seed)
@@ -213,12 +213,12 @@ def test_a_game_is_cut_off_after_so_many_frames():
         ({"grayscale": False}, "frame_stack 4 stacks grey frames"),
     ],
 )
-def test_options_that_cannot_be_are_refused_before_anything_is_made(kwargs, problem):
+def test_atari_rejects_invalid_options_early(kwargs, problem):
     with pytest.raises(UserError, match=problem):
         EnvConfig("ALE/Pong-v5", "atari", json.dumps(kwargs)).source()
 
 
-def test_a_lost_life_ends_the_episode_and_the_next_goes_on_after_a_noop():
+def test_lost_life_ends_the_episode_and_the_game_continues():
     game = Scripted((3, False, False), (2, False, False), (2, False, False), (1, False, False), (1, False, False))
     env = EpisodeIsALife(game)
     assert env.reset(seed=7)[0] == 0
@@ -231,7 +231,7 @@ def test_a_lost_life_ends_the_episode_and_the_next_goes_on_after_a_noop():
     assert game.actions == [2, 2, NOOP, 2, NOOP]
 
 
-def test_the_last_life_ends_with_the_game_and_a_new_one_begins():
+def test_last_life_ends_with_the_game_and_a_new_one_starts():
     game = Scripted((1, False, False), (0, False, False), (0, True, False), (0, True, False))
     env = EpisodeIsALife(game)
     env.reset(seed=1)
@@ -242,7 +242,7 @@ def test_the_last_life_ends_with_the_game_and_a_new_one_begins():
     assert game.resets == [1, 3]
 
 
-def test_frames_without_lives_before_the_end_belong_to_the_last_life():
+def test_frames_without_lives_belong_to_the_last_life():
     game = Scripted((1, False, False), (1, False, False), (0, False, False), (0, True, False))
     env = EpisodeIsALife(game)
     env.reset(seed=1)
@@ -253,7 +253,7 @@ def test_frames_without_lives_before_the_end_belong_to_the_last_life():
     assert env.reset(seed=3)[0] == 0
 
 
-def test_a_life_lost_as_the_game_ends_begins_a_new_game():
+def test_life_lost_at_the_end_starts_a_new_game():
     for terminated, truncated in ((True, False), (False, True)):
         game = Scripted((2, terminated, truncated))
         env = EpisodeIsALife(game)
@@ -263,7 +263,7 @@ def test_a_life_lost_as_the_game_ends_begins_a_new_game():
         assert game.resets == [None, 9]
 
 
-def test_a_noop_that_ends_the_game_begins_a_new_one():
+def test_noop_that_ends_the_game_starts_a_new_one():
     env = EpisodeIsALife(game := Scripted((2, False, False), (0, True, False)))
     env.reset(seed=1)
     assert played(env) == (1, True, False)
@@ -271,7 +271,7 @@ def test_a_noop_that_ends_the_game_begins_a_new_one():
     assert game.resets == [1, 2]
 
 
-def test_a_reset_within_a_life_begins_a_new_game():
+def test_reset_within_a_life_starts_a_new_game():
     env = EpisodeIsALife(game := Scripted((3, False, False), (3, False, False)))
     env.reset(seed=1)
     played(env)
@@ -279,7 +279,7 @@ def test_a_reset_within_a_life_begins_a_new_game():
     assert game.resets == [1, 2]
 
 
-def test_lives_of_a_real_game_are_the_game_itself_with_a_noop_between_them():
+def test_lives_of_a_real_game_are_joined_by_noops():
     kwargs = {"frame_stack": 1}
     game, lives = (
         make_atari("ALE/Breakout-v5", kwargs),

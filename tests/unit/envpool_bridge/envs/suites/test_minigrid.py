@@ -80,7 +80,7 @@ def test_a_mission_is_read_where_it_differs_between_episodes(env_id, kwargs, exp
 
 
 @pytest.mark.parametrize("env_id", ["MiniGrid-PutNear-6x6-N2-v0", "BabyAI-OpenDoorLoc-v0", "BabyAI-GoToSeqS5R2-v0"])
-def test_different_missions_are_different_numbers_and_the_same_ones_the_same(env_id):
+def test_minigrid_encodes_missions_uniquely(env_id):
     env = make_minigrid(env_id, {})
     seen = {}
     for seed in range(10):
@@ -102,7 +102,7 @@ def test_a_step_reads_the_same_mission_as_the_reset():
     env.close()
 
 
-def test_a_mission_that_is_too_long_is_refused():
+def test_minigrid_rejects_a_mission_that_is_too_long():
     env = make_minigrid("MiniGrid-GoToDoor-5x5-v0", {"mission_words": 4})
     with pytest.raises(UserError, match="the mission 'go to the .* door' has 5 words: set mission_words"):
         env.reset(seed=0)
@@ -116,7 +116,7 @@ def test_an_episode_is_as_long_as_asked_for():
     env.close()
 
 
-def test_what_cannot_be_made_is_refused():
+def test_suite_rejects_unknown_ids_and_options():
     assert "did you mean MiniGrid-DoorKey-5x5-v0" in refusal("MiniGrid-DoorKey-5x5-v1")
     assert "unknown environment id 'CartPole-v1' of suite 'minigrid'" in refusal("CartPole-v1")
     assert "unknown option 'views'; did you mean view?" in refusal(DOOR_KEY, views="full")
@@ -130,7 +130,7 @@ def refusal_of_gymnasium(env_id):
     return str(refused.value)
 
 
-def test_a_task_whose_own_package_is_missing_is_refused():
+def test_minigrid_rejects_a_task_without_its_package():
     try:
         import imageio  # noqa: F401
         import networkx  # noqa: F401

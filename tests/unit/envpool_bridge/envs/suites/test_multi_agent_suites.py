@@ -93,7 +93,7 @@ def replayed(spec, slot, begin, step):
 
 @pytest.mark.parametrize("name", ["simple_spread_v3", "simple_tag_v3", "simple_speaker_listener_v4"])
 @pytest.mark.parametrize("continuous", [False, True])
-def test_a_particle_task_does_what_its_package_does(name, continuous):
+def test_mpe_equals_its_package(name, continuous):
     module = pytest.importorskip(f"mpe2.{name}")
     arguments = {"max_cycles": 8, "continuous_actions": continuous}
     spec, slot = played(source_of(name, "mpe", global_state=True, **arguments), 24)
@@ -129,7 +129,7 @@ def test_a_mean_team_reward_is_that_of_the_agents():
 
 @pytest.mark.parametrize("game", ["connect_four_v3", "tictactoe_v3"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pettingzoo.*", "ignore:The old environment creation API")
-def test_a_game_in_turns_does_what_its_package_does(game):
+def test_turn_based_game_equals_its_package(game):
     pytest.importorskip("pettingzoo")
     pytest.importorskip("pygame")
     import importlib
@@ -162,7 +162,7 @@ def test_a_game_in_turns_does_what_its_package_does(game):
     assert np.abs(slot.reward).sum() >= 2  # somebody won
 
 
-def test_players_who_leave_one_by_one_leave_the_game_in_turns():
+def test_turn_based_players_leave_one_by_one():
     game = TurnBased(OneByOne())
     game.reset()
     assert game.agents == ["x", "y", "z"]
@@ -271,7 +271,7 @@ def test_hanabi_is_dealt_and_played_as_its_engine_does(env_id, players, size, ac
 
 
 @pytest.mark.parametrize("layout", ["cramped_room", "counter_circuit_o_1order"])
-def test_overcooked_does_what_its_package_does(layout):
+def test_overcooked_equals_its_package(layout):
     pytest.importorskip("overcooked")
     from overcooked.mdp.actions import Action
     from overcooked.mdp.overcooked_mdp import OvercookedGridworld
@@ -301,7 +301,7 @@ def test_overcooked_does_what_its_package_does(layout):
     assert slot.reward.any() or layout != "cramped_room"  # where random cooks help a soup along
 
 
-def test_cooks_are_paid_together_for_soups_and_evaluation_counts_soups_alone():
+def test_overcooked_rewards_the_team_and_evaluates_soups():
     pytest.importorskip("overcooked")
     source = source_of("cramped_room", "overcooked", horizon=200, shaped_reward=1.0)
     assert source.team_reward == "sum"
@@ -322,7 +322,7 @@ def test_random_starts_depend_on_the_seed_alone():
     assert len({begun[0].tobytes() for begun in one.observation[::3]}) > 3
 
 
-def test_kitchens_with_other_recipes_in_the_same_process_do_not_meet():
+def test_overcooked_separates_recipes_in_one_process():
     pytest.importorskip("overcooked")
     from overcooked.mdp.overcooked_mdp import Recipe
 
@@ -346,7 +346,7 @@ SUITES = [
 
 
 @pytest.mark.parametrize(("package", "env_id", "suite", "kwargs"), SUITES)
-def test_worker_processes_write_what_one_process_does(package, env_id, suite, kwargs):
+def test_worker_processes_equal_one_process(package, env_id, suite, kwargs):
     pytest.importorskip(package)
     source = source_of(env_id, suite, **kwargs)
     spec, steps = source.spec(), 12

@@ -32,7 +32,7 @@ def refusal(**kwargs):
     return str(refused.value)
 
 
-def test_what_is_not_named_has_its_default():
+def test_options_have_defaults():
     assert made() == Options()
     assert made(frames=2, view="far") == Options(frames=2, view="far")
 
@@ -43,7 +43,7 @@ def test_json_values_become_the_fields_own():
     assert made(mode=None).mode is None
 
 
-def test_an_unknown_option_is_refused_with_those_that_exist():
+def test_unknown_option_is_rejected_with_the_known_ones():
     assert refusal(frame=2) == (
         "Toy-v0 of suite 'toys': unknown option 'frame'; did you mean frames? Its options: frames (default 4), "
         "chance (default 0.5), grey (default True), size (default (3, 5)), mode (default None), view (default 'near')"
@@ -68,10 +68,10 @@ def test_an_unknown_option_is_refused_with_those_that_exist():
         ("view", "middle", "one of 'near', 'far'"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_the_type_it_should_have(name, value, expected):
+def test_option_of_another_type_is_rejected_with_its_type(name, value, expected):
     text = refusal(**{name: value})
     assert text == f"Toy-v0 of suite 'toys': option {name} must be {expected}, got {value!r}"
 
 
-def test_a_value_that_is_too_small_is_refused():
+def test_option_that_is_too_small_is_rejected():
     assert refusal(frames=0) == "option frames must be at least 1, got 0"

@@ -70,7 +70,7 @@ def test_grey_screens_are_stacked_when_asked(make):
     assert env.observation_space.contains(env.reset(seed=0)[0])
 
 
-def test_variables_are_left_out_and_buttons_combined_when_asked(make):
+def test_vizdoom_drops_variables_and_combines_buttons(make):
     env = make(game_variables=False, max_buttons_pressed=0)
     assert list(env.observation_space.spaces) == ["screen"]
     assert env.action_space == spaces.MultiDiscrete([2, 2, 2])
@@ -101,7 +101,7 @@ def test_an_episode_follows_from_its_seed(make):
     assert episode(other, 3) == first
 
 
-def test_an_episode_that_runs_out_of_time_is_truncated_and_keeps_its_last_screen(make):
+def test_vizdoom_truncates_with_the_last_screen(make):
     env = make(frame_skip=20)
     env.reset(seed=0)
     before = env.step(0)[0]
@@ -115,7 +115,7 @@ def test_an_episode_that_runs_out_of_time_is_truncated_and_keeps_its_last_screen
     np.testing.assert_array_equal(observation["gamevariables"], before["gamevariables"])
 
 
-def test_a_player_who_dies_as_the_time_runs_out_is_dead(make):
+def test_vizdoom_death_at_the_time_limit_terminates(make):
     class Dead:
         def is_player_dead(self):
             return True
@@ -136,7 +136,7 @@ def test_stacked_screens_are_stored_once():
     assert (screen.frames, screen.shape, screen.stored_shape) == (3, (3, 72, 128), (72, 128))
 
 
-def test_an_episode_that_the_player_does_not_survive_is_terminated(make):
+def test_vizdoom_death_terminates_the_episode(make):
     env = make("VizdoomPredictPosition-v1", frame_skip=8)
     env.reset(seed=0)
     ends = [(False, False)]
@@ -165,7 +165,7 @@ def test_a_game_writes_nothing_where_it_is_started(make, tmp_path, monkeypatch):
     assert not own.exists()
 
 
-def test_what_cannot_be_made_is_refused():
+def test_suite_rejects_unknown_ids_and_options():
     assert "did you mean VizdoomBasic-v1" in refusal("VizdoomBasic-v7")
     assert "unknown environment id 'Pong' of suite 'vizdoom'" in refusal("Pong")
     assert "unknown option 'frameskip'; did you mean frame_skip?" in refusal(BASIC, frameskip=2)
@@ -180,7 +180,7 @@ def refusal_of_gymnasium(env_id):
     return str(refused.value)
 
 
-def test_a_game_that_is_sold_is_refused_with_a_free_one():
+def test_vizdoom_rejects_commercial_games_with_a_free_one():
     text = refusal("VizdoomDoom2MAP05-S3-v0")
     assert "copy its doom2.wad to " in text
     assert text.endswith("such as VizdoomFreedoom2MAP05-S3-v0)")
