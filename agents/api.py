@@ -1,11 +1,11 @@
-"""The contract every algorithm keeps and every distribution policy relies on.
+"""The contract that every algorithm keeps and every plan relies on.
 
 Letters used in all shapes: T = rollout_length, B = rows (environments), A = num_actions.
 """
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -23,7 +23,7 @@ OptState = Any
 AgentState = Any
 Metrics = dict[str, Array]
 Summary = dict[str, Any]
-"""Metrics, and under other names what an agent's own `finish` takes out of them."""
+"""Metrics of a batch, and under other names values for `GradientSteps.finish`, which removes them."""
 
 
 class Mode(enum.Enum):
@@ -238,7 +238,7 @@ class ActFn(Protocol):
 class UpdateFn(Protocol):
     """One learning step on one batch. `key` is consumed; `num_updates` grows by one. Metrics are float32 scalars."""
 
-    def __call__(self, state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]: ...
+    def __call__(self, state: LearnerState, batch: Trajectory, key: Array, /) -> tuple[LearnerState, Metrics]: ...
 
 
 class SampleUpdateFn(Protocol):
@@ -254,14 +254,14 @@ class SampleUpdateFn(Protocol):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """What one gradient step of an update hands to the next.
+    """Values that one gradient step of an update hands to the next.
 
     Attributes:
-        params: newest parameters.
-        opt_state: the optimizer's state.
-        num_updates: int32 scalar, `LearnerState.num_updates` as the update began: schedules are functions of it.
-        num_skipped: int32 scalar, steps of this update that its own rule skipped (PPO: `target_kl`). Once positive, the
-            remaining steps are skipped too.
+        params: Newest parameters.
+        opt_state: State of the optimizer.
+        num_updates: int32 scalar, `LearnerState.num_updates` at the start of the update: schedules are functions of it.
+        num_skipped: int32 scalar, steps of this update that the algorithm's own rule skipped (PPO: `target_kl`). Once it is
+            positive, the remaining steps are skipped too.
     """
 
     params: Params
@@ -270,59 +270,33 @@ class Progress:
     num_skipped: Array
 
 
-class PrepareFn(Protocol):
-    """Everything of an update that precedes its gradients (advantages, targets, the order of all minibatches).
-
-    Args: params: newest; extra: `LearnerState.extra`; batch; key: consumed. Returns: prepared, any pytree whose arrays keep
-    B where it is, and for `finish` a summary of the batch: metrics (float32 scalars), and whatever else `finish` is to learn
-    from the batch (any pytree without B, by name), which it takes out of the metrics.
-    """
-
-    def __call__(self, params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Summary]: ...
-
-
-class GradientFn(Protocol):
-    """Gradient number `step` (int32 scalar in [0, num_steps)) of an update at `params`, and float32 scalar metrics."""
-
-    def __call__(self, params: Params, prepared: Any, step: Array) -> tuple[Params, Metrics]: ...
-
-
-class ApplyFn(Protocol):
-    """Takes one optimizer step with a gradient and the metrics that came with it; or skips it, counted in `num_skipped`."""
-
-    def __call__(self, progress: Progress, grads: Params, metrics: Metrics) -> Progress: ...
-
-
-class FinishFn(Protocol):
-    """The learner state after the update's last gradient step; `num_updates` grows by one.
-
-    Args: state: as the update began; progress: after its last step; summary: of `prepare`; step_metrics: those of the
-    gradients, [num_steps] each. Where replicas push at their own pace, `state` and `progress` are the newest, and others'
-    updates may have been finished since this one began: what an update adds to the state is to be merged, not put in place.
-    """
-
-    def __call__(
-        self, state: LearnerState, progress: Progress, summary: Summary, step_metrics: Metrics
-    ) -> tuple[LearnerState, Metrics]: ...
-
-
 class GradientSteps(NamedTuple):
-    """An update cut at its gradients, so that they can be computed in one place and applied in another.
+    """The same update in parts, which an agent may offer so that the plan `central` can apply gradients on a server.
 
-    Composed by `agents.ops.gradient_steps.make_update` it is the update.
+    Gradients are computed by one device and applied by another. No other plan uses it; `Agent.update` does not depend on it.
+
+    Attributes:
+        num_steps: Gradient steps of one update.
+        prepare: (params, extra, batch, key) -> (prepared, summary). Inputs of all gradients, any pytree whose arrays keep B in
+            its place; and for `finish` metrics, and by other names any pytrees without B. `key` is consumed.
+        gradient: (params, prepared, step) -> (gradient, metrics) for step number 0 <= step < num_steps, an int32 scalar.
+        apply: (progress, gradient, metrics) -> progress, after one optimizer step or a skipped one.
+        finish: (state, progress, summary, step_metrics [num_steps] each) -> (state, metrics), `num_updates` one higher. With
+            replicas at their own pace, `state` and `progress` are the newest, and other updates may have been finished since
+            this one started: `finish` must merge the batch into the state and not overwrite it.
     """
 
     num_steps: int
-    prepare: PrepareFn
-    gradient: GradientFn
-    apply: ApplyFn
-    finish: FinishFn
+    prepare: Callable[[Params, Any, Trajectory, Array], tuple[Any, Summary]]
+    gradient: Callable[[Params, Any, Array], tuple[Params, Metrics]]
+    apply: Callable[[Progress, Params, Metrics], Progress]
+    finish: Callable[[LearnerState, Progress, Summary, Metrics], tuple[LearnerState, Metrics]]
 
 
 class Agent(NamedTuple):
     """An algorithm bound to its configuration and to an environment's spec: pure functions and declarations.
 
-    `gradient_steps` is the same update as `update`, cut at its gradients; None if it cannot be cut. `groups` is the same update
+    `gradient_steps` is the same update as `update` in parts; None if the agent does not offer it. `groups` is the same update
     as independent updates of several policies (`agents.transforms.multi_policy.LearningGroup`); () for a single one.
     """
 

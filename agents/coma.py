@@ -1,7 +1,7 @@
 """COMA as pure functions: counterfactual credit for the agents of a team. Source: Foerster et al. 2018 (arXiv:1705.08926).
 
-A centralised critic says what each action of an agent is worth while the others do what they did; an agent's advantage is the value
-of what it did over the mean of what its policy might have done. `docs/algorithms/coma.md` lists every choice made here.
+A centralized critic estimates the value of each action of an agent, given the actions of the others. An agent's advantage is the
+value of its action minus the mean over its policy. `docs/algorithms/coma.md` lists every choice made here.
 """
 
 import dataclasses
@@ -17,7 +17,6 @@ from agents.api import (
     Action,
     Agent,
     AgentState,
-    ApplyFn,
     Array,
     GradientSteps,
     LearnerState,
@@ -31,16 +30,22 @@ from agents.api import (
 from agents.networks.coma import ComaNetworks, make_coma_networks
 from agents.networks.config import NetworkConfig
 from agents.networks.team_view import team_view
-from agents.ops import returns, schedules
+from agents.ops import checks, returns
 from agents.ops.counterfactual import counterfactual_advantage, lambda_targets, taken
-from agents.ops.gradient_steps import make_apply
-from agents.ops.policy_gradient import approximate_kl, clipped_adam, log_ratio_of
-from agents.transforms.normalization import NormalisationConfig
+from agents.ops.gradient_steps import take_step
+from agents.ops.optimizers import clipped_adam
+from agents.ops.policy_gradient import approximate_kl, counted_log_ratio
+from agents.ops.schedules import Kind, make_schedule
+from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
-from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
-_ACTOR_STEP = "update/actor_step"  # 1 where a gradient is the policy's, 0 where it is the critic's
+_CRITIC_METRICS = ("loss/critic", "value/explained_variance", "gradient/critic_norm")
+_ACTOR_METRICS = ("loss/policy", "policy/entropy", "policy/approx_kl", "advantage/deviation", "gradient/norm")
+_IS_ACTOR_STEP = "update/actor_step"  # 1 where a gradient is the policy's, 0 where it is the critic's
+
+Optimizers = Mapping[str, optax.GradientTransformationExtraArgs]
+"""Those of "actor" and "critic"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,24 +53,23 @@ class COMAConfig:
     """Hyper-parameters; defaults of the authors' code (PyMARL) where they carry over.
 
     Attributes:
-        learning_rate: Adam's for the policy, at the start.
-        critic_learning_rate: Adam's for the critic, at the start.
-        learning_rate_schedule: "constant", or "linear" to 0 after `total_updates`, of both.
-        total_updates: updates of the whole run, for the schedule.
+        learning_rate: Initial learning rate of Adam for the policy.
+        critic_learning_rate: Initial learning rate of Adam for the critic.
+        learning_rate_schedule: Schedule of both: "constant", or "linear" to 0 after `total_updates`.
+        total_updates: Updates of the whole run, for the schedule.
         discount: g.
         td_lambda: lambda of the critic's targets.
-        num_critic_steps: gradient steps of the critic in an update, each over the whole trajectory; one of the policy follows.
-        target_period: updates after which the network that makes the targets becomes what the critic is; 1 takes the critic as
-            each update begins.
-        entropy_coef: weight of the entropy bonus.
-        max_grad_norm: gradients of policy and critic are scaled down to this global norm, each its own.
+        num_critic_steps: Gradient steps of the critic in an update, each over the whole trajectory; one of the policy follows.
+        target_period: Updates after which the target network becomes a copy of the critic; 1 copies it before every update.
+        entropy_coef: Weight of the entropy bonus.
+        max_grad_norm: Gradients of policy and critic are scaled down to this global norm, each its own.
         adam_epsilon: 1e-5 as in PPO here.
-        normalisation: of observations and rewards by running statistics; off by default.
+        normalization: Observations and rewards by running statistics; off by default.
     """
 
     learning_rate: float = 5e-4
     critic_learning_rate: float = 5e-4
-    learning_rate_schedule: schedules.Kind = "constant"
+    learning_rate_schedule: Kind = "constant"
     total_updates: int = 0
     discount: float = 0.99
     td_lambda: float = 0.8
@@ -74,36 +78,29 @@ class COMAConfig:
     entropy_coef: float = 0.01
     max_grad_norm: float = 10.0
     adam_epsilon: float = 1e-5
-    normalisation: NormalisationConfig = dataclasses.field(default_factory=NormalisationConfig)
+    normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
-        for name in ("num_critic_steps", "target_period"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1: got {getattr(self, name)}")
-        for name in ("discount", "td_lambda"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"{name} must lie in [0, 1]: got {getattr(self, name)}")
-        for name in ("learning_rate", "critic_learning_rate", "max_grad_norm", "adam_epsilon"):
-            if not getattr(self, name) > 0.0:
-                raise UserError(f"{name} must be positive: got {getattr(self, name)}")
-        if self.entropy_coef < 0.0:
-            raise UserError(f"entropy_coef must not be negative: got {self.entropy_coef}")
+        checks.require_at_least_one(self, "num_critic_steps", "target_period")
+        checks.require_fraction(self, "discount", "td_lambda")
+        checks.require_positive(self, "learning_rate", "critic_learning_rate", "max_grad_norm", "adam_epsilon")
+        checks.require_not_negative(self, "entropy_coef")
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A trajectory ready for its gradients; [T, B, ...] each, but `agent_state` [B, ...].
+class Batch:
+    """Inputs of both losses; [T, B, ...] each, but `agent_state` [B, ...].
 
     Attributes:
-        observation: what the policy saw.
-        is_first: bool, `observation[t]` begins an episode.
-        agent_state: of the policy before the first step.
-        view: what the critic sees: see `team_view`.
+        observation: Input of the policy.
+        is_first: bool, whether `observation[t]` is the first of an episode.
+        agent_state: State of the policy before the first step.
+        view: Input of the critic: see `team_view`.
         action: int32.
-        behaviour_log_prob: nats.
-        target: of the chosen action's value, reward units.
-        weight: 0 where the agent was not there or the step only reset.
+        behavior_log_prob: Nats.
+        target: Target of the chosen action's value, reward units.
+        weight: 0 where the agent was absent or the step only reset.
     """
 
     observation: Observation
@@ -111,174 +108,206 @@ class Prepared:
     agent_state: AgentState
     view: Observation
     action: Action
-    behaviour_log_prob: Array
+    behavior_log_prob: Array
     target: Array
     weight: Array
 
 
 def make_coma(config: COMAConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
-    """COMA for this environment and network.
+    """Returns COMA for this environment and network.
 
     Raises:
-        UserError: they do not fit: actions other than one Discrete value with as many choices for every agent, for instance.
+        UserError: They do not fit: for instance actions other than one Discrete value with as many choices for every agent.
     """
     net = make_coma_networks(network, spec)
     initial = {"actor": config.learning_rate, "critic": config.critic_learning_rate}
     rates = {
-        name: schedules.make_schedule(config.learning_rate_schedule, rate, config.total_updates)
-        for name, rate in initial.items()
+        name: make_schedule(config.learning_rate_schedule, rate, config.total_updates) for name, rate in initial.items()
     }
     optimizers = {name: clipped_adam(rate, config.max_grad_norm, config.adam_epsilon) for name, rate in rates.items()}
-    steps = GradientSteps(
-        num_steps=config.num_critic_steps + 1,
-        prepare=partial(prepare, config, net, spec),
-        gradient=partial(gradient, config, net),
-        apply=make_coma_apply(optimizers),
-        finish=partial(finish, config, rates["actor"]),
-    )
-    return make_on_policy_agent("coma", config, spec, net, partial(init, net, optimizers), steps)
+    begin, learn = partial(init, net, optimizers), partial(update, config, net, spec, optimizers, rates["actor"])
+    steps = _gradient_steps(config, net, spec, optimizers, rates["actor"])
+    return make_on_policy_agent("coma", config, spec, net, begin, learn, steps)
 
 
-def init(net: ComaNetworks, optimizers: Mapping[str, optax.GradientTransformation], key: Array) -> LearnerState:
-    """First learner state; `extra` is the critic that makes targets. `key` is consumed."""
+def init(net: ComaNetworks, optimizers: Optimizers, key: Array) -> LearnerState:
+    """Returns the first learner state; `extra` is the target network. `key` is consumed."""
     params = net.init(key)
     opt_state = {name: optimizer.init(params[name]) for name, optimizer in optimizers.items()}
-    # A copy: what a learner state carries may be donated, and no array twice.
+    # A copy: the learner state may be donated, and no array twice.
     target = jax.tree.map(jnp.copy, params["critic"])
     return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), {"target_critic": target})
 
 
-def prepare(
-    config: COMAConfig, net: ComaNetworks, spec: EnvSpec, params: Params, extra: Any, batch: Trajectory, key: Array
-) -> tuple[Prepared, Summary]:
-    """The critic's inputs and targets, these by the target network. `key` is consumed."""
-    logits, _ = net.unroll(params, batch.observation, batch.agent_state, batch.is_first)
-    action, present = following(net, batch, logits, key)
-    seen = jax.tree.map(lambda leaf: leaf[1:], batch.observation)
-    next_value = taken(net.action_values(extra["target_critic"], team_view(spec, seen, action, present)), action)
-    target = lambda_targets(
-        batch.reward,
-        next_value,
-        batch.terminated,
-        batch.truncated,
-        batch.valid,
-        discount=config.discount,
-        lambda_=config.td_lambda,
-    )
-    observation = jax.tree.map(lambda leaf: leaf[:-1], batch.observation)
-    prepared = Prepared(
+def update(
+    config: COMAConfig,
+    net: ComaNetworks,
+    spec: EnvSpec,
+    optimizers: Optimizers,
+    rate: optax.Schedule,
+    state: LearnerState,
+    trajectory: Trajectory,
+    key: Array,
+) -> tuple[LearnerState, Metrics]:
+    """Returns the state after `num_critic_steps` of the critic and one step of the policy, and metrics. `key` is consumed."""
+    batch = make_batch(config, net, spec, state.params, state.extra, trajectory, key)
+
+    def critic_step(progress: Progress, _: None) -> tuple[Progress, Metrics]:
+        grads, metrics = critic_gradient(net, progress.params, batch)
+        return take_step(optimizers["critic"], progress, grads), metrics
+
+    start = _progress_of(state, "critic")
+    critic, critic_metrics = jax.lax.scan(critic_step, start, length=config.num_critic_steps)
+    grads, actor_metrics = actor_gradient(config, net, state.params["actor"], critic.params, batch)
+    actor = take_step(optimizers["actor"], _progress_of(state, "actor"), grads)
+    params = {"actor": actor.params, "critic": critic.params}
+    opt_state = {"actor": actor.opt_state, "critic": critic.opt_state}
+    metrics = {name: jnp.mean(values) for name, values in critic_metrics.items()} | actor_metrics
+    return finish(config, rate, state, params, opt_state, metrics)
+
+
+def make_batch(
+    config: COMAConfig,
+    net: ComaNetworks,
+    spec: EnvSpec,
+    params: Params,
+    extra: Any,
+    trajectory: Trajectory,
+    key: Array,
+) -> Batch:
+    """Returns the inputs of both losses, with targets by the target network. `key` is consumed."""
+    logits, _ = net.unroll(params, trajectory.observation, trajectory.agent_state, trajectory.is_first)
+    action, present = next_actions(net, trajectory, logits, key)
+    view = team_view(spec, jax.tree.map(lambda leaf: leaf[1:], trajectory.observation), action, present)
+    next_value = taken(net.action_values(extra["target_critic"], view), action)
+    ends = (trajectory.terminated, trajectory.truncated, trajectory.valid)
+    target = lambda_targets(trajectory.reward, next_value, *ends, discount=config.discount, lambda_=config.td_lambda)
+    observation = jax.tree.map(lambda leaf: leaf[:-1], trajectory.observation)
+    return Batch(
         observation=observation,
-        is_first=batch.is_first[:-1],
-        agent_state=batch.agent_state,
-        view=team_view(spec, observation, batch.action, batch.valid),
-        action=batch.action,
-        behaviour_log_prob=batch.extras["behaviour_log_prob"],
+        is_first=trajectory.is_first[:-1],
+        agent_state=trajectory.agent_state,
+        view=team_view(spec, observation, trajectory.action, trajectory.valid),
+        action=trajectory.action,
+        behavior_log_prob=trajectory.extras["behavior_log_prob"],
         target=target,
-        weight=batch.valid.astype(target.dtype),
+        weight=trajectory.valid.astype(target.dtype),
     )
-    return prepared, {}
 
 
-def following(net: ComaNetworks, batch: Trajectory, logits: Array, key: Array) -> tuple[Array, Array]:
-    """What every agent does next, and whether it is there, [T, B] int32 and bool: at `observation[1:]`.
+def next_actions(net: ComaNetworks, trajectory: Trajectory, logits: Array, key: Array) -> tuple[Array, Array]:
+    """Returns every agent's action at `observation[1:]`, and whether it is present, [T, B] int32 and bool.
 
-    Where an episode is cut and at the trajectory's end nothing was done that counts: there actions are drawn from the newest
-    policy (`logits` [T+1, B, A]). `key` is consumed.
+    After an episode's last step and after the trajectory no action counts. There actions are drawn from the newest policy
+    (`logits` [T+1, B, A]). `key` is consumed.
     """
-    steps, rows = batch.action.shape
+    steps, rows = trajectory.action.shape
     keys = jax.random.split(key, (steps, rows))
     drawn = jax.vmap(net.distribution.sample)(logits[1:], keys)
     is_last = jnp.arange(steps)[:, None] == steps - 1
-    nothing_follows = batch.terminated | batch.truncated | is_last
-    remains = batch.valid & ~batch.terminated
-    action = jnp.where(nothing_follows, drawn, jnp.roll(batch.action, -1, axis=0))
-    return action, jnp.where(nothing_follows, remains, jnp.roll(batch.valid, -1, axis=0))
+    ends = trajectory.terminated | trajectory.truncated | is_last
+    remains = trajectory.valid & ~trajectory.terminated
+    action = jnp.where(ends, drawn, jnp.roll(trajectory.action, -1, axis=0))
+    return action, jnp.where(ends, remains, jnp.roll(trajectory.valid, -1, axis=0))
 
 
-def gradient(
-    config: COMAConfig, net: ComaNetworks, params: Params, prepared: Prepared, step: Array
+def critic_gradient(net: ComaNetworks, critic: Params, batch: Batch) -> tuple[Params, Metrics]:
+    """Returns the gradient of the critic's loss at its parameters, and metrics."""
+    grads, metrics = jax.grad(partial(critic_loss, net), has_aux=True)(critic, batch)
+    return grads, metrics | {"gradient/critic_norm": optax.tree.norm(grads)}
+
+
+def critic_loss(net: ComaNetworks, critic: Params, batch: Batch) -> tuple[Array, Metrics]:
+    """Returns half the squared error of the chosen actions' values, and metrics; steps of weight 0 do not count."""
+    mean = partial(returns.weighted_mean, weight=batch.weight)
+    value = taken(net.action_values(critic, batch.view), batch.action)
+    loss = 0.5 * mean(jnp.square(batch.target - value))
+    explained = returns.explained_variance(batch.target, value, batch.weight)
+    return loss, {"loss/critic": loss, "value/explained_variance": explained}
+
+
+def actor_gradient(
+    config: COMAConfig, net: ComaNetworks, actor: Params, critic: Params, batch: Batch
 ) -> tuple[Params, Metrics]:
-    """Gradient number `step`: the critic's, and the policy's last; zeros for the other of the two."""
-    blank = {name: jnp.zeros(()) for name in (*_CRITIC_METRICS, *_ACTOR_METRICS, _ACTOR_STEP)}
-
-    def of_critic(params: Params) -> tuple[Params, Metrics]:
-        grads, found = jax.grad(partial(critic_loss, net), has_aux=True)(params, prepared)
-        return grads, blank | found | {"gradient/critic_norm": optax.tree.norm(grads)}
-
-    def of_actor(params: Params) -> tuple[Params, Metrics]:
-        grads, found = jax.grad(partial(actor_loss, config, net), has_aux=True)(params, prepared)
-        return grads, blank | found | {"gradient/norm": optax.tree.norm(grads), _ACTOR_STEP: jnp.ones(())}
-
-    return jax.lax.cond(step < config.num_critic_steps, of_critic, of_actor, params)
+    """Returns the gradient of the policy's loss at its parameters, and metrics."""
+    grads, metrics = jax.grad(partial(actor_loss, config, net), has_aux=True)(actor, critic, batch)
+    return grads, metrics | {"gradient/norm": optax.tree.norm(grads)}
 
 
-_CRITIC_METRICS = ("loss/critic", "value/explained_variance", "gradient/critic_norm")
-_ACTOR_METRICS = ("loss/policy", "policy/entropy", "policy/approx_kl", "advantage/deviation", "gradient/norm")
-
-
-def critic_loss(net: ComaNetworks, params: Params, prepared: Prepared) -> tuple[Array, Metrics]:
-    """Half the squared error of the chosen actions' values; steps of weight 0 do not count."""
-    mean = partial(returns.weighted_mean, weight=prepared.weight)
-    value = taken(net.action_values(params["critic"], prepared.view), prepared.action)
-    error = mean(jnp.square(prepared.target - value))
-    explained = returns.explained_variance(prepared.target, value, prepared.weight)
-    return 0.5 * error, {"loss/critic": 0.5 * error, "value/explained_variance": explained}
-
-
-def actor_loss(config: COMAConfig, net: ComaNetworks, params: Params, prepared: Prepared) -> tuple[Array, Metrics]:
-    """Policy gradient with counterfactual advantages - entropy bonus; steps of weight 0 do not count."""
-    mean = partial(returns.weighted_mean, weight=prepared.weight)
-    logits, _ = net.unroll(params, prepared.observation, prepared.agent_state, prepared.is_first)
-    values = net.action_values(params["critic"], prepared.view)
-    advantage = jax.lax.stop_gradient(counterfactual_advantage(values, logits, prepared.action))
-    log_prob = net.distribution.log_prob(logits, prepared.action)
-    policy = -mean(advantage * log_prob)
-    entropy = mean(net.distribution.entropy(logits))
-    log_ratio = log_ratio_of(log_prob, prepared.behaviour_log_prob, prepared.weight > 0)
-    metrics = {
+def actor_loss(
+    config: COMAConfig, net: ComaNetworks, actor: Params, critic: Params, batch: Batch
+) -> tuple[Array, Metrics]:
+    """Returns policy gradient with counterfactual advantages - entropy bonus, and metrics; weight 0 does not count."""
+    mean = partial(returns.weighted_mean, weight=batch.weight)
+    logits, _ = net.unroll({"actor": actor}, batch.observation, batch.agent_state, batch.is_first)
+    values = net.action_values(critic, batch.view)
+    advantage = jax.lax.stop_gradient(counterfactual_advantage(values, logits, batch.action))
+    log_prob = net.distribution.log_prob(logits, batch.action)
+    policy, entropy = -mean(advantage * log_prob), mean(net.distribution.entropy(logits))
+    log_ratio = counted_log_ratio(log_prob, batch.behavior_log_prob, batch.weight > 0)
+    return policy - config.entropy_coef * entropy, {
         "loss/policy": policy,
         "policy/entropy": entropy,
         "policy/approx_kl": mean(approximate_kl(log_ratio)),
         "advantage/deviation": jnp.sqrt(mean(jnp.square(advantage))),
     }
-    return policy - config.entropy_coef * entropy, metrics
-
-
-def make_coma_apply(optimizers: Mapping[str, optax.GradientTransformation]) -> ApplyFn:
-    """Returns a function that steps the policy's or the critic's optimizer, whichever the gradient is of.
-
-    The other one stays as it is.
-    """
-    steps = {name: make_apply(optimizer) for name, optimizer in optimizers.items()}
-
-    def apply(progress: Progress, grads: Params, metrics: Metrics) -> Progress:
-        is_actor = metrics[_ACTOR_STEP] > 0.5
-        params, opt_state = dict(progress.params), dict(progress.opt_state)
-        for name, step in steps.items():
-            old = dataclasses.replace(progress, params=params[name], opt_state=opt_state[name])
-            due = is_actor if name == "actor" else ~is_actor
-            new = jax.tree.map(partial(jnp.where, due), step(old, grads[name], metrics), old)
-            params[name], opt_state[name] = new.params, new.opt_state
-        return dataclasses.replace(progress, params=params, opt_state=opt_state)
-
-    return apply
 
 
 def finish(
     config: COMAConfig,
-    schedule: optax.Schedule,
+    rate: optax.Schedule,
     state: LearnerState,
-    progress: Progress,
-    summary: Summary,
-    step_metrics: Metrics,
+    params: Params,
+    opt_state: Any,
+    metrics: Metrics,
 ) -> tuple[LearnerState, Metrics]:
-    """The next learner state; metrics of the critic are means over its steps."""
+    """Returns the next learner state, with the target network copied where it is due, and metrics."""
     num_updates = state.num_updates + 1
     due = num_updates % config.target_period == 0
-    critic = progress.params["critic"]
-    target = jax.tree.map(partial(jnp.where, due), critic, state.extra["target_critic"])
-    result = dict(summary)
-    result |= {name: jnp.mean(step_metrics[name][:-1]) for name in _CRITIC_METRICS}
-    result |= {name: step_metrics[name][-1] for name in _ACTOR_METRICS}
-    result["learning_rate"] = jnp.asarray(schedule(state.num_updates), jnp.float32)
-    return LearnerState(progress.params, progress.opt_state, num_updates, {"target_critic": target}), result
+    target = jax.tree.map(partial(jnp.where, due), params["critic"], state.extra["target_critic"])
+    metrics["learning_rate"] = jnp.asarray(rate(state.num_updates), jnp.float32)
+    return LearnerState(params, opt_state, num_updates, {"target_critic": target}), metrics
+
+
+def _progress_of(state: LearnerState | Progress, name: str) -> Progress:
+    return Progress(state.params[name], state.opt_state[name], state.num_updates, jnp.zeros((), jnp.int32))
+
+
+def _gradient_steps(
+    config: COMAConfig, net: ComaNetworks, spec: EnvSpec, optimizers: Optimizers, rate: optax.Schedule
+) -> GradientSteps:
+    """Returns `update` in parts, for the plan `central`: a step of the critic has zeros as gradient of the policy."""
+    blank = {name: jnp.zeros(()) for name in (*_CRITIC_METRICS, *_ACTOR_METRICS, _IS_ACTOR_STEP)}
+
+    def prepare(params: Params, extra: Any, trajectory: Trajectory, key: Array) -> tuple[Batch, Summary]:
+        return make_batch(config, net, spec, params, extra, trajectory, key), {}
+
+    def gradient(params: Params, batch: Batch, step: Array) -> tuple[Params, Metrics]:
+        def of_critic() -> tuple[Params, Metrics]:
+            grads, metrics = critic_gradient(net, params["critic"], batch)
+            return {"actor": optax.tree.zeros_like(params["actor"]), "critic": grads}, blank | metrics
+
+        def of_actor() -> tuple[Params, Metrics]:
+            grads, metrics = actor_gradient(config, net, params["actor"], params["critic"], batch)
+            zeros = optax.tree.zeros_like(params["critic"])
+            return {"actor": grads, "critic": zeros}, blank | metrics | {_IS_ACTOR_STEP: jnp.ones(())}
+
+        return jax.lax.cond(step < config.num_critic_steps, of_critic, of_actor)
+
+    def apply(progress: Progress, grads: Params, metrics: Metrics) -> Progress:
+        is_actor = metrics[_IS_ACTOR_STEP] > 0.5
+        params, opt_state = dict(progress.params), dict(progress.opt_state)
+        for name, due in (("actor", is_actor), ("critic", ~is_actor)):
+            old = _progress_of(progress, name)
+            new = jax.tree.map(partial(jnp.where, due), take_step(optimizers[name], old, grads[name]), old)
+            params[name], opt_state[name] = new.params, new.opt_state
+        return dataclasses.replace(progress, params=params, opt_state=opt_state)
+
+    def end(
+        state: LearnerState, progress: Progress, summary: Summary, step_metrics: Metrics
+    ) -> tuple[LearnerState, Metrics]:
+        metrics = summary | {name: jnp.mean(step_metrics[name][:-1]) for name in _CRITIC_METRICS}
+        metrics |= {name: step_metrics[name][-1] for name in _ACTOR_METRICS}
+        return finish(config, rate, state, progress.params, progress.opt_state, metrics)
+
+    return GradientSteps(config.num_critic_steps + 1, prepare, gradient, apply, end)

@@ -6,50 +6,137 @@ Source: Espeholt et al. 2018 (arXiv:1802.01561), section 4. `docs/algorithms/imp
 import dataclasses
 from functools import partial
 
+import jax
 import jax.numpy as jnp
+import optax
 
-from agents.api import Agent, Array, Trajectory
+from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
-from agents.one_step import OneStepConfig, Targets, make_one_step_agent
-from agents.ops import returns
+from agents.networks.custom import bound_network
+from agents.ops import checks, returns
+from agents.ops.gradient_steps import single_gradient_step
+from agents.ops.optimizers import OptimizerName, clipped_adam, clipped_rmsprop
+from agents.ops.policy_gradient import actor_critic_loss, approximate_kl, counted_log_ratio
+from agents.ops.schedules import Kind, make_schedule
 from agents.ops.vtrace import VTraceConfig, vtrace
+from agents.transforms.normalization import NormalizationConfig
+from agents.transforms.on_policy_agent import make_on_policy_agent
+from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)
-class IMPALAConfig(OneStepConfig):
-    """Hyper-parameters; defaults of the paper's Atari experiments where means instead of sums leave them what they were.
+class IMPALAConfig:
+    """Hyper-parameters; defaults of the paper's Atari experiments, adapted to means instead of sums over steps.
 
     Attributes:
-        vtrace: bounds on the probability ratios, and lambda.
+        learning_rate: Initial learning rate of the optimizer.
+        learning_rate_schedule: "constant", or "linear" to 0 after `total_updates`.
+        total_updates: Updates of the whole run, for the schedule.
+        discount: g.
+        value_coef: Weight of the value error.
+        entropy_coef: Weight of the entropy bonus.
+        max_grad_norm: Gradients are scaled down to this global norm.
+        normalize_advantage: Whether advantages are standardized over the steps that count.
+        optimizer: "rmsprop" (no momentum) or "adam".
+        optimizer_epsilon: Under the root for "rmsprop", as in TensorFlow; beside it for "adam".
+        rmsprop_decay: Decay of the running mean of squared gradients.
+        rmsprop_initial_scale: Initial value of that mean; see `agents.ops.optimizers.clipped_rmsprop`.
+        normalization: Observations and rewards by running statistics; off by default.
+        vtrace: Bounds on the probability ratios, and lambda.
     """
 
     learning_rate: float = 6e-4
+    learning_rate_schedule: Kind = "constant"
+    total_updates: int = 0
+    discount: float = 0.99
+    value_coef: float = 0.5
+    entropy_coef: float = 0.01
+    max_grad_norm: float = 0.5
+    normalize_advantage: bool = False
+    optimizer: OptimizerName = "rmsprop"
+    optimizer_epsilon: float = 1e-5
+    rmsprop_decay: float = 0.99
+    rmsprop_initial_scale: float = 1.0
+    normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
     vtrace: VTraceConfig = dataclasses.field(default_factory=VTraceConfig)
+
+    def __post_init__(self) -> None:
+        checks.require_positive(self, "learning_rate", "max_grad_norm", "optimizer_epsilon")
+        checks.require_not_negative(self, "value_coef", "entropy_coef", "rmsprop_initial_scale")
+        checks.require_fraction(self, "discount")
+        if not 0.0 <= self.rmsprop_decay < 1.0:
+            raise UserError(f"rmsprop_decay must lie in [0, 1): got {self.rmsprop_decay}")
+        if self.optimizer not in ("rmsprop", "adam"):
+            raise UserError(f"optimizer must be 'rmsprop' or 'adam': got {self.optimizer!r}")
 
 
 def make_impala(config: IMPALAConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
-    """IMPALA for this environment and network. Raises UserError where they do not fit."""
-    return make_one_step_agent("impala", config, partial(targets, config), spec, network)
+    """Returns IMPALA for this environment and network.
+
+    Raises:
+        UserError: Environment and network do not fit.
+    """
+    net = bound_network(network, spec)
+    rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
+    optimizer = make_optimizer(config, rate)
+    begin, learn = partial(init, net, optimizer), partial(update, config, net, optimizer, rate)
+    steps = single_gradient_step(partial(loss, config, net), optimizer, rate)
+    return make_on_policy_agent("impala", config, spec, net, begin, learn, steps)
 
 
-def targets(config: IMPALAConfig, batch: Trajectory, log_ratio: Array, value: Array) -> Targets:
-    """V-trace's, every valid step counted. Metrics are of the ratio before and by `rho_bar`."""
-    found = vtrace(
-        log_ratio,
-        batch.reward,
-        value,
-        batch.terminated,
-        batch.truncated,
-        batch.valid,
-        discount=config.discount,
-        config=config.vtrace,
+def make_optimizer(config: IMPALAConfig, rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
+    """Returns the configured optimizer after a clip of the gradient's global norm."""
+    if config.optimizer == "adam":
+        return clipped_adam(rate, config.max_grad_norm, config.optimizer_epsilon)
+    return clipped_rmsprop(
+        rate, config.max_grad_norm, config.optimizer_epsilon, config.rmsprop_decay, config.rmsprop_initial_scale
     )
-    weight, ratio = batch.valid.astype(value.dtype), jnp.exp(log_ratio)
-    clipped = (ratio > config.vtrace.rho_bar).astype(value.dtype)
-    metrics = {
-        "vtrace/rho_mean": returns.weighted_mean(jnp.minimum(config.vtrace.rho_bar, ratio), weight),
-        "vtrace/clipped_fraction": returns.weighted_mean(clipped, weight),
+
+
+def init(net: ActorCritic, optimizer: optax.GradientTransformationExtraArgs, key: Array) -> LearnerState:
+    """Returns the first learner state. `key` is consumed."""
+    params = net.init(key)
+    return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+
+def update(
+    config: IMPALAConfig,
+    net: ActorCritic,
+    optimizer: optax.GradientTransformationExtraArgs,
+    rate: optax.Schedule,
+    state: LearnerState,
+    trajectory: Trajectory,
+    key: Array,
+) -> tuple[LearnerState, Metrics]:
+    """Returns the state after one gradient step on a trajectory, and metrics."""
+    del key
+    grads, metrics = jax.grad(partial(loss, config, net), has_aux=True)(state.params, trajectory)
+    metrics |= {
+        "gradient/norm": optax.tree.norm(grads),
+        "learning_rate": jnp.asarray(rate(state.num_updates), jnp.float32),
     }
-    return Targets(found.advantage, found.target, weight, metrics)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params, num_updates=state.num_updates)
+    return LearnerState(optax.apply_updates(state.params, updates), opt_state, state.num_updates + 1), metrics
+
+
+def loss(config: IMPALAConfig, net: ActorCritic, params: Params, trajectory: Trajectory) -> tuple[Array, Metrics]:
+    """Returns policy + value error - entropy bonus on the targets of V-trace, and metrics."""
+    parameters, value, _ = net.unroll(params, trajectory.observation, trajectory.agent_state, trajectory.is_first)
+    parameters = parameters[:-1]
+    log_prob, entropy = net.distribution.log_prob(parameters, trajectory.action), net.distribution.entropy(parameters)
+    log_ratio = counted_log_ratio(log_prob, trajectory.extras["behavior_log_prob"], trajectory.valid)
+    log_ratio, fixed_value = jax.lax.stop_gradient((log_ratio, value))
+    steps = (trajectory.reward, fixed_value, trajectory.terminated, trajectory.truncated, trajectory.valid)
+    target, advantage = vtrace(log_ratio, *steps, discount=config.discount, config=config.vtrace)
+    weight = trajectory.valid.astype(value.dtype)
+    if config.normalize_advantage:
+        advantage = returns.standardize(advantage, weight)
+    coefficients = {"value_coef": config.value_coef, "entropy_coef": config.entropy_coef}
+    total, metrics = actor_critic_loss(log_prob, entropy, value[:-1], advantage, target, weight, **coefficients)
+    metrics["policy/approx_kl"] = returns.weighted_mean(approximate_kl(log_ratio), weight)
+    ratio, bound = jnp.exp(log_ratio), config.vtrace.rho_bar
+    metrics["vtrace/rho_mean"] = returns.weighted_mean(jnp.minimum(bound, ratio), weight)
+    metrics["vtrace/clipped_fraction"] = returns.weighted_mean((ratio > bound).astype(value.dtype), weight)
+    return total, metrics

@@ -1,12 +1,12 @@
 """Phasic policy gradient as pure functions. Source: Cobbe et al. 2021 (arXiv:2009.04416), algorithm 1 and equations of section 2.
 
-Every update is a policy phase: PPO's losses, policy and value on torsos of their own. Every `num_policy_phases`-th update then has
-an auxiliary phase over all trajectories since the last one. Their observations and value targets are kept in `LearnerState.extra`.
-`docs/algorithms/ppg.md` lists what deviates from the paper, and what the kept trajectories cost.
+Every update is a policy phase: PPO's losses, with policy and value on torsos of their own. Every `num_policy_phases`-th update then
+has an auxiliary phase over all trajectories since the last one. `LearnerState.extra` keeps their observations and value targets.
+`docs/algorithms/ppg.md` lists what deviates from the paper, and the memory that the kept trajectories take.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,116 +17,196 @@ import optax
 from agents.api import Agent, Array, LearnerState, Metrics, Observation, Params, Progress, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, make_phasic
-from agents.ops import returns, schedules
-from agents.ops.gradient_steps import first_progress
-from agents.ops.policy_gradient import clipped_adam, clipped_policy_loss
-from agents.ppg_auxiliary import auxiliary_phase, descend, empty_memory, remember, time_order
-from agents.ppg_config import PPGConfig
+from agents.ops import checks, returns
+from agents.ops.gradient_steps import first_progress, take_step
+from agents.ops.minibatches import shuffled_minibatches
+from agents.ops.optimizers import clipped_adam
+from agents.ops.phase_memory import PhaseMemory, empty_memory, remember
+from agents.ops.policy_gradient import clipped_surrogate_loss
+from agents.ops.schedules import Kind, make_schedule
+from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
-__all__ = ["PPGConfig", "PolicyBatch", "init", "make_batch", "make_ppg", "policy_loss", "update"]
+_AUXILIARY_METRICS = ("auxiliary/distillation", "auxiliary/clone_kl", "auxiliary/value", "auxiliary/gradient/norm")
+Optimizers = Mapping[str, optax.GradientTransformation]
+"""Those of the phases "policy" and "auxiliary"."""
 
-_POLICY, _AUXILIARY = "policy", "auxiliary"
+
+@dataclasses.dataclass(frozen=True)
+class PPGConfig:
+    """Hyper-parameters; defaults of the paper's Procgen experiments (appendix A), except that rewards are not scaled.
+
+    Attributes:
+        learning_rate: Initial learning rate of Adam in the policy phase.
+        learning_rate_schedule: Schedule of both learning rates: "constant", or "linear" to 0 after `total_updates`.
+        total_updates: Updates of the whole run, for the schedule.
+        rollout_length: T of the trajectories that are kept: `run.rollout_length`.
+        num_rows: B of the trajectories that are kept: `run.num_envs`.
+        discount: g.
+        gae_lambda: lambda of GAE.
+        clip_epsilon: Largest distance from 1 at which the probability ratio counts.
+        value_coef: Weight of the value error in the policy phase.
+        entropy_coef: Weight of the entropy bonus.
+        max_grad_norm: Gradients are scaled down to this global norm, in both phases.
+        num_epochs: Passes over a trajectory in the policy phase, for policy and value: the paper's E_pi and E_V, both 1.
+        num_minibatches: Gradient steps of such a pass; divides T.
+        normalize_advantage: Whether advantages are standardized in each minibatch.
+        num_policy_phases: Updates from one auxiliary phase to the next.
+        num_auxiliary_epochs: Passes of an auxiliary phase over all trajectories since the last one.
+        num_auxiliary_minibatches: Gradient steps of such a pass for each trajectory; divides T.
+        auxiliary_learning_rate: Initial learning rate of Adam in the auxiliary phase.
+        clone_coef: Weight of KL(old policy || policy) in the auxiliary phase.
+        adam_epsilon: Epsilon of both optimizers.
+        normalization: Observations and rewards by running statistics; off by default, while the paper scales rewards.
+    """
+
+    learning_rate: float = 5e-4
+    learning_rate_schedule: Kind = "constant"
+    total_updates: int = 0
+    rollout_length: int = 32
+    num_rows: int = 128
+    discount: float = 0.999
+    gae_lambda: float = 0.95
+    clip_epsilon: float = 0.2
+    value_coef: float = 0.5
+    entropy_coef: float = 0.01
+    max_grad_norm: float = 0.5
+    num_epochs: int = 1
+    num_minibatches: int = 8
+    normalize_advantage: bool = True
+    num_policy_phases: int = 32
+    num_auxiliary_epochs: int = 6
+    num_auxiliary_minibatches: int = 16
+    auxiliary_learning_rate: float = 5e-4
+    clone_coef: float = 1.0
+    adam_epsilon: float = 1e-5
+    normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
+
+    def __post_init__(self) -> None:
+        checks.require_at_least_one(self, "num_epochs", "num_minibatches", "num_policy_phases", "num_auxiliary_epochs")
+        checks.require_at_least_one(self, "num_auxiliary_minibatches", "rollout_length", "num_rows")
+        checks.require_fraction(self, "discount", "gae_lambda")
+        checks.require_positive(self, "learning_rate", "auxiliary_learning_rate", "clip_epsilon", "max_grad_norm")
+        checks.require_not_negative(self, "clone_coef")
+        for name in ("num_minibatches", "num_auxiliary_minibatches"):
+            if self.rollout_length % getattr(self, name):
+                raise UserError(
+                    f"{name} must divide rollout_length: got {getattr(self, name)} and {self.rollout_length}; minibatches "
+                    "are cut along time"
+                )
+
+    @property
+    def num_gradient_steps(self) -> int:
+        """Gradient steps of one policy phase."""
+        return self.num_epochs * self.num_minibatches
+
+    @property
+    def num_auxiliary_steps(self) -> int:
+        """Gradient steps of one auxiliary phase."""
+        return self.num_auxiliary_epochs * self.num_policy_phases * self.num_auxiliary_minibatches
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PolicyBatch:
-    """What the policy phase needs of each step; [T, B, ...] each leaf, `weight` 0 where the step only reset."""
+    """Inputs of the policy phase's loss; [T, B, ...] each leaf, `weight` 0 where the step only reset."""
 
     observation: Observation
     action: Any
-    behaviour_log_prob: Array
+    behavior_log_prob: Array
     advantage: Array
     target_value: Array
     weight: Array
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AuxiliaryBatch:
+    """Inputs of the auxiliary phase's loss; [N T, B, ...] each leaf.
+
+    Attributes:
+        observation: As in `PhaseMemory`.
+        old_policy: [N T, B, P], the policy's parameters at the start of the phase.
+        target_value: As in `PhaseMemory`.
+        weight: [N T, B] float32, 0 where the step only reset.
+    """
+
+    observation: Observation
+    old_policy: Array
+    target_value: Array
+    weight: Array
+
+
 def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
-    """PPG for this environment and network. Its update cannot be cut into gradient steps: their number is not always the same.
+    """Returns PPG for this environment and network.
+
+    It does not run under the plan `central`: the number of its gradient steps is not the same in every update.
 
     Raises:
-        UserError: they do not fit, or the network is to remember or to share its torso.
+        UserError: Environment and network do not fit, or the network has a memory or a shared torso.
     """
     phasic = make_phasic(network, spec)
-    initial = {_POLICY: config.learning_rate, _AUXILIARY: config.auxiliary_learning_rate}
+    initial = {"policy": config.learning_rate, "auxiliary": config.auxiliary_learning_rate}
     rates = {
-        name: schedules.make_schedule(config.learning_rate_schedule, rate, config.total_updates)
-        for name, rate in initial.items()
+        name: make_schedule(config.learning_rate_schedule, rate, config.total_updates) for name, rate in initial.items()
     }
     optimizers = {name: clipped_adam(rate, config.max_grad_norm, config.adam_epsilon) for name, rate in rates.items()}
     begin = partial(init, config, spec, phasic, optimizers)
-    return make_on_policy_agent(
-        "ppg", config, spec, phasic.net, begin, partial(update, config, phasic, optimizers, rates[_POLICY])
-    )
+    learn = partial(update, config, phasic, optimizers, rates["policy"])
+    return make_on_policy_agent("ppg", config, spec, phasic.net, begin, learn, None)
 
 
-def init(
-    config: PPGConfig, spec: EnvSpec, phasic: Phasic, optimizers: Mapping[str, optax.GradientTransformation], key: Array
-) -> LearnerState:
-    """First learner state, with room for the trajectories of all policy phases. `key` is consumed."""
+def init(config: PPGConfig, spec: EnvSpec, phasic: Phasic, optimizers: Optimizers, key: Array) -> LearnerState:
+    """Returns the first learner state, with room for the trajectories of all policy phases. `key` is consumed."""
     params = phasic.net.init(key)
     opt_state = {name: optimizer.init(params) for name, optimizer in optimizers.items()}
-    return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), empty_memory(config, spec))
+    num_steps = config.num_policy_phases * config.rollout_length
+    memory = empty_memory(spec, num_steps, config.num_rows, _AUXILIARY_METRICS)
+    return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), memory)
 
 
 def update(
     config: PPGConfig,
     phasic: Phasic,
-    optimizers: Mapping[str, optax.GradientTransformation],
+    optimizers: Optimizers,
     rate: optax.Schedule,
     state: LearnerState,
     batch: Trajectory,
     key: Array,
 ) -> tuple[LearnerState, Metrics]:
-    """A policy phase, and after every `num_policy_phases`-th one an auxiliary phase. `key` is consumed.
+    """Runs a policy phase, and after every `num_policy_phases`-th one an auxiliary phase. `key` is consumed.
 
     Raises:
-        UserError: the trajectory has other sizes than there is room for.
+        UserError: The trajectory has other sizes than the memory.
     """
-    require_sizes(config, batch)
+    _require_sizes(config, batch)
     policy_key, auxiliary_key = jax.random.split(key)
     steps = make_batch(config, phasic, state.params, batch)
-    order = time_order(policy_key, config.rollout_length, config.num_epochs, config.num_minibatches)
-    loss = partial(policy_loss, config, phasic)
-    begin = dataclasses.replace(first_progress(state), opt_state=state.opt_state[_POLICY])
-    progress, metrics = descend(loss, optimizers[_POLICY], begin, steps, order)
+    order = shuffled_minibatches(policy_key, config.rollout_length, config.num_epochs, config.num_minibatches)
+    start = dataclasses.replace(first_progress(state), opt_state=state.opt_state["policy"])
+    progress, metrics = _descend(partial(policy_loss, config, phasic), optimizers["policy"], start, steps, order)
     place = state.num_updates % config.num_policy_phases
     memory = remember(state.extra, steps.observation, steps.target_value, batch.valid, place)
 
-    def after(progress: Progress, _: Metrics) -> tuple[Progress, Metrics]:
-        return auxiliary_phase(config, phasic, optimizers[_AUXILIARY], progress, memory, auxiliary_key)
+    def run_auxiliary_phase(progress: Progress, _: Metrics) -> tuple[Progress, Metrics]:
+        return auxiliary_phase(config, phasic, optimizers["auxiliary"], progress, memory, auxiliary_key)
 
-    auxiliary, found = jax.lax.cond(
+    auxiliary, auxiliary_metrics = jax.lax.cond(
         place == config.num_policy_phases - 1,
-        after,
+        run_auxiliary_phase,
         lambda *before: before,
-        *(dataclasses.replace(progress, opt_state=state.opt_state[_AUXILIARY]), memory.metrics),
+        *(dataclasses.replace(progress, opt_state=state.opt_state["auxiliary"]), memory.metrics),
     )
     metrics["learning_rate"] = jnp.asarray(rate(state.num_updates), jnp.float32)
-    opt_state = {_POLICY: progress.opt_state, _AUXILIARY: auxiliary.opt_state}
-    memory = dataclasses.replace(memory, metrics=found)
-    return LearnerState(auxiliary.params, opt_state, state.num_updates + 1, memory), metrics | found
-
-
-def require_sizes(config: PPGConfig, batch: Trajectory) -> None:
-    """Refuses trajectories that there is no room for.
-
-    Raises:
-        UserError: says which settings would do.
-    """
-    steps, rows = batch.reward.shape
-    if (steps, rows) != (config.rollout_length, config.num_rows):
-        raise UserError(
-            f"PPG keeps trajectories of rollout_length x num_rows = {config.rollout_length} x {config.num_rows} steps, got one "
-            f"of {steps} x {rows}: set agent.rollout_length={steps} and agent.num_rows={rows}"
-        )
+    opt_state = {"policy": progress.opt_state, "auxiliary": auxiliary.opt_state}
+    memory = dataclasses.replace(memory, metrics=auxiliary_metrics)
+    return LearnerState(auxiliary.params, opt_state, state.num_updates + 1, memory), metrics | auxiliary_metrics
 
 
 def make_batch(config: PPGConfig, phasic: Phasic, params: Params, trajectory: Trajectory) -> PolicyBatch:
-    """Advantages and value targets of a trajectory, by the value's own torso under the newest parameters."""
+    """Returns advantages and value targets of a trajectory, by the value's own torso under the newest parameters."""
     _, value, _ = phasic.net.unroll(
         params, trajectory.observation, trajectory.agent_state, trajectory.is_first
     )  # [T+1, B]
@@ -135,7 +215,7 @@ def make_batch(config: PPGConfig, phasic: Phasic, params: Params, trajectory: Tr
     return PolicyBatch(
         observation=jax.tree.map(lambda leaf: leaf[:-1], trajectory.observation),
         action=trajectory.action,
-        behaviour_log_prob=trajectory.extras["behaviour_log_prob"],
+        behavior_log_prob=trajectory.extras["behavior_log_prob"],
         advantage=advantage,
         target_value=advantage + value[:-1],
         weight=trajectory.valid.astype(value.dtype),
@@ -143,11 +223,93 @@ def make_batch(config: PPGConfig, phasic: Phasic, params: Params, trajectory: Tr
 
 
 def policy_loss(config: PPGConfig, phasic: Phasic, params: Params, batch: PolicyBatch) -> tuple[Array, Metrics]:
-    """Clipped surrogate + value error - entropy bonus; steps of weight 0 do not count."""
+    """Returns clipped surrogate + value error - entropy bonus, and metrics; steps of weight 0 do not count."""
     parameters, value, _ = phasic.outputs(params, batch.observation)
     distribution, mean = phasic.net.distribution, partial(returns.weighted_mean, weight=batch.weight)
-    policy, metrics = clipped_policy_loss(config, distribution.log_prob(parameters, batch.action), batch)
+    advantage = batch.advantage
+    if config.normalize_advantage:
+        advantage = returns.standardize(advantage, batch.weight)
+    log_prob = distribution.log_prob(parameters, batch.action)
+    policy, metrics = clipped_surrogate_loss(
+        log_prob, batch.behavior_log_prob, advantage, batch.weight, config.clip_epsilon
+    )
     value_error = 0.5 * mean(jnp.square(value - batch.target_value))
     entropy = mean(distribution.entropy(parameters))
     total = policy + config.value_coef * value_error - config.entropy_coef * entropy
     return total, metrics | {"loss/total": total, "loss/value": value_error, "policy/entropy": entropy}
+
+
+def auxiliary_phase(
+    config: PPGConfig,
+    phasic: Phasic,
+    optimizer: optax.GradientTransformation,
+    progress: Progress,
+    memory: PhaseMemory,
+    key: Array,
+) -> tuple[Progress, Metrics]:
+    """Takes `num_auxiliary_steps` gradient steps; returns the progress and the mean of their metrics. `key` is consumed."""
+    batch = AuxiliaryBatch(
+        observation=memory.observation,
+        old_policy=_policies(config, phasic, progress.params, memory.observation),
+        target_value=memory.target_value,
+        weight=memory.valid.astype(jnp.float32),
+    )
+    num_minibatches = config.num_policy_phases * config.num_auxiliary_minibatches
+    order = shuffled_minibatches(key, memory.valid.shape[0], config.num_auxiliary_epochs, num_minibatches)
+    return _descend(partial(auxiliary_loss, config, phasic), optimizer, progress, batch, order, "auxiliary/")
+
+
+def auxiliary_loss(config: PPGConfig, phasic: Phasic, params: Params, batch: AuxiliaryBatch) -> tuple[Array, Metrics]:
+    """Returns error of the auxiliary value + clone_coef KL(old policy || policy) + error of the value, and metrics.
+
+    Steps of weight 0 do not count.
+    """
+    outputs, mean = phasic.outputs(params, batch.observation), partial(returns.weighted_mean, weight=batch.weight)
+    distillation = 0.5 * mean(jnp.square(outputs.auxiliary - batch.target_value))
+    clone = mean(phasic.divergence(batch.old_policy, outputs.policy))
+    value = 0.5 * mean(jnp.square(outputs.value - batch.target_value))
+    total = distillation + config.clone_coef * clone + value
+    return total, {"auxiliary/distillation": distillation, "auxiliary/clone_kl": clone, "auxiliary/value": value}
+
+
+def _descend(
+    loss: Callable[[Params, Any], tuple[Array, Metrics]],
+    optimizer: optax.GradientTransformation,
+    progress: Progress,
+    batch: Any,
+    order: Array,
+    prefix: str = "",
+) -> tuple[Progress, Metrics]:
+    """Takes a gradient step for each row of `order`, [steps, minibatch length] int32, which selects steps of `batch`.
+
+    Returns the progress and the mean of the metrics. `prefix` is that of the metric `gradient/norm`.
+    """
+
+    def step(progress: Progress, chosen: Array) -> tuple[Progress, Metrics]:
+        minibatch = jax.tree.map(lambda leaf: leaf[chosen], batch)
+        grads, metrics = jax.grad(loss, has_aux=True)(progress.params, minibatch)
+        return take_step(optimizer, progress, grads), metrics | {f"{prefix}gradient/norm": optax.tree.norm(grads)}
+
+    progress, metrics = jax.lax.scan(step, progress, order)
+    return progress, jax.tree.map(jnp.mean, metrics)
+
+
+def _policies(config: PPGConfig, phasic: Phasic, params: Params, observation: Observation) -> Array:
+    """Returns [N T, B, P] of all that is kept.
+
+    One trajectory at a time: activations of all of them at once would take N times the memory.
+    """
+    by_phase = jax.tree.map(
+        lambda leaf: leaf.reshape(config.num_policy_phases, config.rollout_length, *leaf.shape[1:]), observation
+    )
+    policies = jax.lax.map(lambda steps: phasic.outputs(params, steps).policy, by_phase)
+    return policies.reshape(-1, *policies.shape[2:])
+
+
+def _require_sizes(config: PPGConfig, batch: Trajectory) -> None:
+    steps, rows = batch.reward.shape
+    if (steps, rows) != (config.rollout_length, config.num_rows):
+        raise UserError(
+            f"PPG keeps trajectories of rollout_length x num_rows = {config.rollout_length} x {config.num_rows} steps, got one "
+            f"of {steps} x {rows}: set agent.rollout_length={steps} and agent.num_rows={rows}"
+        )

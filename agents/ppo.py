@@ -1,12 +1,11 @@
 """PPO-clip as pure functions. Source: Schulman et al. 2017 (arXiv:1707.06347), eq. 7 and 9.
 
-`docs/algorithms/ppo.md` lists every detail that the paper leaves open, and what is chosen here.
+`update` is one update, `loss` its loss. `docs/algorithms/ppo.md` lists every detail that the paper leaves open.
 """
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,41 +29,116 @@ from agents.networks import chunked_unroll
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
-from agents.ops import popart, returns, schedules
-from agents.ops.gradient_steps import make_apply
-from agents.ops.policy_gradient import clipped_adam, clipped_policy_loss
-from agents.ops.value_targets import ValueTargets, make_targets
-from agents.ppo_config import PPOConfig
+from agents.ops import checks, popart, returns
+from agents.ops.gradient_steps import first_progress, take_step
+from agents.ops.minibatches import shuffled_minibatches
+from agents.ops.optimizers import clipped_adam
+from agents.ops.policy_gradient import clipped_squared_error, clipped_surrogate_loss
+from agents.ops.schedules import Kind, make_schedule
+from agents.ops.vtrace import VTraceConfig, unweighted_vtrace
+from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
-__all__ = ["PPOConfig", "make_ppo"]
 
-_TARGETS, _VERSION, _POPART = "popart/targets", "version", "popart"
+@dataclasses.dataclass(frozen=True)
+class PPOConfig:
+    """Hyper-parameters; defaults of the paper's Atari and MuJoCo experiments where it gives them.
+
+    Attributes:
+        learning_rate: Initial learning rate of Adam.
+        learning_rate_schedule: "constant", or "linear" to 0 after `total_updates`.
+        total_updates: Updates of the whole run, for the schedule.
+        discount: g.
+        gae_lambda: lambda of GAE.
+        clip_epsilon: Largest distance from 1 at which the probability ratio counts.
+        value_clip_epsilon: Largest distance of a value from its old one, in reward units; None does not clip.
+        value_coef: Weight of the value error.
+        entropy_coef: Weight of the entropy bonus.
+        max_grad_norm: Gradients are scaled down to this global norm.
+        num_epochs: Passes over a trajectory.
+        num_minibatches: Gradient steps of a pass; divides T.
+        normalize_advantage: Whether advantages are standardized in each minibatch.
+        target_kl: Once a minibatch's approximate KL (nats) exceeds it, the update's remaining steps are skipped; None: off.
+        adam_epsilon: 1e-5 as in the authors' code.
+        normalization: Observations and rewards by running statistics; off by default.
+        targets: "gae", or "vtrace": advantages and value targets corrected for what the policy has changed since it acted.
+        vtrace_clip: rho_bar = c_bar of V-trace, the largest importance weight.
+        dual_clip: c > 1: where the advantage A < 0, the surrogate is at least c A (Ye et al. 2020); None: off.
+        reward_clip: Rewards are clipped to [-reward_clip, reward_clip] before they are scaled; None: off.
+        value_normalization: "popart" normalizes value targets by running moments, and rescales the value's last layer so that
+            its predictions stay. "moments" normalizes without rescaling (Yu et al. 2022). "none": values in reward units.
+        value_normalization_step: Share of a batch in those moments.
+        max_staleness: Steps whose policy is more updates behind than this do not count; None: all count.
+        chunk_length: Steps that a network with memory is unrolled with gradient; divides T; None: T.
+        burn_in: Steps before each chunk that are run again at every gradient step, at most `chunk_length`.
+    """
+
+    learning_rate: float = 3e-4
+    learning_rate_schedule: Kind = "constant"
+    total_updates: int = 0
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    clip_epsilon: float = 0.2
+    value_clip_epsilon: float | None = None
+    value_coef: float = 0.5
+    entropy_coef: float = 0.01
+    max_grad_norm: float = 0.5
+    num_epochs: int = 4
+    num_minibatches: int = 4
+    normalize_advantage: bool = True
+    target_kl: float | None = None
+    adam_epsilon: float = 1e-5
+    normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
+    targets: Literal["gae", "vtrace"] = "gae"
+    vtrace_clip: float = 1.0
+    dual_clip: float | None = None
+    reward_clip: float | None = None
+    value_normalization: Literal["none", "popart", "moments"] = "none"
+    value_normalization_step: float = 0.05
+    max_staleness: int | None = None
+    chunk_length: int | None = None
+    burn_in: int = 0
+
+    def __post_init__(self) -> None:
+        checks.require_at_least_one(self, "num_epochs", "num_minibatches")
+        checks.require_fraction(self, "discount", "gae_lambda")
+        checks.require_positive(self, "learning_rate", "clip_epsilon", "max_grad_norm", "vtrace_clip", "reward_clip")
+        checks.require_not_negative(self, "max_staleness")
+        if self.dual_clip is not None and not self.dual_clip > 1.0:
+            raise UserError(f"dual_clip must exceed 1: got {self.dual_clip}")
+        if not 0.0 < self.value_normalization_step <= 1.0:
+            raise UserError(f"value_normalization_step must lie in (0, 1]: got {self.value_normalization_step}")
+        chunked_unroll.require_chunk_sizes(self.chunk_length, self.burn_in)
+
+    @property
+    def num_gradient_steps(self) -> int:
+        """Gradient steps of one update."""
+        return self.num_epochs * self.num_minibatches
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What the loss needs of each step; [T, B, ...] each leaf.
+    """Inputs of the loss for each step; [T, B, ...] each leaf.
 
     Attributes:
-        observation: what was acted on.
-        action: what was done.
-        behaviour_log_prob: its log-probability, nats, when it was done.
-        old_value: as the network says it, before the update.
-        advantage: reward units.
-        target_value: in the units of the network's output: reward units, or normalised.
+        observation: Observation that was acted on.
+        action: Action that was chosen.
+        behavior_log_prob: Log-probability of the action when it was chosen, nats.
+        old_value: Output of the network before the update.
+        advantage: Reward units.
+        target_value: In the units of the network's output: reward units, or normalized.
         weight: 0 where the step only reset, or is too stale.
-        is_first: whether the observation begins an episode.
-        agent_state: what a network with memory begins with: [C, B, ...] each for C chunks of a trajectory (see
-            `agents.networks.chunked_unroll`), [B, ...] each in the loss.
+        is_first: Whether the observation is the first of an episode.
+        agent_state: State before each chunk, [C, B, ...] each for C chunks of a trajectory (see
+            `agents.networks.chunked_unroll`); [B, ...] each in the loss; () for a network without memory.
     """
 
     observation: Observation
     action: Action
-    behaviour_log_prob: Array
+    behavior_log_prob: Array
     old_value: Array
     advantage: Array
     target_value: Array
@@ -75,13 +149,13 @@ class Batch:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A trajectory ready for its gradients.
+class Minibatches:
+    """All minibatches of an update.
 
     Attributes:
         batch: [T, B, ...] each.
-        order: [num_gradient_steps, T / num_minibatches] int32, the steps of time in each minibatch; of a network with memory,
-            [num_gradient_steps, C / num_minibatches] the chunks.
+        order: [num_gradient_steps, T / num_minibatches] int32, the steps of time in each minibatch. For a network with memory,
+            [num_gradient_steps, C / num_minibatches] int32, the chunks in each.
     """
 
     batch: Batch
@@ -89,143 +163,130 @@ class Prepared:
 
 
 def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
-    """PPO for this environment and network (or one of your own: `memoryless_network`). Raises UserError where they do not fit."""
+    """Returns PPO for this environment and network (or one of your own: `memoryless_network`).
+
+    Raises:
+        UserError: Environment and network do not fit.
+    """
     net = bound_network(network, spec)
-    schedule = schedules.make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
-    optimizer = clipped_adam(schedule, config.max_grad_norm, config.adam_epsilon)
-    steps = GradientSteps(
-        num_steps=config.num_gradient_steps,
-        prepare=partial(prepare, config, net),
-        gradient=partial(gradient, config, net),
-        apply=make_apply(optimizer, _kl_stop(config)),
-        finish=partial(finish, config, schedule),
-    )
-    begin = partial(init, config, net, optimizer)
-    return make_on_policy_agent("ppo", config, spec, net, begin, steps, config.reward_clip)
+    rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
+    optimizer = clipped_adam(rate, config.max_grad_norm, config.adam_epsilon)
+    begin, learn = partial(init, config, net, optimizer), partial(update, config, net, optimizer, rate)
+    parts = partial(prepare, config, net), partial(gradient, config, net), partial(apply, config, optimizer)
+    steps = GradientSteps(config.num_gradient_steps, *parts, partial(finish, config, rate))
+    return make_on_policy_agent("ppo", config, spec, net, begin, learn, steps, config.reward_clip)
 
 
 def init(config: PPOConfig, net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) -> LearnerState:
-    """First learner state. `key` is consumed."""
+    """Returns the first learner state. `key` is consumed."""
     params = net.init(key)
     extra: dict[str, Any] = {}
-    if config.value_normalisation == "popart":
-        popart.value_layer(params)  # refuses a network that has none where it should be
-    if config.value_normalisation != "none":
-        extra[_POPART] = popart.init()
+    if config.value_normalization == "popart":
+        popart.value_layer(params)  # raises UserError for a network without the layer that PopArt rescales
+    if config.value_normalization != "none":
+        extra["popart"] = popart.init()
     if config.max_staleness is not None:
-        extra[_VERSION] = jnp.zeros((), jnp.int32)
+        extra["version"] = jnp.zeros((), jnp.int32)
     return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32), extra or ())
 
 
-def make_batch(
-    config: PPOConfig, net: ActorCritic, params: Params, trajectory: Trajectory, extra: Any = ()
-) -> tuple[Batch, ValueTargets]:
-    """What the loss needs of a trajectory under the newest parameters; and its targets in reward units."""
-    parameters, value, states = _unrolled(config, net, params, trajectory)
-    log_ratio = net.distribution.log_prob(parameters, trajectory.action) - trajectory.extras["behaviour_log_prob"]
-    normalises = config.value_normalisation != "none"
-    in_reward_units = popart.denormalise(extra[_POPART], value) if normalises else value
-    targets = make_targets(config, trajectory, in_reward_units, log_ratio)
-    weight = trajectory.valid
-    if config.max_staleness is not None:
-        weight &= extra[_VERSION] - trajectory.policy_version <= config.max_staleness
-    batch = Batch(
-        observation=jax.tree.map(lambda leaf: leaf[:-1], trajectory.observation),
-        action=trajectory.action,
-        behaviour_log_prob=trajectory.extras["behaviour_log_prob"],
-        old_value=value[:-1],
-        advantage=targets.advantage,
-        target_value=popart.normalise(extra[_POPART], targets.target) if normalises else targets.target,
-        weight=weight.astype(value.dtype),
-        is_first=trajectory.is_first[:-1],
-        agent_state=states,
-    )
-    return batch, targets
+def update(
+    config: PPOConfig,
+    net: ActorCritic,
+    optimizer: optax.GradientTransformation,
+    rate: optax.Schedule,
+    state: LearnerState,
+    trajectory: Trajectory,
+    key: Array,
+) -> tuple[LearnerState, Metrics]:
+    """Returns the state after all epochs over one trajectory, and metrics. `key` is consumed."""
+    minibatches, summary = prepare(config, net, state.params, state.extra, trajectory, key)
 
+    def step(progress: Progress, number: Array) -> tuple[Progress, Metrics]:
+        grads, metrics = gradient(config, net, progress.params, minibatches, number)
+        return apply(config, optimizer, progress, grads, metrics), metrics
 
-def _unrolled(
-    config: PPOConfig, net: ActorCritic, params: Params, trajectory: Trajectory
-) -> tuple[Array, Array, AgentState]:
-    """Policy parameters [T, B, P], values [T+1, B], and the states of chunks."""
-    observation, is_first = trajectory.observation, trajectory.is_first
-    if not net.remembers:
-        parameters, value, _ = net.unroll(params, observation, (), is_first)
-        return parameters[:-1], value, ()
-    sizes = _chunk_sizes(config, is_first.shape[0] - 1)
-    return chunked_unroll.unroll_in_chunks(net, params, observation, is_first, trajectory.agent_state, sizes)
-
-
-def _chunk_sizes(config: PPOConfig, num_steps: int) -> chunked_unroll.ChunkSizes:
-    return chunked_unroll.ChunkSizes(config.chunk_length or num_steps, config.burn_in)
-
-
-def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> tuple[Array, Metrics]:
-    """Clipped surrogate + value error - entropy bonus; steps of weight 0 do not count."""
-    parameters, value, _ = net.unroll(params, batch.observation, batch.agent_state, batch.is_first)
-    mean = partial(returns.weighted_mean, weight=batch.weight)
-    log_prob = net.distribution.log_prob(parameters, batch.action)
-    policy, metrics = clipped_policy_loss(config, log_prob, batch, config.dual_clip)
-    value_error = 0.5 * mean(_squared_value_error(config, value, batch))
-    entropy = mean(net.distribution.entropy(parameters))
-    total = policy + config.value_coef * value_error - config.entropy_coef * entropy
-    return total, metrics | {"loss/total": total, "loss/value": value_error, "policy/entropy": entropy}
+    progress, step_metrics = jax.lax.scan(step, first_progress(state), jnp.arange(config.num_gradient_steps))
+    return finish(config, rate, state, progress, summary, step_metrics)
 
 
 def prepare(
-    config: PPOConfig, net: ActorCritic, params: Params, extra: Any, batch: Trajectory, key: Array
-) -> tuple[Prepared, Summary]:
-    """Advantages, targets and the minibatches of all epochs. `key` is consumed.
+    config: PPOConfig, net: ActorCritic, params: Params, extra: Any, trajectory: Trajectory, key: Array
+) -> tuple[Minibatches, Summary]:
+    """Returns the minibatches of all epochs, and metrics. `key` is consumed.
 
     Raises:
         UserError: `num_minibatches` does not divide T, or the number of chunks.
     """
-    steps, targets = make_batch(config, net, params, batch, extra)
-    length, what = steps.weight.shape[0], "rollout_length"
+    batch, target = make_batch(config, net, params, trajectory, extra)
+    length, length_name = batch.weight.shape[0], "rollout_length"
     if net.remembers:
-        length, what = length // _chunk_sizes(config, length).length, "rollout_length / chunk_length"
-    order = minibatch_order(config, length, key, what)
-    explained = returns.explained_variance(steps.target_value, steps.old_value, steps.weight)
+        length, length_name = length // _chunk_sizes(config, length).length, "rollout_length / chunk_length"
+    order = shuffled_minibatches(key, length, config.num_epochs, config.num_minibatches, length_name)
+    explained = returns.explained_variance(batch.target_value, batch.old_value, batch.weight)
     summary: Summary = {"value/explained_variance": explained}
     if config.max_staleness is not None:
-        fresh = jnp.sum(steps.weight) / jnp.maximum(jnp.sum(batch.valid), 1)
-        summary["batch/stale_fraction"] = 1.0 - fresh
-    if config.value_normalisation != "none":
-        summary[_TARGETS] = popart.target_moments(targets.target, steps.weight)
-    return Prepared(steps, order), summary
+        summary["batch/stale_fraction"] = 1.0 - jnp.sum(batch.weight) / jnp.maximum(jnp.sum(trajectory.valid), 1)
+    if config.value_normalization != "none":
+        summary["popart/targets"] = popart.target_moments(target, batch.weight)
+    return Minibatches(batch, order), summary
 
 
-def minibatch_order(config: PPOConfig, length: int, key: Array, what: str = "rollout_length") -> Array:
-    """[num_gradient_steps, length / num_minibatches] int32: each epoch's permutation of time, cut. `key` is consumed.
-
-    `length` is T, or the number of chunks of a network with memory: `what` names it.
-
-    Only T is permuted and cut: B, which may be sharded over devices, stays where it is, so nothing is gathered.
-
-    Raises:
-        UserError: `num_minibatches` does not divide `length`.
-    """
-    if length % config.num_minibatches:
-        raise UserError(
-            f"num_minibatches must divide {what}: got {config.num_minibatches} and {length}; "
-            "minibatches are cut along time"
+def make_batch(
+    config: PPOConfig, net: ActorCritic, params: Params, trajectory: Trajectory, extra: Any = ()
+) -> tuple[Batch, Array]:
+    """Returns the inputs of the loss under the newest parameters, and value targets [T, B] in reward units."""
+    observation, is_first = trajectory.observation, trajectory.is_first
+    if net.remembers:
+        sizes = _chunk_sizes(config, is_first.shape[0] - 1)
+        parameters, output, states = chunked_unroll.unroll_in_chunks(
+            net, params, observation, is_first, trajectory.agent_state, sizes
         )
-    keys = jax.random.split(key, config.num_epochs)
-    order = jax.vmap(lambda epoch_key: jax.random.permutation(epoch_key, length))(keys)
-    return order.reshape(config.num_gradient_steps, length // config.num_minibatches)
+    else:
+        parameters, output, states = net.unroll(params, observation, (), is_first)
+        parameters = parameters[:-1]
+    normalizes = config.value_normalization != "none"
+    value = popart.denormalize(extra["popart"], output) if normalizes else output
+    steps = (trajectory.reward, value, trajectory.terminated, trajectory.truncated, trajectory.valid)
+    if config.targets == "vtrace":
+        behavior = trajectory.extras["behavior_log_prob"]
+        log_ratio = net.distribution.log_prob(parameters, trajectory.action) - behavior
+        bounds = VTraceConfig(rho_bar=config.vtrace_clip, c_bar=config.vtrace_clip, lambda_=config.gae_lambda)
+        target, advantage = unweighted_vtrace(log_ratio, *steps, discount=config.discount, config=bounds)
+    else:
+        advantage = returns.gae(*steps, discount=config.discount, lambda_=config.gae_lambda)
+        target = advantage + value[:-1]
+    weight = trajectory.valid
+    if config.max_staleness is not None:
+        weight &= extra["version"] - trajectory.policy_version <= config.max_staleness
+    batch = Batch(
+        observation=jax.tree.map(lambda leaf: leaf[:-1], observation),
+        action=trajectory.action,
+        behavior_log_prob=trajectory.extras["behavior_log_prob"],
+        old_value=output[:-1],
+        advantage=advantage,
+        target_value=popart.normalize(extra["popart"], target) if normalizes else target,
+        weight=weight.astype(output.dtype),
+        is_first=is_first[:-1],
+        agent_state=states,
+    )
+    return batch, target
 
 
 def gradient(
-    config: PPOConfig, net: ActorCritic, params: Params, prepared: Prepared, step: Array
+    config: PPOConfig, net: ActorCritic, params: Params, minibatches: Minibatches, number: Array
 ) -> tuple[Params, Metrics]:
-    """Gradient of the loss over minibatch number `step`."""
-    minibatch = take_minibatch(config, net, params, prepared, step)
+    """Returns the gradient of the loss over one minibatch, and metrics."""
+    minibatch = take_minibatch(config, net, params, minibatches, number)
     grads, metrics = jax.grad(partial(loss, config, net), has_aux=True)(params, minibatch)
     return grads, metrics | {"gradient/norm": optax.tree.norm(grads)}
 
 
-def take_minibatch(config: PPOConfig, net: ActorCritic, params: Params, prepared: Prepared, step: Array) -> Batch:
-    """Minibatch number `step`: steps of time, or chunks of it side by side, each with the state that `params` begin with."""
-    batch, chosen = prepared.batch, prepared.order[step]
+def take_minibatch(
+    config: PPOConfig, net: ActorCritic, params: Params, minibatches: Minibatches, number: Array
+) -> Batch:
+    """Returns one minibatch: steps of time, or chunks of it side by side, each with its initial state under `params`."""
+    batch, chosen = minibatches.batch, minibatches.order[number]
     if not net.remembers:
         return jax.tree.map(lambda x: x[chosen], batch)
     sizes = _chunk_sizes(config, batch.weight.shape[0])
@@ -236,40 +297,53 @@ def take_minibatch(config: PPOConfig, net: ActorCritic, params: Params, prepared
     return dataclasses.replace(steps, agent_state=state)
 
 
+def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> tuple[Array, Metrics]:
+    """Returns clipped surrogate + value error - entropy bonus, and metrics; steps of weight 0 do not count."""
+    parameters, value, _ = net.unroll(params, batch.observation, batch.agent_state, batch.is_first)
+    mean = partial(returns.weighted_mean, weight=batch.weight)
+    log_prob, advantage = net.distribution.log_prob(parameters, batch.action), batch.advantage
+    if config.normalize_advantage:
+        advantage = returns.standardize(advantage, batch.weight)
+    policy, metrics = clipped_surrogate_loss(
+        log_prob, batch.behavior_log_prob, advantage, batch.weight, config.clip_epsilon, config.dual_clip
+    )
+    error = clipped_squared_error(value, batch.old_value, batch.target_value, config.value_clip_epsilon)
+    value_error, entropy = 0.5 * mean(error), mean(net.distribution.entropy(parameters))
+    total = policy + config.value_coef * value_error - config.entropy_coef * entropy
+    return total, metrics | {"loss/total": total, "loss/value": value_error, "policy/entropy": entropy}
+
+
+def apply(
+    config: PPOConfig, optimizer: optax.GradientTransformation, progress: Progress, grads: Params, metrics: Metrics
+) -> Progress:
+    """Returns the progress after one optimizer step, which is skipped once the approximate KL has exceeded `target_kl`."""
+    stop = None if config.target_kl is None else metrics["policy/approx_kl"] > config.target_kl
+    return take_step(optimizer, progress, grads, stop)
+
+
 def finish(
     config: PPOConfig,
-    schedule: optax.Schedule,
+    rate: optax.Schedule,
     state: LearnerState,
     progress: Progress,
     summary: Summary,
     step_metrics: Metrics,
 ) -> tuple[LearnerState, Metrics]:
-    """The next learner state, and metrics averaged over the gradient steps."""
-    result = {name: value for name, value in summary.items() if name != _TARGETS}
-    result |= {name: jnp.mean(values) for name, values in step_metrics.items()}
-    result["update/skipped_minibatches"] = progress.num_skipped.astype(jnp.float32)
-    result["learning_rate"] = jnp.asarray(schedule(state.num_updates), jnp.float32)
+    """Returns the next learner state, and metrics averaged over the gradient steps."""
+    metrics = {name: value for name, value in summary.items() if name != "popart/targets"}
+    metrics |= {name: jnp.mean(values) for name, values in step_metrics.items()}
+    metrics["update/skipped_minibatches"] = progress.num_skipped.astype(jnp.float32)
+    metrics["learning_rate"] = jnp.asarray(rate(state.num_updates), jnp.float32)
     params, extra = progress.params, dict(state.extra or {})
-    if config.value_normalisation != "none":
-        old = extra[_POPART]
-        extra[_POPART] = popart.merge(old, summary[_TARGETS], config.value_normalisation_step)
-        if config.value_normalisation == "popart":
-            params = popart.rescale(params, old, extra[_POPART])
-        result["value/mean"], result["value/deviation"] = extra[_POPART].mean, popart.deviation(extra[_POPART])
+    if config.value_normalization != "none":
+        old = extra["popart"]
+        extra["popart"] = popart.merge(old, summary["popart/targets"], config.value_normalization_step)
+        params = popart.rescale(params, old, extra["popart"]) if config.value_normalization == "popart" else params
+        metrics["value/mean"], metrics["value/deviation"] = extra["popart"].mean, popart.deviation(extra["popart"])
     if config.max_staleness is not None:
-        extra[_VERSION] = state.num_updates + 1
-    return LearnerState(params, progress.opt_state, state.num_updates + 1, extra or ()), result
+        extra["version"] = state.num_updates + 1
+    return LearnerState(params, progress.opt_state, state.num_updates + 1, extra or ()), metrics
 
 
-def _kl_stop(config: PPOConfig) -> Callable[[Metrics], Array] | None:
-    target = config.target_kl
-    return None if target is None else lambda metrics: metrics["policy/approx_kl"] > target
-
-
-def _squared_value_error(config: PPOConfig, value: Array, batch: Batch) -> Array:
-    error = jnp.square(value - batch.target_value)
-    if config.value_clip_epsilon is None:
-        return error
-    epsilon = config.value_clip_epsilon
-    clipped = batch.old_value + jnp.clip(value - batch.old_value, -epsilon, epsilon)
-    return jnp.maximum(error, jnp.square(clipped - batch.target_value))
+def _chunk_sizes(config: PPOConfig, num_steps: int) -> chunked_unroll.ChunkSizes:
+    return chunked_unroll.ChunkSizes(config.chunk_length or num_steps, config.burn_in)

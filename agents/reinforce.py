@@ -8,85 +8,143 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agents.api import Agent, Array, Trajectory
+from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
-from agents.one_step import OneStepConfig, OptimizerName, Targets, make_one_step_agent
-from agents.ops import returns
+from agents.networks.custom import bound_network
+from agents.ops import checks, returns
+from agents.ops.gradient_steps import single_gradient_step
+from agents.ops.optimizers import OptimizerName, clipped_adam, clipped_rmsprop
+from agents.ops.policy_gradient import actor_critic_loss, approximate_kl, counted_log_ratio
+from agents.ops.schedules import Kind, make_schedule
+from agents.transforms.normalization import NormalizationConfig
+from agents.transforms.on_policy_agent import make_on_policy_agent
+from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)
-class REINFORCEConfig(OneStepConfig):
+class REINFORCEConfig:
     """Hyper-parameters.
 
     Attributes:
-        baseline: subtract the value of the observation from the return. Without it, and without `bootstrap`, no value is learned.
-        bootstrap: what follows an episode's last step in the trajectory. False: nothing that the episode did not have: one that
-            the clock ended has the return it got, and steps whose episode goes on after the trajectory do not count. True: the
-            value of the observation reached, in both cases; every valid step counts.
+        learning_rate: Initial learning rate of the optimizer.
+        learning_rate_schedule: "constant", or "linear" to 0 after `total_updates`.
+        total_updates: Updates of the whole run, for the schedule.
+        discount: g.
+        value_coef: Weight of the value error.
+        entropy_coef: Weight of the entropy bonus.
+        max_grad_norm: Gradients are scaled down to this global norm.
+        normalize_advantage: Whether advantages are standardized over the steps that count.
+        optimizer: "rmsprop" (no momentum) or "adam".
+        optimizer_epsilon: Under the root for "rmsprop", as in TensorFlow; beside it for "adam".
+        rmsprop_decay: Decay of the running mean of squared gradients.
+        rmsprop_initial_scale: Initial value of that mean; see `agents.ops.optimizers.clipped_rmsprop`.
+        normalization: Observations and rewards by running statistics; off by default.
+        baseline: Whether the value of the observation is subtracted from the return. Without it, and without `bootstrap`, no value
+            is learned.
+        bootstrap: Value after an episode's last step in the trajectory. False: 0; an episode that was truncated has the return it
+            got, and steps whose episode continues after the trajectory do not count. True: the value of the observation reached,
+            in both cases; every valid step counts.
     """
 
     learning_rate: float = 1e-3
+    learning_rate_schedule: Kind = "constant"
+    total_updates: int = 0
+    discount: float = 0.99
+    value_coef: float = 0.5
+    entropy_coef: float = 0.01
     max_grad_norm: float = 10.0
+    normalize_advantage: bool = False
     optimizer: OptimizerName = "adam"
+    optimizer_epsilon: float = 1e-5
+    rmsprop_decay: float = 0.99
+    rmsprop_initial_scale: float = 1.0
+    normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
     baseline: bool = True
     bootstrap: bool = False
 
+    def __post_init__(self) -> None:
+        checks.require_positive(self, "learning_rate", "max_grad_norm", "optimizer_epsilon")
+        checks.require_not_negative(self, "value_coef", "entropy_coef", "rmsprop_initial_scale")
+        checks.require_fraction(self, "discount")
+        if not 0.0 <= self.rmsprop_decay < 1.0:
+            raise UserError(f"rmsprop_decay must lie in [0, 1): got {self.rmsprop_decay}")
+        if self.optimizer not in ("rmsprop", "adam"):
+            raise UserError(f"optimizer must be 'rmsprop' or 'adam': got {self.optimizer!r}")
+
 
 def make_reinforce(config: REINFORCEConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
-    """REINFORCE for this environment and network. Raises UserError where they do not fit."""
+    """Returns REINFORCE for this environment and network.
+
+    Raises:
+        UserError: Environment and network do not fit.
+    """
     if not (config.baseline or config.bootstrap):
         config = dataclasses.replace(config, value_coef=0.0)
-    return make_one_step_agent("reinforce", config, partial(targets, config), spec, network)
+    net = bound_network(network, spec)
+    rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
+    optimizer = make_optimizer(config, rate)
+    begin, learn = partial(init, net, optimizer), partial(update, config, net, optimizer, rate)
+    steps = single_gradient_step(partial(loss, config, net), optimizer, rate)
+    return make_on_policy_agent("reinforce", config, spec, net, begin, learn, steps)
 
 
-def targets(config: REINFORCEConfig, batch: Trajectory, log_ratio: Array, value: Array) -> Targets:
-    """Returns of episodes to their ends, less the baseline; the ratio is taken to be 1."""
-    del log_ratio
-    bootstrap = value if config.bootstrap else jnp.zeros_like(value)
-    episode_return, is_complete = monte_carlo(
-        batch.reward, bootstrap, batch.terminated, batch.truncated, batch.valid, discount=config.discount
+def make_optimizer(config: REINFORCEConfig, rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
+    """Returns the configured optimizer after a clip of the gradient's global norm."""
+    if config.optimizer == "adam":
+        return clipped_adam(rate, config.max_grad_norm, config.optimizer_epsilon)
+    return clipped_rmsprop(
+        rate, config.max_grad_norm, config.optimizer_epsilon, config.rmsprop_decay, config.rmsprop_initial_scale
     )
-    counted = batch.valid if config.bootstrap else is_complete
-    weight = counted.astype(value.dtype)
-    advantage = episode_return - value[:-1] if config.baseline else episode_return
-    metrics = {
-        "returns/complete_fraction": returns.weighted_mean(
-            is_complete.astype(value.dtype), batch.valid.astype(value.dtype)
-        )
+
+
+def init(net: ActorCritic, optimizer: optax.GradientTransformationExtraArgs, key: Array) -> LearnerState:
+    """Returns the first learner state. `key` is consumed."""
+    params = net.init(key)
+    return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+
+def update(
+    config: REINFORCEConfig,
+    net: ActorCritic,
+    optimizer: optax.GradientTransformationExtraArgs,
+    rate: optax.Schedule,
+    state: LearnerState,
+    trajectory: Trajectory,
+    key: Array,
+) -> tuple[LearnerState, Metrics]:
+    """Returns the state after one gradient step on a trajectory, and metrics."""
+    del key
+    grads, metrics = jax.grad(partial(loss, config, net), has_aux=True)(state.params, trajectory)
+    metrics |= {
+        "gradient/norm": optax.tree.norm(grads),
+        "learning_rate": jnp.asarray(rate(state.num_updates), jnp.float32),
     }
-    return Targets(jnp.where(counted, advantage, 0.0), episode_return, weight, metrics)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params, num_updates=state.num_updates)
+    return LearnerState(optax.apply_updates(state.params, updates), opt_state, state.num_updates + 1), metrics
 
 
-def monte_carlo(
-    reward: Array, value: Array, terminated: Array, truncated: Array, valid: Array, *, discount: float
-) -> tuple[Array, Array]:
-    """Discounted returns to the end of each episode, and whether that end lies in the trajectory.
-
-    Args:
-        reward: [T, B] float32.
-        value: [T+1, B] float32, of what follows a truncated step or the trajectory.
-        terminated: [T, B] bool.
-        truncated: [T, B] bool.
-        valid: [T, B] bool.
-        discount: g in [0, 1].
-
-    Returns:
-        [T, B] float32 returns, and [T, B] bool: the episode ended (terminated or truncated) at this step or a later one of the
-        trajectory. 0 and False where not valid.
-    """
-    ended = terminated | truncated
-    after_end = discount * jnp.where(terminated, 0.0, value[1:])
-
-    def step(later: tuple[Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        reward_t, after_end_t, ended_t, valid_t = inputs
-        later_return, later_complete = later
-        total = reward_t + jnp.where(ended_t, after_end_t, discount * later_return)
-        found = jnp.where(valid_t, total, 0.0), valid_t & (ended_t | later_complete)
-        return found, found
-
-    last = value[-1], jnp.zeros_like(ended[0])
-    _, found = jax.lax.scan(step, last, (reward, after_end, ended, valid), reverse=True, unroll=8)
-    return found
+def loss(config: REINFORCEConfig, net: ActorCritic, params: Params, trajectory: Trajectory) -> tuple[Array, Metrics]:
+    """Returns policy + value error - entropy bonus on the returns of episodes, and metrics; the ratio is taken to be 1."""
+    parameters, value, _ = net.unroll(params, trajectory.observation, trajectory.agent_state, trajectory.is_first)
+    parameters = parameters[:-1]
+    log_prob, entropy = net.distribution.log_prob(parameters, trajectory.action), net.distribution.entropy(parameters)
+    log_ratio = counted_log_ratio(log_prob, trajectory.extras["behavior_log_prob"], trajectory.valid)
+    log_ratio, fixed_value = jax.lax.stop_gradient((log_ratio, value))
+    bootstrap = fixed_value if config.bootstrap else jnp.zeros_like(fixed_value)
+    ends = (trajectory.terminated, trajectory.truncated, trajectory.valid)
+    target, is_complete = returns.monte_carlo(trajectory.reward, bootstrap, *ends, discount=config.discount)
+    counts = trajectory.valid if config.bootstrap else is_complete
+    advantage = jnp.where(counts, target - fixed_value[:-1] if config.baseline else target, 0.0)
+    weight = counts.astype(value.dtype)
+    if config.normalize_advantage:
+        advantage = returns.standardize(advantage, weight)
+    coefficients = {"value_coef": config.value_coef, "entropy_coef": config.entropy_coef}
+    total, metrics = actor_critic_loss(log_prob, entropy, value[:-1], advantage, target, weight, **coefficients)
+    metrics["policy/approx_kl"] = returns.weighted_mean(approximate_kl(log_ratio), weight)
+    valid = trajectory.valid.astype(value.dtype)
+    metrics["returns/complete_fraction"] = returns.weighted_mean(is_complete.astype(value.dtype), valid)
+    return total, metrics

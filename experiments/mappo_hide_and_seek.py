@@ -1,7 +1,7 @@
 """MAPPO on the quadrant game of hide-and-seek, 1 against 1, for a workstation (Baker et al. 2020)."""
 
 from agents.ppo import PPOConfig
-from agents.transforms.normalization import NormalisationConfig
+from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -23,9 +23,9 @@ EXPERIMENT = Experiment(
         max_grad_norm=5.0,
         num_epochs=4,
         num_minibatches=4,
-        value_normalisation="moments",
+        value_normalization="moments",
         chunk_length=10,
-        normalisation=NormalisationConfig(observations=True, clip_observation=5.0),
+        normalization=NormalizationConfig(observations=True, clip_observation=5.0),
     ),
     run=RunConfig(num_envs=64, rollout_length=80, env_steps=4_000_000, evaluation_episodes=20),
 )

@@ -1,7 +1,7 @@
 """MAPPO on hide-and-seek with the published sizes, for thousands of cores (Mei et al. 2024)."""
 
 from agents.ppo import PPOConfig
-from agents.transforms.normalization import NormalisationConfig
+from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -21,9 +21,9 @@ EXPERIMENT = Experiment(
         max_grad_norm=5.0,
         num_epochs=4,  # SRL takes a step on each batch, and every batch four times
         num_minibatches=1,
-        value_normalisation="moments",  # SRL's PopArt never rescales its last layer
+        value_normalization="moments",  # SRL's PopArt never rescales its last layer
         chunk_length=10,
-        normalisation=NormalisationConfig(observations=True, clip_observation=5.0),
+        normalization=NormalizationConfig(observations=True, clip_observation=5.0),
     ),
     run=RunConfig(
         num_envs=1000,

@@ -1,7 +1,7 @@
 """PPG on CartPole-v1 (Cobbe et al. 2021)."""
 
 from agents.ppg import PPGConfig
-from agents.transforms.normalization import NormalisationConfig
+from agents.transforms.normalization import NormalizationConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
@@ -17,7 +17,7 @@ EXPERIMENT = Experiment(
         num_epochs=4,
         num_policy_phases=16,
         num_auxiliary_minibatches=2,
-        normalisation=NormalisationConfig(rewards=True),
+        normalization=NormalizationConfig(rewards=True),
     ),
     run=RunConfig(num_envs=128, rollout_length=32, env_steps=1_500_000),
 )

@@ -1,7 +1,7 @@
 """PPO on a MuJoCo task (Schulman et al. 2017)."""
 
 from agents.ppo import PPOConfig
-from agents.transforms.normalization import NormalisationConfig
+from agents.transforms.normalization import NormalizationConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
@@ -14,7 +14,7 @@ EXPERIMENT = Experiment(
         entropy_coef=0.0,
         num_epochs=10,
         num_minibatches=32,
-        normalisation=NormalisationConfig(observations=True, rewards=True),
+        normalization=NormalizationConfig(observations=True, rewards=True),
     ),
     run=RunConfig(num_envs=32, rollout_length=64, env_steps=1_000_000, evaluation_episodes=10),
 )

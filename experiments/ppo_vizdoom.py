@@ -1,7 +1,7 @@
 """PPO on a ViZDoom scenario (Schulman et al. 2017)."""
 
 from agents.ppo import PPOConfig
-from agents.transforms.normalization import NormalisationConfig
+from agents.transforms.normalization import NormalizationConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
@@ -13,7 +13,7 @@ EXPERIMENT = Experiment(
         learning_rate_schedule="linear",
         entropy_coef=0.01,
         # Rewards differ by a factor of 100 between scenarios; variables are health and ammunition as they are counted.
-        normalisation=NormalisationConfig(observations=True, rewards=True),
+        normalization=NormalizationConfig(observations=True, rewards=True),
     ),
     run=RunConfig(num_envs=16, rollout_length=128, env_steps=2_000_000, evaluation_episodes=10),
 )

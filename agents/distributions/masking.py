@@ -28,7 +28,7 @@ class MaskedLeaf(NamedTuple):
 def mask_logits(logits: Array, mask: Array) -> Array:
     """Logits [..., A] with those of illegal values, where `mask` [..., A] is 0, at `ILLEGAL`.
 
-    The others are then normalised among themselves. Where a choice has no legal value (which only happens to rows that are
+    The others are then normalized among themselves. Where a choice has no legal value (which only happens to rows that are
     about to reset), all have the same probability.
     """
     return jnp.where(mask != 0, logits, ILLEGAL)

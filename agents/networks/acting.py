@@ -7,7 +7,7 @@ from agents.distributions import Distribution
 from agents.networks.actor_critic import StepFn
 from envpool_bridge.spec.specs import ArraySpec
 
-EXTRAS = {"behaviour_log_prob": ArraySpec((), "float32")}
+EXTRAS = {"behavior_log_prob": ArraySpec((), "float32")}
 """What `act` adds to each step: the log-probability, in nats, of the action under the policy that chose it."""
 
 
@@ -46,4 +46,4 @@ def act(
     parameters, agent_state = net.step(params, observation, agent_state, is_first)
     distribution = net.distribution
     action = distribution.sample(parameters, keys) if mode is Mode.SAMPLE else distribution.mode(parameters)
-    return action, {"behaviour_log_prob": distribution.log_prob(parameters, action)}, agent_state
+    return action, {"behavior_log_prob": distribution.log_prob(parameters, action)}, agent_state

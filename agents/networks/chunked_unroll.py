@@ -22,6 +22,17 @@ class ChunkSizes(NamedTuple):
     burn_in: int = 0
 
 
+def require_chunk_sizes(length: int | None, burn_in: int) -> None:
+    """Raises UserError unless these are sizes of chunks; a length of None is a whole trajectory."""
+    if length is not None and length < 1:
+        raise UserError(f"chunk_length must be at least 1, or None for whole trajectories: got {length}")
+    if not 0 <= burn_in <= (length or 0):
+        raise UserError(
+            f"burn_in must lie between 0 and chunk_length: got {burn_in} and {length}; a whole trajectory has nothing before "
+            f"it to burn in"
+        )
+
+
 class Unrolled(NamedTuple):
     """A trajectory under newest parameters.
 

@@ -1,6 +1,6 @@
-"""PopArt: value targets normalised by their running moments, without moving what the value predicts. Pure functions.
+"""PopArt: value targets normalized by their running moments, without moving what the value predicts. Pure functions.
 
-A network with PopArt predicts normalised values n; the value is v = s n + m, with the targets' running mean m and deviation s.
+A network with PopArt predicts normalized values n; the value is v = s n + m, with the targets' running mean m and deviation s.
 When m and s change, the last layer of the value, n = W x + b, is rescaled so that v stays what it was:
 
     W' = (s / s') W        b' = (s b + m - m') / s'
@@ -11,17 +11,17 @@ How an agent uses it, cut into gradient steps or not:
 
 1. `init()` is part of `LearnerState.extra` (`agents/ppo.py`), so that it is saved with the layer that it belongs to; no gradient
    is of it, and no optimizer has a state for it. It is not published with the parameters: `act` needs no values.
-2. `prepare`: `denormalise` the network's values, then advantages and targets as ever, in reward units. The summary takes
+2. `prepare`: `denormalize` the network's values, then advantages and targets as ever, in reward units. The summary takes
    `target_moments(targets, weight)` along, which have no rows, so that they can travel to a parameter server.
-3. The loss: the error between the network's output and `normalise(statistics, targets)`, which `prepare` computes with the
-   statistics that it was given. What is clipped around old values is normalised, too.
+3. The loss: the error between the network's output and `normalize(statistics, targets)`, which `prepare` computes with the
+   statistics that it was given. What is clipped around old values is normalized, too.
 4. `finish`: `new = merge(old, moments, beta)` of the newest `extra`, and `rescale(params, old, new)` of the newest parameters.
 
 Deviations from the papers, on purpose:
 
 - A batch is one step of the running moments, with all its targets together; the papers take a step for each.
-- Targets are normalised by the statistics before their own batch, which apply from the next version on, as observations are in
-  `agents/transforms/normalization.py`. The papers update the statistics first. Here the first update is not normalised.
+- Targets are normalized by the statistics before their own batch, which apply from the next version on, as observations are in
+  `agents/transforms/normalization.py`. The papers update the statistics first. Here the first update is not normalized.
 - The optimizer's moments of the rescaled layer are left as they are: after a change of s by a factor c they are off by c (first)
   and c^2 (second) until they have forgotten. The papers use plain gradient descent and RMSProp, and leave them alone as well.
 - Moments are debiased, so that the beginning (0, 1) of the statistics has no part in them; and kept as mean and variance, which
@@ -125,23 +125,23 @@ def deviation(statistics: PopArt) -> Array:
     return jnp.where(statistics.debias > 0, bounded, 1.0)
 
 
-def normalise(statistics: PopArt, value: Array) -> Array:
+def normalize(statistics: PopArt, value: Array) -> Array:
     """(v - m) / s of values or targets [...] in reward units."""
     return (value - statistics.mean) / deviation(statistics)
 
 
-def denormalise(statistics: PopArt, normalised: Array) -> Array:
+def denormalize(statistics: PopArt, normalized: Array) -> Array:
     """Values [...] in reward units, s n + m, of what the network says."""
-    return deviation(statistics) * normalised + statistics.mean
+    return deviation(statistics) * normalized + statistics.mean
 
 
 def rescale(params: Params, old: PopArt, new: PopArt) -> Params:
-    """Parameters whose values, denormalised by `new`, are those of `params` by `old`; only the value's last layer changes.
+    """Parameters whose values, denormalized by `new`, are those of `params` by `old`; only the value's last layer changes.
 
     Args:
         params: of a network of `agents/networks/actor_critic.py`.
-        old: what its outputs were normalised by.
-        new: what they are to be normalised by.
+        old: what its outputs were normalized by.
+        new: what they are to be normalized by.
 
     Raises:
         UserError: the value's last layer is not where it should be; names what is there.

@@ -21,7 +21,7 @@ def gae(
     discount: float,
     lambda_: float,
 ) -> Array:
-    """Generalised advantage estimates.
+    """Returns generalized advantage estimates.
 
     delta_t = r_t + g (1 - terminated_t) V_{t+1} - V_t;  A_t = delta_t + g lambda (1 - ended_t) valid_{t+1} A_{t+1}.
 
@@ -67,7 +67,7 @@ def n_step_returns(
     discount: float,
     num_steps: int,
 ) -> Array:
-    """Returns of up to `num_steps` rewards, then the value of the observation reached.
+    """Returns sums of up to `num_steps` rewards, then the value of the observation reached.
 
     The sum stops early where the episode ends (bootstrapping if truncated) and at the end of the trajectory.
 
@@ -106,11 +106,43 @@ def n_step_returns(
     return returns[:-1] * valid
 
 
-def standardise(x: Array, weight: Array, epsilon: float = 1e-8) -> Array:
-    """`x` shifted and scaled to weighted mean 0 and standard deviation 1; all zero if the weights are.
+def monte_carlo(
+    reward: Array, value: Array, terminated: Array, truncated: Array, valid: Array, *, discount: float
+) -> tuple[Array, Array]:
+    """Returns the discounted return to the end of each episode, and whether that end lies in the trajectory.
+
+    Args:
+        reward: [T, B] float32.
+        value: [T+1, B] float32, after a truncated step and after the trajectory.
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        valid: [T, B] bool.
+        discount: g in [0, 1].
+
+    Returns:
+        [T, B] float32 returns, and [T, B] bool: the episode ended (terminated or truncated) at this step or a later one of the
+        trajectory. 0 and False where not valid.
+    """
+    ended = terminated | truncated
+    after_end = discount * jnp.where(terminated, 0.0, value[1:])
+
+    def step(later: tuple[Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        reward_t, after_end_t, ended_t, valid_t = inputs
+        later_return, later_complete = later
+        total = reward_t + jnp.where(ended_t, after_end_t, discount * later_return)
+        result = jnp.where(valid_t, total, 0.0), valid_t & (ended_t | later_complete)
+        return result, result
+
+    last = value[-1], jnp.zeros_like(ended[0])
+    _, result = jax.lax.scan(step, last, (reward, after_end, ended, valid), reverse=True, unroll=8)
+    return result
+
+
+def standardize(x: Array, weight: Array, epsilon: float = 1e-8) -> Array:
+    """Returns `x` shifted and scaled to weighted mean 0 and standard deviation 1; all zero if the weights are.
 
     Examples:
-        >>> standardise(jnp.array([1.0, 3.0, 100.0]), weight=jnp.array([1.0, 1.0, 0.0])).tolist()
+        >>> standardize(jnp.array([1.0, 3.0, 100.0]), weight=jnp.array([1.0, 1.0, 0.0])).tolist()
         [-1.0, 1.0, 0.0]
 
     Args:
@@ -124,7 +156,7 @@ def standardise(x: Array, weight: Array, epsilon: float = 1e-8) -> Array:
 
 
 def weighted_mean(x: Array, weight: Array) -> Array:
-    """Scalar mean of `x` under `weight` of the same shape; 0 if all weights are 0.
+    """Returns the scalar mean of `x` under `weight` of the same shape; 0 if all weights are 0.
 
     Examples:
         >>> float(weighted_mean(jnp.array([1.0, 3.0, jnp.nan]), weight=jnp.array([1.0, 1.0, 0.0])))
@@ -135,7 +167,7 @@ def weighted_mean(x: Array, weight: Array) -> Array:
 
 
 def explained_variance(target: Array, value: Array, weight: Array) -> Array:
-    """Scalar 1 - Var[target - value] / Var[target] under `weight` of the same shape; 0 where the targets do not vary."""
+    """Returns the scalar 1 - Var[target - value] / Var[target] under `weight` of the same shape; 0 for constant targets."""
     residual = target - value
     variance = weighted_mean(jnp.square(target - weighted_mean(target, weight)), weight)
     unexplained = weighted_mean(jnp.square(residual - weighted_mean(residual, weight)), weight)

@@ -1,4 +1,4 @@
-"""V-trace: values and advantages of a target policy from what another policy did, under NEXT_STEP episode boundaries.
+"""V-trace: values and advantages of a target policy from actions of another policy, under NEXT_STEP episode boundaries.
 
 As in `agents.ops.returns`, `value[t]` belongs to `observation[t]`, a truncated step bootstraps from `value[t + 1]`, and a step
 with `valid=False` only reset: its entries are 0 and nothing flows across it.
@@ -18,7 +18,7 @@ from envpool_bridge.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class VTraceConfig:
-    """How far probability ratios count; `float("inf")` does not truncate them.
+    """Bounds on probability ratios; `float("inf")` does not truncate them.
 
     Attributes:
         rho_bar: of the ratio on each temporal difference. Where it truncates, values are of a policy between the two.
@@ -45,10 +45,10 @@ class VTraceConfig:
 
 
 class VTrace(NamedTuple):
-    """What V-trace says of each step.
+    """Targets of V-trace for each step.
 
     Attributes:
-        target: [T, B] float32, v_t: what the value should be; the value itself where not valid.
+        target: [T, B] float32, v_t: target of the value; the value itself where not valid.
         advantage: [T, B] float32, of the action for the policy gradient, times its truncated ratio; 0 where not valid.
     """
 
@@ -67,7 +67,7 @@ def vtrace(
     discount: float,
     config: VTraceConfig,
 ) -> VTrace:
-    """Value targets and policy-gradient advantages.
+    """Returns value targets and policy-gradient advantages.
 
     With ratio_t = exp(log_ratio_t), rho_t = min(rho_bar, ratio_t) and c_t = lambda min(c_bar, ratio_t):
 
@@ -79,7 +79,7 @@ def vtrace(
     bound is below 1, it is `returns.gae`, and v_t the lambda-return. No gradient is stopped here.
 
     Args:
-        log_ratio: [T, B] float32, log target(a|o) - log behaviour(a|o), nats; anything where not valid.
+        log_ratio: [T, B] float32, log target(a|o) - log behavior(a|o), nats; anything where not valid.
         reward: [T, B] float32.
         value: [T+1, B] float32, of every observation.
         terminated: [T, B] bool.
@@ -103,3 +103,33 @@ def vtrace(
     _, (correction, later) = jax.lax.scan(step, jnp.zeros_like(delta[0]), (weighted, trace), reverse=True, unroll=8)
     advantage = jnp.minimum(config.policy_rho_bar, ratio) * (delta + carried * later)
     return VTrace(value[:-1] + correction, advantage)
+
+
+def unweighted_vtrace(
+    log_ratio: Array,
+    reward: Array,
+    value: Array,
+    terminated: Array,
+    truncated: Array,
+    valid: Array,
+    *,
+    discount: float,
+    config: VTraceConfig,
+) -> VTrace:
+    """Returns value targets of V-trace, and its advantages without their ratio, for a surrogate that multiplies by its own.
+
+    Args:
+        log_ratio: As in `vtrace`, and so are all other arrays.
+        reward: [T, B] float32.
+        value: [T+1, B] float32.
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        valid: [T, B] bool.
+        discount: g in [0, 1].
+        config: Bounds and lambda; `policy_rho_bar` is not used.
+    """
+    target, _ = vtrace(log_ratio, reward, value, terminated, truncated, valid, discount=discount, config=config)
+    following = jnp.concatenate([target[1:], value[-1:]])
+    onward = value[1:] + config.lambda_ * ~(terminated | truncated) * (following - value[1:])
+    advantage = (reward + discount * ~terminated * onward - value[:-1]) * valid
+    return VTrace(target, advantage)

@@ -1,7 +1,7 @@
-"""Frames are stored once and stacked where they are computed with: an agent for single frames from one for stacks.
+"""Frame stacking: an agent for single frames, made from an agent for stacks.
 
-Slots hold every frame once, with a short history before the first (`envpool_bridge.shm.slots`); an agent is written for stacks.
-What comes out is, to the byte, what gymnasium.wrappers.FrameStackObservation (padding "reset") gives.
+Slots hold every frame once, with a short history before the first (`envpool_bridge.shm.slots`). Agents are written for stacks.
+The stacks are, to the byte, those of gymnasium.wrappers.FrameStackObservation (padding "reset").
 """
 
 import dataclasses
@@ -25,15 +25,16 @@ from agents.api import (
     Sample,
     Trajectory,
 )
+from agents.transforms.changed_trajectories import with_changed_trajectories
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec, SpecTree, num_frames
 from envpool_bridge.spec.tree import Tree, map_leaves
 
 
 def stack_frames(frames: Array, is_first: Array, count: int) -> Array:
-    """The newest `count` frames at each of N steps, oldest first.
+    """Returns the newest `count` frames at each of N steps, oldest first.
 
-    Where an episode began less than `count` steps ago, its first frame stands for those before it. Slices and selections
-    only: nothing is gathered over B, which may be sharded.
+    Where an episode started less than `count` steps ago, its first frame stands for those before it. Only slices and
+    selections: nothing is gathered over B, which may be sharded.
 
     Args:
         frames: [count-1 + N, B, ...], the first `count - 1` as stacked at the step before the first.
@@ -60,7 +61,7 @@ def with_stacked_frames(agent: Agent, spec: EnvSpec) -> Agent: ...
 @overload
 def with_stacked_frames(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent: ...
 def with_stacked_frames(agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
-    """The agent for windows of single frames; the agent itself where nothing is stacked.
+    """Returns the agent for windows of single frames; the agent itself where nothing is stacked.
 
     Its `act` takes observations [F, R, ...] for a leaf of F > 1 frames and is_first [W, R] (see
     `envpool_bridge.shm.slots.ActRows`); its `update` a Trajectory with `frames` and `is_first_frames` of a slot, or a
@@ -70,19 +71,8 @@ def with_stacked_frames(agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
         return agent
     if isinstance(agent, ReplayAgent):
         return _with_stacked_samples(agent, spec)
-    stacked = partial(_stacked_trajectory, spec.observation)
-    steps = agent.gradient_steps
-
-    def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
-        return agent.update(state, stacked(batch), key)
-
-    def prepare(params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Metrics]:
-        if steps is None:
-            raise TypeError(f"agent {agent.name} has no gradient steps")
-        return steps.prepare(params, extra, stacked(batch), key)
-
-    cut = None if steps is None else steps._replace(prepare=prepare)
-    return agent._replace(act=_act_on_frames(agent, spec), update=update, gradient_steps=cut)
+    stacked = with_changed_trajectories(agent, partial(_stacked_trajectory, spec.observation))
+    return stacked._replace(act=_act_on_frames(agent, spec))
 
 
 def _with_stacked_samples(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent:

@@ -1,9 +1,9 @@
-"""Observation normalisation and reward scaling around any agent, as pure functions.
+"""Observation normalization and reward scaling around any agent, as pure functions.
 
 The statistics are part of the parameters: they are versioned, published and saved with them, `act` sees the same ones in training
 and in evaluation, and only an update changes them. No gradient reaches them, and they are no part of the optimizer's state.
 
-Observations of an update are normalised with the statistics that its parameters came with, from before its batch: at policy lag
+Observations of an update are normalized with the statistics that its parameters came with, from before its batch: at policy lag
 0 exactly those that acted, so that the probability ratio starts at 1. Its own batch counts from the next version on. Rewards are
 no input of the policy: they are scaled with the statistics that include the batch.
 
@@ -33,32 +33,31 @@ from agents.api import (
     Trajectory,
     UpdateFn,
 )
-from agents.ops.gradient_steps import make_update
 from agents.ops.return_moments import ReturnBatch, ReturnMoments, merge_returns, no_returns, return_batch
 from agents.ops.running_moments import Moments, RunningMoments, batch_moments, deviation, merge, no_moments
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from envpool_bridge.spec.tree import items, lookup, shown_path, unflatten
 
-_BATCH, _SKIPPED = "normalisation/batch", "normalisation/random_fraction"
+_BATCH, _SKIPPED = "normalization/batch", "normalization/random_fraction"
 _AGENT, _STATISTICS = "agent", "statistics"
 
 
 @dataclasses.dataclass(frozen=True)
-class NormalisationConfig:
-    """What is normalised, and how far.
+class NormalizationConfig:
+    """What is normalized, and how far.
 
-    `random_start` applies where observations are normalised.
+    `random_start` applies where observations are normalized.
 
     Attributes:
         observations: whether every element of every float leaf is shifted and scaled to mean 0 and deviation 1.
         rewards: whether rewards are divided by the deviation of the running discounted return.
-        clip_observation: largest absolute value after normalisation, in deviations.
+        clip_observation: largest absolute value after normalization, in deviations.
         clip_reward: largest absolute value after scaling, in deviations of the return.
         epsilon: added to variances, in squared units of what they are of.
         random_start: whether the steps of the initial parameters are random and only initialize the statistics. Updates from
             such steps alone change no parameters: the steps of lag + 1 updates are discarded, at most. False: the first
-            steps are learned from without normalisation.
+            steps are learned from without normalization.
     """
 
     observations: bool = False
@@ -71,24 +70,24 @@ class NormalisationConfig:
     def __post_init__(self) -> None:
         for name in ("clip_observation", "clip_reward", "epsilon"):
             if not getattr(self, name) > 0.0:
-                raise UserError(f"normalisation.{name} must be positive: got {getattr(self, name)}")
+                raise UserError(f"normalization.{name} must be positive: got {getattr(self, name)}")
 
 
-class _Normaliser:
+class _Normalizer:
     """Statistics of one environment: what is kept, what a batch adds, what is done with it. Pure."""
 
-    def __init__(self, config: NormalisationConfig, spec: EnvSpec, discount: float) -> None:
+    def __init__(self, config: NormalizationConfig, spec: EnvSpec, discount: float) -> None:
         self._config, self._discount = config, discount
         self._random_start = config.observations and config.random_start
         self._leaves = {
             shown_path("observation", path): (path, leaf)
             for path, leaf in items(spec.observation)
-            if config.observations and _is_normalised(spec, path, leaf)
+            if config.observations and _is_normalized(spec, path, leaf)
         }
         if config.observations and not self._leaves:
             raise UserError(
-                f"{spec.env_id}: observations are to be normalised, but none of their leaves holds floats; use "
-                f"normalisation.observations=False"
+                f"{spec.env_id}: observations are to be normalized, but none of their leaves holds floats; use "
+                f"normalization.observations=False"
             )
 
     def init(self) -> dict[str, Any]:
@@ -97,7 +96,7 @@ class _Normaliser:
         return statistics | ({"return": no_returns()} if self._config.rewards else {})
 
     def observation(self, statistics: dict[str, Any], observation: Observation) -> Observation:
-        """Returns observations [..., *leaf] normalised; other leaves as they are."""
+        """Returns observations [..., *leaf] normalized; other leaves as they are."""
         clip, values = self._config.clip_observation, dict(items(observation))
         for name, (path, _) in self._leaves.items():
             moments: RunningMoments = statistics[name]
@@ -140,64 +139,64 @@ class _Normaliser:
         """Returns metrics of the statistics that include the batch."""
         if not self._config.rewards:
             return {}
-        return {"normalisation/reward_scale": self._reward_scale(statistics["return"])}
+        return {"normalization/reward_scale": self._reward_scale(statistics["return"])}
 
     def _reward_scale(self, kept: ReturnMoments) -> Array:
         return deviation(kept.running, self._config.epsilon)
 
 
-def with_normalisation(agent: Agent, config: NormalisationConfig, spec: EnvSpec, discount: float) -> Agent:
-    """Returns the agent with normalised observations and scaled rewards.
+def with_normalization(agent: Agent, config: NormalizationConfig, spec: EnvSpec, discount: float) -> Agent:
+    """Returns the agent with normalized observations and scaled rewards.
 
     Its parameters become `{"agent": ..., "statistics": ...}`; its optimizer's state and `extra` stay what they are.
 
     Args:
-        agent: to be wrapped; returned as it is if nothing is to be normalised.
+        agent: to be wrapped; returned as it is if nothing is to be normalized.
         config: what, and how far.
         spec: of the environment.
         discount: of the running return, in [0, 1]: the agent's own.
 
     Raises:
-        UserError: observations are to be normalised, and none of their leaves holds floats.
+        UserError: observations are to be normalized, and none of their leaves holds floats.
     """
     if not config.observations and not config.rewards:
         return agent
-    normaliser = _Normaliser(config, spec, discount)
+    normalizer = _Normalizer(config, spec, discount)
 
     def init(key: Array) -> LearnerState:
         state = agent.init(key)
-        return dataclasses.replace(state, params={_AGENT: state.params, _STATISTICS: normaliser.init()})
+        return dataclasses.replace(state, params={_AGENT: state.params, _STATISTICS: normalizer.init()})
 
     def act(
         params: Params, observation: Observation, agent_state: AgentState, is_first: Array, keys: Array, mode: Mode
     ) -> tuple[Action, dict[str, Array], AgentState]:
-        observation = normaliser.observation(params[_STATISTICS], observation)
+        observation = normalizer.observation(params[_STATISTICS], observation)
         return agent.act(params[_AGENT], observation, agent_state, is_first, keys, mode)
 
-    steps = None if agent.gradient_steps is None else _normalised_steps(agent.gradient_steps, normaliser)
-    update = _normalised_update(agent.update, normaliser) if steps is None else make_update(steps)
+    steps = None if agent.gradient_steps is None else _normalized_steps(agent.gradient_steps, normalizer)
+    update = _normalized_update(agent.update, normalizer)
     return agent._replace(init=init, act=act, update=update, gradient_steps=steps)
 
 
-def _normalised_update(inner: UpdateFn, normaliser: _Normaliser) -> UpdateFn:
-    """Returns the same update on normalised batches, for an agent whose update cannot be cut into gradient steps."""
+def _normalized_update(inner: UpdateFn, normalizer: _Normalizer) -> UpdateFn:
+    """Returns the same update on normalized batches, for an agent whose update cannot be cut into gradient steps."""
 
     def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
         statistics, before = state.params[_STATISTICS], _inner(state)
-        found = normaliser.batch(statistics, batch)
-        learned = normaliser.trajectory(statistics, found, batch)
+        found = normalizer.batch(statistics, batch)
+        learned = normalizer.trajectory(statistics, found, batch)
         new, metrics = inner(before, learned, key)
         skipped = _skipped_fraction(batch, learned)
         params, opt_state = _unless(skipped, (new.params, new.opt_state), (before.params, before.opt_state))
         new = dataclasses.replace(new, params=params, opt_state=opt_state)
-        statistics = normaliser.merged(statistics, found)
-        return _outer(new, statistics), metrics | normaliser.metrics(statistics) | {_SKIPPED: skipped}
+        statistics = normalizer.merged(statistics, found)
+        return _outer(new, statistics), metrics | normalizer.metrics(statistics) | {_SKIPPED: skipped}
 
     return update
 
 
-def _normalised_steps(steps: GradientSteps, normaliser: _Normaliser) -> GradientSteps:
-    """Returns the same gradient steps on normalised batches.
+def _normalized_steps(steps: GradientSteps, normalizer: _Normalizer) -> GradientSteps:
+    """Returns the same gradient steps on normalized batches.
 
     The moments of the batch travel to `finish` in the summary, where they are merged. The share of steps that are not learned
     from travels to `apply` in the metrics.
@@ -205,8 +204,8 @@ def _normalised_steps(steps: GradientSteps, normaliser: _Normaliser) -> Gradient
 
     def prepare(params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Summary]:
         statistics = params[_STATISTICS]
-        found = normaliser.batch(statistics, batch)
-        learned = normaliser.trajectory(statistics, found, batch)
+        found = normalizer.batch(statistics, batch)
+        learned = normalizer.trajectory(statistics, found, batch)
         prepared, summary = steps.prepare(params[_AGENT], extra, learned, key)
         skipped = _skipped_fraction(batch, learned)
         return (prepared, skipped), summary | {_BATCH: found, _SKIPPED: skipped}
@@ -226,8 +225,8 @@ def _normalised_steps(steps: GradientSteps, normaliser: _Normaliser) -> Gradient
     ) -> tuple[LearnerState, Metrics]:
         theirs = {name: value for name, value in summary.items() if name != _BATCH}
         new, metrics = steps.finish(_inner(state), _inner(progress), theirs, step_metrics)
-        statistics = normaliser.merged(state.params[_STATISTICS], summary[_BATCH])
-        return _outer(new, statistics), metrics | normaliser.metrics(statistics)
+        statistics = normalizer.merged(state.params[_STATISTICS], summary[_BATCH])
+        return _outer(new, statistics), metrics | normalizer.metrics(statistics)
 
     return GradientSteps(steps.num_steps, prepare, gradient, apply, finish)
 
@@ -252,6 +251,6 @@ def _outer(state: Any, statistics: dict[str, Any]) -> Any:
     return dataclasses.replace(state, params={_AGENT: state.params, _STATISTICS: statistics})
 
 
-def _is_normalised(spec: EnvSpec, path: tuple[str | int, ...], leaf: Any) -> bool:
+def _is_normalized(spec: EnvSpec, path: tuple[str | int, ...], leaf: Any) -> bool:
     is_float = isinstance(leaf, ArraySpec) and leaf.dtype.startswith("float")
     return is_float and not (spec.action_mask and path == spec.action_mask)

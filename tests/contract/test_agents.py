@@ -55,7 +55,7 @@ def trajectory(seed: int = 0) -> Trajectory:
         truncated=ended & ~terminated,
         valid=valid,
         policy_version=np.zeros((STEPS, ROWS), np.int32),
-        extras={"behaviour_log_prob": np.full((STEPS, ROWS), np.log(0.5), np.float32)},
+        extras={"behavior_log_prob": np.full((STEPS, ROWS), np.log(0.5), np.float32)},
     )
 
 
@@ -111,7 +111,7 @@ def test_a_row_that_only_resets_changes_nothing_to_the_bit(learnt):
         data,
         action=np.where(junk, 1 - data.action, data.action).astype(np.int32),
         reward=np.where(junk, 1e3, data.reward).astype(np.float32),
-        extras={"behaviour_log_prob": np.where(junk, -40.0, np.log(0.5)).astype(np.float32)},
+        extras={"behavior_log_prob": np.where(junk, -40.0, np.log(0.5)).astype(np.float32)},
     )
     other, _ = jax.jit(learnt.agent.update)(learnt.first, spoiled, jax.random.key(1))
     chex.assert_trees_all_equal(other, learnt.state)

@@ -35,7 +35,7 @@ def fill(slot, random):
         slot.frames[...] = random.normal(size=slot.frames.shape)
     slot.action[...] = random.integers(0, 4, slot.action.shape)
     slot.reward[...], slot.valid[...] = random.normal(size=slot.reward.shape), True
-    slot.extras["behaviour_log_prob"][...] = np.log(0.25)
+    slot.extras["behavior_log_prob"][...] = np.log(0.25)
 
 
 def median_ms(call, times):

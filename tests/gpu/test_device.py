@@ -15,7 +15,7 @@ from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 
 pytestmark = pytest.mark.gpu
@@ -31,7 +31,7 @@ def random_slot():
     slot.observation[...] = rng.normal(size=slot.observation.shape)
     slot.action[...] = rng.integers(0, 2, slot.action.shape)
     slot.reward[...], slot.valid[...] = 1.0, True
-    slot.extras["behaviour_log_prob"][...] = np.log(0.5)
+    slot.extras["behavior_log_prob"][...] = np.log(0.5)
     return agent, slot
 
 
@@ -78,7 +78,7 @@ def test_cartpole_is_learned_with_inference_and_learning_on_the_device(tmp_path,
     config = RunConfig(directory=str(tmp_path), env_steps=size(600_000, 10_000), checkpoint_every_updates=0)
     agent_config = PPOConfig(1e-3, "linear", config.num_updates, entropy_coef=0.005)
     agent = make_ppo(agent_config, spec, NetworkConfig())
-    plan = POLICIES[config.policy](config, Resources.detect())
+    plan = PLANS[config.policy](config, Resources.detect())
     report = run(plan, agent, SOURCE, config, spec=spec, quiet=True)
     assert evaluate(agent, report.state.params, SOURCE, episodes=20).mean_return >= size(475.0, 0.0)
 
@@ -105,7 +105,7 @@ def test_every_policy_learns_with_the_device_and_with_the_host_beside_it(tmp_pat
         name="run", directory=str(tmp_path), policy=policy, env_steps=20 * 128 * 32, max_policy_lag=0, **changes
     )
     agent = make_ppo(PPOConfig(num_epochs=1), spec, NetworkConfig())
-    report = run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    report = run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     assert report.num_updates == 20
     chex.assert_tree_all_finite(jax.device_get(report.state.params))
     acting = jax.tree.leaves(report.state.params)[0].devices()

@@ -6,7 +6,7 @@ import pytest
 
 from agents.api import Replay, ReplayConfig
 from jaxsrl.collect.episode_log import EpisodeLog
-from jaxsrl.collect.inference.act import fetched, make_act, row_keys
+from jaxsrl.collect.inference.act import fetch, make_act, row_keys
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import Learner
@@ -54,12 +54,12 @@ class TwoSlots:
             "policy_version",
         ):
             getattr(copy, name)[...] = getattr(slot, name)
-        copy.extras["behaviour_log_prob"][...] = slot.extras["behaviour_log_prob"]
+        copy.extras["behavior_log_prob"][...] = slot.extras["behavior_log_prob"]
         return [copy]
 
     def release(self, sequence):
         slot = self._slots[sequence % 2]
-        for array in (slot.frames, slot.reward, slot.extras["behaviour_log_prob"]):
+        for array in (slot.frames, slot.reward, slot.extras["behavior_log_prob"]):
             array[...] = np.nan
 
 
@@ -88,8 +88,8 @@ def acted_slot(agent, device, steps):
     )
     for t in range(steps):
         number = np.full(64, t, np.uint32)
-        action, extras, _ = fetched(act(params, slot.observation[t], (), slot.is_first[t], keys, number))
-        slot.action[t], slot.extras["behaviour_log_prob"][t] = action, extras["behaviour_log_prob"]
+        action, extras, _ = fetch(act(params, slot.observation[t], (), slot.is_first[t], keys, number))
+        slot.action[t], slot.extras["behavior_log_prob"][t] = action, extras["behavior_log_prob"]
     return slot
 
 

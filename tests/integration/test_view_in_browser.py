@@ -13,7 +13,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_directory import RunDirectory
 from tests.integration.headless_chromium import chromium, find_chromium
 from tests.integration.test_view import viewing
@@ -323,12 +323,12 @@ def test_no_text_of_a_plan_overlaps(browser, as_file, tmp_path):
         "gradients": "asynchronous",
         "when_full": "drop_oldest",
     }
-    plans = [policy(RunConfig(**settings), Resources(96, "gpu", 16)) for policy in POLICIES.values()]
+    plans = [policy(RunConfig(**settings), Resources(96, "gpu", 16)) for policy in PLANS.values()]
     plans += [plan_of(4), plan_of(3, when_full="drop_oldest", inference_platform="cpu")]
     if as_file:
         style, drawings = "", []
         for plan in plans:
-            layout = make_layout(PIXELS, plan.shape, {"behaviour_log_prob": ArraySpec((), "float32")})
+            layout = make_layout(PIXELS, plan.shape, {"behavior_log_prob": ArraySpec((), "float32")})
             draw_plan(plan, bytes_of_plan(plan, layout, 6_700_000), tmp_path / "plan.svg", "gpu")
             drawings.append((tmp_path / "plan.svg").read_text())
     else:

@@ -63,7 +63,7 @@ def require_sets(env_id: str, leaves: Sequence[tuple[Path, LeafSpec]]) -> None:
         if mask is None:
             continue
         leaf, size = specs[mask], specs[path].shape[0]
-        # Floats are what observation normalisation shifts and scales, after which no 0 would be left.
+        # Floats are what observation normalization shifts and scales, after which no 0 would be left.
         if not isinstance(leaf, ArraySpec) or leaf.shape != (size,) or leaf.dtype.startswith("float"):
             raise UserError(
                 f"{env_id}: the mask of {shown_path('observation', path)} must be an array of integers or booleans of shape "

@@ -28,7 +28,7 @@ const GROUPS = [
   ["Episodes", /^episode\//],
   [
     "Learning",
-    /^(loss|policy\/(?!lag)|value|gradient|learning_rate|update\/|normalisation|target|actor|critic|temperature)/,
+    /^(loss|policy\/(?!lag)|value|gradient|learning_rate|update\/|normalization|target|actor|critic|temperature)/,
   ],
   ["Replay", /^(replay|gradient_steps|stale_priorities|priorities)/],
   ["Speed", /^(speed|inference|policy\/lag|server|busy_share|wait_share|wait_on|process|memory)/],

@@ -6,6 +6,7 @@ import pytest
 from agents import a2c
 from agents.api import Trajectory
 from envpool_bridge.errors import UserError
+from tests.support.actor_critic_loss import learned
 
 VALUE = np.array([1.0, 3.0, 5.0, 7.0], np.float32)[:, None]
 
@@ -24,11 +25,18 @@ def batch() -> Trajectory:
 )
 def test_lambda_is_between_one_reward_and_all_of_them(gae_lambda, advantage):
     config = a2c.A2CConfig(discount=0.5, gae_lambda=gae_lambda)
-    got = a2c.targets(config, batch(), np.full((3, 1), np.nan), VALUE)
-    np.testing.assert_allclose(got.advantage[:, 0], advantage, rtol=1e-6)
-    np.testing.assert_allclose(got.value, got.advantage + VALUE[:-1], rtol=1e-6)
+    got = learned(a2c, config, batch(), np.zeros((3, 1)), VALUE, counts=3)
+    np.testing.assert_allclose(got.advantage[:, 0], advantage, rtol=1e-5)
+    np.testing.assert_allclose(got.target, got.advantage + VALUE[:-1], rtol=1e-5)
 
 
-def test_lambda_out_of_range_is_refused():
+def test_the_probability_ratio_is_taken_to_be_one():
+    config = a2c.A2CConfig(discount=0.5)
+    one, other = (learned(a2c, config, batch(), ratio, VALUE, counts=3) for ratio in (0.0, 1.0))
+    np.testing.assert_array_equal(one.advantage, other.advantage)
+    np.testing.assert_array_equal(one.target, other.target)
+
+
+def test_lambda_out_of_range_is_rejected():
     with pytest.raises(UserError, match="gae_lambda"):
         a2c.A2CConfig(gae_lambda=-0.1)

@@ -56,7 +56,7 @@ def trajectory(spec, seed=0) -> Trajectory:
         truncated=truncated,
         valid=valid,
         policy_version=np.zeros(shape, np.int32),
-        extras={"behaviour_log_prob": np.full(shape, -np.log(ACTIONS), np.float32)},
+        extras={"behavior_log_prob": np.full(shape, -np.log(ACTIONS), np.float32)},
     )
 
 
@@ -181,7 +181,7 @@ def linear_networks() -> ComaNetworks:
 def test_bootstraps_take_what_was_done_next_and_where_nothing_was_what_the_policy_does():
     data = trajectory(LOCAL)
     config = dataclasses.replace(CONFIG, discount=0.9, td_lambda=0.7)
-    prepared, _ = coma.prepare(config, linear_networks(), LOCAL, None, {"target_critic": None}, data, jax.random.key(0))
+    batch = coma.make_batch(config, linear_networks(), LOCAL, None, {"target_critic": None}, data, jax.random.key(0))
     next_value = np.zeros((STEPS, ROWS))
     cut = data.terminated | data.truncated
     for t, row in np.ndindex(STEPS, ROWS):
@@ -194,8 +194,8 @@ def test_bootstraps_take_what_was_done_next_and_where_nothing_was_what_the_polic
         other = row + 1 if row % TEAM == 0 else row - 1
         next_value[t, row] = 100 * does(row) + 10 * does(other) + data.observation[t + 1, row, 0]
     expected = targets_by_loop(data, next_value, 0.9, 0.7)
-    np.testing.assert_allclose(prepared.target, expected, rtol=1e-4, atol=1e-3)
-    np.testing.assert_array_equal(prepared.weight, data.valid)
+    np.testing.assert_allclose(batch.target, expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_array_equal(batch.weight, data.valid)
 
 
 @pytest.mark.slow  # to compile
@@ -214,7 +214,7 @@ def test_junk_where_nobody_acts_changes_no_bit(spec):
         observation=jax.tree.map(spoiled, data.observation),
         action=np.where(data.valid, data.action, (data.action + 1) % ACTIONS),
         reward=np.where(data.valid, data.reward, 7.0).astype(np.float32),
-        extras={"behaviour_log_prob": np.where(data.valid, data.extras["behaviour_log_prob"], -90).astype(np.float32)},
+        extras={"behavior_log_prob": np.where(data.valid, data.extras["behavior_log_prob"], -90).astype(np.float32)},
     )
     (one, found), (other, _) = updated(CONFIG, spec, data), updated(CONFIG, spec, junk)
     chex.assert_trees_all_equal(one, other)
@@ -284,7 +284,7 @@ def test_greedy_actions_are_the_most_likely_and_sampled_ones_carry_their_log_pro
     np.testing.assert_array_equal(greedy, np.argmax(logits, -1))
     action, extras, _ = agent.act(params, observation, (), first, keys, Mode.SAMPLE)
     expected = np.asarray(jax.nn.log_softmax(logits))[np.arange(ROWS), np.asarray(action)]
-    np.testing.assert_allclose(extras["behaviour_log_prob"], expected, rtol=1e-5)
+    np.testing.assert_allclose(extras["behavior_log_prob"], expected, rtol=1e-5)
     blind = observation | {"state": observation["state"] + 1.0}
     np.testing.assert_array_equal(net.step(params, blind, (), first)[0], logits)
 

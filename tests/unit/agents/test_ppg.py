@@ -10,11 +10,13 @@ import numpy as np
 import optax
 import pytest
 
-from agents import ppg, ppg_auxiliary
+from agents import ppg
 from agents.api import Progress, Trajectory
 from agents.distributions import ILLEGAL, categorical, distribution_for
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, PhasicOutputs, make_phasic, policy_divergence
+from agents.ops.minibatches import shuffled_minibatches
+from agents.ops.phase_memory import PhaseMemory
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
 from jaxsrl.config.serialization import from_json, to_json
@@ -45,7 +47,7 @@ def trajectory(seed=0, p_end=0.2) -> Trajectory:
         truncated=np.zeros(shape, bool),
         valid=valid,
         policy_version=np.zeros(shape, np.int32),
-        extras={"behaviour_log_prob": np.full(shape, np.log(0.5), np.float32)},
+        extras={"behavior_log_prob": np.full(shape, np.log(0.5), np.float32)},
     )
 
 
@@ -89,11 +91,11 @@ def outputs_of(logits, value, auxiliary):
     [(1.1, 2.0, -2.2), (1.5, 2.0, -2.4), (0.5, 2.0, -1.0), (1.5, -2.0, 3.0), (0.5, -2.0, 1.6)],
 )
 def test_the_policy_phase_has_the_clipped_surrogate_the_value_error_and_the_entropy(ratio, advantage, expected):
-    config = dataclasses.replace(CONFIG, value_coef=0.7, entropy_coef=0.3, normalise_advantage=False)
+    config = dataclasses.replace(CONFIG, value_coef=0.7, entropy_coef=0.3, normalize_advantage=False)
     array = partial(jnp.full, (1, 1), dtype=jnp.float32)
     batch = ppg.PolicyBatch(
         observation=array(0.0), action=jnp.zeros((1, 1), jnp.int32), weight=array(1.0), advantage=array(advantage),
-        behaviour_log_prob=array(np.log(0.5 / ratio)), target_value=array(5.0),
+        behavior_log_prob=array(np.log(0.5 / ratio)), target_value=array(5.0),
     )  # fmt: skip
     total, metrics = ppg.policy_loss(config, fixed_network(), outputs_of([0.0, 0.0], 2.0, -7.0), batch)
     assert float(metrics["loss/policy"]) == pytest.approx(expected, rel=1e-5)
@@ -105,9 +107,9 @@ def test_the_policy_phase_has_the_clipped_surrogate_the_value_error_and_the_entr
 def test_the_auxiliary_phase_has_both_value_errors_and_the_kl_from_the_old_policy():
     config = dataclasses.replace(CONFIG, clone_coef=3.0)
     array = partial(jnp.full, (1, 1), dtype=jnp.float32)
-    batch = ppg_auxiliary.AuxiliaryBatch(array(0.0), jnp.log(jnp.array([[[0.8, 0.2]]])), array(5.0), array(1.0))
+    batch = ppg.AuxiliaryBatch(array(0.0), jnp.log(jnp.array([[[0.8, 0.2]]])), array(5.0), array(1.0))
     outputs = outputs_of([np.log(0.5), np.log(0.5)], 3.0, 1.0)
-    total, metrics = ppg_auxiliary.auxiliary_loss(config, fixed_network(), outputs, batch)
+    total, metrics = ppg.auxiliary_loss(config, fixed_network(), outputs, batch)
     clone = 0.8 * np.log(0.8 / 0.5) + 0.2 * np.log(0.2 / 0.5)  # old || new: the other way round it would be 0.223
     assert float(metrics["auxiliary/distillation"]) == pytest.approx(8.0)
     assert float(metrics["auxiliary/value"]) == pytest.approx(2.0)
@@ -208,7 +210,7 @@ def full_memory():
     rng, shape = np.random.default_rng(5), (2 * STEPS, ROWS)
     observation = rng.normal(size=(*shape, 3)).astype(np.float32)
     target = 2.0 + 3.0 * observation[..., 0]
-    return ppg_auxiliary.Memory(jnp.asarray(observation), jnp.asarray(target), jnp.ones(shape, bool), {})
+    return PhaseMemory(jnp.asarray(observation), jnp.asarray(target), jnp.ones(shape, bool), {})
 
 
 def phase(**changes):
@@ -219,7 +221,7 @@ def phase(**changes):
     # A policy that depends on the torso's features, so that it moves with them.
     actor = params["actor"]["params"]
     actor["head"] = jax.tree.map(lambda leaf: 200.0 * leaf, actor["head"])
-    run = jax.jit(partial(ppg_auxiliary.auxiliary_phase, config, PHASIC, optimizer))
+    run = jax.jit(partial(ppg.auxiliary_phase, config, PHASIC, optimizer))
     begin = Progress(params, optimizer.init(params), jnp.int32(0), jnp.int32(0))
     progress, metrics = run(begin, memory, jax.random.key(3))
     old, new = (PHASIC.outputs(each, memory.observation) for each in (params, progress.params))
@@ -243,7 +245,7 @@ def test_the_old_policy_is_the_one_the_auxiliary_phase_begins_with():
 
 
 def test_every_epoch_takes_every_step_of_time_once():
-    order = ppg_auxiliary.time_order(jax.random.key(0), 12, 3, 4)
+    order = shuffled_minibatches(jax.random.key(0), 12, 3, 4)
     assert order.shape == (12, 3)
     for epoch in np.asarray(order).reshape(3, 12):
         assert sorted(epoch) == list(range(12))
@@ -259,12 +261,12 @@ def test_reset_rows_do_not_move_the_parameters_in_either_phase(agent):
             assert not data.valid.all()
             if is_junk:
                 seen = np.where(data.valid[..., None], data.observation[:-1], 1e6)
-                log_prob = np.where(data.valid, data.extras["behaviour_log_prob"], -50.0).astype(np.float32)
+                log_prob = np.where(data.valid, data.extras["behavior_log_prob"], -50.0).astype(np.float32)
                 data = dataclasses.replace(
                     data,
                     observation=np.concatenate([seen, data.observation[-1:]]).astype(np.float32),
                     action=np.where(data.valid, data.action, 1 - data.action),
-                    extras={"behaviour_log_prob": log_prob},
+                    extras={"behavior_log_prob": log_prob},
                 )
             state, _ = agent.update(state, data, jax.random.key(number))
         states.append(state)

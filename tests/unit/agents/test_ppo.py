@@ -40,7 +40,7 @@ def trajectory(seed=0, p_end=0.1) -> Trajectory:
         truncated=np.zeros(shape, bool),
         valid=valid,
         policy_version=np.zeros(shape, np.int32),
-        extras={"behaviour_log_prob": np.full(shape, np.log(0.5), np.float32)},
+        extras={"behavior_log_prob": np.full(shape, np.log(0.5), np.float32)},
     )
 
 
@@ -71,11 +71,11 @@ def one_step_loss(config, log_ratio, advantage, value=0.0, old_value=0.0, target
     params = {"logits": jnp.zeros((1, 1, 2)), "value": jnp.full((1, 1), value)}
     array = lambda x: jnp.full((1, 1), x, jnp.float32)  # noqa: E731
     batch = ppo.Batch(
-        observation=array(0), action=jnp.zeros((1, 1), jnp.int32), behaviour_log_prob=array(log_prob - log_ratio),
+        observation=array(0), action=jnp.zeros((1, 1), jnp.int32), behavior_log_prob=array(log_prob - log_ratio),
         old_value=array(old_value), advantage=array(advantage), target_value=array(target), weight=array(1.0),
         is_first=jnp.zeros((1, 1), bool),
     )  # fmt: skip
-    config = dataclasses.replace(config, normalise_advantage=False)
+    config = dataclasses.replace(config, normalize_advantage=False)
     return ppo.loss(config, fixed_network(None, None), params, batch)
 
 
@@ -132,9 +132,7 @@ def test_reset_rows_do_not_move_the_parameters():
         data,
         observation=np.concatenate([junk, data.observation[-1:]]).astype(np.float32),
         action=np.where(data.valid, data.action, 1 - data.action),
-        extras={
-            "behaviour_log_prob": np.where(data.valid, data.extras["behaviour_log_prob"], -50.0).astype(np.float32)
-        },
+        extras={"behavior_log_prob": np.where(data.valid, data.extras["behavior_log_prob"], -50.0).astype(np.float32)},
     )
     (one, _), (other, _) = updated(ppo.PPOConfig(), data), updated(ppo.PPOConfig(), spoiled)
     chex.assert_trees_all_equal(one.params, other.params)
@@ -144,7 +142,7 @@ def test_early_stop_freezes_the_parameters_and_counts_what_it_skipped():
     config = ppo.PPOConfig(learning_rate=0.05, target_kl=1e-9, num_epochs=3, num_minibatches=4)
     data = trajectory()
     state = compiled(config)[1](jax.random.key(1))
-    # The behaviour policy is uniform and the fresh one nearly so: the first minibatches exceed a target of next to nothing.
+    # The behavior policy is uniform and the fresh one nearly so: the first minibatches exceed a target of next to nothing.
     after, metrics = updated(config, data)
     assert float(metrics["update/skipped_minibatches"]) == 12.0
     chex.assert_trees_all_equal(after.params, state.params)
@@ -194,7 +192,7 @@ def test_greedy_actions_are_the_most_likely_and_sampled_ones_carry_their_log_pro
     np.testing.assert_array_equal(greedy, jnp.argmax(logits, -1))
     action, extras, _ = agent.act(params, observation, (), None, keys, Mode.SAMPLE)
     expected = np.asarray(jax.nn.log_softmax(logits))[np.arange(ROWS), np.asarray(action)]
-    np.testing.assert_allclose(extras["behaviour_log_prob"], expected, rtol=1e-5)
+    np.testing.assert_allclose(extras["behavior_log_prob"], expected, rtol=1e-5)
 
 
 def test_minibatches_that_do_not_divide_the_steps_are_refused():
@@ -227,7 +225,7 @@ def test_the_update_over_four_devices_is_the_update_on_one_and_gathers_nothing()
 
 def test_the_sharded_update_is_what_pmap_computes():
     """Plain gradient steps over the minibatches, gradients averaged over devices by pmap, written out here."""
-    config = ppo.PPOConfig(normalise_advantage=False, num_epochs=2, num_minibatches=2)
+    config = ppo.PPOConfig(normalize_advantage=False, num_epochs=2, num_minibatches=2)
     agent = ppo.make_ppo(config, SPEC, NETWORK)
     data = trajectory(p_end=0.0)
     update, state, batch = sharded_update(agent, jax.local_devices()[:4], data)

@@ -1,4 +1,4 @@
-"""Options of PPO beyond the paper: targets, clips, normalised values, staleness."""
+"""Options of PPO beyond the paper: targets, clips, normalized values, staleness."""
 
 import dataclasses
 
@@ -9,10 +9,10 @@ import pytest
 
 from agents import ppo
 from agents.networks.actor_critic import make_actor_critic
-from agents.ops import popart
-from agents.ops.value_targets import make_targets
-from agents.ppo_config import PPOConfig
-from agents.transforms.normalization import NormalisationConfig
+from agents.ops import popart, returns
+from agents.ops.vtrace import VTraceConfig, unweighted_vtrace
+from agents.ppo import PPOConfig
+from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.errors import UserError
 from tests.unit.agents.test_ppo import NETWORK, SPEC, one_step_loss, trajectory, updated
 
@@ -28,24 +28,42 @@ def test_dual_clipping_bounds_the_loss_of_bad_actions_alone(ratio, advantage, ex
     assert float(metrics["loss/policy"]) == pytest.approx(expected, rel=1e-5)
 
 
-def targets_of(config, data, log_ratio=0.0, seed=0):
-    value = np.random.default_rng(seed).normal(size=data.is_first.shape).astype(np.float32)
-    ratios = np.full(data.reward.shape, log_ratio, np.float32)
-    return value, make_targets(config, data, jnp.asarray(value), jnp.asarray(ratios))
+def random_value(data, seed=0):
+    return np.random.default_rng(seed).normal(size=data.is_first.shape).astype(np.float32)
+
+
+def vtrace_of(data, value, log_ratio, discount, lambda_=1.0):
+    """Targets and advantages of PPO with V-trace."""
+    ends = (data.terminated, data.truncated, data.valid)
+    config = VTraceConfig(lambda_=lambda_)
+    return unweighted_vtrace(
+        jnp.asarray(log_ratio), data.reward, jnp.asarray(value), *ends, discount=discount, config=config
+    )
 
 
 def test_on_policy_vtrace_targets_are_those_of_gae():
-    data = trajectory(p_end=0.3)
-    _, gae = targets_of(PPOConfig(gae_lambda=1.0), data)
-    _, corrected = targets_of(PPOConfig(gae_lambda=1.0, targets="vtrace"), data)
-    for one, other in zip(gae, corrected, strict=True):
+    """Through `make_batch`, which chooses the estimator: the network that acts is the one that learns."""
+    data, net = trajectory(p_end=0.3), make_actor_critic(NETWORK, SPEC)
+    params = net.init(jax.random.key(0))
+    parameters, value, _ = net.unroll(params, data.observation, (), data.is_first)
+    log_prob = net.distribution.log_prob(parameters[:-1], data.action)
+    data = dataclasses.replace(data, extras={"behavior_log_prob": np.asarray(log_prob)})
+    gae, corrected = (
+        ppo.make_batch(PPOConfig(gae_lambda=1.0, targets=targets), net, params, data) for targets in ("gae", "vtrace")
+    )
+    ends = (data.terminated, data.truncated, data.valid)
+    by_hand = returns.gae(data.reward, value, *ends, discount=0.99, lambda_=1.0)
+    np.testing.assert_allclose(gae[0].advantage, by_hand, rtol=1e-5, atol=1e-5)
+    pairs = ((gae[0].advantage, corrected[0].advantage), (gae[1], corrected[1]))
+    for one, other in pairs:
         np.testing.assert_allclose(np.where(data.valid, one, 0), np.where(data.valid, other, 0), rtol=1e-5, atol=1e-5)
 
 
-def test_an_action_that_the_policy_would_not_take_again_moves_no_earlier_value():
+def test_vtrace_at_a_ratio_of_zero_moves_no_earlier_value():
     """At a ratio of 0, v_t = V(x_t) everywhere, and the advantage is the one-step one (eq. 1 with rho = c = 0)."""
-    data, config = trajectory(p_end=0.0), PPOConfig(targets="vtrace", discount=0.9)
-    value, found = targets_of(config, data, log_ratio=-200.0)
+    data = trajectory(p_end=0.0)
+    value = random_value(data)
+    found = vtrace_of(data, value, np.full(data.reward.shape, -200.0, np.float32), discount=0.9, lambda_=0.95)
     np.testing.assert_allclose(found.target, value[:-1], atol=1e-6)
     np.testing.assert_allclose(found.advantage, data.reward + 0.9 * value[1:] - value[:-1], rtol=1e-5, atol=1e-5)
 
@@ -54,7 +72,7 @@ def prepared_target(data, **options):
     """Value targets of the first update at discount 0: the rewards as the loss sees them."""
     agent = ppo.make_ppo(PPOConfig(discount=0.0, gae_lambda=0.0, **options), SPEC, NETWORK)
     prepared, _ = agent.gradient_steps.prepare(agent.init(jax.random.key(1)).params, (), data, jax.random.key(0))
-    return jax.tree.leaves(prepared, is_leaf=lambda node: isinstance(node, ppo.Prepared))[0].batch.target_value
+    return jax.tree.leaves(prepared, is_leaf=lambda node: isinstance(node, ppo.Minibatches))[0].batch.target_value
 
 
 def test_clipped_rewards_are_those_that_count():
@@ -65,25 +83,24 @@ def test_clipped_rewards_are_those_that_count():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_rewards_are_clipped_first_and_then_scaled_by_the_deviation_of_what_is_left():
+def test_rewards_are_clipped_before_they_are_scaled():
     data = trajectory(p_end=0.0)
     reward = np.tile(np.float32([50.0, -50.0, 0.5, 0.0]), (data.reward.shape[0], 2))
     data = dataclasses.replace(data, reward=reward)
     # Clipped to 1, -1, 0.5, 0 with mean 1 / 8: the variance is (1 + 1 + 1/4) / 4 - 1 / 64 = 35 / 64.
     expected = np.tile([1.0, -1.0, 0.5, 0.0], (reward.shape[0], 2)) / np.sqrt(35 / 64)
-    found = prepared_target(data, reward_clip=1.0, normalisation=NormalisationConfig(rewards=True))
+    found = prepared_target(data, reward_clip=1.0, normalization=NormalizationConfig(rewards=True))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("lambda_", [1.0, 0.8, 0.0])
-def test_vtrace_targets_and_advantages_are_those_of_rlax_without_its_ratio(lambda_):
+def test_unweighted_vtrace_is_that_of_rlax_without_its_ratio(lambda_):
     rlax = pytest.importorskip("rlax")
     rng, data = np.random.default_rng(3), trajectory(p_end=0.2)
     data = dataclasses.replace(data, valid=np.ones_like(data.valid))
     value = rng.normal(size=data.is_first.shape).astype(np.float32)
     log_ratio = rng.normal(scale=0.7, size=data.reward.shape).astype(np.float32)
-    config = PPOConfig(targets="vtrace", gae_lambda=lambda_, discount=0.97)
-    found = make_targets(config, data, jnp.asarray(value), jnp.asarray(log_ratio))
+    found = vtrace_of(data, value, log_ratio, discount=0.97, lambda_=lambda_)
     for row in range(data.reward.shape[1]):
         discount = 0.97 * (1.0 - data.terminated[:, row].astype(np.float32))
         rho = np.exp(log_ratio[:, row])
@@ -120,10 +137,10 @@ def test_steps_that_are_too_stale_change_nothing():
 
 @pytest.mark.slow  # to compile
 @pytest.mark.parametrize("how", ["popart", "moments"])
-def test_normalised_values_predict_rewards_in_their_own_units(how):
+def test_normalized_values_predict_rewards_in_their_own_units(how):
     data = trajectory()
     data = dataclasses.replace(data, reward=1000.0 + 100.0 * data.reward)
-    config = PPOConfig(value_normalisation=how, value_normalisation_step=1.0, discount=0.0, gae_lambda=0.0)
+    config = PPOConfig(value_normalization=how, value_normalization_step=1.0, discount=0.0, gae_lambda=0.0)
     agent = ppo.make_ppo(config, SPEC, NETWORK)
     state = agent.init(jax.random.key(1))
     net, update = make_actor_critic(NETWORK, SPEC), jax.jit(agent.update)
@@ -132,10 +149,10 @@ def test_normalised_values_predict_rewards_in_their_own_units(how):
     assert float(metrics["value/mean"]) == pytest.approx(rewards.mean(), rel=1e-4)
     assert float(metrics["value/deviation"]) == pytest.approx(rewards.std(), rel=1e-3)
     # What the layer predicts, in reward units, is what it predicted before it was rescaled; without, it is not.
-    plain = dataclasses.replace(config, value_normalisation="moments")
+    plain = dataclasses.replace(config, value_normalization="moments")
     unscaled, _ = jax.jit(ppo.make_ppo(plain, SPEC, NETWORK).update)(state, data, jax.random.key(0))
-    before = popart.denormalise(state.extra["popart"], net.value(unscaled.params, data.observation))
-    now = popart.denormalise(after.extra["popart"], net.value(after.params, data.observation))
+    before = popart.denormalize(state.extra["popart"], net.value(unscaled.params, data.observation))
+    now = popart.denormalize(after.extra["popart"], net.value(after.params, data.observation))
     if how == "popart":
         np.testing.assert_allclose(now, before, rtol=1e-3, atol=1e-2)
     else:
@@ -147,7 +164,7 @@ def test_normalised_values_predict_rewards_in_their_own_units(how):
     [
         {"dual_clip": 1.0},
         {"reward_clip": 0.0},
-        {"value_normalisation_step": 0.0},
+        {"value_normalization_step": 0.0},
         {"max_staleness": -1},
         {"chunk_length": 0},
         {"chunk_length": 2, "burn_in": 3},

@@ -111,7 +111,7 @@ def test_an_agent_takes_legal_actions_only_and_the_mask_is_no_input(action, size
     }
     taken, extras, _ = agent.act(params, observation, (), None, jax.random.split(jax.random.key(1), 200), mode)
     np.testing.assert_array_equal(choices(taken), np.stack([mask.argmax(-1) for mask in masks], axis=-1))
-    assert np.isfinite(extras["behaviour_log_prob"]).all()
+    assert np.isfinite(extras["behavior_log_prob"]).all()
     net = make_actor_critic(NetworkConfig(hidden_sizes=(8,)), spec)
     other = {**observation, "action_mask": np.ones_like(observation["action_mask"])}
     np.testing.assert_array_equal(jax.jit(net.value)(params, observation), jax.jit(net.value)(params, other))

@@ -14,7 +14,7 @@ from agents.api import Trajectory
 from agents.networks import chunked_unroll
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
-from agents.ppo_config import PPOConfig
+from agents.ppo import PPOConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.learner.mesh import LearnerMesh
@@ -42,7 +42,7 @@ def trajectory(seed=0, rows=ROWS):
         truncated=truncated & valid,
         valid=valid,
         policy_version=np.zeros(shape, np.int32),
-        extras={"behaviour_log_prob": np.full(shape, np.log(0.5), np.float32)},
+        extras={"behavior_log_prob": np.full(shape, np.log(0.5), np.float32)},
         agent_state=state,
     )
 
@@ -103,7 +103,7 @@ def gradient_of(config, data, params):
     return grads, float(np.mean([metrics["loss/total"] for _, metrics in found]))
 
 
-PLAIN = PPOConfig(normalise_advantage=False, num_epochs=1, num_minibatches=1)
+PLAIN = PPOConfig(normalize_advantage=False, num_epochs=1, num_minibatches=1)
 CHUNKS = PPOConfig(chunk_length=4, num_minibatches=2, burn_in=2)
 
 
@@ -151,7 +151,7 @@ def test_what_a_reset_step_holds_changes_nothing_to_the_bit():
         data,
         action=np.where(junk, 1 - data.action, data.action).astype(np.int32),
         reward=np.where(junk, 1e3, data.reward).astype(np.float32),
-        extras={"behaviour_log_prob": np.where(junk, -50.0, np.log(0.5)).astype(np.float32)},
+        extras={"behavior_log_prob": np.where(junk, -50.0, np.log(0.5)).astype(np.float32)},
     )
     _, init, update, _, _ = compiled(CHUNKS)
     one, _ = update(init(jax.random.key(1)), data, jax.random.key(0))

@@ -30,7 +30,7 @@ def trajectory():
         truncated=no,
         valid=~no,
         policy_version=np.zeros((STEPS, ROWS), np.int32),
-        extras={"behaviour_log_prob": np.full((STEPS, ROWS), np.log(0.5), np.float32)},
+        extras={"behavior_log_prob": np.full((STEPS, ROWS), np.log(0.5), np.float32)},
     )
 
 

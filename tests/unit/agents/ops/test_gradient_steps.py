@@ -1,4 +1,4 @@
-"""Updates cut at their gradients: the composition does every step once, in order, and can be stopped."""
+"""Gradient steps: every step once, in order, and an early stop."""
 
 import dataclasses
 
@@ -12,7 +12,8 @@ import pytest
 from agents import ppo
 from agents.api import GradientSteps, LearnerState, Progress
 from agents.networks.config import NetworkConfig
-from agents.ops.gradient_steps import first_progress, make_apply, make_update
+from agents.ops.gradient_steps import first_progress, make_update, take_step
+from agents.ops.minibatches import shuffled_minibatches
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
@@ -42,7 +43,7 @@ def counting_state() -> LearnerState:
     return LearnerState(jnp.float32(1.0), jnp.int32(0), jnp.int32(7), jnp.float32(3.0))
 
 
-def test_an_update_does_each_of_its_gradient_steps_once_and_in_order():
+def test_make_update_takes_each_gradient_step_once_in_order():
     state, metrics = jax.jit(make_update(counting_steps()))(counting_state(), jnp.float32(2.0), jax.random.key(0))
     expected = 1.0
     for step in range(5):
@@ -55,13 +56,13 @@ def test_an_update_does_each_of_its_gradient_steps_once_and_in_order():
 
 
 @pytest.mark.parametrize(("measured", "taken"), [([0, 0, 0], 3), ([0, 2, 0], 1), ([2, 0, 0], 0), ([0, 0, 2], 2)])
-def test_the_step_that_exceeds_the_limit_and_all_later_ones_are_left_out(measured, taken):
-    apply = make_apply(optax.sgd(1.0, momentum=0.5), lambda metrics: metrics["kl"] > 1.0)
+def test_take_step_skips_the_step_that_stops_and_all_later(measured, taken):
+    optimizer = optax.sgd(1.0, momentum=0.5)
     params = {"w": jnp.float32(0.0)}
-    progress = Progress(params, optax.sgd(1.0, momentum=0.5).init(params), jnp.int32(0), jnp.int32(0))
+    progress = Progress(params, optimizer.init(params), jnp.int32(0), jnp.int32(0))
     plain, velocity = 0.0, 0.0
     for number, kl in enumerate(measured):
-        progress = apply(progress, {"w": jnp.float32(-1.0)}, {"kl": jnp.float32(kl)})
+        progress = take_step(optimizer, progress, {"w": jnp.float32(-1.0)}, stop=jnp.float32(kl) > 1.0)
         if number < taken:
             velocity = 0.5 * velocity + 1.0
             plain += velocity
@@ -72,13 +73,11 @@ def test_the_step_that_exceeds_the_limit_and_all_later_ones_are_left_out(measure
     assert int(progress.num_skipped) == 3 - taken
 
 
-def test_without_a_limit_every_step_is_taken():
-    apply = make_apply(optax.sgd(0.5))
-    progress = Progress(
-        {"w": jnp.float32(0.0)}, optax.sgd(0.5).init({"w": jnp.float32(0.0)}), jnp.int32(0), jnp.int32(0)
-    )
+def test_take_step_without_a_stop_skips_nothing():
+    optimizer = optax.sgd(0.5)
+    progress = Progress({"w": jnp.float32(0.0)}, optimizer.init({"w": jnp.float32(0.0)}), jnp.int32(0), jnp.int32(0))
     for _ in range(3):
-        progress = apply(progress, {"w": jnp.float32(-1.0)}, {})
+        progress = take_step(optimizer, progress, {"w": jnp.float32(-1.0)})
     assert float(progress.params["w"]) == 1.5
     assert int(progress.num_skipped) == 0
 
@@ -92,17 +91,16 @@ def test_first_progress_is_the_state_with_nothing_skipped():
     assert int(progress.num_skipped) == 0
 
 
-def test_every_epoch_of_ppo_visits_every_step_of_time_once_in_its_own_order():
-    config = ppo.PPOConfig(num_epochs=3, num_minibatches=4)
-    order = np.asarray(ppo.minibatch_order(config, 16, jax.random.key(0)))
+def test_each_epoch_visits_every_step_once_in_its_own_order():
+    order = np.asarray(shuffled_minibatches(jax.random.key(0), 16, num_epochs=3, num_minibatches=4))
     assert order.shape == (12, 4)
     epochs = order.reshape(3, 16)
     np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(16), (3, 1)))
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_a_gradient_of_ppo_is_that_of_its_own_minibatch_only():
-    config = ppo.PPOConfig(num_epochs=1, num_minibatches=4, normalise_advantage=False)
+def test_a_gradient_of_ppo_is_that_of_its_minibatch_only():
+    config = ppo.PPOConfig(num_epochs=1, num_minibatches=4, normalize_advantage=False)
     agent = ppo.make_ppo(config, SPEC, NetworkConfig(hidden_sizes=(8,)))
     rng = np.random.default_rng(0)
     batch = ppo.Batch(
@@ -110,7 +108,7 @@ def test_a_gradient_of_ppo_is_that_of_its_own_minibatch_only():
         action=rng.integers(0, 2, (8, 2)).astype(np.int32),
         **{
             name: rng.normal(size=(8, 2)).astype(np.float32)
-            for name in ("behaviour_log_prob", "old_value", "advantage", "target_value")
+            for name in ("behavior_log_prob", "old_value", "advantage", "target_value")
         },
         weight=np.ones((8, 2), np.float32),
         is_first=np.zeros((8, 2), bool),
@@ -120,11 +118,11 @@ def test_a_gradient_of_ppo_is_that_of_its_own_minibatch_only():
     gradient = jax.jit(agent.gradient_steps.gradient)
     spoiled = jax.tree.map(np.copy, batch)
     spoiled.advantage[[0, 1, 2, 3, 5, 6]] += 10.0
-    outside, _ = gradient(params, ppo.Prepared(spoiled, order), np.int32(2))
-    expected, metrics = gradient(params, ppo.Prepared(batch, order), np.int32(2))
+    outside, _ = gradient(params, ppo.Minibatches(spoiled, order), np.int32(2))
+    expected, metrics = gradient(params, ppo.Minibatches(batch, order), np.int32(2))
     chex.assert_trees_all_equal(outside, expected)
-    other, _ = gradient(params, ppo.Prepared(spoiled, order), np.int32(1))
-    kept, _ = gradient(params, ppo.Prepared(batch, order), np.int32(1))
+    other, _ = gradient(params, ppo.Minibatches(spoiled, order), np.int32(1))
+    kept, _ = gradient(params, ppo.Minibatches(batch, order), np.int32(1))
     assert not np.allclose(jax.tree.leaves(other)[0], jax.tree.leaves(kept)[0])
     squares = sum(float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(expected))
     assert float(metrics["gradient/norm"]) == pytest.approx(np.sqrt(squares), rel=1e-5)

@@ -87,16 +87,16 @@ def test_a_batch_without_any_weight_changes_nothing(before):
 
 def test_before_the_first_target_values_are_what_the_network_says():
     value = jnp.array([-2.0, 0.0, 7.0])
-    np.testing.assert_array_equal(popart.normalise(popart.init(), value), value)
-    np.testing.assert_array_equal(popart.denormalise(popart.init(), value), value)
+    np.testing.assert_array_equal(popart.normalize(popart.init(), value), value)
+    np.testing.assert_array_equal(popart.denormalize(popart.init(), value), value)
 
 
 @pytest.mark.parametrize(("variance", "expected"), [(0.0, 1e-2), (9.0, 3.0), (1e14, 1e6)])
 def test_the_deviation_stays_within_its_bounds(variance, expected):
     kept = statistics(5.0, variance)
     assert float(popart.deviation(kept)) == pytest.approx(expected)
-    np.testing.assert_allclose(popart.normalise(kept, jnp.array([5.0, 5.0 + expected])), [0.0, 1.0], atol=1e-4)
-    np.testing.assert_allclose(popart.denormalise(kept, jnp.array([0.0, 1.0])), [5.0, 5.0 + expected], rtol=1e-6)
+    np.testing.assert_allclose(popart.normalize(kept, jnp.array([5.0, 5.0 + expected])), [0.0, 1.0], atol=1e-4)
+    np.testing.assert_allclose(popart.denormalize(kept, jnp.array([0.0, 1.0])), [5.0, 5.0 + expected], rtol=1e-6)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -111,7 +111,7 @@ def test_rescaling_leaves_every_value_where_it_was_and_all_other_parameters_alon
         new = statistics(mean, np.exp(spread))
         after = popart.rescale(params, old, new)
         policy_after, value_after, _ = unroll(after, observation, net.initial_state(3), is_first)
-        kept, got = popart.denormalise(old, value), popart.denormalise(new, value_after)
+        kept, got = popart.denormalize(old, value), popart.denormalize(new, value_after)
         np.testing.assert_allclose(got, kept, rtol=1e-5, atol=1e-5)
         assert not np.allclose(value_after, value, atol=1e-3)
         np.testing.assert_array_equal(policy_after, policy)
@@ -181,8 +181,8 @@ def test_it_is_rlax_popart_where_statistics_are_old():
     ours = popart.rescale(params, old, new)["critic"]["params"]["head"]["Dense_0"]
     np.testing.assert_allclose(ours["kernel"], their_layer["w"], rtol=1e-5)
     np.testing.assert_allclose(ours["bias"], their_layer["b"], rtol=1e-5)
-    normalised = rlax.normalize(expected, targets, indices)
-    np.testing.assert_allclose(popart.normalise(new, targets), normalised, rtol=1e-4, atol=1e-5)
+    normalized = rlax.normalize(expected, targets, indices)
+    np.testing.assert_allclose(popart.normalize(new, targets), normalized, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(
-        popart.denormalise(new, normalised), rlax.unnormalize(expected, normalised, indices), rtol=1e-5
+        popart.denormalize(new, normalized), rlax.unnormalize(expected, normalized, indices), rtol=1e-5
     )

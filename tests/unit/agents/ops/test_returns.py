@@ -114,9 +114,9 @@ def test_truncation_bootstraps_and_termination_does_not():
         assert float(got[0, 0]) == pytest.approx(expected)
 
 
-def test_standardise_ignores_weightless_entries_and_survives_none():
+def test_standardize_ignores_weightless_entries_and_survives_none():
     x, weight = jnp.array([1.0, 2.0, 3.0, 1e9]), jnp.array([1.0, 1.0, 1.0, 0.0])
-    got = np.asarray(returns.standardise(x, weight))
+    got = np.asarray(returns.standardize(x, weight))
     np.testing.assert_allclose(got, [-1.2247449, 0.0, 1.2247449, 0.0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(returns.standardise(x, jnp.zeros(4)), np.zeros(4))
+    np.testing.assert_array_equal(returns.standardize(x, jnp.zeros(4)), np.zeros(4))
     assert float(returns.weighted_mean(jnp.array([jnp.nan, 2.0]), jnp.array([0.0, 1.0]))) == 2.0

@@ -1,4 +1,4 @@
-"""Normalisation around PPO: what the agent sees, what gradients touch, and one result wherever gradients are computed."""
+"""Normalization around PPO: what the agent sees, what gradients touch, and one result wherever gradients are computed."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from agents.api import Mode, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.ops.gradient_steps import make_update
 from agents.ops.running_moments import RunningMoments
-from agents.transforms.normalization import NormalisationConfig, with_normalisation
+from agents.transforms.normalization import NormalizationConfig, with_normalization
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config.serialization import from_json, to_json
@@ -31,7 +31,7 @@ OBSERVATION = {
 SPEC = EnvSpec("test", OBSERVATION, DiscreteSpec(3), action_mask=("legal",))
 NETWORK = NetworkConfig(hidden_sizes=(8,))
 PLAIN = ppo.PPOConfig(learning_rate=1e-2, num_epochs=2, num_minibatches=2)
-BOTH = dataclasses.replace(PLAIN, normalisation=NormalisationConfig(observations=True, rewards=True, clip_reward=0.3))
+BOTH = dataclasses.replace(PLAIN, normalization=NormalizationConfig(observations=True, rewards=True, clip_reward=0.3))
 KEY = jax.random.key(5)
 STEPS, ROWS, UPDATES = 8, 8, 4
 PLACE = "observation['place'][0]"
@@ -57,11 +57,11 @@ def trajectory(seed) -> Trajectory:
         truncated=np.zeros(shape, bool),
         valid=valid,
         policy_version=np.full(shape, seed, np.int32),
-        extras={"behaviour_log_prob": np.full(shape, -np.log(3.0), np.float32)},
+        extras={"behavior_log_prob": np.full(shape, -np.log(3.0), np.float32)},
     )
 
 
-def normalised(place, mean, variance):
+def normalized(place, mean, variance):
     return np.clip((place - mean) / np.sqrt(variance + 1e-8), -10.0, 10.0).astype(np.float32)
 
 
@@ -92,7 +92,7 @@ def summed(state):
     return jax.tree.map(sums, jax.device_get(state), is_leaf=lambda node: isinstance(node, RunningMoments))
 
 
-def test_nothing_is_wrapped_when_nothing_is_normalised():
+def test_nothing_is_wrapped_when_nothing_is_normalized():
     state = jax.eval_shape(ppo.make_ppo(PLAIN, SPEC, NETWORK).init, KEY)
     assert sorted(state.params) == ["actor", "critic"]
 
@@ -110,12 +110,12 @@ def test_statistics_are_of_the_float_leaves_that_were_acted_on(updated):
     np.testing.assert_allclose(variance, seen.var(0), rtol=1e-4)
 
 
-def test_acting_normalises_with_the_statistics_in_the_parameters(updated):
+def test_acting_normalizes_with_the_statistics_in_the_parameters(updated):
     states, _ = updated
     state, data = states[2], trajectory(2)
     observation = jax.tree.map(lambda leaf: leaf[0], data.observation)
     keys = jax.random.split(jax.random.key(3), ROWS)
-    by_hand = {**observation, "place": (normalised(observation["place"][0], *moments(state)),)}
+    by_hand = {**observation, "place": (normalized(observation["place"][0], *moments(state)),)}
     outer, inner = ppo.make_ppo(BOTH, SPEC, NETWORK), ppo.make_ppo(PLAIN, SPEC, NETWORK)
     for mode in Mode:
         got = outer.act(state.params, observation, (), None, keys, mode)
@@ -133,7 +133,7 @@ def test_an_update_sees_observations_by_the_older_statistics_and_rewards_by_thos
     assert 0.1 < np.mean(np.abs(data.reward / scale) > 0.3) < 0.9
     by_hand = dataclasses.replace(
         data,
-        observation={**data.observation, "place": (normalised(data.observation["place"][0], mean, variance),)},
+        observation={**data.observation, "place": (normalized(data.observation["place"][0], mean, variance),)},
         reward=np.clip(data.reward / scale, -0.3, 0.3).astype(np.float32),
     )
     inner = ppo.make_ppo(PLAIN, SPEC, NETWORK)
@@ -145,7 +145,7 @@ def test_an_update_sees_observations_by_the_older_statistics_and_rewards_by_thos
 
 def test_far_values_are_clipped():
     config = dataclasses.replace(
-        PLAIN, normalisation=NormalisationConfig(True, clip_observation=0.5, random_start=False)
+        PLAIN, normalization=NormalizationConfig(True, clip_observation=0.5, random_start=False)
     )
     agent, seen = ppo.make_ppo(config, SPEC, NETWORK), {}
 
@@ -153,8 +153,8 @@ def test_far_values_are_clipped():
         seen["observation"] = observation
         return observation, {}, agent_state
 
-    spied = with_normalisation(
-        agent._replace(act=spy, init=ppo.make_ppo(PLAIN, SPEC, NETWORK).init), config.normalisation, SPEC, 0.99
+    spied = with_normalization(
+        agent._replace(act=spy, init=ppo.make_ppo(PLAIN, SPEC, NETWORK).init), config.normalization, SPEC, 0.99
     )
     observation = jax.tree.map(lambda leaf: leaf[0], trajectory(0).observation)
     spied.act(spied.init(KEY).params, observation, (), None, None, Mode.GREEDY)
@@ -185,7 +185,7 @@ def test_composed_of_its_gradient_steps_it_is_the_update(updated):
     chex.assert_trees_all_close(summed(state), summed(states[-1]), rtol=1e-4, atol=1e-6)
     chex.assert_trees_all_close(jax.device_get(got), metrics, rtol=1e-3, atol=1e-5)
     assert all(value.shape == () and value.dtype == np.float32 for value in jax.tree.leaves(got))
-    assert "normalisation/reward_scale" in got
+    assert "normalization/reward_scale" in got
 
 
 def test_over_four_devices_it_is_the_same_and_gathers_nothing(updated):
@@ -232,7 +232,7 @@ def test_replicas_at_their_own_pace_all_add_to_the_statistics():
 
 @pytest.mark.parametrize("which", ["observations", "rewards"])
 def test_each_can_be_had_without_the_other(which):
-    config = dataclasses.replace(PLAIN, normalisation=NormalisationConfig(**{which: True}))
+    config = dataclasses.replace(PLAIN, normalization=NormalizationConfig(**{which: True}))
     agent = ppo.make_ppo(config, SPEC, NETWORK)
     state, _ = jax.jit(agent.update)(jax.jit(agent.init)(KEY), trajectory(0), KEY)
     assert list(state.params["statistics"]) == ([PLACE] if which == "observations" else ["return"])
@@ -240,27 +240,27 @@ def test_each_can_be_had_without_the_other(which):
     plain = ppo.make_ppo(PLAIN, SPEC, NETWORK)
     observation = {"image": jnp.zeros((1, 2)), "legal": jnp.ones((1, 3)), "place": (place,)}
     keys = jax.random.split(KEY, 1)
-    got = agent.act(state.params, observation, (), None, keys, Mode.SAMPLE)[1]["behaviour_log_prob"]
-    raw = plain.act(state.params["agent"], observation, (), None, keys, Mode.SAMPLE)[1]["behaviour_log_prob"]
+    got = agent.act(state.params, observation, (), None, keys, Mode.SAMPLE)[1]["behavior_log_prob"]
+    raw = plain.act(state.params["agent"], observation, (), None, keys, Mode.SAMPLE)[1]["behavior_log_prob"]
     assert bool((got == raw).all()) == (which == "rewards")
 
 
-def test_an_observation_that_is_one_array_is_normalised_and_one_without_floats_refused():
+def test_an_observation_that_is_one_array_is_normalized_and_one_without_floats_refused():
     spec = EnvSpec("walker", ArraySpec((3,), "float32"), DiscreteSpec(2))
     params = jax.eval_shape(ppo.make_ppo(BOTH, spec, NETWORK).init, KEY).params
     assert params["statistics"]["observation"].mean.shape == (2, 3)
     images = EnvSpec("atari", ArraySpec((4, 36, 36), "uint8"), DiscreteSpec(2))
-    with pytest.raises(UserError, match="atari: observations are to be normalised, but none of their leaves holds fl"):
+    with pytest.raises(UserError, match="atari: observations are to be normalized, but none of their leaves holds fl"):
         ppo.make_ppo(BOTH, images, NETWORK)
 
 
 @pytest.mark.parametrize("name", ["clip_observation", "clip_reward", "epsilon"])
 def test_settings_out_of_range_are_refused(name):
-    with pytest.raises(UserError, match=f"normalisation.{name} must be positive: got 0.0"):
-        NormalisationConfig(**{name: 0.0})
+    with pytest.raises(UserError, match=f"normalization.{name} must be positive: got 0.0"):
+        NormalizationConfig(**{name: 0.0})
 
 
 def test_a_configuration_is_read_from_what_a_checkpoint_saved():
     assert from_json(ppo.PPOConfig, to_json(BOTH)) == BOTH
-    with pytest.raises(UserError, match="NormalisationConfig has no field strength"):
-        from_json(ppo.PPOConfig, {"normalisation": {"strength": 1}})
+    with pytest.raises(UserError, match="NormalizationConfig has no field strength"):
+        from_json(ppo.PPOConfig, {"normalization": {"strength": 1}})

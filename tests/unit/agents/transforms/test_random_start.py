@@ -11,7 +11,7 @@ import pytest
 from agents import ppg, ppo
 from agents.api import Mode
 from agents.networks.config import NetworkConfig
-from agents.transforms.normalization import NormalisationConfig
+from agents.transforms.normalization import NormalizationConfig
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.synchronous import SynchronousUpdate
 from tests.unit.agents.transforms.test_normalization import (
@@ -26,7 +26,7 @@ from tests.unit.agents.transforms.test_normalization import (
     trajectory,
 )
 
-OF_OBSERVATIONS = NormalisationConfig(observations=True)
+OF_OBSERVATIONS = NormalizationConfig(observations=True)
 PPG = ppg.PPGConfig(
     rollout_length=STEPS,
     num_rows=ROWS,
@@ -34,7 +34,7 @@ PPG = ppg.PPGConfig(
     num_policy_phases=2,
     num_auxiliary_epochs=1,
     num_auxiliary_minibatches=2,
-    normalisation=OF_OBSERVATIONS,
+    normalization=OF_OBSERVATIONS,
 )
 
 
@@ -86,7 +86,7 @@ def test_updates_from_steps_of_version_0_make_statistics_and_change_nothing_else
     for batch in batches:
         state, metrics = update(states[-1], batch)
         states.append(jax.device_get(state))
-        found.append(float(metrics["normalisation/random_fraction"]))
+        found.append(float(metrics["normalization/random_fraction"]))
     for number in (1, 2):
         assert_statistics(states[number], *batches[:number])
         chex.assert_trees_all_equal(states[number].params["agent"], first.params["agent"])
@@ -113,7 +113,7 @@ def test_without_statistics_actions_are_random_among_the_legal_and_say_so():
     np.testing.assert_array_equal(actions, same)
     assert set(actions) <= {0, 2}
     # The images are inputs as well, and the last layer's weights are small: nearly even odds.
-    np.testing.assert_allclose(extras["behaviour_log_prob"], np.log(0.5), atol=0.05)
+    np.testing.assert_allclose(extras["behavior_log_prob"], np.log(0.5), atol=0.05)
 
 
 def test_the_first_steps_that_are_learned_from_are_those_of_the_policy_that_acted():
@@ -124,8 +124,8 @@ def test_the_first_steps_that_are_learned_from_are_those_of_the_policy_that_acte
     for t in range(STEPS):
         action, extras, _ = act(agent, state.params, jax.tree.map(lambda leaf, t=t: leaf[t], data.observation))
         chosen.append(action)
-        recorded.append(extras["behaviour_log_prob"])
-    data = dataclasses.replace(data, action=np.stack(chosen), extras={"behaviour_log_prob": np.stack(recorded)})
+        recorded.append(extras["behavior_log_prob"])
+    data = dataclasses.replace(data, action=np.stack(chosen), extras={"behavior_log_prob": np.stack(recorded)})
     steps = agent.gradient_steps
     prepared, _ = steps.prepare(state.params, (), data, KEY)
     _, metrics = jax.jit(steps.gradient)(state.params, prepared, jnp.int32(0))
@@ -135,7 +135,7 @@ def test_the_first_steps_that_are_learned_from_are_those_of_the_policy_that_acte
 
 
 def test_of_a_trajectory_of_several_versions_the_steps_of_version_0_do_not_count():
-    agent = make(dataclasses.replace(BOTH, normalisation=OF_OBSERVATIONS))
+    agent = make(dataclasses.replace(BOTH, normalization=OF_OBSERVATIONS))
     update = jax.jit(agent.update)
     state, _ = update(jax.jit(agent.init)(jax.random.key(1)), trajectory(0), KEY)
     version = np.repeat(np.arange(STEPS) // 2, ROWS).reshape(STEPS, ROWS).astype(np.int32)
@@ -144,15 +144,15 @@ def test_of_a_trajectory_of_several_versions_the_steps_of_version_0_do_not_count
     (one, metrics), (other, _) = update(state, data, KEY), update(state, spoiled, KEY)
     chex.assert_trees_all_equal(one.params, other.params)
     random = data.valid[:2].sum() / data.valid.sum()
-    assert float(metrics["normalisation/random_fraction"]) == pytest.approx(random)
+    assert float(metrics["normalization/random_fraction"]) == pytest.approx(random)
 
 
 def test_it_can_be_off_and_is_off_where_only_rewards_are_scaled():
     for options in ({"observations": True, "random_start": False}, {"rewards": True}):
-        agent = make(dataclasses.replace(BOTH, normalisation=NormalisationConfig(**options)))
+        agent = make(dataclasses.replace(BOTH, normalization=NormalizationConfig(**options)))
         first = jax.jit(agent.init)(jax.random.key(1))
         state, metrics = jax.jit(agent.update)(first, trajectory(0), KEY)
         pairs = zip(*map(jax.tree.leaves, (state.params["agent"], first.params["agent"])), strict=True)
         assert any(np.any(one != other) for one, other in pairs)
-        assert float(metrics["normalisation/random_fraction"]) == 0.0
+        assert float(metrics["normalization/random_fraction"]) == 0.0
         assert sorted(state.params["statistics"]) == [PLACE if "observations" in options else "return"]

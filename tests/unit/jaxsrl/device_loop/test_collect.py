@@ -38,7 +38,7 @@ def slots_by_loop(params, num_slots):
             now = np.full(ROWS, n * STEPS + t, np.uint32)
             action, extras, _ = act(params, slot.observation[t], (), slot.is_first[t], keys, now)
             slot.action[t], slot.policy_version[t] = action, n
-            slot.extras["behaviour_log_prob"][t] = extras["behaviour_log_prob"]
+            slot.extras["behavior_log_prob"][t] = extras["behavior_log_prob"]
             rows.step(slot.action[t], step_rows(slot, t))
     return slots
 
@@ -63,8 +63,8 @@ def test_two_trajectories_hold_what_the_serial_plan_writes(collected):
             got, expected = np.asarray(getattr(trajectory, name)), getattr(slot, name)
             assert (got.shape, got.dtype) == (expected.shape, expected.dtype), name
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, err_msg=name)
-        got = np.asarray(trajectory.extras["behaviour_log_prob"])
-        np.testing.assert_allclose(got, slot.extras["behaviour_log_prob"], rtol=1e-5)
+        got = np.asarray(trajectory.extras["behavior_log_prob"])
+        np.testing.assert_allclose(got, slot.extras["behavior_log_prob"], rtol=1e-5)
     flags = [np.concatenate([getattr(slot, name) for slot in slots]) for name in ("terminated", "truncated")]
     assert flags[0].any()
     assert flags[1].any()

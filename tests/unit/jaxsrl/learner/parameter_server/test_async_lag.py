@@ -7,7 +7,7 @@ import numpy as np
 import optax
 
 from agents.api import GradientSteps, LearnerState
-from agents.ops.gradient_steps import make_apply
+from agents.ops.gradient_steps import take_step
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
@@ -47,7 +47,7 @@ def test_lag_is_measured_before_the_slot_is_released():
         1,
         lambda params, extra, batch, key: (batch.reward, {}),
         lambda params, prepared, step: (params, {"loss": jnp.float32(0)}),
-        make_apply(optimizer, None),
+        lambda progress, grads, metrics: take_step(optimizer, progress, grads),
         lambda state, progress, prepared_metrics, step_metrics: (
             LearnerState(progress.params, progress.opt_state, state.num_updates + 1, state.extra),
             {},

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from agents.api import GradientSteps, LearnerState
-from agents.ops.gradient_steps import make_apply
+from agents.ops.gradient_steps import take_step
 from agents.ops.schedules import make_schedule, scale_by_schedule
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.async_replica import AsynchronousReplica
@@ -42,8 +42,10 @@ def quadratic(num_steps=4, learning_rate=0.1, momentum=None, limit=None, optimiz
         extra = state.extra + 1
         return LearnerState(progress.params, progress.opt_state, state.num_updates + 1, extra), metrics
 
-    exceeds = None if limit is None else (lambda metrics: metrics["distance"] > limit)
-    steps = GradientSteps(num_steps, prepare, gradient, make_apply(optimizer, exceeds), finish)
+    def apply(progress, grads, metrics):
+        return take_step(optimizer, progress, grads, None if limit is None else metrics["distance"] > limit)
+
+    steps = GradientSteps(num_steps, prepare, gradient, apply, finish)
     params = {"w": jnp.zeros(DIMENSION)}
     return steps, LearnerState(params, optimizer.init(params), jnp.int32(0), jnp.int32(0))
 

@@ -38,7 +38,7 @@ def trajectory(seed: int, num_steps=8, num_rows=8) -> Trajectory:
         truncated=np.zeros(shape, bool),
         valid=valid,
         policy_version=np.zeros(shape, np.int32),
-        extras={"behaviour_log_prob": np.full(shape, np.log(0.5), np.float32)},
+        extras={"behavior_log_prob": np.full(shape, np.log(0.5), np.float32)},
     )
 
 

@@ -1,4 +1,4 @@
-"""What IMPALA, A2C and REINFORCE share: the loss and its gradient by hand, what does not count, memory, devices."""
+"""IMPALA, A2C and REINFORCE: the loss and its gradient by hand, steps that do not count, memory, devices."""
 
 import dataclasses
 from functools import partial
@@ -7,10 +7,9 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from agents import a2c, impala, one_step, reinforce
+from agents import a2c, impala, reinforce
 from agents.a2c import A2CConfig, make_a2c
 from agents.api import Mode, Trajectory
 from agents.distributions import categorical
@@ -23,6 +22,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config.serialization import from_json, to_json
 from jaxsrl.learner.mesh import LearnerMesh
+from tests.support.actor_critic_loss import parameter_network
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
 NETWORK = NetworkConfig(hidden_sizes=(8,))
@@ -32,7 +32,7 @@ AGENTS = {
     "a2c": (make_a2c, A2CConfig()),
     "reinforce": (make_reinforce, REINFORCEConfig()),
 }
-TARGETS = {"impala": impala.targets, "a2c": a2c.targets, "reinforce": reinforce.targets}
+MODULES = {"impala": impala, "a2c": a2c, "reinforce": reinforce}
 
 
 def trajectory(seed=0, p_end=0.3) -> Trajectory:
@@ -52,7 +52,7 @@ def trajectory(seed=0, p_end=0.3) -> Trajectory:
         truncated=np.zeros(shape, bool),
         valid=valid,
         policy_version=np.zeros(shape, np.int32),
-        extras={"behaviour_log_prob": np.full(shape, np.log(0.5), np.float32)},
+        extras={"behavior_log_prob": np.full(shape, np.log(0.5), np.float32)},
     )
 
 
@@ -63,69 +63,53 @@ def updated(name, data, **changes):
 
 
 def two_steps(valid=(True, True)):
-    """One row, two steps with actions 0 and 1, of a network whose outputs are the parameters themselves."""
+    """One row, two steps with actions 0 and 1 that earn 3 and -1, of a network whose outputs are the parameters themselves."""
     column = lambda *x: np.array(x)[:, None]  # noqa: E731
     no = np.zeros((2, 1), bool)
     log_prob = np.full((2, 1), np.log(0.5), np.float32)
     data = Trajectory(
-        None, no, column(0, 1), column(0.0, 0.0), no, no, column(*valid), no, {"behaviour_log_prob": log_prob}
+        None, no, column(0, 1), column(3.0, -1.0), no, no, column(*valid), no, {"behavior_log_prob": log_prob}
     )
-    params = {"logits": jnp.log(jnp.full((3, 1, 2), 0.5)), "value": jnp.array([[1.0], [2.0], [9.0]])}
-    unroll = lambda params, observation, state, is_first: (params["logits"], params["value"], state)  # noqa: E731
-    return ActorCritic(None, None, None, categorical(2), lambda num_rows: (), None, unroll, False), params, data
+    return {"logits": jnp.log(jnp.full((3, 1, 2), 0.5)), "value": jnp.array([[1.0], [2.0], [9.0]])}, data
 
 
-gradient_of = jax.jit(one_step.gradient, static_argnums=(0, 1, 2))
+def gradient_of(name, params, data, **changes):
+    """At discount 0 every algorithm has advantages r - V = (2, -3) and targets r."""
+    options = {"bootstrap": True} if name == "reinforce" else {}
+    config = dataclasses.replace(AGENTS[name][1], **{"discount": 0.0, "entropy_coef": 0.0, **options, **changes})
+    return jax.grad(partial(MODULES[name].loss, config, parameter_network()), has_aux=True)(params, data)
 
 
-def told(batch, log_ratio, value):
-    """Advantages (2, -3) and targets of twice the value, which is no part of the gradient."""
-    return one_step.Targets(jnp.array([[2.0], [-3.0]]), 2.0 * value[:-1], batch.valid.astype(jnp.float32), {})
-
-
-def test_the_loss_is_policy_plus_value_error_minus_entropy():
-    net, params, data = two_steps()
-    config = one_step.OneStepConfig(value_coef=0.7, entropy_coef=0.3)
-    total, metrics = one_step.loss(config, net, told, params, data)
-    policy, value_error, entropy = -np.log(0.5) * (2.0 - 3.0) / 2.0, 0.5 * (1.0 + 4.0) / 2.0, np.log(2.0)
+@pytest.mark.parametrize("name", AGENTS)
+def test_loss_is_policy_plus_value_error_minus_entropy(name):
+    params, data = two_steps()
+    _, metrics = gradient_of(name, params, data, value_coef=0.7, entropy_coef=0.3)
+    policy, value_error, entropy = -np.log(0.5) * (2.0 - 3.0) / 2.0, 0.5 * (4.0 + 9.0) / 2.0, np.log(2.0)
     assert float(metrics["loss/policy"]) == pytest.approx(policy, rel=1e-5)
     assert float(metrics["loss/value"]) == pytest.approx(value_error, rel=1e-5)
-    assert float(total) == pytest.approx(policy + 0.7 * value_error - 0.3 * entropy, rel=1e-5)
+    assert float(metrics["loss/total"]) == pytest.approx(policy + 0.7 * value_error - 0.3 * entropy, rel=1e-5)
 
 
-@pytest.mark.slow  # to compile
-def test_the_gradient_is_that_of_the_log_probability_and_of_the_value_but_not_of_the_targets():
-    net, params, data = two_steps()
-    config = one_step.OneStepConfig(value_coef=0.5, entropy_coef=0.0)
-    grads, _ = gradient_of(config, net, told, params, data, jnp.int32(0))
+@pytest.mark.parametrize("name", AGENTS)
+def test_no_gradient_flows_through_advantages_and_targets(name):
+    params, data = two_steps()
+    grads, _ = gradient_of(name, params, data, value_coef=0.5)
     # -A (onehot - pi) / 2 steps, and c_v (V - target) / 2 steps
     np.testing.assert_allclose(grads["logits"][:, 0], [[-0.5, 0.5], [-0.75, 0.75], [0.0, 0.0]], atol=1e-6)
-    np.testing.assert_allclose(grads["value"][:, 0], [-0.25, -0.5, 0.0], rtol=1e-5)
+    np.testing.assert_allclose(grads["value"][:, 0], [-0.5, 0.75, 0.0], rtol=1e-5)
 
 
-def test_targets_are_told_the_log_ratio_and_zero_where_a_step_only_reset():
-    net, params, data = two_steps(valid=(True, False))
-    data = dataclasses.replace(data, extras={"behaviour_log_prob": np.array([[np.log(0.25)], [np.nan]], np.float32)})
-    seen = []
-
-    def listens(batch, log_ratio, value):
-        seen.append(log_ratio)
-        return told(batch, log_ratio, value)
-
-    one_step.loss(one_step.OneStepConfig(), net, listens, params, data)
-    np.testing.assert_allclose(seen[0][:, 0], [np.log(2.0), 0.0], rtol=1e-5)
-
-
-def test_standardised_advantages_have_mean_zero_and_deviation_one():
-    net, params, data = two_steps()
-    config = one_step.OneStepConfig(normalise_advantage=True, value_coef=0.0, entropy_coef=0.0)
-    grads, _ = gradient_of(config, net, told, params, data, jnp.int32(0))
+@pytest.mark.parametrize("name", AGENTS)
+def test_standardized_advantages_have_mean_zero_and_deviation_one(name):
+    params, data = two_steps()
+    grads, _ = gradient_of(name, params, data, normalize_advantage=True)
     np.testing.assert_allclose(grads["logits"][:2, 0], [[-0.25, 0.25], [-0.25, 0.25]], rtol=1e-5)
 
 
-def test_a_step_that_does_not_count_has_no_gradient():
-    net, params, data = two_steps(valid=(True, False))
-    grads, _ = gradient_of(one_step.OneStepConfig(), net, told, params, data, jnp.int32(0))
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_step_that_does_not_count_has_no_gradient(name):
+    params, data = two_steps(valid=(True, False))
+    grads, _ = gradient_of(name, params, data)
     assert not np.asarray(grads["logits"][1:]).any()
     assert not np.asarray(grads["value"][1:]).any()
     assert np.asarray(grads["value"][0]).all()
@@ -141,7 +125,7 @@ def test_reset_rows_do_not_move_the_parameters(name):
         observation=np.concatenate([junk, data.observation[-1:]]).astype(np.float32),
         action=np.where(data.valid, data.action, 1 - data.action),
         reward=np.where(data.valid, data.reward, np.nan).astype(np.float32),
-        extras={"behaviour_log_prob": np.where(data.valid, data.extras["behaviour_log_prob"], -1e9).astype(np.float32)},
+        extras={"behavior_log_prob": np.where(data.valid, data.extras["behavior_log_prob"], -1e9).astype(np.float32)},
     )
     (one, metrics), (other, _) = updated(name, data), updated(name, spoiled)
     chex.assert_trees_all_equal(one.params, other.params)
@@ -158,7 +142,7 @@ def test_a_trajectory_of_which_nothing_counts_moves_nothing(name):
 
 
 @pytest.mark.slow  # to compile
-def test_a_network_that_remembers_learns_from_what_it_saw_when_it_acted():
+def test_a_network_with_memory_learns_from_its_stored_state():
     """Played by `act` with the state it hands on; the probability ratio is then 1, and not if the state is forgotten."""
     agent = make_impala(IMPALAConfig(), SPEC, NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8))
     # The head's gain of 0.01 would hide what the state does: make the policy depend on it.
@@ -171,9 +155,9 @@ def test_a_network_that_remembers_learns_from_what_it_saw_when_it_acted():
         keys = jax.random.split(jax.random.key(t), ROWS)
         action, extras, memory = act(params, data.observation[t], memory, data.is_first[t], keys, Mode.SAMPLE)
         actions.append(action)
-        log_probs.append(extras["behaviour_log_prob"])
+        log_probs.append(extras["behavior_log_prob"])
     data = dataclasses.replace(
-        data, action=jnp.stack(actions), extras={"behaviour_log_prob": jnp.stack(log_probs)}, agent_state=state
+        data, action=jnp.stack(actions), extras={"behavior_log_prob": jnp.stack(log_probs)}, agent_state=state
     )
     assert agent.gradient_steps is not None
     gradient = jax.jit(agent.gradient_steps.gradient)
@@ -182,19 +166,6 @@ def test_a_network_that_remembers_learns_from_what_it_saw_when_it_acted():
     _, forgotten = gradient(params, forgetful, jnp.int32(0))
     assert float(remembered["policy/approx_kl"]) == pytest.approx(0.0, abs=1e-6)
     assert float(forgotten["policy/approx_kl"]) > 1e-4
-
-
-@pytest.mark.parametrize(("options", "initial"), [({}, 1.0), ({"rmsprop_initial_scale": 0.0}, 0.0)])
-def test_rmsprop_divides_by_the_root_of_the_running_mean_square_of_the_clipped_gradient(options, initial):
-    config = one_step.OneStepConfig(
-        learning_rate=0.1, max_grad_norm=1.0, optimizer_epsilon=1e-2, rmsprop_decay=0.75, **options
-    )
-    optimizer = one_step.make_optimizer(config, optax.constant_schedule(config.learning_rate))
-    params = jnp.zeros(2)
-    grads, state = jnp.array([3.0, 4.0]), optimizer.init(params)
-    updates, _ = optimizer.update(grads, state, params, num_updates=jnp.int32(0))
-    clipped = np.array([0.6, 0.8])
-    np.testing.assert_allclose(updates, -0.1 * clipped / np.sqrt(0.75 * initial + 0.25 * clipped**2 + 1e-2), rtol=1e-5)
 
 
 def test_a_linear_schedule_ends_at_zero_and_the_update_compiles_once():
@@ -211,7 +182,7 @@ def test_a_linear_schedule_ends_at_zero_and_the_update_compiles_once():
 
 
 @pytest.mark.slow  # to compile
-def test_the_update_over_four_devices_is_the_update_on_one_and_gathers_nothing():
+def test_over_four_devices_the_update_is_the_same():
     agent = make_impala(IMPALAConfig(), SPEC, NETWORK)
     states = []
     for count in (1, 4):
@@ -226,13 +197,14 @@ def test_the_update_over_four_devices_is_the_update_on_one_and_gathers_nothing()
     chex.assert_trees_all_close(*states, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", AGENTS)
 @pytest.mark.parametrize(
     "change",
     [{"learning_rate": 0.0}, {"discount": 1.1}, {"entropy_coef": -1.0}, {"rmsprop_decay": 1.0}, {"optimizer": "sgd"}],
 )
-def test_hyper_parameters_out_of_range_are_refused(change):
+def test_hyper_parameters_out_of_range_are_rejected(change, name):
     with pytest.raises(UserError, match=next(iter(change))):
-        one_step.OneStepConfig(**change)
+        dataclasses.replace(AGENTS[name][1], **change)
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -250,7 +222,7 @@ def bandit(name, action, log_ratio, **changes):
     yes, no = np.ones((1, rows), bool), np.zeros((1, rows), bool)
     reward = np.where(row(action) == 1, 5.0, 1.0).astype(np.float32)
     data = Trajectory(
-        None, None, row(action), reward, yes, no, yes, no, {"behaviour_log_prob": row(log_prob).astype(np.float32)}
+        None, None, row(action), reward, yes, no, yes, no, {"behavior_log_prob": row(log_prob).astype(np.float32)}
     )
 
     def unroll(params, observation, state, is_first):
@@ -258,19 +230,19 @@ def bandit(name, action, log_ratio, **changes):
 
     net = ActorCritic(None, None, None, categorical(2), lambda num_rows: (), None, unroll, False)
     config = dataclasses.replace(AGENTS[name][1], entropy_coef=0.0, value_coef=0.0, **changes)
-    return gradient_of(config, net, partial(TARGETS[name], config), logits, data, jnp.int32(0))[0]
+    return jax.jit(jax.grad(partial(MODULES[name].loss, config, net), has_aux=True))(logits, data)[0]
 
 
 @pytest.mark.slow  # to compile
 @pytest.mark.parametrize("changes", [{"name": "a2c"}, {"name": "reinforce"}, {"name": "reinforce", "baseline": False}])
-def test_over_actions_as_often_as_they_are_likely_the_gradient_is_that_of_the_expected_reward(changes):
+def test_the_gradient_is_that_of_the_expected_reward(changes):
     expected_reward = lambda logits: jax.nn.softmax(logits) @ jnp.array([1.0, 5.0])  # noqa: E731
     expected = -jax.grad(expected_reward)(jnp.log(jnp.array([0.25, 0.75])))
     got = bandit(action=[0, 1, 1, 1], log_ratio=[0.0] * 4, **changes)
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
-def test_impala_has_the_gradient_of_the_expected_reward_where_another_policy_acted():
+def test_impala_corrects_the_gradient_for_the_behavior_policy():
     no_bounds = VTraceConfig(rho_bar=10.0, c_bar=10.0, policy_rho_bar=10.0)
     # Each action was chosen once, as a uniform policy would: ratios of 1/2 and 3/2.
     got = bandit("impala", action=[0, 1], log_ratio=np.log([0.5, 1.5]), vtrace=no_bounds)

@@ -1,0 +1,69 @@
+"""Trajectories kept since the last auxiliary phase of PPG, one after another. Source: Cobbe et al. 2021, algorithm 1."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array, Metrics, Observation
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import map_leaves
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PhaseMemory:
+    """Observations and value targets of N trajectories, and the metrics of the newest auxiliary phase.
+
+    Attributes:
+        observation: [N T, B, ...] each leaf, as the policy phase saw them (normalized, if they are).
+        target_value: [N T, B] float32, of the policy phase.
+        valid: [N T, B] bool, False where the step only reset.
+        metrics: Metrics of the newest auxiliary phase; zeros before the first.
+    """
+
+    observation: Observation
+    target_value: Array
+    valid: Array
+    metrics: Metrics
+
+
+def empty_memory(spec: EnvSpec, num_steps: int, num_rows: int, metrics: Sequence[str]) -> PhaseMemory:
+    """Returns a memory of zeros.
+
+    Args:
+        spec: Specification of the environment.
+        num_steps: N T, steps of all trajectories.
+        num_rows: B.
+        metrics: Names of the metrics.
+    """
+    shape = (num_steps, num_rows)
+
+    def zeros(leaf: Any) -> Array:
+        return jnp.zeros((*shape, *leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype))
+
+    return PhaseMemory(
+        observation=map_leaves(zeros, spec.observation),
+        target_value=jnp.zeros(shape, jnp.float32),
+        valid=jnp.zeros(shape, bool),
+        metrics={name: jnp.zeros((), jnp.float32) for name in metrics},
+    )
+
+
+def remember(
+    memory: PhaseMemory, observation: Observation, target_value: Array, valid: Array, place: Array
+) -> PhaseMemory:
+    """Returns the memory with a trajectory of T steps written over the one at `place` (int32 scalar in [0, N))."""
+    start = place * valid.shape[0]
+
+    def write(kept: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(kept, new.astype(kept.dtype), start, axis=0)
+
+    return PhaseMemory(
+        observation=jax.tree.map(write, memory.observation, observation),
+        target_value=write(memory.target_value, target_value),
+        valid=write(memory.valid, valid),
+        metrics=memory.metrics,
+    )
