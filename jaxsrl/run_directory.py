@@ -126,6 +126,28 @@ class RunDirectory:
         self.close()
 
 
+class NullRunDirectory(RunDirectory):
+    """The run directory at a learner process that does not write it: nothing is locked, made or written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def validate(self, config: dict[str, Any]) -> None:
+        pass
+
+    def record(self, config: dict[str, Any], plan: Any) -> None:
+        pass
+
+    def write_plan(self, plan: Any) -> None:
+        pass
+
+    def log(self, line: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def write_json(path: Path, data: Any) -> None:
     """Writes JSON atomically: a reader sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")

@@ -1,6 +1,7 @@
 """The interpreter of plans: `run(plan, agent, env, config)`. It knows no algorithm, and no algorithm knows it."""
 
 import contextlib
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
 from jaxsrl.cluster.collectors import ClusterCollectors
-from jaxsrl.cluster.learners.run import WholeRun, run_together, several
-from jaxsrl.cluster.placement import place_of
+from jaxsrl.cluster.learners.collectors import ProcessCollectors
+from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
+from jaxsrl.cluster.learners.processes import learner_processes
+from jaxsrl.cluster.placement import OpenEngine, place_run
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
 from jaxsrl.envs.registry import make_env
@@ -23,16 +26,19 @@ from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
 from jaxsrl.machine.program_cache import enable_program_cache
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.passes.replay import replays_on_host
 from jaxsrl.plan.placement import devices_of
-from jaxsrl.plan.plan import Plan
-from jaxsrl.run_directory import RunDirectory
+from jaxsrl.plan.plan import Plan, plan_to_json
+from jaxsrl.run_directory import NullRunDirectory, RunDirectory
+from jaxsrl.training.collectors import CollectorFactory
+from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.host_trainable import HostTrainable
 from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.train import train
+from jaxsrl.training.trainable import Trainable
 
 
 def run_name(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> str:
@@ -70,27 +76,51 @@ def run(
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
     source = make_env(env)
     spec = spec or source.spec()
-    plan = plan_for_agent(plan, agent, config.replay_place)
+    plan = add_agent_fragments(plan, agent, config.replay_place)
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
     path = Path(config.directory) / run_name(config, agent, spec)
     with contextlib.ExitStack() as held:
         if config.keep_cores_awake:
             held.enter_context(disable_cpu_idle())
-        if (processes := several(config)) is not None:
-            return run_together(processes, WholeRun(plan, agent, source, spec, config, path, identity, quiet))
+        processes = learner_processes(config)
+        if processes is not None:
+            held.enter_context(processes.together())
         enable_program_cache(Path(config.directory), jax.default_backend())
-        place = held.enter_context(place_of(config, plan, Resources.detect(), kept_bytes(config, agent, spec)))
-        plan = place.plan
-        check_run(plan, agent, source, spec, place.resources)
-        directory = held.enter_context(RunDirectory(path))
-        directory.validate(identity)
-        trained = with_stacked_frames(agent, spec)
-        if isinstance(trained, Agent) or not replays_on_host(plan):
-            mesh = LearnerMesh(devices_of(plan.learner)) if plan.replay is not None else None
-            trained = learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length, mesh)
-        setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, quiet)
-        if runs_on_device(plan) and isinstance(trained, Agent):
-            return train(setup, DeviceTrainable(setup, trained, jax_env_of_source(source)))
-        collectors = None if place.open_engine is None else ClusterCollectors(setup, place.open_engine)
-        return train(setup, HostTrainable(setup, collectors))
+        replay_bytes = kept_bytes(config, agent, spec)
+        placement = held.enter_context(place_run(config, plan, Resources.detect(), replay_bytes, processes))
+        plan = placement.plan
+        check_run(plan, agent, source, spec, placement.resources)
+        coordinator = Coordinator() if processes is None else ProcessCoordinator(processes, config)
+        coordinator.validate_identity({**identity, "plan": plan_to_json(plan), "jax": jax.__version__})
+        with RunDirectory(path) if coordinator.is_main else NullRunDirectory(path) as directory:
+            directory.validate(identity)
+            trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
+            setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)
+            report = train(setup, _make_trainable(setup, coordinator, placement.open_engine), coordinator)
+            if processes is not None:
+                # Host arrays, which this process can use without the others.
+                state = jax.device_get(report.state)
+                report = dataclasses.replace(report, state=state, wrote_directory=coordinator.is_main)
+        if processes is not None:
+            processes.leave()
+    return report
+
+
+def trained_agent(plan: Plan, agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
+    """Returns the agent for single frames, with replay around it where that is on devices."""
+    stacked = with_stacked_frames(agent, spec)
+    if replays_on_host(plan) and not isinstance(stacked, Agent):
+        return stacked
+    mesh = LearnerMesh(devices_of(plan.learner)) if plan.replay is not None else None
+    return learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length, mesh)
+
+
+def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, open_engine: OpenEngine | None) -> Trainable:
+    if runs_on_device(setup.plan) and isinstance(setup.agent, Agent):
+        return DeviceTrainable(setup, setup.agent, jax_env_of_source(setup.source))
+    if isinstance(coordinator, ProcessCoordinator):
+        return HostTrainable(setup, ProcessCollectors(setup, coordinator, open_engine))
+    if open_engine is not None:
+        return HostTrainable(setup, ClusterCollectors(setup, open_engine))
+    return HostTrainable(setup, CollectorFactory(setup))

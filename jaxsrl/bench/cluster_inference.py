@@ -12,7 +12,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.shm.slots import SlotAccess, allocate_slots
 from jaxsrl.cluster.inference.messages import ActingMessages
 from jaxsrl.cluster.inference.server_handle import ServerRecord
-from jaxsrl.cluster.placement import rooms_of
+from jaxsrl.cluster.protocol.bundles import requested_bundles
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room
 from jaxsrl.cluster.ray.server_actor import RayLink
@@ -21,8 +21,8 @@ from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.passes.on_cluster import placed_plan
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.passes.apply import place_on_nodes
+from jaxsrl.plan.policies import PLANS
 
 _SECONDS = 300.0
 
@@ -49,10 +49,10 @@ def measure_inference(rows: int = 64, calls: int = 300) -> dict[str, float]:
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(), spec, NetworkConfig())
-    plan = placed_plan(run, POLICIES["single_learner_fine"](run, Resources.detect()), RayEngine().nodes(), 1)
+    plan = place_on_nodes(run, PLANS["single_learner_fine"](run, Resources.detect()), RayEngine().nodes(), 1)
     config = CollectorConfig(source, spec, plan, agent, 0, 0, jax.random.key(0))
     layout = agent_layout(spec, plan.shape, agent)
-    with engine_with_room(*rooms_of(run, plan)) as engine:
+    with engine_with_room(*requested_bundles(run, plan)) as engine:
         params = jax.jit(agent.init)(jax.random.key(0)).params
         versions = PublishedVersions(engine, layout_of(params), run.max_policy_lag)
         versions.publish(0, params)

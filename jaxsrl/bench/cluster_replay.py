@@ -14,16 +14,15 @@ import numpy as np
 from agents.api import LearnerState, Replay, ReplayAgent, ReplayConfig
 from envpool_bridge.shm.slots import view_slot
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.cluster.placement import rooms_of
+from jaxsrl.cluster.protocol.bundles import requested_bundles
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room, import_ray
 from jaxsrl.cluster.replay.client import RemoteExperience
-from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 from jaxsrl.collect.collector import CollectorConfig
+from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.passes.for_agent import plan_for_agent
-from jaxsrl.plan.passes.on_cluster import placed_plan
+from jaxsrl.plan.passes.apply import add_agent_fragments, place_on_nodes
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.replay.experience import Experience, LocalExperience, UpdateKeys
 from jaxsrl.replay.on_device import step_keys
@@ -64,13 +63,13 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
     run = RunConfig(
         num_envs=_ROWS, num_env_workers=1, rollout_length=_STEPS, cluster="auto", cluster_nodes=1, cluster_replay=True
     )
-    plan = plan_for_agent(PLANS["single_learner_coarse"](run, Resources.detect()), agent, run.replay_place)
-    plan = placed_plan(run, plan, RayEngine().nodes(), 1)
+    plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources.detect()), agent, run.replay_place)
+    plan = place_on_nodes(run, plan, RayEngine().nodes(), 1)
     config = CollectorConfig(None, spec, plan, agent, 0, 0, jax.random.key(0))  # pyright: ignore[reportArgumentType]
     layout = agent_layout(spec, plan.shape, agent)
     split = jax.jit(partial(step_keys, agent))
     slot = trajectory_on_host([view_slot(layout, np.ones(layout.slot_bytes, np.uint8).data)])
-    with engine_with_room(*rooms_of(run, plan)) as engine, contextlib.ExitStack() as held:
+    with engine_with_room(*requested_bundles(run, plan)) as engine, contextlib.ExitStack() as held:
         there = RemoteExperience(config, engine, jax.random.key(0))
         held.callback(there.close)
         here = LocalExperience(agent.data, trajectory_shapes(agent, spec, _ROWS, _STEPS))

@@ -1,16 +1,24 @@
-"""Where a run is: on this machine alone, or with environment hosts on the nodes of a cluster (`--run.cluster`)."""
+"""Placement of a run: on this machine, or with environment hosts on the nodes of a cluster (`--run.cluster`)."""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of, bundles_of_replay, bundles_of_servers
+from jaxsrl.cluster.learners.processes import Processes
+from jaxsrl.cluster.learners.shared_cluster import (
+    shared_engine,
+    shared_local_cluster,
+    shared_nodes,
+    validate_one_machine,
+)
+from jaxsrl.cluster.protocol.bundles import requested_bundles
 from jaxsrl.cluster.protocol.engine import Engine
 from jaxsrl.cluster.wait_for_nodes import nodes_in_time
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
-from jaxsrl.plan.passes.on_cluster import local_nodes, num_hosts, placed_plan
+from jaxsrl.plan.passes.apply import local_nodes, num_hosts, place_on_nodes, place_plan
+from jaxsrl.plan.passes.learner_processes import resources_over
 from jaxsrl.plan.plan import Plan
 
 OpenEngine = Callable[[int], contextlib.AbstractContextManager[Engine]]
@@ -18,13 +26,13 @@ OpenEngine = Callable[[int], contextlib.AbstractContextManager[Engine]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """A plan and where it runs.
+class Placement:
+    """A plan and the machines that it is placed on.
 
     Attributes:
         plan: with nodes, where there is a cluster.
-        resources: of this machine, with the nodes of the cluster.
-        open_engine: makes a context manager of what carries bytes between the nodes; None without a cluster.
+        resources: of all learner processes, with the nodes of the cluster.
+        open_engine: returns a context manager of the engine that connects the nodes; None without a cluster.
     """
 
     plan: Plan
@@ -33,100 +41,126 @@ class Place:
 
 
 @contextlib.contextmanager
-def place_of(config: RunConfig, plan: Plan, resources: Resources, kept_bytes: int = 0) -> Iterator[Place]:
-    """The place that the run's flags ask for; a cluster that is there is left when this ends.
+def place_run(
+    config: RunConfig, plan: Plan, resources: Resources, replay_bytes: int = 0, processes: Processes | None = None
+) -> Iterator[Placement]:
+    """Places a run as its flags ask for, and stays connected to the cluster inside; all learner processes call it together.
+
+    A local cluster starts when its engine is opened: nothing starts before the plan has been validated.
 
     Args:
         config: of the run.
-        plan: for this machine.
-        resources: of this machine.
-        kept_bytes: of the experience that is to be kept on a node.
+        plan: for one process that has all devices.
+        resources: of this process.
+        replay_bytes: size of the replay that a node is to hold.
+        processes: of the run; None for one.
 
     Raises:
-        UserError: there is no cluster, or the plan cannot run on it.
+        UserError: there is no cluster, or the plan cannot run on it or in several processes.
+        LostLearnerError: another process failed or did not come.
     """
-    if not config.cluster:
-        yield Place(plan, resources)
-        return
-    from jaxsrl.cluster.ray.local_cluster import joined_cluster
+    number = 1 if processes is None else processes.num_processes
+    with contextlib.ExitStack() as held:
+        nodes: tuple[Node, ...] = ()
+        if config.cluster == "local":
+            nodes = _local_nodes(config, plan, number)
+            if processes is not None:
+                validate_one_machine(processes)
+        elif config.cluster:
+            held.enter_context(_connection())
+            nodes = (
+                _find_nodes(config, plan, number, replay_bytes)
+                if processes is None
+                else shared_nodes(processes, lambda: _find_nodes(config, plan, number, replay_bytes))
+            )
+        placement = _place(config, plan, nodes, resources, number, replay_bytes)
 
+        @contextlib.contextmanager
+        def open_engine(store_bytes: int) -> Iterator[Engine]:
+            with contextlib.ExitStack() as opened:
+                if config.cluster == "local":  # a cluster that is there already has the store that it was started with
+                    opened.enter_context(shared_local_cluster(nodes, store_bytes, processes))
+                engine = _reserve(config, placement.plan, replay_bytes, processes)
+                yield opened.enter_context(engine)
+
+        yield dataclasses.replace(placement, open_engine=open_engine) if nodes else placement
+
+
+def preview_placement(config: RunConfig, plan: Plan, resources: Resources, replay_bytes: int = 0) -> Placement:
+    """Returns the placement that `place_run` makes. It starts nothing, and joins an existing cluster only to look.
+
+    Raises:
+        UserError: as `place_run`, or the number of processes is known only where the run is started.
+    """
+    distributed = config.distributed
+    number = distributed.num_processes if distributed.is_on else 1
+    if not number:
+        raise UserError(
+            f"--run.distributed.coordinator {distributed.coordinator} finds the number of processes where a run is started: "
+            f"to see its plan, use --run.distributed.coordinator HOST:PORT --run.distributed.num-processes N "
+            f"--run.distributed.process-id 0 (nothing connects to it)"
+        )
+    nodes: tuple[Node, ...] = ()
     if config.cluster == "local":
-        yield _local_place(config, plan, resources, kept_bytes)
-        return
-    with joined_cluster():
-        yield _joined_place(config, plan, resources, kept_bytes)
+        nodes = _local_nodes(config, plan, number)
+    elif config.cluster:
+        with _connection():
+            nodes = _find_nodes(config, plan, number, replay_bytes)
+    return _place(config, plan, nodes, resources, number, replay_bytes)
 
 
-def reserving(config: RunConfig) -> Reserving:
-    """How a run asks for its room."""
-    return Reserving(config.cluster_placement, config.cluster_host_gib, config.cluster_wait_seconds)
+def _place(
+    config: RunConfig, plan: Plan, nodes: Sequence[Node], resources: Resources, processes: int, replay_bytes: int
+) -> Placement:
+    placed = place_plan(config, plan, nodes, resources, processes, replay_bytes)
+    every = resources_over(resources, processes)
+    return Placement(placed, dataclasses.replace(every, nodes=tuple(nodes)) if nodes else every)
 
 
-def rooms_of(
-    config: RunConfig, placed: Plan, kept_bytes: int = 0
-) -> tuple[tuple[Bundle, ...], Reserving, tuple[Bundle, ...], tuple[Bundle, ...]]:
-    """What a run asks a cluster for: room for its hosts, how, and room for its inference servers and its replay."""
-    hosts, servers = bundles_of(placed, config.cluster_host_gib), bundles_of_servers(placed)
-    return hosts, reserving(config), servers, bundles_of_replay(placed, kept_bytes)
-
-
-def _local_place(config: RunConfig, plan: Plan, resources: Resources, kept_bytes: int) -> Place:
-    """A cluster that is started when the engine is opened: nothing starts before the plan has been checked."""
-    from jaxsrl.cluster.ray.engine import engine_with_room, import_ray
-    from jaxsrl.cluster.ray.local_cluster import LocalCluster
+def _local_nodes(config: RunConfig, plan: Plan, processes: int) -> tuple[Node, ...]:
+    from jaxsrl.cluster.ray.engine import import_ray
 
     import_ray()
-    nodes = local_nodes(config, plan)
-    placed = placed_plan(config, plan, nodes, len(nodes), kept_bytes=kept_bytes)
-
-    @contextlib.contextmanager
-    def open_engine(store_bytes: int) -> Iterator[Engine]:
-        cluster = LocalCluster(len(nodes), nodes[0].num_cores, store_bytes)
-        try:
-            with engine_with_room(*rooms_of(config, placed, kept_bytes)) as engine:
-                yield engine
-        finally:
-            cluster.close()
-
-    return Place(placed, dataclasses.replace(resources, nodes=nodes), open_engine)
+    return local_nodes(config, plan, processes)
 
 
-def _joined_place(config: RunConfig, plan: Plan, resources: Resources, kept_bytes: int) -> Place:
-    from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room
+def _connection() -> contextlib.AbstractContextManager[None]:
+    from jaxsrl.cluster.ray.local_cluster import joined_cluster
 
-    nodes = nodes_for(config, plan, RayEngine().nodes, kept_bytes=kept_bytes)
-    placed = placed_plan(config, plan, nodes, num_hosts(config, len(nodes)), kept_bytes=kept_bytes)
-
-    @contextlib.contextmanager
-    def open_engine(store_bytes: int) -> Iterator[Engine]:
-        del store_bytes  # it has what it was started with: `validate_memory`
-        with engine_with_room(*rooms_of(config, placed, kept_bytes)) as engine:
-            yield engine
-
-    return Place(placed, dataclasses.replace(resources, nodes=nodes), open_engine)
+    return joined_cluster()
 
 
-def nodes_for(
-    config: RunConfig,
-    plan: Plan,
-    look: Callable[[], tuple[Node, ...]],
-    processes: int = 1,
-    kept_bytes: int = 0,
-) -> tuple[Node, ...]:
-    """The nodes of a cluster that is there; where the run says how many hosts it wants, those that are to join are waited for.
+def _find_nodes(config: RunConfig, plan: Plan, processes: int, replay_bytes: int) -> tuple[Node, ...]:
+    """Returns the nodes of the cluster that this process is connected to.
+
+    Where the run says how many hosts it wants, nodes that are still joining are waited for.
 
     Raises:
         UserError: they have no room for the plan, or there are none.
     """
+    from jaxsrl.cluster.ray.engine import RayEngine
+
+    engine = RayEngine()
     if config.cluster_nodes:
         hosts = num_hosts(config, 0, processes)
         return nodes_in_time(
-            look,
-            lambda nodes: placed_plan(config, plan, nodes, hosts, processes, kept_bytes),
+            engine.nodes,
+            lambda nodes: place_on_nodes(config, plan, nodes, hosts, processes, replay_bytes),
             hosts,
             config.cluster_wait_seconds,
         )
-    nodes = look()
+    nodes = engine.nodes()
     if not nodes:
         raise UserError("--run.cluster auto: no node of the cluster gives out a core: start nodes with --num-cpus")
     return nodes
+
+
+def _reserve(
+    config: RunConfig, placed: Plan, replay_bytes: int, processes: Processes | None
+) -> contextlib.AbstractContextManager[Engine]:
+    """Returns an engine with room for all hosts, inference servers and replay of the run."""
+    if processes is not None:
+        return shared_engine(processes, config, placed)
+    from jaxsrl.cluster.ray.engine import engine_with_room
+
+    return engine_with_room(*requested_bundles(config, placed, replay_bytes))

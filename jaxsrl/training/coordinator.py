@@ -1,6 +1,7 @@
 """Coordination of learner processes: that of a run with one process; `jaxsrl.cluster.learners` has that of several."""
 
 from collections.abc import Callable
+from typing import Any
 
 from jaxsrl.checkpoints.store import Arrays, Restored
 from jaxsrl.training.trainable import Trainable
@@ -18,6 +19,13 @@ class Coordinator:
     is_main = True
     wait_seconds = 0
     stopped_by = ""
+
+    def validate_identity(self, identity: dict[str, Any]) -> None:
+        """Compares what this process is to run with what process 0 runs.
+
+        Raises:
+            UserError: they differ; lists how.
+        """
 
     def request_stop(self, signal_name: str) -> bool:
         """Asks all processes to stop before the same update; returns False where this process may stop at once."""

@@ -26,9 +26,9 @@ _NO_ROW = np.uint32(2**32 - 1)
 class HostTrainable:
     """A `Trainable` with a collector, a learner and perhaps host replay. Owner of all three."""
 
-    def __init__(self, setup: TrainingSetup, collectors: CollectorFactory | None = None) -> None:
+    def __init__(self, setup: TrainingSetup, collectors: CollectorFactory) -> None:
         self._setup = setup
-        self._collectors = collectors or CollectorFactory(setup)
+        self._collectors = collectors
         self._progress: Progress | None = None
         self._collector: Collector | None = None
         self._learner: HostLearner | None = None

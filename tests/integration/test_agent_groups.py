@@ -17,7 +17,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Devices
-from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
@@ -52,7 +52,7 @@ def parts(policies=TWO, **changes):
     source = EnvConfig("simple_tag_v3", "mpe", '{"max_cycles": 10}').source()
     spec = source.spec()
     agent = make_multi_policy_agent(spec, policies, lambda own: make_ppo(AGENT, own, NETWORK))
-    plan = plan_for_agent(PLANS[config.policy](config, Resources.detect()), agent)
+    plan = add_agent_fragments(PLANS[config.policy](config, Resources.detect()), agent)
     return plan, agent, source, config, spec
 
 

@@ -130,7 +130,7 @@ class ClusterSource:
             host.release(sequence)
 
     def drop(self, sequence: int) -> None:
-        """Never asked for: plans whose channels drop are not for clusters (`plan_on_nodes`)."""
+        """Never asked for: plans whose channels drop are not for clusters (`place_hosts`)."""
         raise RuntimeError("every slot of a host is learned from")
 
     def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:

@@ -7,8 +7,7 @@ import numpy as np
 from envpool_bridge.spec.tree import Tree, map_leaves
 from jaxsrl.cluster.collectors import ClusterCollectors
 from jaxsrl.cluster.hosts.source import ClusterSource
-from jaxsrl.cluster.learners.processes import Processes
-from jaxsrl.cluster.learners.stop_consensus import StopConsensus
+from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
 from jaxsrl.cluster.learners.synchronized_collector import SynchronizedCollector
 from jaxsrl.cluster.placement import OpenEngine
 from jaxsrl.collect.collector import Collector, CollectorConfig
@@ -22,24 +21,21 @@ from jaxsrl.training.setup import TrainingSetup
 class ProcessCollectors(CollectorFactory):
     """Makes the collector of this process's replicas: pools of this machine, or environment hosts of a cluster."""
 
-    def __init__(
-        self, setup: TrainingSetup, processes: Processes, consensus: StopConsensus, open_engine: OpenEngine | None
-    ) -> None:
+    def __init__(self, setup: TrainingSetup, coordinator: ProcessCoordinator, open_engine: OpenEngine | None) -> None:
         """Starts nothing.
 
         Args:
             setup: with a plan for several processes.
-            processes: of the run.
-            consensus: of the processes, asked before each trajectory.
+            coordinator: of the processes.
             open_engine: of the cluster that the environments are on; None for pools of this machine.
 
         Raises:
             UserError: the environments cannot be sent to other nodes.
         """
         super().__init__(setup)
-        self._processes, self._consensus = processes, consensus
+        self._processes, self._consensus = coordinator.processes, coordinator.consensus
         self._cluster = ClusterCollectors(setup, open_engine) if open_engine is not None else None
-        self._replicas = replicas_of(setup.plan, processes.process_id, processes.num_processes)
+        self._replicas = replicas_of(setup.plan, self._processes.process_id, self._processes.num_processes)
         self.num_rows = setup.plan.shape.num_rows * len(self._replicas)
 
     def make_collector(self, config: CollectorConfig) -> Collector:

@@ -15,23 +15,26 @@ from jaxsrl.cluster.learners.row_shards import merged, of_rows, share_of
 from jaxsrl.cluster.learners.shared_metrics import add_totals, merged_episodes, process_metrics, summable_totals
 from jaxsrl.cluster.learners.stop_consensus import StopConsensus
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import differences
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.trainable import Trainable
 
-_CHECKPOINT, _METRICS = "jaxsrl/checkpoint", "jaxsrl/told/"
+_IDENTITY, _CHECKPOINT, _METRICS = "jaxsrl/identity", "jaxsrl/checkpoint", "jaxsrl/told/"
+_MAY_DIFFER = (".distributed", ".directory")
 
 
 class ProcessCoordinator(Coordinator):
     """One of several learner processes. All of them call each method together, except `request_stop` and those of metrics.
 
     Attributes:
+        processes: of the run.
         consensus: on the update before which all stop.
     """
 
     def __init__(self, processes: Processes, config: RunConfig) -> None:
         self.is_main, self.wait_seconds = processes.is_main, config.distributed.wait_seconds
         self.consensus = StopConsensus(processes)
-        self._processes, self._config = processes, config
+        self.processes, self._config = processes, config
         self._restores = 0
         self._sent_at = time.perf_counter()
         self._sent_updates: int | None = None
@@ -40,6 +43,20 @@ class ProcessCoordinator(Coordinator):
     @property
     def stopped_by(self) -> str:
         return self.consensus.stopped_by
+
+    def validate_identity(self, identity: dict[str, Any]) -> None:
+        processes, text = self.processes, json.dumps(identity, sort_keys=True)
+        if processes.is_main:
+            processes.tell(_IDENTITY, text)
+            return
+        lines = differences(json.loads(processes.wait_for(_IDENTITY)), json.loads(text))
+        lines = [line for line in lines if not any(name in line.split(":")[0] for name in _MAY_DIFFER)]
+        if lines:
+            listed = "\n  ".join(lines)
+            raise UserError(
+                f"process {processes.process_id} was started with another experiment than process 0 (theirs -> its):\n  {listed}\n"
+                f"start the same command at every process, but for --run.distributed.process-id"
+            )
 
     def request_stop(self, signal_name: str) -> bool:
         self.consensus.request_stop(signal_name)
@@ -50,7 +67,7 @@ class ProcessCoordinator(Coordinator):
         key = f"{_CHECKPOINT}/{self._restores}"
         if self.is_main:
             return self._restore_and_send(key, restore)
-        answer = json.loads(self._processes.wait_for(key))
+        answer = json.loads(self.processes.wait_for(key))
         if answer is None:
             return None
         if isinstance(answer, str):
@@ -60,7 +77,7 @@ class ProcessCoordinator(Coordinator):
         return step, unpack(broadcast(None, length)), metadata, []
 
     def split_rows(self, arrays: Arrays) -> Arrays:
-        return share_of(arrays, self._processes.process_id, self._processes.num_processes)
+        return share_of(arrays, self.processes.process_id, self.processes.num_processes)
 
     def merge_rows(self, arrays: Arrays) -> Arrays:
         return {**arrays, **merged([unpack(data) for data in gather(pack(of_rows(arrays)))])}
@@ -74,13 +91,13 @@ class ProcessCoordinator(Coordinator):
             return
         totals = trainable.totals()
         waits = {"own_rows": totals["learner/wait_seconds"], "others": totals["processes/wait_seconds"]}
-        own_steps = (num_updates - before) * config.env_steps_per_update / self._processes.num_processes
+        own_steps = (num_updates - before) * config.env_steps_per_update / self.processes.num_processes
         process = {
             "env_steps_per_second": own_steps / seconds,
             **{f"wait_share/{name}": (waits[name] - self._sent_waits.get(name, 0.0)) / seconds for name in waits},
         }
         message = {"episodes": trainable.episode_metrics(), "process": process, "totals": summable_totals(totals)}
-        self._processes.tell(f"{_METRICS}{self._processes.process_id}", json.dumps(message))
+        self.processes.tell(f"{_METRICS}{self.processes.process_id}", json.dumps(message))
         self._sent_at, self._sent_updates, self._sent_waits = now, num_updates, waits
 
     def merge_totals(self, own: dict[str, float]) -> dict[str, float]:
@@ -98,26 +115,26 @@ class ProcessCoordinator(Coordinator):
         return merged_episodes([one["episodes"] for one in received.values()]) | process_metrics(received)
 
     def _received(self) -> dict[int, dict[str, Any]]:
-        return {int(process): json.loads(text) for process, text in self._processes.told(_METRICS).items()}
+        return {int(process): json.loads(text) for process, text in self.processes.told(_METRICS).items()}
 
     def _restore_and_send(self, key: str, restore: Callable[[], Restored | None]) -> Restored | None:
         """Restores the newest checkpoint and sends it to the other processes, or the reason why it is rejected."""
         try:
             restored = restore()
         except UserError as error:
-            self._processes.tell(key, json.dumps(str(error)))
+            self.processes.tell(key, json.dumps(str(error)))
             self._wait_before_exit()
             raise
         if restored is None:
-            self._processes.tell(key, json.dumps(None))
+            self.processes.tell(key, json.dumps(None))
             return None
         step, arrays, metadata, _ = restored
         data = pack(arrays)
-        self._processes.tell(key, json.dumps([step, len(data), metadata]))
+        self.processes.tell(key, json.dumps([step, len(data), metadata]))
         broadcast(data, len(data))
         return restored
 
     def _wait_before_exit(self) -> None:
         """Waits until every process has read why the run ends: jax aborts those that process 0 leaves behind."""
         with contextlib.suppress(LostLearnerError):
-            self._processes.meet()
+            self.processes.meet()

@@ -14,6 +14,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners.abort_handler import AbortHandler
 from jaxsrl.cluster.learners.errors import LostLearnerError
 from jaxsrl.config.learner_processes import AUTO, DistributedConfig
+from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.lifecycle import REQUEUE_STATUS
 
 _FAILED, _SHUTDOWN_SECONDS, _LOOK_SECONDS, _REASON_SECONDS = "jaxsrl/failed/", 10, 0.2, 3.0
@@ -216,6 +217,18 @@ def join(config: DistributedConfig, host_devices: int = 0) -> Processes | None:
     finally:
         abort.remove()
     return joined(config)
+
+
+def learner_processes(config: RunConfig) -> Processes | None:
+    """Returns the learner processes of a run, joined if they were not; None for a run of one.
+
+    Raises:
+        UserError: they did not come together.
+    """
+    if not config.distributed.is_on:
+        return None
+    processes = joined(config.distributed) or join(config.distributed, config.host_devices)
+    return processes if processes is not None and processes.num_processes > 1 else None
 
 
 def joined(config: DistributedConfig) -> Processes | None:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.place_hosts import SPREADING_ADVICE, SPREADING_TEXT, Spreading, cores_of_host, format_node
@@ -80,6 +81,19 @@ def bundles_of_replay(plan: Plan, num_bytes: int) -> tuple[Bundle, ...]:
     if plan.replay is None:
         return ()
     return tuple(Bundle(CORES_OF_REPLAY, num_bytes, node, what=REPLAY) for node in plan.replay.nodes)
+
+
+def reserving(config: RunConfig) -> Reserving:
+    """Returns how a run asks for its room."""
+    return Reserving(config.cluster_placement, config.cluster_host_gib, config.cluster_wait_seconds)
+
+
+def requested_bundles(
+    config: RunConfig, placed: Plan, replay_bytes: int = 0
+) -> tuple[tuple[Bundle, ...], Reserving, tuple[Bundle, ...], tuple[Bundle, ...]]:
+    """Returns the bundles of hosts, how they are asked for, and the bundles of inference servers and of replay."""
+    hosts, servers = bundles_of(placed, config.cluster_host_gib), bundles_of_servers(placed)
+    return hosts, reserving(config), servers, bundles_of_replay(placed, replay_bytes)
 
 
 def match_bundles(wanted: Sequence[str], reserved: Sequence[str]) -> tuple[int, ...]:

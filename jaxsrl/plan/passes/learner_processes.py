@@ -11,7 +11,7 @@ from jaxsrl.plan.plan import Plan, nearest_multiple
 _POLICIES = "use --policy multiple_learners or single_learner_fine"
 
 
-def plan_over(plan: Plan, processes: int, devices_each: int) -> Plan:
+def split_over_processes(plan: Plan, processes: int, devices_each: int) -> Plan:
     """Returns the plan with a replica of environments and inference for each process, or a multiple; rows stay in order.
 
     Args:
@@ -64,7 +64,7 @@ def plan_over(plan: Plan, processes: int, devices_each: int) -> Plan:
     return dataclasses.replace(plan, fragments=fragments, channels=channels, shape=shape)
 
 
-def learners_over(plan: Plan, processes: int, devices_each: int) -> Plan:
+def split_learner(plan: Plan, processes: int, devices_each: int) -> Plan:
     """Returns a plan whose environments are at hosts of a cluster, with devices of every process that learn; hosts stay in order.
 
     Args:
@@ -73,7 +73,7 @@ def learners_over(plan: Plan, processes: int, devices_each: int) -> Plan:
         devices_each: that every process has.
 
     Returns:
-        A plan whose devices are numbered by process, as `plan_over` has them.
+        A plan whose devices are numbered by process, as `split_over_processes` has them.
 
     Raises:
         UserError: this plan cannot run in several processes, or something does not divide.

@@ -10,8 +10,22 @@ from jaxsrl.plan.fragment import Carries, Channel, Devices, Fragment, FragmentKi
 from jaxsrl.plan.plan import Plan, nearest_multiple
 from jaxsrl.terminal.format import format_bytes
 
+Spreading = Literal["spread", "pack", "strict_spread", "strict_pack"]
 
-def plan_on_nodes(plan: Plan, nodes: Sequence[Node], num_hosts: int) -> Plan:
+SPREADING_TEXT = {
+    "spread": "on as many nodes as possible",
+    "pack": "on as few nodes as possible",
+    "strict_spread": "each on a node of its own",
+    "strict_pack": "all on one node",
+}
+
+SPREADING_ADVICE = {
+    "strict_spread": "--run.cluster-placement spread",
+    "strict_pack": "--run.cluster-placement pack",
+}
+
+
+def place_hosts(plan: Plan, nodes: Sequence[Node], num_hosts: int, spreading: Spreading = "spread") -> Plan:
     """Returns the same run with its environments, and acting for them, at environment hosts on these nodes.
 
     Rows and workers are divided evenly; whole slots and versions of the parameters cross the network, and nothing else. A policy
@@ -21,6 +35,7 @@ def plan_on_nodes(plan: Plan, nodes: Sequence[Node], num_hosts: int) -> Plan:
         plan: with environments in processes.
         nodes: to use.
         num_hosts: environment hosts; several may be on one node.
+        spreading: of the hosts over nodes.
 
     Raises:
         UserError: the plan has nothing that could be elsewhere, does not divide, or the nodes have too few cores.
@@ -43,7 +58,7 @@ def plan_on_nodes(plan: Plan, nodes: Sequence[Node], num_hosts: int) -> Plan:
         )
     shape = dataclasses.replace(plan.shape, num_workers=workers // num_hosts)
     placed = dataclasses.replace(plan, shape=shape)
-    at = place_hosts(nodes, num_hosts, cores_of_host(placed))
+    at = preferred_nodes(nodes, num_hosts, cores_of_host(placed), spreading)
     fragments = tuple(_at_hosts(fragment, at, shape.num_workers) for fragment in plan.fragments)
     moved = {fragment.name for fragment in fragments if fragment.nodes}
     return dataclasses.replace(
@@ -57,7 +72,7 @@ def cores_of_host(plan: Plan) -> int:
     return plan.shape.num_workers + int(acts_there)
 
 
-def place_hosts(
+def assign_nodes(
     nodes: Sequence[Node], num_hosts: int, cores: int, used: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
     """Returns the node of each host: always the one with the most cores left, the first of several.
@@ -113,21 +128,6 @@ def _between_nodes(channel: Channel, moved: set[str]) -> Channel:
     return dataclasses.replace(channel, transport=Transport.OBJECT_STORE)
 
 
-Spreading = Literal["spread", "pack", "strict_spread", "strict_pack"]
-
-SPREADING_TEXT = {
-    "spread": "on as many nodes as possible",
-    "pack": "on as few nodes as possible",
-    "strict_spread": "each on a node of its own",
-    "strict_pack": "all on one node",
-}
-
-SPREADING_ADVICE = {
-    "strict_spread": "--run.cluster-placement spread",
-    "strict_pack": "--run.cluster-placement pack",
-}
-
-
 def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Spreading) -> tuple[str, ...]:
     """Returns the node of each host as a cluster that nobody else uses would have it; a cluster decides for itself.
 
@@ -135,7 +135,7 @@ def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Sp
         UserError: not even an empty cluster has room.
     """
     if spreading == "spread":
-        return place_hosts(nodes, hosts, cores)
+        return assign_nodes(nodes, hosts, cores)
     room = {node.name: node.num_cores // cores for node in nodes}
     if spreading == "strict_spread":
         found = [name for name in room if room[name] > 0][:hosts]

@@ -20,7 +20,7 @@ def call_servers(plan: Plan) -> Plan:
     """Returns the plan with acting asked for call by call, so that servers need not be where environments are.
 
     Args:
-        plan: for one machine; `plan_on_nodes` and `place_servers` come next.
+        plan: for one machine; `place_hosts` and `place_servers` come next.
 
     Raises:
         UserError: its environments do not ask anybody, or its servers cannot be elsewhere.
@@ -41,7 +41,7 @@ def call_servers(plan: Plan) -> Plan:
 def place_servers(
     plan: Plan, nodes: Sequence[Node], num_servers: int, processes: int = 1, may_use_gpus: bool = True
 ) -> Plan:
-    """Returns the plan with its acting at so many servers, on nodes of their own choice: those with GPUs if they have enough of them.
+    """Returns the plan with its acting at so many servers, on the nodes with GPUs if these have enough of them.
 
     Args:
         plan: of `call_servers`, on nodes.

@@ -27,8 +27,8 @@ from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Node, Resources
-from jaxsrl.plan.passes.place_hosts import plan_on_nodes
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.passes.place_hosts import place_hosts
+from jaxsrl.plan.policies import PLANS
 from tests.support.cluster_audit import audit_cluster
 from tests.support.collecting import RESET, ROWS, SECONDS, STEPS, collect, collect_locally
 from tests.support.journal import journal_in
@@ -45,8 +45,8 @@ def run_of(lag, env_source=None, hosts=2, nodes=NODES, **options):
     source = env_source or make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
-    local = POLICIES["single_learner_fine"](run, Resources(4, "cpu", 1))
-    plan = plan_on_nodes(local, [Node(name, cores) for name, cores in nodes.items()], hosts)
+    local = PLANS["single_learner_fine"](run, Resources(4, "cpu", 1))
+    plan = place_hosts(local, [Node(name, cores) for name, cores in nodes.items()], hosts)
     config = CollectorConfig(source, spec, plan, agent, 7, 0, jax.random.key(1), **options)
     init = jax.jit(lambda seed: agent.init(jax.random.key(seed)).params)
     return config, dataclasses.replace(config, plan=local), [jax.device_get(init(seed)) for seed in range(6)]

@@ -20,9 +20,9 @@ from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Node, Resources
-from jaxsrl.plan.passes.place_hosts import plan_on_nodes
+from jaxsrl.plan.passes.place_hosts import place_hosts
 from jaxsrl.plan.passes.place_inference import call_servers, place_servers
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from tests.support.collecting import RESET, ROWS, SECONDS, STEPS, collect, collect_locally
 from tests.support.serving_engine import ServingEngine
 
@@ -38,9 +38,9 @@ def run_of(lag, servers=1, core="none", gpus=0, **changes):
     spec = source.spec()
     network = NetworkConfig(hidden_sizes=(8,), core=core, core_size=4)
     agent = make_ppo(PPOConfig(num_minibatches=1), spec, network)
-    local = POLICIES["single_learner_fine"](run, Resources(4, "cpu", 1))
+    local = PLANS["single_learner_fine"](run, Resources(4, "cpu", 1))
     nodes = [Node(name, cores, gpus) for name, cores in NODES.items()]
-    plan = place_servers(plan_on_nodes(call_servers(local), nodes, 2), nodes, servers)
+    plan = place_servers(place_hosts(call_servers(local), nodes, 2), nodes, servers)
     config = CollectorConfig(source, spec, plan, agent, 7, 0, jax.random.key(1), **options)
     init = jax.jit(lambda seed: agent.init(jax.random.key(seed)).params)
     return config, dataclasses.replace(config, plan=local), [jax.device_get(init(seed)) for seed in range(6)]

@@ -92,9 +92,9 @@ def test_jax_starts_no_device_before_the_processes_have_joined(monkeypatch):
         called.append("join")
         raise JoinedError
 
-    monkeypatch.setattr(jaxsrl.run_plan, "several", joins)
+    monkeypatch.setattr(jaxsrl.run_plan, "learner_processes", joins)
     monkeypatch.setattr(jaxsrl.run_plan, "enable_program_cache", lambda *_: called.append("keep"))
-    monkeypatch.setattr(jaxsrl.run_plan, "plan_for_agent", lambda plan, *_: plan)
+    monkeypatch.setattr(jaxsrl.run_plan, "add_agent_fragments", lambda plan, *_: plan)
     monkeypatch.setattr(jaxsrl.run_plan, "spec_to_dict", lambda spec: {})
     config = SimpleNamespace(
         **{"num_envs": 2, "rollout_length": 4, "replay_place": "", "directory": ".", "name": "run"},

@@ -7,7 +7,7 @@ from jaxsrl.cluster.protocol.bundles import SERVERS, Bundle, Reserving, bundles_
 from jaxsrl.cluster.ray.placement_group import placed_on
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
-from jaxsrl.plan.passes.on_cluster import num_hosts, placed_plan
+from jaxsrl.plan.passes.apply import num_hosts, place_on_nodes
 from jaxsrl.plan.passes.place_hosts import preferred_nodes, with_hosts_on
 from jaxsrl.plan.policies import PLANS
 
@@ -16,7 +16,7 @@ NODES = (Node("a", 9), Node("b", 8), Node("c", 4))
 
 def plan_of(policy, **changes):
     run = RunConfig(num_envs=24, num_env_workers=6, lanes_per_worker=1, policy=policy, **changes)
-    return placed_plan(run, PLANS[policy](run, Resources(8, "cpu", 4)), NODES, 3)
+    return place_on_nodes(run, PLANS[policy](run, Resources(8, "cpu", 4)), NODES, 3)
 
 
 def test_every_host_of_a_plan_is_a_bundle_of_its_cores_and_of_memory_where_asked():

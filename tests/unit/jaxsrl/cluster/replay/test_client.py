@@ -25,8 +25,8 @@ from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh, trajectory_on
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.metrics.cluster_traffic import traffic_values
-from jaxsrl.plan.passes.for_agent import plan_for_agent
-from jaxsrl.plan.passes.place_hosts import plan_on_nodes
+from jaxsrl.plan.passes.apply import add_agent_fragments
+from jaxsrl.plan.passes.place_hosts import place_hosts
 from jaxsrl.plan.passes.place_replay import SAMPLES_AHEAD, place_replay
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.replay.experience import LocalExperience
@@ -51,8 +51,8 @@ def first_priority(steps):
 def config_of(replay=UNIFORM, first_sequence=0, **options):
     run = RunConfig(num_envs=ROWS, num_env_workers=2, lanes_per_worker=1, rollout_length=STEPS, env_steps=1)
     agent = make_counting(Replay(replay, num_steps=2, initial_priority=first_priority))
-    plan = plan_for_agent(PLANS["single_learner_coarse"](run, Resources(4, "cpu", 1)), agent, "host")
-    plan = place_replay(plan_on_nodes(plan, NODES, HOSTS), NODES)
+    plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources(4, "cpu", 1)), agent, "host")
+    plan = place_replay(place_hosts(plan, NODES, HOSTS), NODES)
     return CollectorConfig(None, SPEC, plan, agent, 7, first_sequence, jax.random.key(1), **options)  # pyright: ignore
 
 

@@ -8,7 +8,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.drawing.group_layout import place_learners, place_learners_channels
 from jaxsrl.plan.drawing.layout import place_groups, with_replicas
-from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import Plan
 from jaxsrl.plan.policies import PLANS
 from tests.unit.jaxsrl.plan.passes.test_policy_groups import agent_of
@@ -19,7 +19,9 @@ NAMES = ("hunters", "prey", "leader", "scouts")
 def plan_of(count: int, **changes) -> Plan:
     settings = {"num_envs": 1024, "num_env_workers": 32, "rollout_length": 128, "num_devices": 8, "max_policy_lag": 12}
     config = RunConfig(**{**settings, **changes})
-    return plan_for_agent(PLANS["dedicated_environments"](config, Resources(96, "gpu", 8)), agent_of(*NAMES[:count]))
+    return add_agent_fragments(
+        PLANS["dedicated_environments"](config, Resources(96, "gpu", 8)), agent_of(*NAMES[:count])
+    )
 
 
 @pytest.mark.parametrize("count", [2, 4])

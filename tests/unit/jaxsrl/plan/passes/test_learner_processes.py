@@ -10,7 +10,7 @@ from jaxsrl.config.learner_processes import DistributedConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Devices
-from jaxsrl.plan.passes.learner_processes import plan_over, replicas_of, resources_over
+from jaxsrl.plan.passes.learner_processes import replicas_of, resources_over, split_over_processes
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
 
@@ -20,7 +20,7 @@ RUN = RunConfig(num_envs=48, num_env_workers=4, num_devices=4)
 
 def planned(policy: str, processes: int = 2, **changes):
     run = dataclasses.replace(RUN, policy=policy, **changes)
-    return plan_over(PLANS[policy](run, resources_over(HOST, processes)), processes, HOST.num_devices)
+    return split_over_processes(PLANS[policy](run, resources_over(HOST, processes)), processes, HOST.num_devices)
 
 
 def test_every_process_serves_its_share_of_the_rows_on_its_first_device():
@@ -48,7 +48,7 @@ def test_replicas_of_multiple_learners_stay_with_their_devices():
 
 def test_one_process_has_the_plan_as_it_was():
     plan = PLANS["single_learner_fine"](dataclasses.replace(RUN, num_devices=2), HOST)
-    assert plan_over(plan, 1, 2) is plan
+    assert split_over_processes(plan, 1, 2) is plan
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import re
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.learners.placement import bundles_near
+from jaxsrl.cluster.learners.shared_cluster import bundles_near
 from jaxsrl.cluster.learners.shared_metrics import add_totals, summable_totals
 from jaxsrl.cluster.learners.synchronized_collector import SynchronizedCollector
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.fragment import Devices
-from jaxsrl.plan.passes.learner_processes import learners_over, replicas_of, resources_over, servers_of, shares_of
-from jaxsrl.plan.passes.on_cluster import placed_plan
+from jaxsrl.plan.passes.apply import place_on_nodes
+from jaxsrl.plan.passes.learner_processes import replicas_of, resources_over, servers_of, shares_of, split_learner
 from jaxsrl.plan.passes.place_inference import lanes_of_server
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
@@ -27,7 +27,7 @@ SERVED = {"cluster": "auto"}
 def planned(policy, hosts=4, processes=2, **changes):
     run = dataclasses.replace(RUN, policy=policy, **changes)
     plan = PLANS[policy](run, resources_over(HOST, processes))
-    return learners_over(placed_plan(run, plan, NODES, hosts, processes=processes), processes, HOST.num_devices)
+    return split_learner(place_on_nodes(run, plan, NODES, hosts, processes=processes), processes, HOST.num_devices)
 
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse", "multiple_learners"])
@@ -103,11 +103,11 @@ def test_every_process_has_servers_of_its_own_which_act_for_its_hosts(policy):
 
 def test_a_plan_that_was_placed_for_one_process_with_one_server_is_refused_for_two():
     run = dataclasses.replace(RUN, **SERVED, cluster_inference_servers=1)
-    placed = placed_plan(run, PLANS["multiple_learners"](run, resources_over(HOST, 2)), NODES, 4)
+    placed = place_on_nodes(run, PLANS["multiple_learners"](run, resources_over(HOST, 2)), NODES, 4)
     with pytest.raises(
         UserError, match=r"1 inference servers do not divide over 2 .* --run.cluster-inference-servers 2"
     ):
-        learners_over(placed, 2, HOST.num_devices)
+        split_learner(placed, 2, HOST.num_devices)
 
 
 def test_without_servers_no_process_has_one():

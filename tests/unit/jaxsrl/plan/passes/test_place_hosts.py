@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.placement import place_of
+from jaxsrl.cluster.placement import place_run
 from jaxsrl.cluster.ray.engine import node_names, nodes_of
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
@@ -12,7 +12,7 @@ from jaxsrl.metrics.cluster_traffic import NodeTraffic, traffic_totals, traffic_
 from jaxsrl.plan.cost.channel_bytes import PlanBytes
 from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
 from jaxsrl.plan.fragment import Carries, Transport
-from jaxsrl.plan.passes.place_hosts import place_hosts, plan_on_nodes
+from jaxsrl.plan.passes.place_hosts import assign_nodes, place_hosts
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
@@ -23,7 +23,7 @@ HERE = Resources(8, "cpu", 4, nodes=tuple(NODES))
 
 def plan_of(policy, nodes=NODES, hosts=3, **changes):
     run = RunConfig(**{"num_envs": 24, "num_env_workers": 6, "lanes_per_worker": 1, **changes})
-    return plan_on_nodes(PLANS[policy](run, HERE), nodes, hosts)
+    return place_hosts(PLANS[policy](run, HERE), nodes, hosts)
 
 
 @pytest.mark.parametrize("policy", ["single_learner_coarse", "single_learner_fine", "distributed_replay", "decoupled"])
@@ -43,12 +43,12 @@ def test_environments_and_acting_go_to_the_nodes_and_nothing_else_does(policy):
 
 def test_a_host_goes_where_the_most_cores_are_left():
     nodes = [Node("small", 2), Node("large", 6)]
-    assert place_hosts(nodes, 3, 2) == ("large", "large", "small")
-    assert place_hosts(nodes, 1, 2, {"large": 6}) == ("small",)
+    assert assign_nodes(nodes, 3, 2) == ("large", "large", "small")
+    assert assign_nodes(nodes, 1, 2, {"large": 6}) == ("small",)
     with pytest.raises(UserError, match="no node has 2 cores left for environment host 4 of 5"):
-        place_hosts(nodes, 5, 2)
+        assign_nodes(nodes, 5, 2)
     with pytest.raises(UserError, match="there are none"):
-        place_hosts([], 1, 1)
+        assign_nodes([], 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,6 @@ def test_without_ray_the_message_names_what_to_install(kind, monkeypatch):
     run = RunConfig(num_envs=24, num_env_workers=6, lanes_per_worker=1, cluster=kind)
     with (
         pytest.raises(UserError, match=r'pip install "jaxsrl\[ray\]"'),
-        place_of(run, PLANS["single_learner_coarse"](run, HERE), HERE),
+        place_run(run, PLANS["single_learner_coarse"](run, HERE), HERE),
     ):
         pytest.fail("it was placed")

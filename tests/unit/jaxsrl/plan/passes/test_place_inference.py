@@ -15,7 +15,7 @@ from jaxsrl.metrics.cluster_traffic import traffic_values
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
 from jaxsrl.plan.fragment import Carries, Devices, Transport
-from jaxsrl.plan.passes.on_cluster import local_nodes, placed_plan
+from jaxsrl.plan.passes.apply import local_nodes, place_on_nodes
 from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.passes.place_inference import lanes_of_server, server_of_lane, servers_of_hosts
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
@@ -35,7 +35,7 @@ def run_of(servers=1, **changes):
 
 def plan_of(servers=1, policy="single_learner_fine", nodes=NODES, hosts=2, processes=1, **changes):
     run, here = run_of(servers, **changes), Resources(8, "cpu", 4, nodes=tuple(nodes))
-    plan = placed_plan(run, PLANS[policy](run, here), nodes, hosts, processes=processes)
+    plan = place_on_nodes(run, PLANS[policy](run, here), nodes, hosts, processes=processes)
     validate_plan(plan, here)
     return plan
 
@@ -106,7 +106,7 @@ def test_servers_without_a_cluster_are_refused():
     run = run_of(2, cluster="local")
     plan = PLANS["single_learner_fine"](run, Resources(8, "cpu", 4))
     nodes = local_nodes(run, plan)
-    assert placed_plan(run, plan, nodes, len(nodes)).inference.replicas == 2
+    assert place_on_nodes(run, plan, nodes, len(nodes)).inference.replicas == 2
 
 
 def test_what_crosses_the_network_is_counted_for_acting_too():

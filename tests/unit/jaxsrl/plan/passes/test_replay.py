@@ -9,7 +9,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Carries, Channel, Devices, FragmentKind, InProcess, Transport
-from jaxsrl.plan.passes.for_agent import plan_for_agent
+from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
@@ -39,7 +39,7 @@ ON_POLICY = Agent("toy", unused, unused, unused, unused, {}, OnPolicy())
 
 def plan_of(policy, agent, replay_on="device", **config):
     run = RunConfig(num_envs=96, num_devices=2, replay_on=replay_on, **config)
-    return plan_for_agent(PLANS[policy](run, MACHINE), agent, run.replay_on)
+    return add_agent_fragments(PLANS[policy](run, MACHINE), agent, run.replay_on)
 
 
 def ends(plan, carries):
@@ -91,7 +91,7 @@ def test_plans_with_replay_come_back_from_json():
 
 def test_an_agent_that_learns_once_from_each_trajectory_has_its_plan_as_it_is():
     plan = PLANS["decoupled"](RunConfig(num_envs=96), MACHINE)
-    assert plan_for_agent(plan, ON_POLICY, "host") is plan
+    assert add_agent_fragments(plan, ON_POLICY, "host") is plan
 
 
 def test_a_plan_with_replay_refuses_an_agent_without():
@@ -122,7 +122,7 @@ def test_replay_on_devices_that_do_not_learn_is_refused():
         for one in plan.fragments
     )
     with pytest.raises(UserError, match="needs the learner's own devices or the main process"):
-        plan_for_agent(dataclasses.replace(plan, fragments=elsewhere), replaying())
+        add_agent_fragments(dataclasses.replace(plan, fragments=elsewhere), replaying())
 
 
 def test_trajectories_that_may_be_dropped_are_refused():
@@ -134,4 +134,4 @@ def test_priorities_that_come_later_than_the_agent_says_are_refused():
     plan = plan_of("single_learner_fine", replaying())
     late = Channel("learner", "replay", Carries.PRIORITIES, Transport.IN_PROCESS, 4, max_lag=3)
     with pytest.raises(UserError, match="may be 3 gradient steps late, but --agent.replay.priority-delay is 1"):
-        plan_for_agent(dataclasses.replace(plan, channels=(*plan.channels, late)), replaying(priority_delay=1))
+        add_agent_fragments(dataclasses.replace(plan, channels=(*plan.channels, late)), replaying(priority_delay=1))

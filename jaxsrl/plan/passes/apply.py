@@ -1,0 +1,113 @@
+"""The passes over a plan, in the order in which they are applied: fragments of the agent, then nodes, then learner processes."""
+
+from collections.abc import Sequence
+
+from agents.api import AnyAgent
+from envpool_bridge.errors import UserError
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Node, Resources
+from jaxsrl.plan.passes.learner_processes import split_learner, split_over_processes
+from jaxsrl.plan.passes.place_hosts import cores_of_host, place_hosts
+from jaxsrl.plan.passes.place_inference import call_servers, place_servers
+from jaxsrl.plan.passes.place_replay import CORES_OF_REPLAY, place_replay
+from jaxsrl.plan.passes.policy_groups import plan_with_groups
+from jaxsrl.plan.passes.replay import ReplayOn, plan_with_replay
+from jaxsrl.plan.plan import Plan, nearest_multiple
+
+_LOCAL_NODES = 2
+
+_SPARE = 2  # hosts that a local node says it has room for: so that the others can take over when one is lost
+
+
+def local_nodes(config: RunConfig, plan: Plan, processes: int = 1) -> tuple[Node, ...]:
+    """Returns the nodes of the cluster that `--run.cluster local` starts: one a host."""
+    hosts = num_hosts(config, max(_LOCAL_NODES, processes), processes)
+    names = [f"node{number + 1}" for number in range(hosts)]
+    trial = place_hosts(plan, [Node(name, config.num_env_workers + 1) for name in names], hosts)
+    cores = cores_of_host(trial) * (hosts if config.cluster_placement == "strict_pack" else _SPARE)
+    beside = config.cluster_inference_servers + CORES_OF_REPLAY * config.cluster_replay
+    return tuple(Node(name, cores + beside) for name in names)
+
+
+def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
+    """Returns environment hosts of a run: as many for each learner process.
+
+    Raises:
+        UserError: they do not divide over the learner processes.
+    """
+    if not config.cluster_nodes:
+        return max(1, by_default // processes) * processes
+    if config.cluster_nodes % processes:
+        raise UserError(
+            f"{config.cluster_nodes} environment hosts do not divide over {processes} learner processes: use --run.cluster-nodes "
+            f"{nearest_multiple(config.cluster_nodes, processes)}"
+        )
+    return config.cluster_nodes
+
+
+def add_agent_fragments(plan: Plan, agent: AnyAgent, replay_on: ReplayOn = "device") -> Plan:
+    """Returns the plan with the fragments that this agent needs: learners of its policies, and replay.
+
+    Args:
+        plan: of a planning function, which knows no agent.
+        agent: to train.
+        replay_on: memory of the replay, unless the plan places replay itself.
+
+    Raises:
+        UserError: the plan has no place for them.
+    """
+    return plan_with_replay(plan_with_groups(plan, agent), agent, replay_on)
+
+
+def place_plan(
+    config: RunConfig,
+    plan: Plan,
+    nodes: Sequence[Node],
+    resources: Resources,
+    processes: int = 1,
+    replay_bytes: int = 0,
+) -> Plan:
+    """Returns the plan on the nodes of a cluster, if there is one, and over the learner processes.
+
+    Args:
+        config: of the run.
+        plan: with the fragments of the agent.
+        nodes: of the cluster; () for a run on this machine.
+        resources: of one learner process.
+        processes: number of learner processes.
+        replay_bytes: size of the replay that a node is to hold.
+
+    Raises:
+        UserError: the plan cannot be placed so.
+    """
+    if not nodes:
+        return split_over_processes(plan, processes, resources.num_devices)
+    placed = place_on_nodes(config, plan, nodes, num_hosts(config, len(nodes), processes), processes, replay_bytes)
+    return split_learner(placed, processes, resources.num_devices)
+
+
+def place_on_nodes(
+    config: RunConfig, plan: Plan, nodes: Sequence[Node], hosts: int, processes: int = 1, replay_bytes: int = 0
+) -> Plan:
+    """Returns the plan with hosts, inference servers and replay on the nodes that an empty cluster would give them.
+
+    Args:
+        config: of the run.
+        plan: for one machine.
+        nodes: of the cluster.
+        hosts: number of environment hosts.
+        processes: number of learner processes.
+        replay_bytes: size of the replay that a node is to hold.
+
+    Raises:
+        UserError: the plan cannot be on a cluster, or not on this one.
+    """
+    servers = config.cluster_inference_servers
+    if servers:
+        plan = call_servers(plan)
+    plan = place_hosts(plan, nodes, hosts, config.cluster_placement)
+    if servers:
+        plan = place_servers(plan, nodes, servers, processes, may_use_gpus=config.inference_platform != "cpu")
+    if config.cluster_replay:
+        plan = place_replay(plan, nodes, replay_bytes)
+    return plan
