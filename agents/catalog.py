@@ -8,8 +8,7 @@ from agents.a2c import A2CConfig, make_a2c
 from agents.api import AnyAgent
 from agents.coma import COMAConfig, make_coma
 from agents.ddpg import DDPGConfig, make_ddpg
-from agents.dqn import make_dqn
-from agents.dqn_config import DQNConfig
+from agents.dqn import DQNConfig, make_dqn
 from agents.impala import IMPALAConfig, make_impala
 from agents.maddpg import MADDPGConfig, make_maddpg
 from agents.ppg import PPGConfig, make_ppg

@@ -1,46 +1,55 @@
-"""Deep deterministic policy gradients. Source: Lillicrap et al. 2016 (arXiv:1509.02971), algorithm 1.
+"""Deep deterministic policy gradients (DDPG). Source: Lillicrap et al. 2016 (arXiv:1509.02971), algorithm 1.
 
-DDPG is TD3 without its three additions: one critic, an actor that learns at every step, targets that are not smoothed.
-`docs/algorithms/ddpg.md` lists what deviates.
+DDPG is TD3 (`agents.td3`) without its three additions: it has one critic, its actor learns at every step, and its target actions
+have no noise. `docs/algorithms/ddpg.md` lists every deviation.
 """
 
 import dataclasses
 
-from agents.api import ReplayAgent
-from agents.continuous_control import Bound, make_continuous_agent
+from agents.api import ReplayAgent, ReplayConfig
 from agents.networks.config import NetworkConfig
-from agents.ops.continuous_config import ContinuousConfig
-from agents.td3 import TD3Config, bind_td3
+from agents.td3 import DEFAULT_REPLAY, TD3Config, make_td3
 from envpool_bridge.spec.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)
-class DDPGConfig(ContinuousConfig):
-    """Hyper-parameters; defaults of the DDPG that Fujimoto et al. 2018 tuned, table 3, with the batch and memory of TD3's code.
+class DDPGConfig:
+    """Hyper-parameters; defaults of the DDPG tuned by Fujimoto et al. 2018, table 3, with batch and memory of TD3's code.
 
     Attributes:
-        exploration_noise: deviation of the Gaussian noise that training adds to actions scaled to [-1, 1].
+        replay: Sizes, rates and priorities of the replay buffer.
+        total_updates: Trajectories of the whole run; needed only by priorities, whose correction grows over the run.
+        discount: g, per env step.
+        n_step: Rewards of a return before it bootstraps; off-policy if more than 1.
+        tau: Step size of the target networks towards the learned ones.
+        actor_learning_rate: Step size of Adam.
+        critic_learning_rate: Step size of Adam.
+        random_updates: Trajectories collected by uniformly random actions. None: all before the first gradient step.
+        importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
+        exploration_noise: Standard deviation of the Gaussian noise on actions scaled to [-1, 1] during training.
     """
 
+    replay: ReplayConfig = DEFAULT_REPLAY
+    total_updates: int = 0
+    discount: float = 0.99
+    n_step: int = 1
+    tau: float = 0.005
     actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 1e-3
+    random_updates: int | None = None
+    importance_sampling_exponent: float = 0.4
     exploration_noise: float = 0.1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        _as_td3(self)  # refuses the noise
+        td3_config(self)  # raises UserError
+
+
+def td3_config(config: DDPGConfig) -> TD3Config:
+    """Returns the configuration of TD3 that equals this one of DDPG."""
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return TD3Config(**fields, num_critics=1, policy_delay=1, target_noise=0.0)
 
 
 def make_ddpg(config: DDPGConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """DDPG for this environment and network. Raises UserError where they do not fit."""
-    return make_continuous_agent(bind_ddpg(config, spec, network))
-
-
-def bind_ddpg(config: DDPGConfig, spec: EnvSpec, network: NetworkConfig) -> Bound:
-    """The pieces that `make_ddpg` makes an agent of. Raises UserError as it does."""
-    return bind_td3(_as_td3(config), spec, network, name="ddpg")
-
-
-def _as_td3(config: DDPGConfig) -> TD3Config:
-    same = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return TD3Config(**same, num_critics=1, policy_delay=1, target_noise=0.0)
+    """Returns a DDPG agent; raises UserError where configuration, environment and network do not fit."""
+    return make_td3(td3_config(config), spec, network, name="ddpg")

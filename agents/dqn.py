@@ -1,142 +1,349 @@
-"""DQN, and by its options double, dueling, prioritised, n-step, distributional and noisy DQN, Rainbow and Ape-X.
+"""Deep Q-networks, with the options of double, dueling, prioritized, n-step, distributional and noisy DQN and Ape-X.
 
 Source: Mnih et al. 2015, algorithm 1. `docs/algorithms/dqn.md` lists the sources of the options and every deviation.
+Rainbow is `agents.rainbow`.
 """
 
+import dataclasses
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from agents.api import (
     Action,
+    AgentState,
     Array,
     LearnerState,
     Metrics,
+    Mode,
     Observation,
     Params,
     Replay,
     ReplayAgent,
+    ReplayConfig,
     Sample,
     Trajectory,
 )
-from agents.dqn_config import DQNConfig, rainbow_config
-from agents.dqn_learning import (
-    DQNParts,
-    apply_gradient,
-    bound,
-    followed,
-    make_parts,
-    make_refresh,
-    of_action,
-    recorded_errors,
-    returns_of,
-    sample_weights,
-)
 from agents.networks.config import NetworkConfig
-from agents.ops.n_step import at_positions
+from agents.networks.q_network import QNetwork, QOptions, make_q_network
+from agents.ops import validate
+from agents.ops.epsilon_greedy import (
+    apex_epsilon_exponents,
+    epsilon_greedy,
+    epsilon_schedule,
+    greedy,
+    select_action,
+)
+from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
+from agents.ops.n_step import NStepRewards, n_step_rewards, take_steps
+from agents.ops.returns import weighted_mean
+from agents.ops.schedules import Kind, Schedule, make_schedule, scale_by_schedule
+from agents.ops.target_update import periodic
+from agents.ops.transitions import Transitions, first_transitions
+from agents.ops.value_distributions import ValueDistribution, ValueType, make_value_distribution
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
-__all__ = ["DQNConfig", "make_dqn", "rainbow_config"]
+ACTOR_VALUES = {"value": ArraySpec((), "float32"), "max_value": ArraySpec((), "float32")}
+"""Values that `act` records for initial priorities: of the chosen action, and of the best legal action."""
 
 
-class Transitions(NamedTuple):
-    """What is learned from N windows: their first steps, each with its return of up to n steps.
+@dataclasses.dataclass(frozen=True)
+class DQNConfig:
+    """Hyper-parameters; the defaults are plain DQN with Adam. Every option is off by default.
 
     Attributes:
-        observation: [N, ...] each leaf.
-        action: [N] int32.
-        reward: [N] float32, the discounted sum.
-        discount: [N] float32, of the value of what follows.
-        following: [N, ...] each leaf, the observation that the return bootstraps from.
-        weight: [N] float32, 0 for a window that begins with a step that only resets.
+        replay: Sizes, rates and priorities of the replay buffer.
+        epsilon_start: Probability of a random action at the first update.
+        epsilon_end: Probability of a random action after its linear decay.
+        epsilon_decay_fraction: Fraction of the run over which epsilon decays.
+        apex_alpha: alpha of Ape-X (7 in the paper): row i of B explores with epsilon^(1 + alpha i / (B - 1)). 0: all rows alike.
+        total_updates: Trajectories of the whole run, for all schedules.
+        learning_rate: Step size of Adam.
+        learning_rate_schedule: "constant", or "linear" decay to 0 after `total_updates`.
+        adam_epsilon: Constant added to the root of Adam's second moment.
+        max_grad_norm: Global norm to which gradients are clipped. None: off.
+        discount: g, per env step.
+        n_step: Rewards of a return before it bootstraps.
+        target_update_period: Gradient steps between two copies to the target network.
+        double: The online network chooses the action that the target network evaluates (van Hasselt et al. 2016).
+        dueling: Separate streams for the value and the advantages (Wang et al. 2016).
+        noisy: Noisy layers in the streams (Fortunato et al. 2018); epsilon may then be 0.
+        noisy_sigma: sigma_0 of the noisy layers.
+        value_type: "scalar", or a distribution of returns: "c51" (Bellemare et al. 2017), "quantile" (Dabney et al. 2018).
+        num_atoms: Atoms of "c51", or quantiles of "quantile".
+        v_min: Smallest return of "c51".
+        v_max: Largest return of "c51".
+        huber_delta: Absolute error beyond which the loss is linear, of "scalar" (None: nowhere) and "quantile".
+        value_rescale_epsilon: epsilon of R2D2's rescaling of values ("scalar" only). None: off.
+        reward_clip: Rewards are clipped to [-reward_clip, reward_clip]. None: off.
+        importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
+        initial_priority: Priority of new windows: the "max" of all so far, or from values that the "actor" recorded (Ape-X).
     """
 
-    observation: Observation
-    action: Action
-    reward: Array
-    discount: Array
-    following: Observation
-    weight: Array
+    replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
+    epsilon_start: float = 1.0
+    epsilon_end: float = 0.05
+    epsilon_decay_fraction: float = 0.5
+    apex_alpha: float = 0.0
+    total_updates: int = 0
+    learning_rate: float = 2.5e-4
+    learning_rate_schedule: Kind = "constant"
+    adam_epsilon: float = 1.5e-4
+    max_grad_norm: float | None = 10.0
+    discount: float = 0.99
+    n_step: int = 1
+    target_update_period: int = 1_000
+    double: bool = False
+    dueling: bool = False
+    noisy: bool = False
+    noisy_sigma: float = 0.5
+    value_type: ValueType = "scalar"
+    num_atoms: int = 51
+    v_min: float = -10.0
+    v_max: float = 10.0
+    huber_delta: float | None = 1.0
+    value_rescale_epsilon: float | None = None
+    reward_clip: float | None = None
+    importance_sampling_exponent: float = 0.4
+    initial_priority: Literal["max", "actor"] = "max"
+
+    def __post_init__(self) -> None:
+        validate.at_least_one(self, "n_step", "target_update_period")
+        validate.positive(self, "learning_rate", "adam_epsilon", "noisy_sigma")
+        validate.positive_or_none(self, "max_grad_norm", "huber_delta", "value_rescale_epsilon", "reward_clip")
+        validate.fraction(self, "discount", "importance_sampling_exponent", "epsilon_start", "epsilon_end")
+        validate.fraction(self, "epsilon_decay_fraction", above_zero=True)
+        validate.not_negative(self, "apex_alpha")
+        validate.value_distribution(self)
+        if self.value_type == "c51" and self.initial_priority == "actor":
+            raise UserError(
+                "priorities from the actor are absolute errors, those of value_type='c51' are divergences: expected "
+                "initial_priority='max' with it, got 'actor'"
+            )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DQNExtra:
+    """Learner state of DQN apart from parameters and optimizer.
+
+    Attributes:
+        target: Parameters of the target network.
+        num_gradient_steps: int32 scalar, gradient steps taken so far.
+    """
+
+    target: Params
+    num_gradient_steps: Array
+
+
+class DQN(NamedTuple):
+    """DQN or R2D2, bound to its configuration and an environment's spec.
+
+    Attributes:
+        config: Hyper-parameters.
+        net: The Q-network.
+        values: Meaning of the network's outputs.
+        optimizer: Optimizer of the network.
+        epsilon: Exploration rate as a function of `num_updates`.
+        learning_rate: Learning rate as a function of `num_updates`.
+        beta: Importance-sampling exponent as a function of `num_updates`.
+    """
+
+    config: DQNConfig
+    net: QNetwork
+    values: ValueDistribution
+    optimizer: optax.GradientTransformationExtraArgs
+    epsilon: Schedule
+    learning_rate: optax.Schedule
+    beta: Schedule
 
 
 def make_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """DQN for this environment.
+    """Returns a DQN agent.
 
     Raises:
-        UserError: the action is not one Discrete leaf, the network remembers or does not fit, or a schedule lacks the number of
-            updates.
+        UserError: The action is not one Discrete leaf, the network is recurrent or does not fit, or a schedule needs the number
+            of updates.
     """
     if network.core != "none":
         raise UserError(
             f"DQN learns from single steps, without the state of a memory: expected network.core 'none', got {network.core!r}; "
             f"use R2D2"
         )
-    parts = make_parts(config, spec, network)
-    data = Replay(
-        config.replay,
-        config.num_steps,
-        refresh=make_refresh(parts),
-        initial_priority=partial(initial_priority, parts) if config.initial_priorities == "recorded" else None,
+    dqn = build_dqn(config, spec, network)
+    return ReplayAgent(
+        name="dqn",
+        init=partial(init, dqn),
+        initial_agent_state=partial(initial_agent_state, dqn),
+        act=partial(act, dqn),
+        update=partial(update, dqn),
+        extras=ACTOR_VALUES if config.initial_priority == "actor" else {},
+        data=Replay(
+            config.replay,
+            config.n_step,
+            refresh=partial(sync_epsilon, dqn),
+            initial_priority=partial(initial_priority, dqn) if config.initial_priority == "actor" else None,
+        ),
     )
-    return ReplayAgent(name="dqn", update=partial(update, parts), data=data, **bound(parts))
 
 
-def transitions(parts: DQNParts, steps: Trajectory) -> Transitions:
-    """The first step of each window of n steps, with its return."""
-    found = returns_of(parts.config, steps)
-    observation = jax.tree.map(lambda leaf: leaf[0], steps.observation)
-    following = at_positions(steps.observation, found.position[0])
-    return Transitions(
-        observation, steps.action[0], found.reward[0], found.discount[0], following, steps.valid[0].astype(jnp.float32)
+def build_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> DQN:
+    """Returns the network, optimizer and schedules; raises UserError as `make_dqn` does."""
+    values = make_value_distribution(
+        config.value_type,
+        config.num_atoms,
+        config.v_min,
+        config.v_max,
+        config.huber_delta,
+        config.value_rescale_epsilon,
+    )
+    options = QOptions(values.num_outputs, config.dueling, config.noisy_sigma if config.noisy else None)
+    total, is_prioritized = config.total_updates, config.replay.priority_exponent > 0.0
+    learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, total)
+    clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
+    adam = optax.scale_by_adam(eps=config.adam_epsilon)
+    return DQN(
+        config,
+        make_q_network(network, spec, options),
+        values,
+        optax.chain(clip, adam, scale_by_schedule(learning_rate)),
+        epsilon_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_decay_fraction, total),
+        learning_rate,
+        importance_exponent_schedule(config.importance_sampling_exponent, total, is_prioritized=is_prioritized),
+    )
+
+
+def init(dqn: DQN, key: Array) -> LearnerState:
+    """Returns the initial learner state; the target network is a copy of the network. `key` is consumed."""
+    network, zero = dqn.net.init(key), jnp.zeros((), jnp.int32)
+    # Copied: the state is donated, and no buffer may occur in it twice.
+    extra = DQNExtra(jax.tree.map(jnp.copy, network), jnp.copy(zero))
+    params = {"network": network, "epsilon": dqn.epsilon(zero)}
+    return LearnerState(params, dqn.optimizer.init(network), zero, extra)
+
+
+def sync_epsilon(dqn: DQN, state: LearnerState) -> LearnerState:
+    """Returns the state with the exploration rate of its number of updates in the parameters."""
+    return dataclasses.replace(state, params={**state.params, "epsilon": dqn.epsilon(state.num_updates)})
+
+
+def initial_agent_state(dqn: DQN, num_rows: int) -> AgentState:
+    """Returns the network's state; with Ape-X exploration also each row's exponent of epsilon."""
+    state = dqn.net.initial_state(num_rows)
+    if not dqn.config.apex_alpha:
+        return state
+    return {"network": state, "exponent": apex_epsilon_exponents(dqn.config.apex_alpha, num_rows)}
+
+
+def act(
+    dqn: DQN,
+    params: Params,
+    observation: Observation,
+    agent_state: AgentState,
+    is_first: Array,
+    keys: Array,
+    mode: Mode,
+) -> tuple[Action, dict[str, Array], AgentState]:
+    """Returns epsilon-greedy legal actions [B]; greedy mode uses no epsilon and the mean weights of noisy layers."""
+    net, config = dqn.net, dqn.config
+    noise_keys, choice_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    noise = noise_keys if config.noisy and mode is Mode.SAMPLE else None
+    state = agent_state["network"] if config.apex_alpha else agent_state
+    outputs, state = net.step(params["network"], observation, state, is_first, noise)
+    value, legal, epsilon = dqn.values.mean(outputs), net.legal(observation), params["epsilon"]
+    if config.apex_alpha:
+        epsilon = jnp.power(epsilon, agent_state["exponent"])
+        state = {"network": state, "exponent": agent_state["exponent"]}
+    action = epsilon_greedy(value, legal, epsilon, choice_keys) if mode is Mode.SAMPLE else greedy(value, legal)
+    extras: dict[str, Array] = {}
+    if config.initial_priority == "actor":
+        extras = {"value": select_action(value, action), "max_value": select_action(value, greedy(value, legal))}
+    return action, extras, state
+
+
+def update(dqn: DQN, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
+    """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed (by noisy layers)."""
+    window = sample.trajectory
+    batch = first_transitions(window, n_step_returns(dqn.config, window))
+    importance = importance_weights(sample.probability, sample.num_windows, dqn.beta(state.num_updates))
+    gradient = jax.grad(partial(loss, dqn), has_aux=True)
+    grads, (metrics, priority) = gradient(state.params["network"], state.extra.target, batch, importance, key)
+    state, step_metrics = apply_gradient(dqn, state, grads)
+    return state, metrics | step_metrics, priority
+
+
+def n_step_returns(config: DQNConfig, steps: Trajectory) -> NStepRewards:
+    """Returns the sums of up to `n_step` clipped rewards from each step."""
+    reward = steps.reward
+    if config.reward_clip is not None:
+        reward = jnp.clip(reward, -config.reward_clip, config.reward_clip)
+    return n_step_rewards(
+        reward, steps.terminated, steps.truncated, steps.valid, discount=config.discount, n_step=config.n_step
     )
 
 
 def loss(
-    parts: DQNParts, params: Params, target: Params, batch: Transitions, weight: Array, noise: Array
+    dqn: DQN, params: Params, target: Params, batch: Transitions, importance: Array, key: Array
 ) -> tuple[Array, tuple[Metrics, Array]]:
-    """Mean weighted error of the actions taken; with metrics and the priorities [N].
+    """Returns the mean weighted loss of the chosen actions, metrics, and the priorities [N].
 
     Args:
-        parts: of the agent.
-        params: of the network.
-        target: of the target network.
+        dqn: The bound algorithm.
+        params: Parameters of the network.
+        target: Parameters of the target network.
         batch: N transitions.
-        weight: [N] float32 importance weights.
-        noise: one key for noisy layers, consumed.
+        importance: [N] float32 importance weights.
+        key: Key of the noisy layers, consumed.
     """
-    keys = jax.random.split(noise, 3) if parts.config.noisy else (None, None, None)
-    net, values = parts.net, parts.values
-    taken = of_action(net.outputs(params, batch.observation, keys[0]), batch.action)
-    judged = net.outputs(target, batch.following, keys[1])
-    chooser = net.outputs(params, batch.following, keys[2]) if parts.config.double else judged
-    following = followed(parts, batch.following, chooser, judged)
-    error, priority = values.loss(taken, following, batch.reward, batch.discount)
-    priority = priority * batch.weight
-    count = jnp.maximum(jnp.sum(batch.weight), 1.0)
-    total = jnp.sum(error * weight * batch.weight) / count
+    keys = jax.random.split(key, 3) if dqn.config.noisy else (None, None, None)
+    net, values = dqn.net, dqn.values
+    chosen = select_action(net.outputs(params, batch.observation, keys[0]), batch.action)
+    next_target = net.outputs(target, batch.next_observation, keys[1])
+    next_online = net.outputs(params, batch.next_observation, keys[2]) if dqn.config.double else next_target
+    best = greedy(values.mean(next_online), net.legal(batch.next_observation))
+    bootstrap = jax.lax.stop_gradient(select_action(next_target, best))
+    error, priority = values.loss(chosen, bootstrap, batch.reward, batch.discount)
+    mean = partial(weighted_mean, weight=batch.weight)
+    total = mean(error * importance)
     metrics = {
         "loss/total": total,
-        "value/mean": jnp.sum(values.mean(taken) * batch.weight) / count,
-        "value/following": jnp.sum(values.mean(following) * batch.weight) / count,
-        "replay/priority": jnp.sum(priority) / count,
-        "replay/importance": jnp.mean(weight),
+        "value/mean": mean(values.mean(chosen)),
+        "value/bootstrap": mean(values.mean(bootstrap)),
+        "replay/priority": mean(priority),
+        "replay/importance": jnp.mean(importance),
     }
-    return total, (metrics, priority)
+    return total, (metrics, priority * batch.weight)
 
 
-def update(parts: DQNParts, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
-    """One gradient step; `key` is consumed (by noisy layers)."""
-    batch, weight = transitions(parts, sample.trajectory), sample_weights(parts, state, sample)
-    gradient = jax.grad(partial(loss, parts), has_aux=True)
-    grads, (metrics, priority) = gradient(state.params["network"], state.extra.target, batch, weight, key)
-    state, metrics = apply_gradient(parts, state, grads, metrics)
-    return state, metrics, priority
+def apply_gradient(dqn: DQN, state: LearnerState, grads: Params) -> tuple[LearnerState, Metrics]:
+    """Returns the state after one optimizer step, its target network copied when due, and metrics of the step."""
+    steps, opt_state = dqn.optimizer.update(grads, state.opt_state, num_updates=state.num_updates)
+    network = optax.apply_updates(state.params["network"], steps)
+    count = state.extra.num_gradient_steps + 1
+    extra = DQNExtra(periodic(state.extra.target, network, count, dqn.config.target_update_period), count)
+    rates = {"learning_rate": dqn.learning_rate(state.num_updates), "exploration/epsilon": state.params["epsilon"]}
+    metrics = {name: jnp.asarray(rate, jnp.float32) for name, rate in rates.items()}
+    params = {**state.params, "network": network}
+    state = LearnerState(params, opt_state, state.num_updates, extra)
+    return state, metrics | {"gradient/norm": optax.tree.norm(grads)}
 
 
-def initial_priority(parts: DQNParts, steps: Trajectory) -> Array:
-    """[T, B] absolute errors of the windows that begin at the first T of T + n - 1 steps, from what acting recorded."""
-    errors = recorded_errors(parts, steps)
-    return errors[: errors.shape[0] - parts.config.num_steps + 1]
+def actor_td_errors(dqn: DQN, steps: Trajectory) -> Array:
+    """Returns [S, B] float32 absolute temporal differences of S steps from the values that `act` recorded; 0 where not valid.
+
+    The value after the last step is not recorded; the value of the last observation replaces it.
+    """
+    rewards = n_step_returns(dqn.config, steps)
+    bootstrap = take_steps(steps.extras["max_value"], jnp.minimum(rewards.position, steps.reward.shape[0] - 1))
+    error = dqn.values.backup(rewards.reward, rewards.discount, bootstrap) - steps.extras["value"]
+    return jnp.where(steps.valid, jnp.abs(error), 0.0)
+
+
+def initial_priority(dqn: DQN, steps: Trajectory) -> Array:
+    """Returns [T, B] priorities of the windows that start at the first T of T + n - 1 steps (Ape-X)."""
+    errors = actor_td_errors(dqn, steps)
+    return errors[: errors.shape[0] - dqn.config.n_step + 1]

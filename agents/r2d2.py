@@ -1,9 +1,9 @@
-"""R2D2: recurrent Q-learning from stored sequences.
+"""R2D2: recurrent Q-learning from stored sequences. A variant of DQN (`agents.dqn`).
 
 Source: Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning" (ICLR).
 
-A window is burn-in, then the steps that are learned from, then n more that their returns reach into. Both networks begin with the
-state that was stored when the window's trajectory began, and are run over the burn-in without gradient.
+A window consists of a burn-in, the steps that are learned, and n more steps that their returns need. Both networks start from the
+state that was stored at the start of the window's trajectory, and unroll over the burn-in without gradient.
 """
 
 import dataclasses
@@ -25,179 +25,176 @@ from agents.api import (
     Sample,
     Trajectory,
 )
-from agents.dqn_config import DQNConfig
-from agents.dqn_learning import (
-    DQNParts,
+from agents.dqn import (
+    ACTOR_VALUES,
+    DQN,
+    DQNConfig,
+    act,
+    actor_td_errors,
     apply_gradient,
-    bound,
-    followed,
-    make_parts,
-    make_refresh,
-    network_state,
-    of_action,
-    recorded_errors,
-    returns_of,
-    sample_weights,
+    build_dqn,
+    init,
+    initial_agent_state,
+    n_step_returns,
+    sync_epsilon,
 )
 from agents.networks.config import NetworkConfig
-from agents.ops.epsilon_greedy import Exploration
-from agents.ops.n_step import at_positions
+from agents.ops import validate
+from agents.ops.epsilon_greedy import greedy, select_action
+from agents.ops.importance_weights import importance_weights
+from agents.ops.n_step import take_steps
+from agents.ops.returns import weighted_mean
+from agents.ops.td_errors import window_priority
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)
 class R2D2Config(DQNConfig):
-    """As DQNConfig, with the paper's settings (table 2) where they differ.
+    """Hyper-parameters of DQN and R2D2; the defaults are those of the paper, table 2.
 
     Attributes:
-        burn_in: steps before those learned from.
-        length: steps of a window that are learned from.
-        period: steps between the beginnings of two windows of a row; a multiple of the rollout length. Windows are
-            burn_in + length + num_steps long, so that they overlap.
-        priority_max_share: eta, the share of the largest error in a window's priority; the rest is that of their mean.
+        burn_in: Steps before the learned ones.
+        sequence_length: Steps of a window that are learned.
+        period: Steps between the starts of two windows of a row, a multiple of the rollout length. Windows overlap, because they
+            are `burn_in + sequence_length + n_step` steps long.
+        priority_eta: Weight of the largest error in a window's priority; the mean error has the rest.
     """
 
     replay: ReplayConfig = dataclasses.field(
         default_factory=lambda: ReplayConfig(batch_size=64, samples_per_insert=0.01, priority_exponent=0.9)
     )
-    exploration: Exploration = dataclasses.field(default_factory=lambda: Exploration(0.4, 0.4, ladder=7.0))
+    epsilon_start: float = 0.4
+    epsilon_end: float = 0.4
+    apex_alpha: float = 7.0
     learning_rate: float = 1e-4
     adam_epsilon: float = 1e-3
     max_grad_norm: float | None = 40.0
     discount: float = 0.997
-    num_steps: int = 5
-    target_period: int = 2_500
+    n_step: int = 5
+    target_update_period: int = 2_500
     double: bool = True
     dueling: bool = True
     huber_delta: float | None = None
-    value_rescaling: float | None = 1e-3
-    importance_exponent: float = 0.6
-    initial_priorities: Literal["highest", "recorded"] = "recorded"
+    value_rescale_epsilon: float | None = 1e-3
+    importance_sampling_exponent: float = 0.6
+    initial_priority: Literal["max", "actor"] = "actor"
     burn_in: int = 40
-    length: int = 80
+    sequence_length: int = 80
     period: int = 40
-    priority_max_share: float = 0.9
+    priority_eta: float = 0.9
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.burn_in < 0:
-            raise UserError(f"burn_in must not be negative: got {self.burn_in}")
-        for name in ("length", "period"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1: got {getattr(self, name)}")
-        if not 0.0 <= self.priority_max_share <= 1.0:
-            raise UserError(f"priority_max_share must lie in [0, 1]: got {self.priority_max_share}")
+        validate.not_negative(self, "burn_in")
+        validate.at_least_one(self, "sequence_length", "period")
+        validate.fraction(self, "priority_eta")
 
     @property
-    def window(self) -> int:
+    def window_length(self) -> int:
         """L, steps of a window."""
-        return self.burn_in + self.length + self.num_steps
+        return self.burn_in + self.sequence_length + self.n_step
 
 
 def make_r2d2(config: R2D2Config, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """R2D2 for this environment.
+    """Returns an R2D2 agent.
 
     Raises:
-        UserError: the action is not one Discrete leaf, the network does not remember or does not fit, or a schedule lacks the
+        UserError: The action is not one Discrete leaf, the network is not recurrent or does not fit, or a schedule needs the
             number of updates.
     """
     if network.core == "none":
         raise UserError(
             "R2D2 learns what a memory does: expected network.core 'lstm', 'gru' or 'gtrxl', got 'none'; use it, or DQN"
         )
-    parts = make_parts(config, spec, network)
-    data = Replay(
-        config.replay,
-        config.window,
-        period=config.period,
-        refresh=make_refresh(parts),
-        initial_priority=partial(initial_priority, config, parts) if config.initial_priorities == "recorded" else None,
+    dqn = build_dqn(config, spec, network)
+    return ReplayAgent(
+        name="r2d2",
+        init=partial(init, dqn),
+        initial_agent_state=partial(initial_agent_state, dqn),
+        act=partial(act, dqn),
+        update=partial(update, config, dqn),
+        extras=ACTOR_VALUES if config.initial_priority == "actor" else {},
+        data=Replay(
+            config.replay,
+            config.window_length,
+            period=config.period,
+            refresh=partial(sync_epsilon, dqn),
+            initial_priority=partial(initial_priority, config, dqn) if config.initial_priority == "actor" else None,
+        ),
     )
-    return ReplayAgent(name="r2d2", update=partial(update, config, parts), data=data, **bound(parts))
 
 
-def unroll_after_burn_in(
-    config: R2D2Config, parts: DQNParts, params: Params, steps: Trajectory, noise: Array | None
-) -> Array:
-    """Outputs [length + n + 1, N, A, K] of the steps after the burn-in, whose state carries no gradient."""
-    inputs = (steps.observation, steps.is_first)
-    before, after = (jax.tree.map(lambda x, cut=cut: x[cut], inputs) for cut in _cuts(config.burn_in))
-    state: AgentState = network_state(parts, steps.agent_state)
-    if config.burn_in:
-        _, state = parts.net.unroll(params, before[0], state, before[1], noise)
-        state = jax.lax.stop_gradient(state)
-    outputs, _ = parts.net.unroll(params, after[0], state, after[1], noise)
-    return outputs
-
-
-def _cuts(burn_in: int) -> tuple[slice, slice]:
-    return slice(0, burn_in), slice(burn_in, None)
+def update(
+    config: R2D2Config, dqn: DQN, state: LearnerState, sample: Sample, key: Array
+) -> tuple[LearnerState, Metrics, Array]:
+    """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed (by noisy layers)."""
+    importance = importance_weights(sample.probability, sample.num_windows, dqn.beta(state.num_updates))
+    gradient = jax.grad(partial(loss, config, dqn), has_aux=True)
+    grads, aux = gradient(state.params["network"], state.extra.target, sample.trajectory, importance, key)
+    metrics, priority = aux
+    state, step_metrics = apply_gradient(dqn, state, grads)
+    return state, metrics | step_metrics, priority
 
 
 def loss(
-    config: R2D2Config, parts: DQNParts, params: Params, target: Params, steps: Trajectory, weight: Array, noise: Array
+    config: R2D2Config, dqn: DQN, params: Params, target: Params, window: Trajectory, importance: Array, key: Array
 ) -> tuple[Array, tuple[Metrics, Array]]:
-    """Mean weighted error of the actions of the steps that are learned from; with metrics and the priorities [N].
+    """Returns the mean weighted loss of the chosen actions of the learned steps, metrics, and the priorities [N].
 
     Args:
-        config: of the agent.
-        parts: likewise.
-        params: of the network.
-        target: of the target network.
-        steps: [L(+1), N, ...] windows.
-        weight: [N] float32 importance weights.
-        noise: one key for noisy layers, consumed.
+        config: Hyper-parameters.
+        dqn: The bound algorithm.
+        params: Parameters of the network.
+        target: Parameters of the target network.
+        window: [L(+1), N, ...] windows.
+        importance: [N] float32 importance weights.
+        key: Key of the noisy layers, consumed.
     """
-    keys = jax.random.split(noise, 2) if config.noisy else (None, None)
-    online = unroll_after_burn_in(config, parts, params, steps, keys[0])
-    judged = jax.lax.stop_gradient(unroll_after_burn_in(config, parts, target, steps, keys[1]))
-    learned = jax.tree.map(lambda x: x[config.burn_in :], dataclasses.replace(steps, agent_state=()))
-    found = jax.tree.map(lambda x: x[: config.length], returns_of(config, learned))
-    outputs = (jax.lax.stop_gradient(online), judged) if config.double else (judged, judged)
-    following = at_positions(followed(parts, learned.observation, *outputs), found.position)
-    taken = of_action(online[: config.length], learned.action[: config.length])
-    error, difference = parts.values.loss(taken, following, found.reward, found.discount)
-    counted = learned.valid[: config.length].astype(jnp.float32)
-    count = jnp.maximum(jnp.sum(counted), 1.0)
-    total = jnp.sum(error * counted * weight) / count
-    priority = window_priority(config, difference, counted)
+    keys = jax.random.split(key, 2) if config.noisy else (None, None)
+    online = unroll_after_burn_in(config, dqn, params, window, keys[0])
+    evaluated = jax.lax.stop_gradient(unroll_after_burn_in(config, dqn, target, window, keys[1]))
+    steps = jax.tree.map(lambda x: x[config.burn_in :], dataclasses.replace(window, agent_state=()))
+    length = config.sequence_length
+    rewards = jax.tree.map(lambda x: x[:length], n_step_returns(config, steps))
+    preference = dqn.values.mean(jax.lax.stop_gradient(online) if config.double else evaluated)
+    best = greedy(preference, dqn.net.legal(steps.observation))
+    bootstrap = take_steps(jax.lax.stop_gradient(select_action(evaluated, best)), rewards.position)
+    chosen = select_action(online[:length], steps.action[:length])
+    error, difference = dqn.values.loss(chosen, bootstrap, rewards.reward, rewards.discount)
+    counted = steps.valid[:length].astype(jnp.float32)
+    mean = partial(weighted_mean, weight=counted)
+    total = mean(error * importance)
+    priority = window_priority(difference, counted, config.priority_eta)
     metrics = {
         "loss/total": total,
-        "value/mean": jnp.sum(parts.values.mean(taken) * counted) / count,
-        "value/following": jnp.sum(parts.values.mean(following) * counted) / count,
+        "value/mean": mean(dqn.values.mean(chosen)),
+        "value/bootstrap": mean(dqn.values.mean(bootstrap)),
         "replay/priority": jnp.mean(priority),
-        "replay/importance": jnp.mean(weight),
+        "replay/importance": jnp.mean(importance),
     }
     return total, (metrics, priority)
 
 
-def window_priority(config: R2D2Config, error: Array, counted: Array) -> Array:
-    """[...] eta max + (1 - eta) mean of the errors [length, ...] that count (0 or 1, same shape); 0 if none does.
-
-    Source: Kapturowski et al. 2019, section 2.3.
-    """
-    mean = jnp.sum(error * counted, axis=0) / jnp.maximum(jnp.sum(counted, axis=0), 1.0)
-    share = config.priority_max_share
-    return share * jnp.max(error * counted, axis=0) + (1.0 - share) * mean
-
-
-def update(
-    config: R2D2Config, parts: DQNParts, state: LearnerState, sample: Sample, key: Array
-) -> tuple[LearnerState, Metrics, Array]:
-    """One gradient step; `key` is consumed (by noisy layers)."""
-    weight = sample_weights(parts, state, sample)
-    gradient = jax.grad(partial(loss, config, parts), has_aux=True)
-    grads, aux = gradient(state.params["network"], state.extra.target, sample.trajectory, weight, key)
-    metrics, priority = aux
-    state, metrics = apply_gradient(parts, state, grads, metrics)
-    return state, metrics, priority
+def unroll_after_burn_in(
+    config: R2D2Config, dqn: DQN, params: Params, window: Trajectory, noise: Array | None
+) -> Array:
+    """Returns outputs [sequence_length + n + 1, N, A, K] of the steps after the burn-in, whose state has no gradient."""
+    inputs = (window.observation, window.is_first)
+    state: AgentState = window.agent_state["network"] if config.apex_alpha else window.agent_state
+    if config.burn_in:
+        observation, is_first = jax.tree.map(lambda x: x[: config.burn_in], inputs)
+        _, state = dqn.net.unroll(params, observation, state, is_first, noise)
+        state = jax.lax.stop_gradient(state)
+    observation, is_first = jax.tree.map(lambda x: x[config.burn_in :], inputs)
+    outputs, _ = dqn.net.unroll(params, observation, state, is_first, noise)
+    return outputs
 
 
-def initial_priority(config: R2D2Config, parts: DQNParts, steps: Trajectory) -> Array:
-    """[T, B] priorities of the windows that begin at the first T of T + L - 1 steps, from what acting recorded."""
-    errors = recorded_errors(parts, steps)
-    num_begins = errors.shape[0] - config.window + 1
-    index = config.burn_in + jnp.arange(config.length)[:, None] + jnp.arange(num_begins)
-    found: Any = jax.tree.map(lambda x: x[index], (errors, steps.valid.astype(jnp.float32)))
-    return window_priority(config, *found)
+def initial_priority(config: R2D2Config, dqn: DQN, steps: Trajectory) -> Array:
+    """Returns [T, B] priorities of the windows that start at the first T of T + L - 1 steps, from values `act` recorded."""
+    errors = actor_td_errors(dqn, steps)
+    num_starts = errors.shape[0] - config.window_length + 1
+    index = config.burn_in + jnp.arange(config.sequence_length)[:, None] + jnp.arange(num_starts)
+    windows: Any = jax.tree.map(lambda x: x[index], (errors, steps.valid.astype(jnp.float32)))
+    return window_priority(*windows, eta=config.priority_eta)

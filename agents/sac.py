@@ -1,6 +1,6 @@
-"""Soft actor-critic. Source: Haarnoja et al. 2018 (arXiv:1812.05905), "Soft Actor-Critic Algorithms and Applications".
+"""Soft actor-critic (SAC). Source: Haarnoja et al. 2018 (arXiv:1812.05905), "Soft Actor-Critic Algorithms and Applications".
 
-`docs/algorithms/sac.md` lists the equations and what deviates.
+`docs/algorithms/sac.md` lists the equations and every deviation.
 """
 
 import dataclasses
@@ -11,74 +11,138 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents.api import Array, Metrics, Observation, Params, ReplayAgent
-from agents.continuous_control import ActorPart, Bound, make_continuous_agent
+from agents.api import (
+    Action,
+    AgentState,
+    Array,
+    LearnerState,
+    Metrics,
+    Mode,
+    Observation,
+    Params,
+    Replay,
+    ReplayAgent,
+    ReplayConfig,
+    Sample,
+)
 from agents.networks.config import NetworkConfig, require_plain_network
 from agents.networks.critics import CriticEnsemble, make_critics
 from agents.networks.squashed_actor import SquashedActor, make_squashed_actor, squash
-from agents.ops import returns
-from agents.ops.action_scaling import continuous_actions
-from agents.ops.continuous_config import ContinuousConfig
-from agents.ops.transitions import Batch
+from agents.ops import validate
+from agents.ops.action_scaling import ContinuousActions, continuous_actions, standard_normal, uniform_actions
+from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
+from agents.ops.n_step import n_step_rewards
+from agents.ops.returns import weighted_mean
+from agents.ops.schedules import Schedule
+from agents.ops.target_update import polyak
+from agents.ops.td_errors import ensemble_squared_error
+from agents.ops.transitions import Transitions, first_transitions
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
-_ENTROPY = "policy/entropy"
+DEFAULT_REPLAY = ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, samples_per_insert=256.0)
+"""One gradient step on 256 transitions per env step after the first 10,000, from the newest million."""
 
 
 @dataclasses.dataclass(frozen=True)
-class SACConfig(ContinuousConfig):
-    """Hyper-parameters; defaults of the paper, table 1.
+class SACConfig:
+    """Hyper-parameters; the defaults are those of the paper, table 1.
 
     Attributes:
-        num_critics: E; the least of their target values counts.
-        initial_temperature: alpha at the start, reward units per nat.
-        learn_temperature: whether alpha changes so that the entropy comes to `target_entropy`; else it stays.
-        target_entropy: nats, of actions scaled to [-1, 1] (at most D log 2); None: -D for D action elements.
-        temperature_learning_rate: Adam's, of log alpha.
+        replay: Sizes, rates and priorities of the replay buffer.
+        total_updates: Trajectories of the whole run; needed only by priorities, whose correction grows over the run.
+        discount: g, per env step.
+        n_step: Rewards of a return before it bootstraps; off-policy if more than 1.
+        tau: Step size of the target critics towards the critics.
+        actor_learning_rate: Step size of Adam.
+        critic_learning_rate: Step size of Adam.
+        random_updates: Trajectories collected by uniformly random actions. None: all before the first gradient step.
+        importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
+        num_critics: E; targets use the smallest of their values.
+        init_temperature: Initial alpha, reward units per nat.
+        autotune_temperature: Whether alpha is learned so that the entropy approaches `target_entropy`; otherwise it is constant.
+        target_entropy: Nats, of actions scaled to [-1, 1] (below D log 2). None: -D for D action elements.
+        temperature_learning_rate: Step size of Adam for log alpha.
     """
 
+    replay: ReplayConfig = DEFAULT_REPLAY
+    total_updates: int = 0
+    discount: float = 0.99
+    n_step: int = 1
+    tau: float = 0.005
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    random_updates: int | None = None
+    importance_sampling_exponent: float = 0.4
     num_critics: int = 2
-    initial_temperature: float = 1.0
-    learn_temperature: bool = True
+    init_temperature: float = 1.0
+    autotune_temperature: bool = True
     target_entropy: float | None = None
     temperature_learning_rate: float = 3e-4
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("initial_temperature", "temperature_learning_rate"):
-            if not getattr(self, name) > 0.0:
-                raise UserError(f"{name} must be positive: got {getattr(self, name)}")
+        validate.at_least_one(self, "n_step", "num_critics")
+        validate.positive(self, "actor_learning_rate", "critic_learning_rate")
+        validate.positive(self, "init_temperature", "temperature_learning_rate")
+        validate.fraction(self, "discount", "importance_sampling_exponent")
+        validate.fraction(self, "tau", above_zero=True)
+        validate.random_updates(self)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Temperature:
-    """Alpha, and the optimizer that moves it.
+class SACExtra:
+    """Learner state of SAC apart from the actor; acting does not need it.
 
     Attributes:
-        log_value: float32 scalar, log alpha.
-        opt_state: of the optimizer.
+        critic: Parameters, [E, ...] each leaf.
+        target_critic: Parameters, [E, ...] each leaf.
+        log_temperature: float32 scalar, log alpha.
+        num_gradient_steps: int32 scalar, gradient steps taken so far.
     """
 
-    log_value: Array
-    opt_state: optax.OptState
+    critic: Params
+    target_critic: Params
+    log_temperature: Array
+    num_gradient_steps: Array
 
 
-class _SAC(NamedTuple):
+class SAC(NamedTuple):
+    """SAC, bound to its configuration and an environment's spec.
+
+    Attributes:
+        config: Hyper-parameters.
+        actions: Map between actions and [-1, 1]^D.
+        actor: The squashed Gaussian policy.
+        critics: The ensemble of critics.
+        target_entropy: Nats.
+        beta: Importance-sampling exponent as a function of `num_updates`.
+    """
+
     config: SACConfig
+    actions: ContinuousActions
     actor: SquashedActor
     critics: CriticEnsemble
-    num_actions: int
+    target_entropy: float
+    beta: Schedule
 
 
 def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """SAC for this environment and network. Raises UserError where they do not fit."""
-    return make_continuous_agent(bind_sac(config, spec, network))
+    """Returns a SAC agent; raises UserError where configuration, environment and network do not fit."""
+    sac = build_sac(config, spec, network)
+    return ReplayAgent(
+        name="sac",
+        init=partial(init, sac),
+        initial_agent_state=lambda num_rows: (),
+        act=partial(act, sac),
+        update=partial(update, sac),
+        extras={},
+        data=Replay(config.replay, num_steps=config.n_step, refresh=partial(sync_random_acting, sac)),
+    )
 
 
-def bind_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> Bound:
-    """The pieces that `make_sac` makes an agent of. Raises UserError as it does."""
+def build_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> SAC:
+    """Returns the networks and schedules; raises UserError as `make_sac` does."""
     require_plain_network("SAC", network)
     actions = continuous_actions(spec)
     highest = actions.size * float(jnp.log(2.0))
@@ -87,83 +151,163 @@ def bind_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> Bound:
             f"{spec.env_id}: target_entropy must be below {highest:.3f}, the entropy of uniform actions: got "
             f"{config.target_entropy}; None stands for {-actions.size}"
         )
-    critics = make_critics(network, spec, actions.size, config.num_critics)
-    sac = _SAC(config, make_squashed_actor(network, spec, actions.size), critics, actions.size)
-    part = ActorPart(
-        init=partial(init, sac),
-        explore=partial(explore, sac),
-        greedy=partial(greedy, sac),
-        next_action=partial(next_action, sac),
-        loss=partial(actor_loss, sac),
-        follow=partial(temperature_step, sac),
+    return SAC(
+        config,
+        actions,
+        make_squashed_actor(network, spec, actions.size),
+        make_critics(network, spec, actions.size, config.num_critics),
+        -float(actions.size) if config.target_entropy is None else config.target_entropy,
+        importance_exponent_schedule(
+            config.importance_sampling_exponent,
+            config.total_updates,
+            is_prioritized=config.replay.priority_exponent > 0.0,
+        ),
     )
-    return Bound("sac", config, part, actions, critics)
 
 
-def init(sac: _SAC, key: Array) -> tuple[Params, Temperature]:
-    """First parameters and temperature. `key` is consumed."""
-    log_value = jnp.log(jnp.float32(sac.config.initial_temperature))
-    return sac.actor.init(key), Temperature(log_value, _optimizer(sac.config).init(log_value))
-
-
-def explore(sac: _SAC, actor: Params, observation: Observation, keys: Array) -> Array:
-    """Actions [B, D] drawn from the policy, with keys [B]."""
-    noise = jax.vmap(lambda key: jax.random.normal(key, (sac.num_actions,)))(keys)
-    action, _ = squash(sac.actor.parameters(actor, observation), noise)
-    return action
-
-
-def greedy(sac: _SAC, actor: Params, observation: Observation) -> Array:
-    """Actions [B, D] of the Gaussian's mean."""
-    return jnp.tanh(sac.actor.parameters(actor, observation).mean)
-
-
-def next_action(
-    sac: _SAC, actor: Params, temperature: Temperature, observation: Observation, key: Array
-) -> tuple[Array, Array]:
-    """Actions of the newest policy, and -alpha log pi: the entropy's share of the soft value (eq. 3)."""
-    action, log_prob = _drawn(sac, actor, observation, key)
-    return action, -jnp.exp(temperature.log_value) * log_prob
-
-
-def actor_loss(
-    sac: _SAC, actor: Params, temperature: Temperature, critic: Params, batch: Batch, key: Array
-) -> tuple[Array, Metrics]:
-    """E[alpha log pi(a|o) - min Q(o, a)] with a = tanh(mean + std * noise), differentiated through a (eq. 9)."""
-    action, log_prob = _drawn(sac, actor, batch.observation, key)
-    value = jnp.min(sac.critics.values(critic, batch.observation, action), axis=0)
-    alpha = jnp.exp(temperature.log_value)
-    loss = returns.weighted_mean(alpha * log_prob - value, batch.weight)
-    entropy = -returns.weighted_mean(log_prob, batch.weight)
-    metrics = {
-        "loss/actor": loss,
-        "loss/temperature": alpha * (entropy - _target_entropy(sac)),
-        "policy/temperature": alpha,
-        _ENTROPY: entropy,
+def optimizers(config: SACConfig) -> dict[str, optax.GradientTransformation]:
+    """Returns the optimizers of actor, critics and temperature."""
+    return {
+        "actor": optax.adam(config.actor_learning_rate),
+        "critic": optax.adam(config.critic_learning_rate),
+        "temperature": optax.adam(config.temperature_learning_rate),
     }
-    return loss, metrics
 
 
-def temperature_step(sac: _SAC, temperature: Temperature, actor: Params, metrics: Metrics) -> Temperature:
-    """One step on J(alpha) = alpha (entropy - target) by log alpha (eq. 18): too little entropy raises alpha."""
-    del actor
-    if not sac.config.learn_temperature:
-        return temperature
-    gradient = jnp.exp(temperature.log_value) * (metrics[_ENTROPY] - _target_entropy(sac))
-    step, opt_state = _optimizer(sac.config).update(gradient, temperature.opt_state)
-    return Temperature(optax.apply_updates(temperature.log_value, step), opt_state)  # pyright: ignore[reportArgumentType]
+def init(sac: SAC, key: Array) -> LearnerState:
+    """Returns the initial learner state. `key` is consumed."""
+    actor_key, critic_key = jax.random.split(key)
+    actor, critic = sac.actor.init(actor_key), sac.critics.init(critic_key)
+    log_temperature = jnp.log(jnp.float32(sac.config.init_temperature))
+    learned = {"actor": actor, "critic": critic, "temperature": log_temperature}
+    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(sac.config).items()}
+    # Copied: the state is donated, and no buffer may occur in it twice.
+    extra = SACExtra(critic, jax.tree.map(jnp.copy, critic), log_temperature, jnp.zeros((), jnp.int32))
+    params = {"actor": actor, "acts_uniformly": jnp.ones((), bool)}
+    return sync_random_acting(sac, LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra))
 
 
-def _drawn(sac: _SAC, actor: Params, observation: Observation, key: Array) -> tuple[Array, Array]:
-    """Actions [N, D] and their log-densities [N]."""
+def sync_random_acting(sac: SAC, state: LearnerState) -> LearnerState:
+    """Returns the state whose parameters contain whether actions are uniformly random."""
+    limit = sac.config.random_updates
+    uniform = state.extra.num_gradient_steps == 0 if limit is None else state.num_updates < limit
+    return dataclasses.replace(state, params={**state.params, "acts_uniformly": uniform})
+
+
+def act(
+    sac: SAC,
+    params: Params,
+    observation: Observation,
+    agent_state: AgentState,
+    is_first: Array,
+    keys: Array,
+    mode: Mode,
+) -> tuple[Action, dict[str, Array], AgentState]:
+    """Returns actions [B, ...]: samples of the policy, or in greedy mode its squashed mean."""
+    del is_first
+    gaussian = sac.actor.parameters(params["actor"], observation)
+    if mode is Mode.GREEDY:
+        return sac.actions.from_unit(jnp.tanh(gaussian.mean)), {}, agent_state
+    keys = jax.vmap(jax.random.split)(keys)
+    sampled, _ = squash(gaussian, standard_normal(keys[:, 1], sac.actions.size))
+    unit = jnp.where(params["acts_uniformly"], uniform_actions(keys[:, 0], sac.actions.size), sampled)
+    return sac.actions.from_unit(unit), {}, agent_state
+
+
+def update(sac: SAC, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
+    """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed.
+
+    The critics learn first, then the actor and the temperature, then the targets follow. Priorities are the mean absolute errors of
+    the critics, in reward units; 0 of a window whose first step only resets.
+    """
+    target_key, actor_key = jax.random.split(key)
+    batch = transitions(sac, sample)
+    importance = importance_weights(sample.probability, sample.num_windows, sac.beta(state.num_updates))
+    extra: SACExtra = state.extra
+    actor, optimizer, opt_state = state.params["actor"], optimizers(sac.config), dict(state.opt_state)
+
+    target = soft_targets(sac, actor, extra, batch, target_key)
+    grads, (error, metrics) = jax.grad(partial(critic_loss, sac), has_aux=True)(extra.critic, batch, target, importance)
+    steps, opt_state["critic"] = optimizer["critic"].update(grads, opt_state["critic"], extra.critic)
+    critic = optax.apply_updates(extra.critic, steps)
+    metrics |= {"gradient/critic_norm": optax.tree.norm(grads)}
+
+    grads, actor_metrics = jax.grad(partial(actor_loss, sac), has_aux=True)(
+        actor, critic, extra.log_temperature, batch, actor_key
+    )
+    steps, opt_state["actor"] = optimizer["actor"].update(grads, opt_state["actor"], actor)
+    actor = optax.apply_updates(actor, steps)
+
+    log_temperature = extra.log_temperature
+    if sac.config.autotune_temperature:
+        grad = temperature_gradient(sac, log_temperature, actor_metrics["policy/entropy"])
+        step, opt_state["temperature"] = optimizer["temperature"].update(grad, opt_state["temperature"])
+        log_temperature = optax.apply_updates(log_temperature, step)
+
+    extra = SACExtra(
+        critic=critic,
+        target_critic=polyak(extra.target_critic, critic, sac.config.tau),
+        log_temperature=log_temperature,  # pyright: ignore[reportArgumentType]
+        num_gradient_steps=extra.num_gradient_steps + 1,
+    )
+    state = LearnerState({**state.params, "actor": actor}, opt_state, state.num_updates, extra)
+    return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
+
+
+def transitions(sac: SAC, sample: Sample) -> Transitions:
+    """Returns the n-step transition from the first step of each window, its action in [-1, 1]^D."""
+    window, config = sample.trajectory, sac.config
+    ends = (window.terminated, window.truncated, window.valid)
+    rewards = n_step_rewards(window.reward, *ends, discount=config.discount, n_step=config.n_step)
+    batch = first_transitions(window, rewards)
+    return batch._replace(action=sac.actions.to_unit(batch.action))
+
+
+def sample_actions(sac: SAC, actor: Params, observation: Observation, key: Array) -> tuple[Array, Array]:
+    """Returns actions [N, D] of the policy and their log-densities [N]. `key` is consumed."""
     gaussian = sac.actor.parameters(actor, observation)
     return squash(gaussian, jax.random.normal(key, gaussian.mean.shape))
 
 
-def _target_entropy(sac: _SAC) -> float:
-    target = sac.config.target_entropy
-    return -float(sac.num_actions) if target is None else target
+def soft_targets(sac: SAC, actor: Params, extra: SACExtra, batch: Transitions, key: Array) -> Array:
+    """Returns [N] float32: R + g^k (min Q'(o', a') - alpha log pi(a'|o')), a' from the newest policy (eq. 3). Consumes `key`."""
+    action, log_prob = sample_actions(sac, actor, batch.next_observation, key)
+    value = jnp.min(sac.critics.values(extra.target_critic, batch.next_observation, action), axis=0)
+    return batch.reward + batch.discount * (value - jnp.exp(extra.log_temperature) * log_prob)
 
 
-def _optimizer(config: SACConfig) -> optax.GradientTransformation:
-    return optax.adam(config.temperature_learning_rate)
+def critic_loss(
+    sac: SAC, critic: Params, batch: Transitions, target: Array, importance: Array
+) -> tuple[Array, tuple[Array, Metrics]]:
+    """Returns half the mean squared error, summed over critics (eq. 5); the errors [E, N]; and metrics."""
+    value = sac.critics.values(critic, batch.observation, batch.action)
+    loss, error = ensemble_squared_error(value, target, batch.weight, importance)
+    metrics = {
+        "loss/critic": loss,
+        "value/mean": weighted_mean(jnp.mean(value, axis=0), batch.weight),
+        "value/target": weighted_mean(target, batch.weight),
+    }
+    return loss, (error, metrics)
+
+
+def actor_loss(
+    sac: SAC, actor: Params, critic: Params, log_temperature: Array, batch: Transitions, key: Array
+) -> tuple[Array, Metrics]:
+    """Returns E[alpha log pi(a|o) - min Q(o, a)], differentiable through a = tanh(mean + std * noise) (eq. 9); and metrics."""
+    action, log_prob = sample_actions(sac, actor, batch.observation, key)
+    value = jnp.min(sac.critics.values(critic, batch.observation, action), axis=0)
+    alpha = jnp.exp(log_temperature)
+    loss = weighted_mean(alpha * log_prob - value, batch.weight)
+    entropy = -weighted_mean(log_prob, batch.weight)
+    metrics = {
+        "loss/actor": loss,
+        "loss/temperature": alpha * (entropy - sac.target_entropy),
+        "policy/temperature": alpha,
+        "policy/entropy": entropy,
+    }
+    return loss, metrics
+
+
+def temperature_gradient(sac: SAC, log_temperature: Array, entropy: Array) -> Array:
+    """Returns the gradient of J(alpha) = alpha (entropy - target) by log alpha (eq. 18): too little entropy raises alpha."""
+    return jnp.exp(log_temperature) * (entropy - sac.target_entropy)

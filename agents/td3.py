@@ -1,6 +1,6 @@
-"""Twin delayed deep deterministic policy gradients. Source: Fujimoto et al. 2018 (arXiv:1802.09477), algorithm 1.
+"""Twin delayed deep deterministic policy gradients (TD3). Source: Fujimoto et al. 2018 (arXiv:1802.09477), algorithm 1.
 
-`docs/algorithms/td3.md` lists the equations and what deviates.
+`docs/algorithms/td3.md` lists the equations and every deviation.
 """
 
 import dataclasses
@@ -9,33 +9,70 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agents.api import Array, Metrics, Observation, Params, ReplayAgent
-from agents.continuous_control import ActorPart, Bound, make_continuous_agent
+from agents.api import (
+    Action,
+    AgentState,
+    Array,
+    LearnerState,
+    Metrics,
+    Mode,
+    Observation,
+    Params,
+    Replay,
+    ReplayAgent,
+    ReplayConfig,
+    Sample,
+)
 from agents.networks.config import NetworkConfig, require_plain_network
 from agents.networks.critics import CriticEnsemble, make_critics
 from agents.networks.deterministic_actor import DeterministicActor, make_deterministic_actor
-from agents.ops import returns
-from agents.ops.action_scaling import continuous_actions
-from agents.ops.continuous_config import ContinuousConfig
+from agents.ops import validate
+from agents.ops.action_scaling import ContinuousActions, continuous_actions, standard_normal, uniform_actions
+from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
+from agents.ops.n_step import n_step_rewards
+from agents.ops.returns import weighted_mean
+from agents.ops.schedules import Schedule
 from agents.ops.target_update import polyak
-from agents.ops.transitions import Batch
-from envpool_bridge.errors import UserError
+from agents.ops.td_errors import ensemble_squared_error
+from agents.ops.transitions import Transitions, first_transitions
 from envpool_bridge.spec.specs import EnvSpec
+
+DEFAULT_REPLAY = ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, samples_per_insert=256.0)
+"""One gradient step on 256 transitions per env step after the first 10,000, from the newest million."""
 
 
 @dataclasses.dataclass(frozen=True)
-class TD3Config(ContinuousConfig):
-    """Hyper-parameters; defaults of the authors' code. Noise is in units of actions scaled to [-1, 1].
+class TD3Config:
+    """Hyper-parameters; the defaults are those of the authors' code. Noise is in units of actions scaled to [-1, 1].
 
     Attributes:
-        num_critics: E; the least of their target values counts.
-        exploration_noise: deviation of the Gaussian noise that training adds to actions.
-        target_noise: deviation of the noise that smooths targets.
-        target_noise_clip: its largest absolute value.
-        policy_delay: critic steps to one step of the actor and of all targets.
+        replay: Sizes, rates and priorities of the replay buffer.
+        total_updates: Trajectories of the whole run; needed only by priorities, whose correction grows over the run.
+        discount: g, per env step.
+        n_step: Rewards of a return before it bootstraps; off-policy if more than 1.
+        tau: Step size of the target networks towards the learned ones.
+        actor_learning_rate: Step size of Adam.
+        critic_learning_rate: Step size of Adam.
+        random_updates: Trajectories collected by uniformly random actions. None: all before the first gradient step.
+        importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
+        num_critics: E; targets use the smallest of their values.
+        exploration_noise: Standard deviation of the Gaussian noise on actions during training.
+        target_noise: Standard deviation of the Gaussian noise on target actions.
+        target_noise_clip: Largest absolute value of the noise on target actions.
+        policy_delay: Critic steps per step of the actor and of all target networks.
     """
 
+    replay: ReplayConfig = DEFAULT_REPLAY
+    total_updates: int = 0
+    discount: float = 0.99
+    n_step: int = 1
+    tau: float = 0.005
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    random_updates: int | None = None
+    importance_sampling_exponent: float = 0.4
     num_critics: int = 2
     exploration_noise: float = 0.1
     target_noise: float = 0.2
@@ -43,83 +80,230 @@ class TD3Config(ContinuousConfig):
     policy_delay: int = 2
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("exploration_noise", "target_noise", "target_noise_clip"):
-            if not getattr(self, name) >= 0.0:
-                raise UserError(f"{name} must not be negative: got {getattr(self, name)}")
-        if self.policy_delay < 1:
-            raise UserError(f"policy_delay must be at least 1: got {self.policy_delay}")
+        validate.at_least_one(self, "n_step", "num_critics", "policy_delay")
+        validate.positive(self, "actor_learning_rate", "critic_learning_rate")
+        validate.not_negative(self, "exploration_noise", "target_noise", "target_noise_clip")
+        validate.fraction(self, "discount", "importance_sampling_exponent")
+        validate.fraction(self, "tau", above_zero=True)
+        validate.random_updates(self)
 
 
-class _TD3(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TD3Extra:
+    """Learner state of TD3 apart from the actor; acting does not need it.
+
+    Attributes:
+        critic: Parameters, [E, ...] each leaf.
+        target_critic: Parameters, [E, ...] each leaf.
+        target_actor: Parameters.
+        num_gradient_steps: int32 scalar, gradient steps of the critics taken so far.
+    """
+
+    critic: Params
+    target_critic: Params
+    target_actor: Params
+    num_gradient_steps: Array
+
+
+class TD3(NamedTuple):
+    """TD3 or DDPG, bound to its configuration and an environment's spec.
+
+    Attributes:
+        config: Hyper-parameters.
+        actions: Map between actions and [-1, 1]^D.
+        actor: The deterministic policy.
+        critics: The ensemble of critics.
+        beta: Importance-sampling exponent as a function of `num_updates`.
+    """
+
     config: TD3Config
+    actions: ContinuousActions
     actor: DeterministicActor
     critics: CriticEnsemble
-    num_actions: int
+    beta: Schedule
 
 
-def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """TD3 for this environment and network. Raises UserError where they do not fit."""
-    return make_continuous_agent(bind_td3(config, spec, network))
+def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str = "td3") -> ReplayAgent:
+    """Returns a TD3 agent.
+
+    Args:
+        config: Hyper-parameters.
+        spec: Environment.
+        network: Network of actor and critics.
+        name: Name of the algorithm, for the agent and for messages.
+
+    Raises:
+        UserError: Configuration, environment and network do not fit.
+    """
+    td3 = build_td3(config, spec, network, name)
+    return ReplayAgent(
+        name=name,
+        init=partial(init, td3),
+        initial_agent_state=lambda num_rows: (),
+        act=partial(act, td3),
+        update=partial(update, td3),
+        extras={},
+        data=Replay(config.replay, num_steps=config.n_step, refresh=partial(sync_random_acting, td3)),
+    )
 
 
-def bind_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str = "td3") -> Bound:
-    """The pieces that `make_td3` makes an agent of; `name` is the algorithm's. Raises UserError as it does."""
+def build_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str = "td3") -> TD3:
+    """Returns the networks and schedules; raises UserError as `make_td3` does."""
     require_plain_network(name.upper(), network)
     actions = continuous_actions(spec)
-    critics = make_critics(network, spec, actions.size, config.num_critics)
-    td3 = _TD3(config, make_deterministic_actor(network, spec, actions.size), critics, actions.size)
-    part = ActorPart(
-        init=partial(init, td3),
-        explore=partial(explore, td3),
-        greedy=td3.actor.action,
-        next_action=partial(next_action, td3),
-        loss=partial(actor_loss, td3),
-        follow=partial(follow, td3),
-        delay=config.policy_delay,
+    return TD3(
+        config,
+        actions,
+        make_deterministic_actor(network, spec, actions.size),
+        make_critics(network, spec, actions.size, config.num_critics),
+        importance_exponent_schedule(
+            config.importance_sampling_exponent,
+            config.total_updates,
+            is_prioritized=config.replay.priority_exponent > 0.0,
+        ),
     )
-    return Bound(name, config, part, actions, critics)
 
 
-def init(td3: _TD3, key: Array) -> tuple[Params, Params]:
-    """First parameters, and a copy of them as the target actor. `key` is consumed."""
-    actor = td3.actor.init(key)
-    return actor, jax.tree.map(jnp.copy, actor)
+def optimizers(config: TD3Config) -> dict[str, optax.GradientTransformation]:
+    """Returns the optimizers of actor and critics."""
+    return {"actor": optax.adam(config.actor_learning_rate), "critic": optax.adam(config.critic_learning_rate)}
 
 
-def explore(td3: _TD3, actor: Params, observation: Observation, keys: Array) -> Array:
-    """Actions [B, D] with Gaussian noise, from keys [B], within [-1, 1]."""
-    noise = jax.vmap(lambda key: jax.random.normal(key, (td3.num_actions,)))(keys)
-    return jnp.clip(td3.actor.action(actor, observation) + td3.config.exploration_noise * noise, -1.0, 1.0)
+def init(td3: TD3, key: Array) -> LearnerState:
+    """Returns the initial learner state. `key` is consumed."""
+    actor_key, critic_key = jax.random.split(key)
+    learned = {"actor": td3.actor.init(actor_key), "critic": td3.critics.init(critic_key)}
+    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(td3.config).items()}
+    # Copied: the state is donated, and no buffer may occur in it twice.
+    target = jax.tree.map(jnp.copy, learned)
+    extra = TD3Extra(learned["critic"], target["critic"], target["actor"], jnp.zeros((), jnp.int32))
+    params = {"actor": learned["actor"], "acts_uniformly": jnp.ones((), bool)}
+    return sync_random_acting(td3, LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra))
 
 
-def next_action(
-    td3: _TD3, actor: Params, target_actor: Params, observation: Observation, key: Array
-) -> tuple[Array, Array]:
-    """The target actor's actions with clipped noise (target policy smoothing, section 5.3); nothing is added."""
-    del actor
+def sync_random_acting(td3: TD3, state: LearnerState) -> LearnerState:
+    """Returns the state whose parameters contain whether actions are uniformly random."""
+    limit = td3.config.random_updates
+    uniform = state.extra.num_gradient_steps == 0 if limit is None else state.num_updates < limit
+    return dataclasses.replace(state, params={**state.params, "acts_uniformly": uniform})
+
+
+def act(
+    td3: TD3,
+    params: Params,
+    observation: Observation,
+    agent_state: AgentState,
+    is_first: Array,
+    keys: Array,
+    mode: Mode,
+) -> tuple[Action, dict[str, Array], AgentState]:
+    """Returns actions [B, ...] of the policy, with noise unless in greedy mode."""
+    del is_first
+    unit = td3.actor.action(params["actor"], observation)
+    if mode is Mode.SAMPLE:
+        keys = jax.vmap(jax.random.split)(keys)
+        noise = standard_normal(keys[:, 1], td3.actions.size)
+        noisy = jnp.clip(unit + td3.config.exploration_noise * noise, -1.0, 1.0)
+        unit = jnp.where(params["acts_uniformly"], uniform_actions(keys[:, 0], td3.actions.size), noisy)
+    return td3.actions.from_unit(unit), {}, agent_state
+
+
+def update(td3: TD3, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
+    """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed.
+
+    The critics learn at every step; the actor learns and all targets follow at every `policy_delay`-th step. Priorities are the
+    mean absolute errors of the critics, in reward units; 0 of a window whose first step only resets.
+    """
+    target_key, _ = jax.random.split(key)
+    batch = transitions(td3, sample)
+    importance = importance_weights(sample.probability, sample.num_windows, td3.beta(state.num_updates))
+    extra: TD3Extra = state.extra
+
+    target = smoothed_targets(td3, extra, batch, target_key)
+    grads, (error, metrics) = jax.grad(partial(critic_loss, td3), has_aux=True)(extra.critic, batch, target, importance)
+    steps, critic_opt = optimizers(td3.config)["critic"].update(grads, state.opt_state["critic"], extra.critic)
+    metrics |= {"gradient/critic_norm": optax.tree.norm(grads)}
+    num_gradient_steps = extra.num_gradient_steps + 1
+    critic = optax.apply_updates(extra.critic, steps)
+    extra = dataclasses.replace(extra, critic=critic, num_gradient_steps=num_gradient_steps)
+    state = dataclasses.replace(state, extra=extra, opt_state={**state.opt_state, "critic": critic_opt})
+
+    actor_step = partial(update_actor_and_targets, td3, batch)
+    if td3.config.policy_delay == 1:
+        state, actor_metrics = actor_step(state)
+    else:
+        # The loss is computed at every step, because metrics are averaged over gradient steps.
+        is_due = num_gradient_steps % td3.config.policy_delay == 0
+        state, actor_metrics = jax.lax.cond(
+            is_due,
+            actor_step,
+            lambda old: (old, actor_loss(td3, old.params["actor"], old.extra.critic, batch)[1]),
+            state,
+        )
+    return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
+
+
+def update_actor_and_targets(td3: TD3, batch: Transitions, state: LearnerState) -> tuple[LearnerState, Metrics]:
+    """Returns the state after one gradient step of the actor and one step of all targets; and metrics before the step."""
+    extra, actor, tau = state.extra, state.params["actor"], td3.config.tau
+    grads, metrics = jax.grad(partial(actor_loss, td3), has_aux=True)(actor, extra.critic, batch)
+    steps, actor_opt = optimizers(td3.config)["actor"].update(grads, state.opt_state["actor"], actor)
+    actor = optax.apply_updates(actor, steps)
+    extra = dataclasses.replace(
+        extra,
+        target_critic=polyak(extra.target_critic, extra.critic, tau),
+        target_actor=polyak(extra.target_actor, actor, tau),
+    )
+    opt_state = {**state.opt_state, "actor": actor_opt}
+    return LearnerState({**state.params, "actor": actor}, opt_state, state.num_updates, extra), metrics
+
+
+def transitions(td3: TD3, sample: Sample) -> Transitions:
+    """Returns the n-step transition from the first step of each window, its action in [-1, 1]^D."""
+    window, config = sample.trajectory, td3.config
+    ends = (window.terminated, window.truncated, window.valid)
+    rewards = n_step_rewards(window.reward, *ends, discount=config.discount, n_step=config.n_step)
+    batch = first_transitions(window, rewards)
+    return batch._replace(action=td3.actions.to_unit(batch.action))
+
+
+def smoothed_targets(td3: TD3, extra: TD3Extra, batch: Transitions, key: Array) -> Array:
+    """Returns [N] float32: R + g^k min Q'(o', mu'(o') + clipped noise). `key` is consumed."""
+    action = smoothed_actions(td3, extra.target_actor, batch.next_observation, key)
+    value = jnp.min(td3.critics.values(extra.target_critic, batch.next_observation, action), axis=0)
+    return batch.reward + batch.discount * value
+
+
+def smoothed_actions(td3: TD3, target_actor: Params, observation: Observation, key: Array) -> Array:
+    """Returns the target actor's actions [N, D] with clipped noise (target policy smoothing, section 5.3). Consumes `key`."""
     action = td3.actor.action(target_actor, observation)
     if td3.config.target_noise > 0.0:
         clip = td3.config.target_noise_clip
         noise = jnp.clip(td3.config.target_noise * jax.random.normal(key, action.shape), -clip, clip)
         action = jnp.clip(action + noise, -1.0, 1.0)
-    return action, jnp.zeros(action.shape[0])
+    return action
 
 
-def actor_loss(
-    td3: _TD3, actor: Params, target_actor: Params, critic: Params, batch: Batch, key: Array
-) -> tuple[Array, Metrics]:
-    """-E[Q_1(o, mu(o))], differentiated through the action."""
-    del target_actor, key
+def critic_loss(
+    td3: TD3, critic: Params, batch: Transitions, target: Array, importance: Array
+) -> tuple[Array, tuple[Array, Metrics]]:
+    """Returns half the mean squared error, summed over critics; the errors [E, N]; and metrics."""
+    value = td3.critics.values(critic, batch.observation, batch.action)
+    loss, error = ensemble_squared_error(value, target, batch.weight, importance)
+    metrics = {
+        "loss/critic": loss,
+        "value/mean": weighted_mean(jnp.mean(value, axis=0), batch.weight),
+        "value/target": weighted_mean(target, batch.weight),
+    }
+    return loss, (error, metrics)
+
+
+def actor_loss(td3: TD3, actor: Params, critic: Params, batch: Transitions) -> tuple[Array, Metrics]:
+    """Returns -E[Q_1(o, mu(o))], differentiable through the action; and metrics."""
     first = jax.tree.map(lambda leaf: leaf[:1], critic)
     action = td3.actor.action(actor, batch.observation)
-    value = td3.critics.values(first, batch.observation, action)[0]
-    loss = -returns.weighted_mean(value, batch.weight)
-    saturated = returns.weighted_mean(jnp.mean(jnp.abs(action) > 0.99, axis=-1, dtype=jnp.float32), batch.weight)
-    return loss, {"loss/actor": loss, "policy/saturated": saturated}
-
-
-def follow(td3: _TD3, target_actor: Params, actor: Params, metrics: Metrics) -> Params:
-    """The target actor, one step behind the actor."""
-    del metrics
-    return polyak(target_actor, actor, td3.config.target_step_size)
+    loss = -weighted_mean(td3.critics.values(first, batch.observation, action)[0], batch.weight)
+    is_saturated = jnp.abs(action) > 0.99
+    saturated = weighted_mean(jnp.mean(is_saturated, axis=-1, dtype=jnp.float32), batch.weight)
+    return loss, {"loss/actor": loss, "policy/saturated_fraction": saturated}

@@ -1,7 +1,7 @@
-"""VDN: a team's value is the sum of its agents' values. Source: Sunehag et al. 2018 (arXiv:1706.05296).
+"""Value decomposition networks (VDN): a team's value is the sum of its agents' values. A variant of QMIX (`agents.qmix`).
 
-Actions that are best for each agent's own value are best for the sum, so that what was learned together is acted on apart.
-`docs/algorithms/vdn.md` says what it cannot learn.
+Source: Sunehag et al. 2018 (arXiv:1706.05296). Each agent can maximize its own value alone, because the action that is best for it
+is best for the sum. `docs/algorithms/vdn.md` lists the limits of a sum.
 """
 
 import dataclasses
@@ -9,8 +9,7 @@ import dataclasses
 from agents.api import ReplayAgent
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_sum_mixer
-from agents.team_q import make_team_q
-from agents.team_q_config import TeamQConfig
+from agents.qmix import TeamQConfig, make_team_q
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -20,5 +19,5 @@ class VDNConfig(TeamQConfig):
 
 
 def make_vdn(config: VDNConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """VDN for this environment and network. Raises UserError where they do not fit."""
+    """Returns a VDN agent; raises UserError where configuration, environment and network do not fit."""
     return make_team_q("vdn", config, spec, network, make_sum_mixer())

@@ -1,7 +1,6 @@
 """DQN on an Atari game, with 7 GB of replay in host memory (Mnih et al. 2015)."""
 
 from agents.dqn import DQNConfig
-from agents.ops.epsilon_greedy import Exploration
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
@@ -11,9 +10,11 @@ EXPERIMENT = Experiment(
     agent=DQNConfig(
         # 32 transitions every 4 env steps.
         replay=ReplayConfig(capacity=1_000_000, batch_size=32, min_size=50_000, samples_per_insert=8.0),
-        exploration=Exploration(initial=1.0, final=0.1, fraction=0.1),
+        epsilon_start=1.0,
+        epsilon_end=0.1,
+        epsilon_decay_fraction=0.1,
         learning_rate=6.25e-5,
-        target_period=2_500,
+        target_update_period=2_500,
         double=True,
         reward_clip=1.0,
     ),

@@ -1,6 +1,5 @@
 """QMIX on a game of two agents with known values (Rashid et al. 2018)."""
 
-from agents.ops.epsilon_greedy import Exploration
 from agents.qmix import QMIXConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -11,8 +10,9 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(32,)),
     agent=QMIXConfig(
         learning_rate=3e-3,
-        target_period=20,
-        exploration=Exploration(1.0, 1.0),  # all pairs equally often, as the paper explores this game
+        target_update_period=20,
+        epsilon_start=1.0,
+        epsilon_end=1.0,  # all pairs equally often, as the paper explores this game
         replay=ReplayConfig(capacity=8_192, batch_size=64, min_size=1_024, samples_per_insert=2.0),
     ),
     run=RunConfig(num_envs=64, rollout_length=8, env_steps=60_000, checkpoint_every_updates=0),

@@ -1,6 +1,5 @@
 """R2D2 on a task that needs a memory, the RememberCue probe (Kapturowski et al. 2019)."""
 
-from agents.ops.epsilon_greedy import Exploration
 from agents.r2d2 import R2D2Config
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -12,13 +11,15 @@ EXPERIMENT = Experiment(
         replay=ReplayConfig(
             capacity=20_000, batch_size=32, min_size=1_000, samples_per_insert=1.0, priority_exponent=0.9
         ),
-        exploration=Exploration(0.4, 0.4, ladder=7.0),
+        epsilon_start=0.4,
+        epsilon_end=0.4,
+        apex_alpha=7.0,
         learning_rate=5e-3,
         discount=0.9,
-        num_steps=3,
-        target_period=50,
+        n_step=3,
+        target_update_period=50,
         burn_in=4,
-        length=9,
+        sequence_length=9,
         period=8,
     ),
     run=RunConfig(num_envs=16, rollout_length=8, env_steps=30_000, evaluation_episodes=100, checkpoint_every_updates=0),

@@ -1,6 +1,6 @@
 """Rainbow, every option of DQN at once, on CartPole-v1 (Hessel et al. 2018)."""
 
-from agents.dqn import rainbow_config
+from agents.rainbow import rainbow_config
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
@@ -14,9 +14,9 @@ EXPERIMENT = Experiment(
         ),
         learning_rate=1e-3,
         learning_rate_schedule="linear",
-        target_period=100,
-        value_low=0.0,
-        value_high=100.0,
+        target_update_period=100,
+        v_min=0.0,
+        v_max=100.0,
         reward_clip=None,
     ),
     run=RunConfig(num_envs=16, rollout_length=16, env_steps=100_000, evaluation_episodes=50),

@@ -1,8 +1,9 @@
-"""Bounded continuous actions as points of a cube: what networks choose and judge, whatever units the environment has."""
+"""Bounded continuous actions scaled to the cube [-1, 1]^D, and random points for exploration."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,12 +14,12 @@ from envpool_bridge.spec.tree import Path, items, leaves, shown_path, unflatten
 
 
 class ContinuousActions(NamedTuple):
-    """The affine map between actions and [-1, 1]^D. All leaves of an action lie in one vector, in order.
+    """The affine map between actions and [-1, 1]^D. One vector contains all leaves of an action, in order.
 
     Attributes:
         size: D.
-        to_unit: actions, [..., *leaf] each leaf, to [..., D] float32 in [-1, 1].
-        from_unit: the inverse, in the leaves' dtypes and within their bounds.
+        to_unit: Maps actions, [..., *leaf] each leaf, to [..., D] float32 in [-1, 1].
+        from_unit: Maps back, to the leaves' dtypes and within their bounds.
     """
 
     size: int
@@ -27,42 +28,52 @@ class ContinuousActions(NamedTuple):
 
 
 def continuous_actions(spec: EnvSpec) -> ContinuousActions:
-    """The map for this environment.
+    """Returns the map for this environment.
 
     Raises:
-        UserError: a leaf of the action is not an array of floats, or has an element without a finite lower and a larger finite
-            upper bound.
+        UserError: A leaf of the action is not an array of floats, or an element lacks a finite lower bound below a finite upper
+            bound.
     """
-    found = list(items(spec.action))
-    bounds = [_bounds(spec.env_id, path, leaf) for path, leaf in found]
+    action_leaves = list(items(spec.action))
+    bounds = [_bounds(spec.env_id, path, leaf) for path, leaf in action_leaves]
     low, high = (np.concatenate([pair[side] for pair in bounds]) for side in (0, 1))
-    # In float64: bounds near the largest float32 would overflow.
-    centre = ((low.astype(np.float64) + high) / 2.0).astype(np.float32)
+    # In float64, because bounds near the largest float32 would overflow.
+    center = ((low.astype(np.float64) + high) / 2.0).astype(np.float32)
     half = ((high.astype(np.float64) - low) / 2.0).astype(np.float32)
     ends = np.cumsum([pair[0].size for pair in bounds]).tolist()
 
     def to_unit(action: Action) -> Array:
         flat = [
             jnp.reshape(values, (*values.shape[: values.ndim - len(leaf.shape)], -1)).astype(jnp.float32)
-            for values, (_, leaf) in zip(leaves(action), found, strict=True)
+            for values, (_, leaf) in zip(leaves(action), action_leaves, strict=True)
         ]
-        return (jnp.concatenate(flat, axis=-1) - centre) / half
+        return (jnp.concatenate(flat, axis=-1) - center) / half
 
     def from_unit(unit: Array) -> Action:
-        # Clipped: rounding must not leave the bounds, of which some environments are strict.
-        flat = jnp.clip(centre + half * unit, low, high)
+        # Clipped, because some environments reject an action that rounding moved out of its bounds.
+        flat = jnp.clip(center + half * unit, low, high)
         pieces = jnp.split(flat, ends[:-1], axis=-1)
         shaped = [
             piece.reshape((*piece.shape[:-1], *leaf.shape)).astype(leaf.dtype)
-            for piece, (_, leaf) in zip(pieces, found, strict=True)
+            for piece, (_, leaf) in zip(pieces, action_leaves, strict=True)
         ]
         return unflatten(spec.action, shaped)
 
     return ContinuousActions(ends[-1], to_unit, from_unit)
 
 
+def uniform_actions(keys: Array, size: int) -> Array:
+    """Returns uniformly random points [B, size] of [-1, 1]^size, one for each typed key [B] (consumed)."""
+    return jax.vmap(lambda key: jax.random.uniform(key, (size,), minval=-1.0))(keys)
+
+
+def standard_normal(keys: Array, size: int) -> Array:
+    """Returns standard normal noise [B, size], one vector for each typed key [B] (consumed)."""
+    return jax.vmap(lambda key: jax.random.normal(key, (size,)))(keys)
+
+
 def _bounds(env_id: str, path: Path, leaf: LeafSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Lowest and highest values of each element of a leaf, flattened."""
+    """Returns the lowest and highest value of each element of a leaf, flattened."""
     shown = shown_path("action", path)
     if not isinstance(leaf, ArraySpec) or not leaf.dtype.startswith("float"):
         raise UserError(
@@ -80,6 +91,6 @@ def _bounds(env_id: str, path: Path, leaf: LeafSpec) -> tuple[np.ndarray, np.nda
         element = int(np.argmin(low < high))
         raise UserError(
             f"{env_id}: expected lower bounds below upper ones, got {low[element]} and {high[element]} for element {element} "
-            f"of {shown}; leave out of the action what cannot be chosen"
+            f"of {shown}; remove constant elements from the action"
         )
     return low, high

@@ -1,86 +1,58 @@
-"""Epsilon-greedy exploration: a schedule over a run, and rates of their own for rows, as pure functions."""
-
-import dataclasses
-from collections.abc import Callable
+"""Epsilon-greedy exploration: a schedule over the run, one rate per row, and the choice of actions. Pure functions."""
 
 import jax
 import jax.numpy as jnp
 
 from agents.api import Array
+from agents.ops.schedules import Schedule
 from envpool_bridge.errors import UserError
 
-Schedule = Callable[[Array], Array]
 
-
-@dataclasses.dataclass(frozen=True)
-class Exploration:
-    """How often an action is drawn at random.
-
-    Attributes:
-        initial: epsilon at the start, the probability of an action drawn evenly from the legal ones.
-        final: epsilon at the end.
-        fraction: of the run, after which epsilon is `final`; it falls linearly until then.
-        ladder: alpha of Ape-X (Horgan et al. 2018, section 4.1, where it is 7): row i of B explores with
-            epsilon^(1 + alpha i / (B - 1)). 0: all rows alike.
-    """
-
-    initial: float = 1.0
-    final: float = 0.05
-    fraction: float = 0.5
-    ladder: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("initial", "final"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"exploration.{name} must lie in [0, 1]: got {getattr(self, name)}")
-        if not 0.0 < self.fraction <= 1.0:
-            raise UserError(f"exploration.fraction must lie in (0, 1]: got {self.fraction}")
-        if not self.ladder >= 0.0:
-            raise UserError(f"exploration.ladder must not be negative: got {self.ladder}")
-
-
-def epsilon_schedule(config: Exploration, total_updates: int) -> Schedule:
-    """Epsilon (float32 scalar) as a function of `num_updates` (int32 scalar, trajectories inserted so far).
+def epsilon_schedule(start: float, end: float, decay_fraction: float, total_updates: int) -> Schedule:
+    """Returns epsilon (float32 scalar) as a function of `num_updates` (int32 scalar, trajectories inserted so far).
 
     Args:
-        config: of the exploration.
-        total_updates: trajectories of the whole run.
+        start: Epsilon of the first update, the probability of a uniformly random legal action.
+        end: Epsilon after the decay, which is linear.
+        decay_fraction: Fraction of the run over which epsilon decays.
+        total_updates: Trajectories of the whole run.
 
     Raises:
-        UserError: epsilon is to change over a run of unknown length.
+        UserError: Epsilon changes over a run of unknown length.
     """
-    if config.initial == config.final:
-        return lambda num_updates: jnp.full((), config.final, jnp.float32)
+    if start == end:
+        return lambda num_updates: jnp.full((), end, jnp.float32)
     if total_updates < 1:
         raise UserError(
-            f"exploration from {config.initial} to {config.final} needs the number of updates of the whole run: got "
-            f"total_updates={total_updates}; give it, or the same initial and final"
+            f"epsilon from {start} to {end} needs the number of updates of the whole run: got "
+            f"total_updates={total_updates}; set it, or epsilon_start equal to epsilon_end"
         )
-    length = config.fraction * total_updates
+    length = decay_fraction * total_updates
 
     def epsilon(num_updates: Array) -> Array:
         passed = jnp.clip(jnp.asarray(num_updates, jnp.float32) / length, 0.0, 1.0)
-        return config.initial + (config.final - config.initial) * passed
+        return start + (end - start) * passed
 
     return epsilon
 
 
-def ladder_exponents(ladder: float, num_rows: int) -> Array:
-    """[num_rows] float32 exponents of epsilon, 1 + ladder i / (num_rows - 1); 1 for a single row.
+def apex_epsilon_exponents(alpha: float, num_rows: int) -> Array:
+    """Returns [num_rows] float32 exponents of epsilon: 1 + alpha i / (num_rows - 1) of row i; 1 for a single row.
 
     Source: Horgan et al. 2018 (arXiv:1803.00933), section 4.1.
     """
-    return 1.0 + ladder * jnp.arange(num_rows, dtype=jnp.float32) / max(num_rows - 1, 1)
+    return 1.0 + alpha * jnp.arange(num_rows, dtype=jnp.float32) / max(num_rows - 1, 1)
 
 
 def epsilon_greedy(preference: Array, legal: Array | None, epsilon: Array, keys: Array) -> Array:
-    """The preferred legal action of each row, or with probability epsilon one drawn evenly from the legal ones.
+    """Returns each row's preferred legal action, or with probability epsilon a uniformly random legal one.
 
     Args:
         preference: [B, A] float32, action values.
-        legal: [B, A], 0 where an action is illegal; None: all are legal. A row without any takes action 0 (it is about to reset).
+        legal: [B, A], 0 where an action is illegal. None: all actions are legal. A row without a legal action takes action 0
+            (it is about to reset).
         epsilon: float32, a scalar or [B].
-        keys: [B] typed, one a row; consumed.
+        keys: [B] typed, one for each row; consumed.
 
     Returns:
         [B] int32.
@@ -95,7 +67,21 @@ def epsilon_greedy(preference: Array, legal: Array | None, epsilon: Array, keys:
 
 
 def greedy(preference: Array, legal: Array | None) -> Array:
-    """The action [...] int32 of highest preference [..., A] among the legal ones (`legal` [..., A] is not 0; None: all)."""
+    """Returns the legal action [...] int32 of highest preference [..., A].
+
+    Args:
+        preference: [..., A] float32.
+        legal: [..., A], 0 where an action is illegal. None: all actions are legal.
+    """
     if legal is not None:
         preference = jnp.where(legal != 0, preference, -jnp.inf)
     return jnp.argmax(preference, axis=-1).astype(jnp.int32)
+
+
+def select_action(outputs: Array, action: Array) -> Array:
+    """Returns the outputs [...] or [..., K] of `action` [...] int32, from [..., A] or [..., A, K]."""
+    axis = action.ndim
+    # A one-hot product, not a gather: on CPU its gradient is a plain matrix instead of a scatter.
+    chosen = action[..., None] == jnp.arange(outputs.shape[axis])
+    mask = chosen.reshape(chosen.shape + (1,) * (outputs.ndim - axis - 1))
+    return jnp.sum(jnp.where(mask, outputs, 0.0), axis=axis)

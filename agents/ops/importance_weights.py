@@ -1,39 +1,44 @@
-"""Importance weights of windows that were not drawn evenly. Source: Schaul et al. 2016 (arXiv:1511.05952), section 3.4."""
-
-from collections.abc import Callable
+"""Importance weights of prioritized replay. Source: Schaul et al. 2016 (arXiv:1511.05952), section 3.4."""
 
 import jax.numpy as jnp
 
 from agents.api import Array
+from agents.ops.schedules import Schedule
 from envpool_bridge.errors import UserError
 
 
 def importance_weights(probability: Array, num_windows: Array, exponent: Array | float) -> Array:
-    """[N] float32 in (0, 1]: (num_windows * probability)^-beta, divided by the largest of the batch.
+    """Returns [N] float32 in (0, 1]: (num_windows * probability)^-beta, divided by the largest of the batch.
 
     Examples:
         >>> importance_weights(jnp.array([0.5, 0.125, 0.25]), num_windows=jnp.array(8), exponent=1.0).tolist()
         [0.25, 1.0, 0.5]
 
     Args:
-        probability: [N] float32, positive, of drawing each window.
-        num_windows: int32 scalar, how many could be drawn. It cancels in the division, and is here to read as the paper does.
-        exponent: beta in [0, 1]; 1 makes up for the whole of what uneven drawing changes.
+        probability: [N] float32, positive, of sampling each window.
+        num_windows: int32 scalar, windows that could be sampled. It cancels in the division and stands here as in the paper.
+        exponent: beta in [0, 1]. 1 corrects the bias of prioritized sampling fully; 0 gives every window the weight 1.
     """
     del num_windows  # (M p)^-b / max_j (M p_j)^-b = (min_j p_j / p)^b, which neither over- nor underflows
     return jnp.power(jnp.min(probability) / probability, exponent)
 
 
-def importance_exponent(initial: float, total_updates: int) -> Callable[[Array], Array]:
-    """Beta (float32 scalar) as a function of `num_updates` (int32 scalar): from `initial` linearly to 1 at the end of the run.
+def importance_exponent_schedule(initial: float, total_updates: int, *, is_prioritized: bool = True) -> Schedule:
+    """Returns beta (float32 scalar) as a function of `num_updates` (int32 scalar).
+
+    Beta grows linearly from `initial` to 1 at the end of the run. It is 0 where windows are sampled uniformly, which gives every
+    window the weight 1.
 
     Args:
-        initial: beta at the start, in [0, 1]; 0.4 in the paper.
-        total_updates: trajectories of the whole run.
+        initial: beta of the first update, in [0, 1]; 0.4 in the paper.
+        total_updates: Trajectories of the whole run.
+        is_prioritized: Whether windows are sampled by priority.
 
     Raises:
-        UserError: beta is outside, or to grow over a run of unknown length.
+        UserError: `initial` is outside [0, 1], or beta grows over a run of unknown length.
     """
+    if not is_prioritized:
+        return lambda num_updates: jnp.zeros((), jnp.float32)
     if not 0.0 <= initial <= 1.0:
         raise UserError(f"the importance exponent must lie in [0, 1]: got {initial}")
     if initial < 1.0 and total_updates < 1:

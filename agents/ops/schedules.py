@@ -1,14 +1,18 @@
 """Hyper-parameters that change over a run, as pure functions of the number of updates."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from agents.api import Array
 from envpool_bridge.errors import UserError
 
 Kind = Literal["constant", "linear"]
+Schedule = Callable[[Array], Array]
+"""Function of `num_updates` (int32 scalar) that returns a float32 scalar."""
 
 
 def make_schedule(kind: Kind, initial: float, total_updates: int) -> optax.Schedule:

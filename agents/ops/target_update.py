@@ -1,4 +1,4 @@
-"""Target networks: parameters that follow the ones being learned, slowly or at intervals. Pure functions of parameter trees."""
+"""Target networks: parameters that follow the learned ones slowly or at intervals. Pure functions of parameter trees."""
 
 import jax
 import jax.numpy as jnp
@@ -7,30 +7,30 @@ from agents.api import Array, Params
 from envpool_bridge.errors import UserError
 
 
-def polyak(target: Params, online: Params, step_size: float | Array) -> Params:
-    """The exponential average: `target + step_size * (online - target)` of every leaf, in the leaf's dtype.
+def polyak(target: Params, online: Params, tau: float | Array) -> Params:
+    """Returns the exponential average: `target + tau * (online - target)` of every leaf, in the leaf's dtype.
 
     Examples:
-        >>> polyak({"w": jnp.array([0.0, 8.0])}, {"w": jnp.array([4.0, 8.0])}, step_size=0.25)["w"].tolist()
+        >>> polyak({"w": jnp.array([0.0, 8.0])}, {"w": jnp.array([4.0, 8.0])}, tau=0.25)["w"].tolist()
         [1.0, 8.0]
 
-    Source: Lillicrap et al. 2016 (arXiv:1509.02971), algorithm 1, where `step_size` is called tau.
+    Source: Lillicrap et al. 2016 (arXiv:1509.02971), algorithm 1.
 
     Args:
-        target: parameters that follow.
-        online: parameters that are followed, of the same structure.
-        step_size: tau in [0, 1], a float or a scalar array; 0 leaves the target, 1 copies.
+        target: Parameters of the target network.
+        online: Learned parameters, of the same structure.
+        tau: Step size in [0, 1], a float or a scalar array. 0 keeps the target, 1 copies.
     """
 
     def follow(old: Array, new: Array) -> Array:
         # Not old + tau * (new - old): at tau = 1 that is only nearly a copy.
-        return ((1.0 - step_size) * old + step_size * new).astype(old.dtype)
+        return ((1.0 - tau) * old + tau * new).astype(old.dtype)
 
     return jax.tree.map(follow, target, online)
 
 
 def periodic(target: Params, online: Params, num_gradient_steps: Array, period: int) -> Params:
-    """`online` after every `period`-th gradient step, `target` after the others.
+    """Returns `online` after every `period`-th gradient step, `target` after the others.
 
     Examples:
         >>> old, new = jnp.array(1.0), jnp.array(2.0)
@@ -40,10 +40,10 @@ def periodic(target: Params, online: Params, num_gradient_steps: Array, period: 
     Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", algorithm 1, where `period` is called C.
 
     Args:
-        target: parameters that follow.
-        online: parameters after gradient step number `num_gradient_steps`, of the same structure.
-        num_gradient_steps: int32 scalar, gradient steps that have been done: 1 after the first.
-        period: gradient steps from one copy to the next.
+        target: Parameters of the target network.
+        online: Parameters after gradient step number `num_gradient_steps`, of the same structure.
+        num_gradient_steps: int32 scalar, gradient steps taken so far: 1 after the first.
+        period: Gradient steps from one copy to the next.
 
     Raises:
         UserError: `period` is not positive.
@@ -52,17 +52,3 @@ def periodic(target: Params, online: Params, num_gradient_steps: Array, period: 
         raise UserError(f"the period of a target network must be at least 1 gradient step: got {period}")
     due = num_gradient_steps % period == 0
     return jax.tree.map(lambda old, new: jnp.where(due, new, old), target, online)
-
-
-def require_step_size(name: str, step_size: float) -> None:
-    """Refuses a `polyak` step size that lets the target never move, or beyond what it follows.
-
-    Args:
-        name: of the option, for the message.
-        step_size: tau.
-
-    Raises:
-        UserError: it is not in (0, 1].
-    """
-    if not 0.0 < step_size <= 1.0:
-        raise UserError(f"{name} must lie in (0, 1]: got {step_size}; 0.005 follows slowly, 1 copies at every step")

@@ -1,6 +1,6 @@
-"""What a team's value learns from: steps of the team instead of its agents', and targets of n steps. Mathematics, no networks.
+"""Steps of a team instead of its agents, and n-step targets of the team's value. Pure functions of arrays.
 
-A team lives as long as any of its agents: a death ends nothing but the dead agent's part of the value.
+A team's episode lasts as long as any of its agents: a death ends only the dead agent's part of the value.
 """
 
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from agents.api import Array, Trajectory
-from agents.ops.n_step import at_positions, n_step
+from agents.ops.n_step import n_step_rewards, take_steps
 from agents.ops.team_rows import by_agent
 
 
@@ -16,12 +16,12 @@ class TeamSteps(NamedTuple):
     """L steps of N teams of n agents.
 
     Attributes:
-        reward: [L, N] float32, the mean reward of the agents that are there; 0 where nobody is.
-        terminated: [L, N] bool, nobody is left whose value could go on.
+        reward: [L, N] float32, the mean reward of the agents that are present; 0 where none is.
+        terminated: [L, N] bool, no agent remains to bootstrap from.
         truncated: [L, N] bool, the episode was cut.
-        valid: [L, N] bool, somebody acted.
-        present: [L, N n] bool, whether the row's agent acted.
-        follows: [L, N n] bool, whether it is there at `observation[t + 1]`: also where the episode was cut.
+        valid: [L, N] bool, at least one agent acted.
+        present: [L, N n] bool, the row's agent acted.
+        follows: [L, N n] bool, the row's agent is present at `observation[t + 1]`, also where the episode was cut.
     """
 
     reward: Array
@@ -33,9 +33,9 @@ class TeamSteps(NamedTuple):
 
 
 def team_steps(trajectory: Trajectory, num_agents: int) -> TeamSteps:
-    """The team's steps of a window, [L, N n, ...] each, whose teams lie side by side.
+    """Returns the team's steps of a window [L, N n, ...], whose teams are adjacent rows.
 
-    An agent that joins after the window's last step is not seen there.
+    An agent that joins after the window's last step does not count.
     """
     valid = trajectory.valid
     is_last = jnp.arange(valid.shape[0])[:, None] == valid.shape[0] - 1
@@ -43,35 +43,37 @@ def team_steps(trajectory: Trajectory, num_agents: int) -> TeamSteps:
     remains = valid & ~trajectory.terminated
     follows = jnp.where(trajectory.terminated | trajectory.truncated | is_last, remains, acts_next)
 
-    def of_any(rows: Array) -> Array:
+    def any_agent(rows: Array) -> Array:
         return jnp.any(by_agent(num_agents, 1, rows), axis=2)
 
     total = jnp.sum(by_agent(num_agents, 1, jnp.where(valid, trajectory.reward, 0.0)), axis=2)
     count = jnp.sum(by_agent(num_agents, 1, valid), axis=2)
-    acted, goes_on = of_any(valid), of_any(follows)
+    acted, continues = any_agent(valid), any_agent(follows)
     return TeamSteps(
         reward=total / jnp.maximum(count, 1),
-        terminated=acted & ~goes_on,
-        truncated=acted & goes_on & ~of_any(acts_next),
+        terminated=acted & ~continues,
+        truncated=acted & continues & ~any_agent(acts_next),
         valid=acted,
         present=valid,
         follows=follows,
     )
 
 
-def team_targets(steps: TeamSteps, next_value: Array, *, discount: float, num_steps: int) -> Array:
-    """Targets of the team's value: up to n rewards, and the value of what follows.
+def team_targets(steps: TeamSteps, next_value: Array, *, discount: float, n_step: int) -> Array:
+    """Returns n-step targets of the team's value.
 
     Args:
-        steps: of the team.
-        next_value: [L, N] float32, of `observation[t + 1]`, counting the agents that follow.
+        steps: Steps of the team.
+        next_value: [L, N] float32, values of `observation[t + 1]` from the agents that follow.
         discount: g in [0, 1].
-        num_steps: n.
+        n_step: n >= 1.
 
     Returns:
-        [L, N] float32; 0 where nobody acted.
+        [L, N] float32; 0 where no agent acted.
     """
-    found = n_step(steps.reward, steps.terminated, steps.truncated, steps.valid, discount=discount, num_steps=num_steps)
-    # `position` counts observations, the first of which follows no step.
-    following = at_positions(next_value, jnp.maximum(found.position - 1, 0))
-    return found.reward + jnp.where(found.discount > 0.0, found.discount * following, 0.0)
+    rewards = n_step_rewards(
+        steps.reward, steps.terminated, steps.truncated, steps.valid, discount=discount, n_step=n_step
+    )
+    # `position` counts observations; `next_value` does not contain the first one.
+    bootstrap = take_steps(next_value, jnp.maximum(rewards.position - 1, 0))
+    return rewards.reward + jnp.where(rewards.discount > 0.0, rewards.discount * bootstrap, 0.0)

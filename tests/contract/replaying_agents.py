@@ -14,7 +14,7 @@ REPLAYING = sorted(
     name for name, entry in AGENTS.items() if "replay" in {field.name for field in dataclasses.fields(entry.config)}
 )
 CONTINUOUS, TEAMS, REMEMBERING = {"ddpg", "td3", "sac", "maddpg"}, {"vdn", "qmix", "maddpg"}, {"r2d2"}
-SMALL = {"r2d2": {"burn_in": 2, "length": 2, "num_steps": 1, "period": 2}}
+SMALL = {"r2d2": {"burn_in": 2, "sequence_length": 2, "n_step": 1, "period": 2}}
 WINDOWS, TEAM = 6, 2
 OBSERVATION = ArraySpec((3,), "float32")
 

@@ -3,17 +3,19 @@
 import dataclasses
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from agents.api import ReplayConfig
-from agents.continuous_control import Bound, make_continuous_agent
-from agents.ddpg import DDPGConfig, bind_ddpg
+from agents.api import Mode, ReplayConfig
+from agents.ddpg import DDPGConfig, make_ddpg
 from agents.networks.config import NetworkConfig
-from agents.sac import SACConfig, bind_sac
-from agents.td3 import TD3Config, bind_td3
+from agents.networks.critics import make_critics
+from agents.ops.action_scaling import continuous_actions
+from agents.sac import SACConfig, make_sac
+from agents.td3 import TD3Config, make_td3
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.probes.single_agent import (
     ConstantReward,
@@ -37,19 +39,19 @@ COMMON = {
     # 15 gradient steps after each trajectory of 64 env steps.
     "replay": ReplayConfig(capacity=4_000, batch_size=64, min_size=640, samples_per_insert=15.0),
     "discount": DISCOUNT,
-    "target_step_size": 0.05,
+    "tau": 0.05,
     "actor_learning_rate": 3e-3,
     "critic_learning_rate": 3e-3,
 }
 # The entropy is worth little, and less as it is learned that there is enough: values are those of rewards.
-SOFT = {"initial_temperature": 0.05, "temperature_learning_rate": 1e-2}
+SOFT = {"init_temperature": 0.05, "temperature_learning_rate": 1e-2}
 ALGORITHMS = {
-    "ddpg": (bind_ddpg, DDPGConfig(**COMMON)),
+    "ddpg": (make_ddpg, DDPGConfig(**COMMON)),
     # Its targets move at every second step only: as far in as many gradient steps.
-    "td3": (bind_td3, TD3Config(**{**COMMON, "target_step_size": 0.1})),
-    "sac": (bind_sac, SACConfig(**COMMON, **SOFT)),
+    "td3": (make_td3, TD3Config(**{**COMMON, "tau": 0.1})),
+    "sac": (make_sac, SACConfig(**COMMON, **SOFT)),
     "sac_three_steps_prioritised": (
-        bind_sac,
+        make_sac,
         SACConfig(
             **{**COMMON, "replay": dataclasses.replace(COMMON["replay"], priority_exponent=0.6)}, **SOFT, n_step=3
         ),
@@ -98,10 +100,9 @@ def _bounded(probe: type[Probe]):
     return make
 
 
-def _critics(bound: Bound, report, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    return np.asarray(
-        bound.critics.values(report.state.extra.extra.critic, observations, bound.actions.to_unit(actions))
-    )
+def _critics(spec, critic, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    critics = make_critics(NETWORK, spec, 1, num_critics=len(jax.tree.leaves(critic)[0]))
+    return np.asarray(critics.values(critic, observations, continuous_actions(spec).to_unit(actions)))
 
 
 @pytest.mark.slow
@@ -117,21 +118,22 @@ def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
         max_policy_lag=0,
         checkpoint_every_updates=0,
     )
-    bind, agent_config = ALGORITHMS[name]
+    make_agent, agent_config = ALGORITHMS[name]
     source = GymnasiumSource(_bounded(probe))
     spec = source.spec()
-    bound = bind(dataclasses.replace(agent_config, total_updates=config.num_updates), spec, NETWORK)
-    agent = make_continuous_agent(bound)
+    agent = make_agent(dataclasses.replace(agent_config, total_updates=config.num_updates), spec, NETWORK)
     report = run(PLANS["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     observations = np.array(list(VALUES[probe]), np.float32)[:, None]
-    greedy = bound.actions.from_unit(bound.part.greedy(report.state.params["actor"], jnp.asarray(observations)))
+    rows = len(observations)
+    keys, first = jax.random.split(jax.random.key(0), rows), np.ones(rows, bool)
+    greedy, _, _ = agent.act(report.state.params, jnp.asarray(observations), (), first, keys, Mode.GREEDY)
     if probe in BEST_ACTIONS:
         np.testing.assert_allclose(greedy[:, 0], list(BEST_ACTIONS[probe].values()), atol=0.2)
         actions = [np.asarray(greedy)]
     else:  # what is done does not matter: every action has the value
         actions = [np.full((len(observations), 1), action, np.float32) for action in (LOW, 1.0, HIGH)]
     for action in actions:
-        values = _critics(bound, report, observations, action)
+        values = _critics(spec, report.state.extra.extra.critic, observations, action)
         expected = np.broadcast_to(list(VALUES[probe].values()), values.shape)
         np.testing.assert_allclose(values, expected, atol=0.1)
 

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from agents.api import ReplayConfig
-from agents.dqn import DQNConfig, make_dqn
-from agents.dqn_learning import make_parts
+from agents.dqn import DQNConfig, build_dqn, make_dqn
 from agents.networks.config import NetworkConfig
-from agents.ops.epsilon_greedy import Exploration
 from agents.r2d2 import make_r2d2
 from experiments import dqn_cartpole, r2d2_remember_cue, rainbow_cartpole
 from jaxsrl.evaluation.evaluate import evaluate
@@ -20,19 +18,20 @@ from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, make_env, 
 
 PLAIN = DQNConfig(
     replay=ReplayConfig(capacity=4_096, batch_size=64, min_size=256, samples_per_insert=16.0, priority_exponent=0.5),
-    exploration=Exploration(initial=1.0, final=0.3),
+    epsilon_start=1.0,
+    epsilon_end=0.3,
     learning_rate=1e-2,
     learning_rate_schedule="linear",
     discount=DISCOUNT,
-    target_period=10,
+    target_update_period=10,
     double=True,
     total_updates=100,
 )
 KINDS = {
     "double": PLAIN,
-    "dueling n-step": dataclasses.replace(PLAIN, dueling=True, num_steps=3, initial_priorities="recorded"),
-    "c51": dataclasses.replace(PLAIN, value="c51", value_low=-2.0, value_high=12.0, num_atoms=57),
-    "quantile": dataclasses.replace(PLAIN, value="quantile", num_atoms=8),
+    "dueling n-step": dataclasses.replace(PLAIN, dueling=True, n_step=3, initial_priority="actor"),
+    "c51": dataclasses.replace(PLAIN, value_type="c51", v_min=-2.0, v_max=12.0, num_atoms=57),
+    "quantile": dataclasses.replace(PLAIN, value_type="quantile", num_atoms=8),
     "noisy": dataclasses.replace(PLAIN, noisy=True),
 }
 NETWORK = NetworkConfig(hidden_sizes=(32,))
@@ -41,8 +40,8 @@ SLOW = [(kind, name) for kind in KINDS for name in VALUES if (kind, name) not in
 
 
 def action_values(config, spec, network, params, observations):
-    parts = make_parts(config, spec, network)
-    return parts.values.mean(parts.net.outputs(params["network"], observations, None))
+    dqn = build_dqn(config, spec, network)
+    return dqn.values.mean(dqn.net.outputs(params["network"], observations, None))
 
 
 @pytest.mark.parametrize(("kind", "name"), [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
@@ -78,13 +77,13 @@ def cue_named(directory, policy):
 def test_r2d2_names_the_cue_and_knows_what_that_is_worth(tmp_path, policy):
     mean_return, config, spec, params = cue_named(tmp_path, policy)
     assert mean_return == 1.0
-    parts = make_parts(config, spec, r2d2_remember_cue.EXPERIMENT.network)
+    dqn = build_dqn(config, spec, r2d2_remember_cue.EXPERIMENT.network)
     observation = np.zeros((4, 2, 1), np.float32)
     observation[0, :, 0] = (-1.0, 1.0)
     is_first = np.arange(4)[:, None] == np.zeros((1, 2), int)
-    outputs, _ = parts.net.unroll(params["network"], observation, parts.net.initial_state(2), is_first, None)
+    outputs, _ = dqn.net.unroll(params["network"], observation, dqn.net.initial_state(2), is_first, None)
     # Outputs are rescaled values: h(v) with epsilon 1e-3.
-    best = np.asarray(parts.values.mean(outputs)).max(-1)
+    best = np.asarray(dqn.values.mean(outputs)).max(-1)
     worth = DISCOUNT ** np.array([3, 2, 1, 0])[:, None]
     rescaled = np.sqrt(worth + 1) - 1 + 1e-3 * worth
     np.testing.assert_allclose(best, np.repeat(rescaled, 2, 1), atol=0.1)
@@ -103,8 +102,8 @@ def test_without_its_memory_the_cue_cannot_be_named(tmp_path):
 
 CARTPOLE = {
     "dqn": (dqn_cartpole, {}),
-    "c51": (dqn_cartpole, {"value": "c51"}),
-    "quantile": (dqn_cartpole, {"value": "quantile"}),
+    "c51": (dqn_cartpole, {"value_type": "c51"}),
+    "quantile": (dqn_cartpole, {"value_type": "quantile"}),
     "noisy": (dqn_cartpole, {"noisy": True}),  # beside epsilon; alone it does not suffice (docs/algorithms/dqn.md)
     "rainbow": (rainbow_cartpole, {}),
 }

@@ -14,7 +14,6 @@ from agents.networks.maddpg import joint_actions, make_maddpg_networks
 from agents.networks.mixer import make_monotone_mixer, make_sum_mixer
 from agents.networks.team_actions import make_team_actions
 from agents.networks.team_values import make_team_values
-from agents.ops.epsilon_greedy import Exploration
 from agents.qmix import QMIXConfig, make_qmix
 from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.envs.config import EnvConfig
@@ -33,14 +32,15 @@ REPLAY = ReplayConfig(capacity=8_192, batch_size=64, min_size=1_024, samples_per
 COMMON = {
     "learning_rate": 3e-3,
     "discount": DISCOUNT,
-    "target_period": 20,
-    "exploration": Exploration(1.0, 1.0),  # as the paper explores its two-step game
+    "target_update_period": 20,
+    "epsilon_start": 1.0,
+    "epsilon_end": 1.0,  # as the paper explores its two-step game
     "replay": REPLAY,
 }
 CONTINUOUS = MADDPGConfig(
     replay=REPLAY,
     discount=DISCOUNT,
-    target_step_size=0.05,
+    tau=0.05,
     actor_learning_rate=3e-3,
     critic_learning_rate=3e-3,
     exploration_noise=0.3,
@@ -141,7 +141,9 @@ def test_qmix_learns_two_step_team_with_and_without_a_global_state(tmp_path, wit
 def test_qmix_with_memory_learns_from_whole_episodes_by_priority(tmp_path):
     network = NetworkConfig(hidden_sizes=(32,), core="gru", core_size=16)
     replay = ReplayConfig(8_192, 64, 1_024, samples_per_insert=15 * 64 / 512, priority_exponent=0.6)
-    config = QMIXConfig(**(COMMON | {"replay": replay}), sequence_length=2, begins="episode", importance_exponent=1.0)
+    config = QMIXConfig(
+        **(COMMON | {"replay": replay}), sequence_length=2, begins="episode", importance_sampling_exponent=1.0
+    )
     spec, agent, state = trained(tmp_path, "TwoStepUnequal", lambda own: make_qmix(config, own, network), 120)
     starts = jax.tree.map(lambda leaf: leaf[:2], rooms())
     values = team_values(spec, make_monotone_mixer(network, spec, 32), state.params, starts, network)

@@ -1,4 +1,4 @@
-"""DDPG is TD3 without its additions: which, and that nothing else is left of them."""
+"""DDPG against hand values, and the parts of TD3 that it lacks."""
 
 import dataclasses
 import json
@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents import td3
 from agents.api import ReplayConfig, Sample, Trajectory
-from agents.ddpg import DDPGConfig, bind_ddpg, make_ddpg
+from agents.ddpg import DDPGConfig, make_ddpg, td3_config
 from agents.networks.config import NetworkConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
@@ -17,7 +18,7 @@ from jaxsrl.config.serialization import from_json
 
 SPEC = EnvSpec("test", ArraySpec((1,), "float32"), ArraySpec((1,), "float32", -1.0, 1.0))
 NETWORK = NetworkConfig(hidden_sizes=(2,), activation="relu")
-CONFIG = DDPGConfig(ReplayConfig(batch_size=1), discount=0.5, target_step_size=0.25)
+CONFIG = DDPGConfig(ReplayConfig(batch_size=1), discount=0.5, tau=0.25)
 
 
 def _state(agent, actor: float, target_actor: float, critic: float, target_critic: float):
@@ -35,7 +36,7 @@ def _state(agent, actor: float, target_actor: float, critic: float, target_criti
         tree["params"]["head"]["Dense_0"]["kernel"][...] = weight / 2.0
 
     set_actor(state.params["actor"], actor)
-    set_actor(state.extra.own, target_actor)
+    set_actor(state.extra.target_actor, target_actor)
     set_critic(state.extra.critic, critic)
     set_critic(state.extra.target_critic, target_critic)
     return state
@@ -66,20 +67,18 @@ def test_a_hand_computed_step():
     assert all(leaf.shape[0] == 1 for leaf in jax.tree.leaves(new.extra.critic))
     moved = np.asarray(new.params["actor"]["params"]["head"]["Dense_0"]["kernel"])
     assert (moved > 0.5).all()  # the critic's value grows with the action
-    followed = np.asarray(new.extra.own["params"]["head"]["Dense_0"]["kernel"])
+    followed = np.asarray(new.extra.target_actor["params"]["head"]["Dense_0"]["kernel"])
     np.testing.assert_allclose(followed, 0.75 * 1.0 + 0.25 * moved, rtol=1e-6)
 
 
 def test_targets_are_not_smoothed():
-    part = bind_ddpg(CONFIG, SPEC, NETWORK).part
+    bound = td3.build_td3(td3_config(CONFIG), SPEC, NETWORK)
     state = _state(make_ddpg(CONFIG, SPEC, NETWORK), 1.0, 2.0, 3.0, 5.0)
     observation = np.linspace(0.1, 1.0, 5, dtype=np.float32)[:, None]
-    found = [
-        part.next_action(state.params["actor"], state.extra.own, observation, jax.random.key(k))[0] for k in (0, 1)
-    ]
-    np.testing.assert_array_equal(*found)
-    np.testing.assert_allclose(found[0], np.tanh(2.0 * observation), rtol=1e-5)
-    assert part.delay == 1
+    actions = [td3.smoothed_actions(bound, state.extra.target_actor, observation, jax.random.key(k)) for k in (0, 1)]
+    np.testing.assert_array_equal(*actions)
+    np.testing.assert_allclose(actions[0], np.tanh(2.0 * observation), rtol=1e-5)
+    assert bound.config.policy_delay == 1
 
 
 def test_a_configuration_comes_back_from_json():

@@ -1,4 +1,4 @@
-"""DQN's targets on a table of values against a loop over windows, and its parts against hand values and rlax."""
+"""DQN on a table of values against a loop over windows, hand values and rlax."""
 
 import dataclasses
 from functools import partial
@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from agents.api import Mode, ReplayConfig, Sample, Trajectory
-from agents.dqn import DQNConfig, initial_priority, loss, make_dqn, rainbow_config, transitions
-from agents.dqn_learning import make_parts, sample_weights
+from agents.dqn import DQNConfig, build_dqn, initial_priority, loss, make_dqn, n_step_returns
 from agents.networks.config import NetworkConfig
 from agents.networks.q_network import QNetwork
-from agents.ops.epsilon_greedy import Exploration
+from agents.ops.importance_weights import importance_weights
+from agents.ops.transitions import first_transitions
+from agents.rainbow import rainbow_config
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
 
 STATES, ACTIONS, DISCOUNT = 9, 4, 0.9
-STILL = Exploration(initial=0.1, final=0.1)
+STILL = {"epsilon_start": 0.1, "epsilon_end": 0.1}
 NETWORK = NetworkConfig(hidden_sizes=(8,))
 SPEC = EnvSpec("test", ArraySpec((2,), "float32"), DiscreteSpec(ACTIONS))
 MASKED = EnvSpec(
@@ -30,14 +31,14 @@ MASKED = EnvSpec(
 
 
 def tabular(config):
-    """The agent's parts over a table of values, [STATES, A, K], of observations {"state", "legal"}."""
-    parts = make_parts(config, MASKED, NETWORK)
+    """Returns DQN over a table of values, [STATES, A, K], of observations {"state", "legal"}."""
+    dqn = build_dqn(config, MASKED, NETWORK)
 
     def look_up(params, observation, noise):
         return jnp.asarray(params)[jnp.asarray(observation["state"][..., 0], jnp.int32)]
 
-    net = QNetwork(parts.net.init, look_up, None, lambda n: (), lambda o: o["legal"], ACTIONS, False)
-    return parts._replace(net=net)
+    net = QNetwork(dqn.net.init, look_up, None, lambda n: (), lambda o: o["legal"], ACTIONS, False)
+    return dqn._replace(net=net)
 
 
 def windows(num_steps, num_windows=64, seed=0):
@@ -69,6 +70,10 @@ def windows(num_steps, num_windows=64, seed=0):
     )
 
 
+def transitions(config, steps):
+    return first_transitions(steps, n_step_returns(config, steps))
+
+
 def errors_by_loop(steps, online, target, *, double, clip):
     """[N] temporal differences, walking each window from its first step; NaN where that only resets."""
     num_steps, num_windows = steps.reward.shape
@@ -94,16 +99,14 @@ def errors_by_loop(steps, online, target, *, double, clip):
 
 @pytest.mark.parametrize(("double", "num_steps"), [(False, 1), (True, 3)])
 def test_errors_are_those_of_a_loop_over_windows_with_masks_and_every_kind_of_end(double, num_steps):
-    config = DQNConfig(
-        exploration=STILL, discount=DISCOUNT, num_steps=num_steps, double=double, huber_delta=None, reward_clip=1.5
-    )
-    parts, steps = tabular(config), windows(num_steps)
+    config = DQNConfig(**STILL, discount=DISCOUNT, n_step=num_steps, double=double, huber_delta=None, reward_clip=1.5)
+    dqn, steps = tabular(config), windows(num_steps)
     online, target = np.random.default_rng(1).normal(size=(2, STATES, ACTIONS, 1)).astype(np.float32)
     weight = np.random.default_rng(2).random(64).astype(np.float32)
 
     @partial(jax.value_and_grad, has_aux=True)
     def of_table(table):
-        return loss(parts, table, target, transitions(parts, steps), weight, jax.random.key(0))
+        return loss(dqn, table, target, transitions(config, steps), weight, jax.random.key(0))
 
     (total, (_, priority)), gradient = jax.jit(of_table)(online)
     expected = errors_by_loop(steps, online[..., 0], target[..., 0], double=double, clip=1.5)
@@ -123,12 +126,12 @@ def test_errors_are_those_of_a_loop_over_windows_with_masks_and_every_kind_of_en
 
 def test_double_q_learning_is_rlaxs():
     rlax = pytest.importorskip("rlax")
-    config = DQNConfig(exploration=STILL, discount=DISCOUNT, double=True, huber_delta=None)
-    parts, steps = tabular(config), windows(1, seed=3)
+    config = DQNConfig(**STILL, discount=DISCOUNT, double=True, huber_delta=None)
+    dqn, steps = tabular(config), windows(1, seed=3)
     steps.observation["legal"][:] = 1
     online, target = np.random.default_rng(4).normal(size=(2, STATES, ACTIONS, 1)).astype(np.float32)
-    batch = transitions(parts, steps)
-    _, (_, priority) = jax.jit(partial(loss, parts))(online, target, batch, np.ones(64, np.float32), jax.random.key(0))
+    batch = transitions(config, steps)
+    _, (_, priority) = jax.jit(partial(loss, dqn))(online, target, batch, np.ones(64, np.float32), jax.random.key(0))
     before, after = steps.observation["state"][..., 0].astype(int)
     theirs = jax.jit(jax.vmap(rlax.double_q_learning))(
         online[before, :, 0],
@@ -151,32 +154,42 @@ def plain(steps):
     return dataclasses.replace(steps, observation=np.random.default_rng(5).normal(size=(*steps.is_first.shape, 2)))
 
 
-def prioritised(beta, total_updates=10):
+def prioritized(beta, total_updates=10):
     return DQNConfig(
         replay=ReplayConfig(priority_exponent=0.6),
-        exploration=STILL,
-        importance_exponent=beta,
+        **STILL,
+        importance_sampling_exponent=beta,
         total_updates=total_updates,
     )
 
 
 def test_windows_that_are_drawn_often_weigh_less_and_at_the_end_of_the_run_by_the_whole_probability():
-    parts = make_parts(prioritised(0.5), SPEC, NETWORK)
-    state = make_dqn(prioritised(0.5), SPEC, NETWORK).init(jax.random.key(0))
-    sample = sample_of(windows(1, 3), np.array([0.1, 0.4, 0.2], np.float32))
-    np.testing.assert_allclose(sample_weights(parts, state, sample), [1.0, 0.5, 0.5**0.5], rtol=1e-6)
-    last = dataclasses.replace(state, num_updates=jnp.int32(10))
-    np.testing.assert_allclose(sample_weights(parts, last, sample), [1.0, 0.25, 0.5], rtol=1e-6)
+    dqn, probability = build_dqn(prioritized(0.5), SPEC, NETWORK), np.array([0.1, 0.4, 0.2], np.float32)
+    first, last = (importance_weights(probability, np.int32(1000), dqn.beta(np.int32(n))) for n in (0, 10))
+    np.testing.assert_allclose(first, [1.0, 0.5, 0.5**0.5], rtol=1e-6)
+    np.testing.assert_allclose(last, [1.0, 0.25, 0.5], rtol=1e-6)
+
+
+def test_update_multiplies_losses_by_importance_weights():
+    config = dataclasses.replace(prioritized(1.0), huber_delta=None, max_grad_norm=None)
+    agent, steps = make_dqn(config, SPEC, NETWORK), plain(windows(1, 2, seed=8))
+    assert steps.valid.all()
+    state, update = jax.jit(agent.init)(jax.random.key(0)), jax.jit(agent.update)
+    probability = np.array([0.1, 0.4], np.float32)
+    _, metrics, priority = update(state, sample_of(steps, probability), jax.random.key(0))
+    np.testing.assert_allclose(metrics["loss/total"], 0.25 * (priority[0] ** 2 + 0.25 * priority[1] ** 2), rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
 def learnt():
     """Agent, its update compiled, its first state, a sample, and states after 1, 2 and 3 gradient steps."""
     config = DQNConfig(
-        exploration=Exploration(1.0, 0.0, 1.0),
+        epsilon_start=1.0,
+        epsilon_end=0.0,
+        epsilon_decay_fraction=1.0,
         total_updates=10,
-        target_period=2,
-        num_steps=3,
+        target_update_period=2,
+        n_step=3,
         noisy=True,
         learning_rate=1e-2,
     )
@@ -239,7 +252,7 @@ def test_the_epsilon_of_a_version_is_what_acts(learnt):
 
 def test_acting_explores_by_each_rows_rung_of_the_ladder_and_not_at_all_when_greedy():
     rows = 4_000
-    config = DQNConfig(exploration=Exploration(0.5, 0.5, ladder=7.0), total_updates=10, initial_priorities="recorded")
+    config = DQNConfig(epsilon_start=0.5, epsilon_end=0.5, apex_alpha=7.0, total_updates=10, initial_priority="actor")
     agent = make_dqn(config, MASKED, NETWORK)
     params = jax.jit(agent.init)(jax.random.key(0)).params
     legal = np.tile(np.array([1, 0, 1, 1], np.int8), (rows, 1))
@@ -265,7 +278,7 @@ def test_acting_explores_by_each_rows_rung_of_the_ladder_and_not_at_all_when_gre
 
 
 def test_first_priorities_are_the_errors_of_what_was_recorded():
-    config = DQNConfig(exploration=STILL, discount=DISCOUNT, num_steps=2, initial_priorities="recorded")
+    config = DQNConfig(**STILL, discount=DISCOUNT, n_step=2, initial_priority="actor")
     steps = Trajectory(
         observation=(),
         is_first=(),
@@ -280,28 +293,28 @@ def test_first_priorities_are_the_errors_of_what_was_recorded():
             "max_value": np.array([[10.0, 20.0, 30.0, 40.0]], np.float32).T,
         },
     )
-    found = initial_priority(make_parts(config, SPEC, NETWORK), steps)
+    priority = initial_priority(build_dqn(config, SPEC, NETWORK), steps)
     # 1 + 0.9 * 2 + 0.81 * 30 - 0.5;  2 + 0.9 * 3 - 1;  3 - 1.5
-    np.testing.assert_allclose(found[:, 0], [26.6, 3.7, 1.5], rtol=1e-5)
+    np.testing.assert_allclose(priority[:, 0], [26.6, 3.7, 1.5], rtol=1e-5)
     cut = dataclasses.replace(steps, terminated=np.zeros((4, 1), bool), valid=np.ones((4, 1), bool))
-    found = initial_priority(make_parts(config, SPEC, NETWORK), cut)
+    priority = initial_priority(build_dqn(config, SPEC, NETWORK), cut)
     # the value after the last step is not known: that before it stands in; 3 + 0.9 * 4 + 0.81 * 40 - 1.5
-    np.testing.assert_allclose(found[2, 0], 37.5, rtol=1e-5)
+    np.testing.assert_allclose(priority[2, 0], 37.5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_steps": 0}, "num_steps must be at least 1: got 0"),
+        ({"n_step": 0}, "n_step must be at least 1: got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"reward_clip": -1.0}, "reward_clip must be positive, or None"),
-        ({"importance_exponent": 2.0}, r"importance_exponent must lie in \[0, 1\]"),
-        ({"value": "c52"}, "'c51' or 'quantile': got 'c52'"),
-        ({"value": "c51", "num_atoms": 1}, "num_atoms must be at least 2"),
-        ({"value": "c51", "value_low": 10.0}, "value_low must lie below value_high"),
-        ({"value": "quantile", "huber_delta": None}, "needs huber_delta"),
-        ({"value": "quantile", "value_rescaling": 1e-3}, "value_rescaling is of value='expected' only"),
-        ({"value": "c51", "initial_priorities": "recorded"}, "expected initial_priorities='highest'"),
+        ({"importance_sampling_exponent": 2.0}, r"importance_sampling_exponent must lie in \[0, 1\]"),
+        ({"value_type": "c52"}, "'c51' or 'quantile': got 'c52'"),
+        ({"value_type": "c51", "num_atoms": 1}, "num_atoms must be at least 2"),
+        ({"value_type": "c51", "v_min": 10.0}, "v_min must lie below v_max"),
+        ({"value_type": "quantile", "huber_delta": None}, "needs huber_delta"),
+        ({"value_type": "quantile", "value_rescale_epsilon": 1e-3}, "value_rescale_epsilon needs value_type='scalar'"),
+        ({"value_type": "c51", "initial_priority": "actor"}, "expected initial_priority='max'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message):
@@ -311,17 +324,17 @@ def test_settings_that_cannot_be_are_refused(settings, message):
 
 def test_networks_actions_and_runs_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match=r"expected network.core 'none', got 'gru'; use R2D2"):
-        make_dqn(DQNConfig(exploration=STILL), SPEC, NetworkConfig(core="gru"))
+        make_dqn(DQNConfig(**STILL), SPEC, NetworkConfig(core="gru"))
     many = EnvSpec("many", ArraySpec((2,), "float32"), MultiDiscreteSpec((2,), (2, 2), (0, 0)))
     with pytest.raises(UserError, match="expected one Discrete action"):
-        make_dqn(DQNConfig(exploration=STILL), many, NETWORK)
+        make_dqn(DQNConfig(**STILL), many, NETWORK)
     with pytest.raises(UserError, match="needs the number of updates"):
         make_dqn(DQNConfig(), SPEC, NETWORK)
     with pytest.raises(UserError, match="the importance exponent grows"):
-        make_dqn(prioritised(0.4, total_updates=0), SPEC, NETWORK)
+        make_dqn(prioritized(0.4, total_updates=0), SPEC, NETWORK)
 
 
 def test_rainbow_is_everything_at_once_and_can_be_changed():
-    config = rainbow_config(num_steps=5)
-    assert (config.value, config.num_steps, config.replay.priority_exponent) == ("c51", 5, 0.5)
+    config = rainbow_config(n_step=5)
+    assert (config.value_type, config.n_step, config.replay.priority_exponent) == ("c51", 5, 0.5)
     assert config.double and config.dueling and config.noisy  # noqa: PT018

@@ -81,10 +81,10 @@ def linear_networks() -> MaddpgNetworks:
     return MaddpgNetworks(None, lambda params, seen: seen["observation"] @ params, lambda seen: None, None, value)
 
 
-def bound_for(spec, net=None) -> maddpg._Bound:
+def bound_for(spec, net=None) -> maddpg.MADDPG:
     actions = make_team_actions(spec, 0.1, 1.0)
     net = net or make_maddpg_networks(NETWORK, spec, actions.size, shared=False)
-    return maddpg._Bound(CONFIG, TEAM, net, actions, {}, lambda drawn, num_updates: jnp.asarray(WEIGHTS))
+    return maddpg.MADDPG(CONFIG, TEAM, net, actions, lambda num_updates: jnp.float32(1.0))
 
 
 WEIGHTS = np.linspace(0.5, 1.0, ENVS).astype(np.float32)
@@ -92,9 +92,10 @@ WEIGHTS = np.linspace(0.5, 1.0, ENVS).astype(np.float32)
 
 def test_targets_and_losses_are_those_of_a_loop():
     bound, drawn, rng = bound_for(CONTINUOUS, linear_networks()), sample(CONTINUOUS), np.random.default_rng(1)
+    drawn = dataclasses.replace(drawn, probability=0.05 / WEIGHTS)  # with beta 1 and the largest weight 1: WEIGHTS
     data = drawn.trajectory
     actor = 0.3 * rng.normal(size=(3, 2)).astype(np.float32)
-    batch = maddpg.make_batch(bound, drawn, 0)
+    batch = maddpg.team_batch(bound, drawn, 0)
     unit = (data.action[0] - [1.0, 1.0]) / [2.0, 1.0]
     now, then = (np.tanh(data.observation["observation"][t] @ actor) for t in (0, 1))
     target, error, climbed = np.zeros(ROWS), np.zeros(ROWS), np.zeros(ROWS)
@@ -182,7 +183,7 @@ def test_a_gradient_step_moves_everything_but_the_version(learnt):
     agent, state, update, drawn, _ = learnt
     after, metrics, priorities = update(state, drawn, jax.random.key(1))
     chex.assert_trees_all_equal_shapes_and_dtypes(state, after)
-    assert (int(after.num_updates), int(after.extra.gradient_steps)) == (0, 1)
+    assert (int(after.num_updates), int(after.extra.num_gradient_steps)) == (0, 1)
     pairs = [
         (state.params["actor"], after.params["actor"], after.extra.target_actor),
         (state.extra.critic, after.extra.critic, after.extra.target_critic),
@@ -226,7 +227,7 @@ def test_acting_is_even_until_learning_begins_then_near_the_policy_and_always_le
             act(state.params, seen, (), np.ones(rows, bool), jax.random.split(jax.random.key(2), rows), mode)[0]
         )
 
-    begun = dataclasses.replace(state.extra, gradient_steps=jnp.ones((), jnp.int32))
+    begun = dataclasses.replace(state.extra, num_gradient_steps=jnp.ones((), jnp.int32))
     begun = agent.data.refresh(dataclasses.replace(state, extra=begun))
     even, near, best = actions(state, Mode.SAMPLE), actions(begun, Mode.SAMPLE), actions(begun, Mode.GREEDY)
     np.testing.assert_array_equal(best, actions(state, Mode.GREEDY))
@@ -277,7 +278,7 @@ def test_what_does_not_fit_is_refused():
 
 @pytest.mark.parametrize(
     "change",
-    [{"n_step": 2}, {"temperature": 0.0}, {"exploration_noise": -0.1}, {"max_grad_norm": 0.0}, {"discount": 1.1}],
+    [{"tau": 0.0}, {"temperature": 0.0}, {"exploration_noise": -0.1}, {"max_grad_norm": 0.0}, {"discount": 1.1}],
 )
 def test_hyper_parameters_out_of_range_are_refused(change):
     with pytest.raises(UserError, match=next(iter(change))):

@@ -10,7 +10,6 @@ from agents.api import Mode, Sample, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_monotone_mixer, make_sum_mixer
 from agents.networks.team_values import make_team_values
-from agents.ops.epsilon_greedy import Exploration
 from agents.qmix import QMIXConfig, make_qmix
 from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.envs.config import EnvConfig
@@ -18,7 +17,13 @@ from envpool_bridge.envs.probes.team import TwoStepUnequal
 
 DISCOUNT = 0.9
 NETWORK = NetworkConfig(hidden_sizes=(16,))
-COMMON = {"learning_rate": 1e-2, "discount": DISCOUNT, "target_period": 20, "exploration": Exploration(1.0, 1.0)}
+COMMON = {
+    "learning_rate": 1e-2,
+    "discount": DISCOUNT,
+    "target_update_period": 20,
+    "epsilon_start": 1.0,
+    "epsilon_end": 1.0,
+}
 PAIRS = list(itertools.product((0, 1), (0, 1)))
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from agents.api import Sample, Trajectory
-from agents.dqn_learning import make_parts
+from agents.dqn import build_dqn
 from agents.networks.config import NetworkConfig
 from agents.networks.q_network import QNetwork
-from agents.ops.epsilon_greedy import Exploration
-from agents.r2d2 import R2D2Config, initial_priority, loss, make_r2d2, window_priority
+from agents.r2d2 import R2D2Config, initial_priority, loss, make_r2d2
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
@@ -21,12 +20,20 @@ STATES, ACTIONS = 7, 3
 SPEC = EnvSpec("test", ArraySpec((2,), "float32"), DiscreteSpec(ACTIONS))
 NETWORK = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=4)
 CONFIG = R2D2Config(
-    burn_in=3, length=4, num_steps=2, discount=0.9, exploration=Exploration(0.1, 0.1), total_updates=10, period=4
+    burn_in=3,
+    sequence_length=4,
+    n_step=2,
+    discount=0.9,
+    epsilon_start=0.1,
+    epsilon_end=0.1,
+    apex_alpha=0.0,
+    total_updates=10,
+    period=4,
 )
 
 
-def remembering_table(parts):
-    """Values of an observation are table[observation] + 0.1 memory; the memory counts the steps of the episode."""
+def remembering_table(dqn):
+    """Returns DQN with values table[observation] + 0.1 memory; the memory counts the steps of the episode."""
 
     def unroll(params, observation, state, is_first, noise):
         def step(memory, inputs):
@@ -37,11 +44,11 @@ def remembering_table(parts):
         state, outputs = jax.lax.scan(step, state, (observation, is_first))
         return outputs, state
 
-    net = QNetwork(parts.net.init, None, unroll, lambda n: jnp.zeros(n), lambda o: None, ACTIONS, True)
-    return parts._replace(net=net)
+    net = QNetwork(dqn.net.init, None, unroll, lambda n: jnp.zeros(n), lambda o: None, ACTIONS, True)
+    return dqn._replace(net=net)
 
 
-def windows(num_windows=24, seed=0, num_steps=CONFIG.window):
+def windows(num_windows=24, seed=0, num_steps=CONFIG.window_length):
     rng = np.random.default_rng(seed)
     terminated, truncated = rng.random((2, num_steps, num_windows)) < 0.1
     valid = np.ones((num_steps, num_windows), bool)
@@ -77,18 +84,18 @@ def inverse_of_h(y):
 
 def errors_by_loop(steps, online, target):
     """[length, N], NaN where a step only resets: every window is walked from its stored memory."""
-    result = np.full((CONFIG.length, steps.reward.shape[1]), np.nan)
+    result = np.full((CONFIG.sequence_length, steps.reward.shape[1]), np.nan)
     for n in range(result.shape[1]):
         memory, memories = steps.agent_state[n], []
         for first in steps.is_first[:, n]:
             memory = (0.0 if first else memory) + 1.0
             memories.append(0.1 * memory)
-        for k in range(CONFIG.length):
+        for k in range(CONFIG.sequence_length):
             t = CONFIG.burn_in + k
             if not steps.valid[t, n]:
                 continue
             total, weight, end = 0.0, 1.0, t
-            for _ in range(CONFIG.num_steps):
+            for _ in range(CONFIG.n_step):
                 total, weight, end = total + weight * steps.reward[end, n], weight * CONFIG.discount, end + 1
                 if steps.terminated[end - 1, n] or steps.truncated[end - 1, n]:
                     break
@@ -100,10 +107,10 @@ def errors_by_loop(steps, online, target):
 
 
 def test_errors_and_priorities_are_those_of_a_loop_from_the_stored_memory():
-    parts, steps = remembering_table(make_parts(CONFIG, SPEC, NETWORK)), windows()
+    dqn, steps = remembering_table(build_dqn(CONFIG, SPEC, NETWORK)), windows()
     online, target = np.random.default_rng(1).normal(size=(2, STATES, ACTIONS, 1)).astype(np.float32) * 2
     weight = np.random.default_rng(2).random(24).astype(np.float32)
-    total, (_, priority) = jax.jit(partial(loss, CONFIG, parts))(online, target, steps, weight, jax.random.key(0))
+    total, (_, priority) = jax.jit(partial(loss, CONFIG, dqn))(online, target, steps, weight, jax.random.key(0))
     errors = errors_by_loop(steps, online[..., 0], target[..., 0])
     counted = ~np.isnan(errors)
     assert 0 < counted.sum() < errors.size
@@ -116,14 +123,14 @@ def test_errors_and_priorities_are_those_of_a_loop_from_the_stored_memory():
 def test_without_ends_errors_are_rlaxs_transformed_n_step_errors():
     rlax = pytest.importorskip("rlax")
     config = dataclasses.replace(CONFIG, burn_in=0)
-    steps = windows(1, seed=3, num_steps=config.window)
+    steps = windows(1, seed=3, num_steps=config.window_length)
     never = np.zeros_like(steps.valid)
     is_first = np.zeros_like(steps.is_first)
     steps = dataclasses.replace(steps, terminated=never, truncated=never, valid=~never, is_first=is_first)
-    parts = remembering_table(make_parts(config, SPEC, NETWORK))
+    dqn = remembering_table(build_dqn(config, SPEC, NETWORK))
     online, target = np.random.default_rng(4).normal(size=(2, STATES, ACTIONS, 1)).astype(np.float32)
-    total, _ = jax.jit(partial(loss, config, parts))(online, target, steps, np.ones(1, np.float32), jax.random.key(0))
-    memory = 0.1 * (steps.agent_state + 1 + np.arange(config.window + 1, dtype=np.float32))[:, None]
+    total, _ = jax.jit(partial(loss, config, dqn))(online, target, steps, np.ones(1, np.float32), jax.random.key(0))
+    memory = 0.1 * (steps.agent_state + 1 + np.arange(config.window_length + 1, dtype=np.float32))[:, None]
     q, q_target = (table[steps.observation[:, 0], :, 0] + memory for table in (online, target))
     errors = jax.jit(partial(rlax.transformed_n_step_q_learning, n=2, tx_pair=rlax.SIGNED_HYPERBOLIC_PAIR))(
         q[:-1],
@@ -131,35 +138,28 @@ def test_without_ends_errors_are_rlaxs_transformed_n_step_errors():
         q_target[1:],
         np.argmax(q[1:], -1),
         steps.reward[:, 0],
-        np.full(config.window, config.discount, np.float32),
+        np.full(config.window_length, config.discount, np.float32),
     )
-    np.testing.assert_allclose(total, 0.5 * np.mean(np.square(errors[: config.length])), rtol=1e-3)
+    np.testing.assert_allclose(total, 0.5 * np.mean(np.square(errors[: config.sequence_length])), rtol=1e-3)
 
 
 def test_no_gradient_passes_through_the_burn_in():
     for burn_in, passes in ((0, True), (3, False)):
         config = dataclasses.replace(CONFIG, burn_in=burn_in)
-        parts, steps = remembering_table(make_parts(config, SPEC, NETWORK)), windows(4, num_steps=config.window)
+        dqn, steps = remembering_table(build_dqn(config, SPEC, NETWORK)), windows(4, num_steps=config.window_length)
         steps = dataclasses.replace(steps, is_first=np.zeros_like(steps.is_first))
         table = np.random.default_rng(5).normal(size=(STATES, ACTIONS, 1)).astype(np.float32)
 
-        def of_memory(state, config=config, parts=parts, steps=steps, table=table):
+        def of_memory(state, config=config, dqn=dqn, steps=steps, table=table):
             begun = dataclasses.replace(steps, agent_state=state)
-            return loss(config, parts, table, table, begun, np.ones(4, np.float32), jax.random.key(0))[0]
+            return loss(config, dqn, table, table, begun, np.ones(4, np.float32), jax.random.key(0))[0]
 
         assert bool(jax.jit(jax.grad(of_memory))(steps.agent_state).any()) is passes
 
 
-def test_a_windows_priority_mixes_its_largest_error_with_their_mean_over_steps_that_count():
-    error = np.array([[1.0, 9.0, 5.0], [2.0, 4.0, 5.0], [6.0, 2.0, 5.0]])
-    counted = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
-    # 0.9 * 6 + 0.1 * 3;  0.9 * 4 + 0.1 * 3;  nothing counts
-    np.testing.assert_allclose(window_priority(CONFIG, error, counted), [5.7, 3.9, 0.0], rtol=1e-6)
-
-
 def test_first_priorities_are_of_the_steps_after_each_windows_burn_in():
-    parts, num_begins = make_parts(CONFIG, SPEC, NETWORK), 3
-    steps = windows(2, num_steps=num_begins + CONFIG.window - 1)
+    dqn, num_starts = build_dqn(CONFIG, SPEC, NETWORK), 3
+    steps = windows(2, num_steps=num_starts + CONFIG.window_length - 1)
     never = np.zeros_like(steps.valid)
     steps = dataclasses.replace(
         steps,
@@ -168,19 +168,21 @@ def test_first_priorities_are_of_the_steps_after_each_windows_burn_in():
         valid=~never,
         extras={"value": np.zeros_like(steps.reward), "max_value": np.ones_like(steps.reward)},
     )
-    found = np.asarray(initial_priority(CONFIG, parts, steps))
-    assert found.shape == (num_begins, 2)
+    priority = np.asarray(initial_priority(CONFIG, dqn, steps))
+    assert priority.shape == (num_starts, 2)
     size = np.abs(h(steps.reward))
-    for t in range(num_begins):
-        of_window = size[t + CONFIG.burn_in : t + CONFIG.burn_in + CONFIG.length]
-        np.testing.assert_allclose(found[t], 0.9 * of_window.max(0) + 0.1 * of_window.mean(0), rtol=1e-4)
+    for t in range(num_starts):
+        of_window = size[t + CONFIG.burn_in : t + CONFIG.burn_in + CONFIG.sequence_length]
+        np.testing.assert_allclose(priority[t], 0.9 * of_window.max(0) + 0.1 * of_window.mean(0), rtol=1e-4)
 
 
 @pytest.mark.slow
 def test_a_gradient_step_learns_from_stored_states_beside_a_ladder():
-    config = dataclasses.replace(CONFIG, exploration=Exploration(0.4, 0.4, ladder=7.0), length=2, burn_in=1)
+    config = dataclasses.replace(
+        CONFIG, epsilon_start=0.4, epsilon_end=0.4, apex_alpha=7.0, sequence_length=2, burn_in=1
+    )
     agent = make_r2d2(config, SPEC, NETWORK)
-    steps = windows(4, num_steps=config.window)
+    steps = windows(4, num_steps=config.window_length)
     steps = dataclasses.replace(
         steps,
         observation=np.zeros((*steps.observation.shape, 2), np.float32),
@@ -203,9 +205,9 @@ def test_what_does_not_fit_is_refused():
         make_r2d2(CONFIG, SPEC, NetworkConfig())
     for settings, message in (
         ({"burn_in": -1}, "burn_in must not be negative"),
-        ({"length": 0}, "length must be at least 1"),
-        ({"priority_max_share": 1.5}, r"priority_max_share must lie in \[0, 1\]"),
-        ({"num_steps": 0}, "num_steps must be at least 1"),
+        ({"sequence_length": 0}, "sequence_length must be at least 1"),
+        ({"priority_eta": 1.5}, r"priority_eta must lie in \[0, 1\]"),
+        ({"n_step": 0}, "n_step must be at least 1"),
     ):
         with pytest.raises(UserError, match=message):
             R2D2Config(**settings)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import chex
@@ -12,10 +13,21 @@ import numpy as np
 import pytest
 
 from agents.api import LearnerState, Mode, ReplayAgent, ReplayConfig, Sample, Trajectory
-from agents.continuous_control import Bound, act, critic_loss, make_continuous_agent, targets
 from agents.networks.config import NetworkConfig
 from agents.networks.squashed_actor import Squashed, squash
-from agents.sac import SACConfig, Temperature, bind_sac, make_sac, temperature_step
+from agents.ops.importance_weights import importance_weights
+from agents.sac import (
+    SAC,
+    SACConfig,
+    actor_loss,
+    build_sac,
+    critic_loss,
+    make_sac,
+    sample_actions,
+    soft_targets,
+    temperature_gradient,
+    transitions,
+)
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from jaxsrl.config.serialization import from_json
@@ -27,18 +39,18 @@ CONFIG = SACConfig(
     total_updates=10,
     n_step=3,
     discount=0.9,
-    target_step_size=0.25,
-    initial_temperature=0.5,
-    importance_exponent=0.4,
+    tau=0.25,
+    init_temperature=0.5,
+    importance_sampling_exponent=0.4,
 )
 N, L = 6, 3
 KEY = 7
 
 
 class Learnt(NamedTuple):
-    """The pieces, the agent, its first state, and the next one with what came beside it; what several tests call, compiled."""
+    """The bound algorithm, the agent, its first and second state, and compiled functions."""
 
-    bound: Bound
+    bound: SAC
     agent: ReplayAgent
     first: LearnerState
     sample: Sample
@@ -47,7 +59,7 @@ class Learnt(NamedTuple):
     priorities: np.ndarray
     update: Callable
     values: Callable
-    next_action: Callable
+    sample_actions: Callable
 
 
 def _sample() -> Sample:
@@ -73,21 +85,31 @@ def _sample() -> Sample:
 
 @pytest.fixture(scope="module")
 def learnt() -> Learnt:
-    bound = bind_sac(CONFIG, SPEC, NETWORK)
-    agent = make_continuous_agent(bound)
+    bound = build_sac(CONFIG, SPEC, NETWORK)
+    agent = make_sac(CONFIG, SPEC, NETWORK)
     first = dataclasses.replace(jax.device_get(jax.jit(agent.init)(jax.random.key(0))), num_updates=np.int32(5))
     # A target that differs from the newest critics, or no test could tell them apart.
     moved = jax.tree.map(lambda leaf: leaf + 0.1, first.extra.target_critic)
     first = dataclasses.replace(first, extra=dataclasses.replace(first.extra, target_critic=moved))
     update = jax.jit(agent.update)
     state, metrics, priorities = jax.device_get(update(first, _sample(), jax.random.key(KEY)))
-    values, next_action = jax.jit(bound.critics.values), jax.jit(bound.part.next_action)
-    return Learnt(bound, agent, first, _sample(), state, metrics, np.asarray(priorities), update, values, next_action)
+    values, sampling = jax.jit(bound.critics.values), jax.jit(partial(sample_actions, bound))
+    return Learnt(bound, agent, first, _sample(), state, metrics, np.asarray(priorities), update, values, sampling)
 
 
 def _batch(learnt: Learnt):
-    make_batch = learnt.agent.update.args[1]
-    return jax.jit(make_batch)(learnt.sample, learnt.first.num_updates)
+    return jax.jit(partial(transitions, learnt.bound))(learnt.sample)
+
+
+def _importance(learnt: Learnt) -> np.ndarray:
+    beta = learnt.bound.beta(learnt.first.num_updates)
+    return np.asarray(importance_weights(learnt.sample.probability, learnt.sample.num_windows, beta))
+
+
+def _added(learnt: Learnt, observation, key) -> tuple[np.ndarray, np.ndarray]:
+    """Returns actions, and the entropy term of soft values, -alpha log pi."""
+    action, log_prob = learnt.sample_actions(learnt.first.params["actor"], observation, key)
+    return np.asarray(action), -0.5 * np.asarray(log_prob)
 
 
 def _expected_transitions(learnt: Learnt):
@@ -157,26 +179,22 @@ def test_transitions_are_those_of_a_loop_over_the_windows(learnt):
     np.testing.assert_allclose(batch.action, unit, atol=1e-5)
     probability = np.asarray(learnt.sample.probability)
     weights = (20 * probability) ** -0.7  # beta is half way from 0.4 to 1 after 5 of 10 updates
-    np.testing.assert_allclose(batch.importance, weights / weights.max(), rtol=1e-4)
+    np.testing.assert_allclose(_importance(learnt), weights / weights.max(), rtol=1e-4)
 
 
 def test_targets_are_soft_values_of_the_least_target_critic(learnt):
     bound, state, batch = learnt.bound, learnt.first, _batch(learnt)
-    found = jax.jit(lambda *x: targets(bound, *x))(state, batch, jax.random.key(3))
-    action, added = learnt.next_action(
-        state.params["actor"], state.extra.own, batch.next_observation, jax.random.key(3)
-    )
+    target = jax.jit(partial(soft_targets, bound))(state.params["actor"], state.extra, batch, jax.random.key(3))
+    action, added = _added(learnt, batch.next_observation, jax.random.key(3))
     values = np.asarray(learnt.values(state.extra.target_critic, batch.next_observation, action))
     reward, discount, _ = _expected_transitions(learnt)
     for row in np.flatnonzero(learnt.sample.trajectory.valid[0]):
         soft = min(values[0, row], values[1, row]) + float(added[row])
-        assert found[row] == pytest.approx(reward[row] + discount[row] * soft, rel=1e-4), row
+        assert target[row] == pytest.approx(reward[row] + discount[row] * soft, rel=1e-4), row
 
 
 def test_what_is_added_to_a_value_is_the_temperature_times_the_surprise(learnt):
-    state, key = learnt.first, jax.random.key(3)
-    observation = learnt.sample.trajectory.observation[0]
-    action, added = learnt.next_action(state.params["actor"], state.extra.own, observation, key)
+    action, added = _added(learnt, learnt.sample.trajectory.observation[0], jax.random.key(3))
     unsquashed = np.arctanh(np.asarray(action, np.float64))
     # Actors start with means near 0 and deviations near 1: the density of each action is known without the network.
     log_prob = (-0.5 * unsquashed**2 - 0.5 * np.log(2 * np.pi) - np.log(1 - np.asarray(action, np.float64) ** 2)).sum(
@@ -188,11 +206,12 @@ def test_what_is_added_to_a_value_is_the_temperature_times_the_surprise(learnt):
 def test_the_critics_loss_is_the_weighted_half_squared_error_of_each(learnt):
     bound, state, batch = learnt.bound, learnt.first, _batch(learnt)
     target = np.arange(N, dtype=np.float32)
-    loss, _ = jax.jit(lambda *x: critic_loss(bound, *x))(state.extra.critic, batch, target)
+    importance = _importance(learnt)
+    loss, _ = jax.jit(partial(critic_loss, bound))(state.extra.critic, batch, target, importance)
     values = np.asarray(learnt.values(state.extra.critic, batch.observation, batch.action))
     expected, counted = 0.0, [row for row in range(N) if row != 4]
     for member in range(2):
-        squares = [float(batch.importance[row]) * (values[member, row] - target[row]) ** 2 for row in counted]
+        squares = [float(importance[row]) * (values[member, row] - target[row]) ** 2 for row in counted]
         expected += 0.5 * sum(squares) / len(counted)
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
@@ -200,7 +219,8 @@ def test_the_critics_loss_is_the_weighted_half_squared_error_of_each(learnt):
 def test_priorities_are_mean_absolute_errors_and_0_where_the_step_only_reset(learnt):
     bound, state, batch = learnt.bound, learnt.first, _batch(learnt)
     target_key, _ = jax.random.split(jax.random.key(KEY))
-    target = np.asarray(jax.jit(lambda *x: targets(bound, *x))(state, batch, target_key))
+    targets = jax.jit(partial(soft_targets, bound))
+    target = np.asarray(targets(state.params["actor"], state.extra, batch, target_key))
     values = np.asarray(learnt.values(state.extra.critic, batch.observation, batch.action))
     expected = np.abs(values - target).mean(0)
     expected[4] = 0.0
@@ -209,13 +229,13 @@ def test_priorities_are_mean_absolute_errors_and_0_where_the_step_only_reset(lea
 
 def test_one_step_moves_critics_actor_temperature_and_targets_and_is_counted(learnt):
     old, new = learnt.first, learnt.state
-    assert int(new.extra.gradient_steps) == 1
+    assert int(new.extra.num_gradient_steps) == 1
     assert int(new.num_updates) == int(old.num_updates)
     chex.assert_trees_all_equal_shapes_and_dtypes(old, new)
     for before, after in (
         (old.params["actor"], new.params["actor"]),
         (old.extra.critic, new.extra.critic),
-        (old.extra.own.log_value, new.extra.own.log_value),
+        (old.extra.log_temperature, new.extra.log_temperature),
     ):
         assert any(jax.tree.leaves(jax.tree.map(lambda a, b: bool(np.any(a != b)), before, after)))
     expected = jax.tree.map(
@@ -245,38 +265,44 @@ def test_what_a_reset_step_carries_changes_nothing_to_the_bit(learnt):
 
 def test_the_actor_climbs_the_least_critic_and_entropy(learnt):
     bound, state, batch = learnt.bound, learnt.first, _batch(learnt)
-    loss = jax.jit(bound.part.loss)
-    arguments = (state.extra.own, state.extra.critic, batch, jax.random.key(1))
+    loss = jax.jit(partial(actor_loss, bound))
+    arguments = (state.extra.critic, state.extra.log_temperature, batch, jax.random.key(1))
     value, metrics = loss(state.params["actor"], *arguments)
-    action, added = learnt.next_action(state.params["actor"], state.extra.own, batch.observation, jax.random.key(1))
+    action, added = _added(learnt, batch.observation, jax.random.key(1))
     q = np.asarray(learnt.values(state.extra.critic, batch.observation, action)).min(0)
     counted = np.asarray(batch.weight) > 0
     assert float(value) == pytest.approx(float((-np.asarray(added) - q)[counted].mean()), rel=1e-4)
     assert float(metrics["policy/entropy"]) == pytest.approx(float(np.asarray(added)[counted].mean() / 0.5), rel=1e-4)
-    grads = jax.jit(jax.grad(bound.part.loss, has_aux=True))(state.params["actor"], *arguments)[0]
+    grads = jax.jit(jax.grad(partial(actor_loss, bound), has_aux=True))(state.params["actor"], *arguments)[0]
     lower = jax.tree.map(lambda leaf, slope: leaf - 1e-2 * slope, state.params["actor"], grads)
     assert float(loss(lower, *arguments)[0]) < float(value)
 
 
 @pytest.mark.parametrize(("entropy", "sign"), [(-2.5, 1.0), (-1.5, -1.0)])
 def test_too_little_entropy_raises_the_temperature_and_too_much_lowers_it(learnt, entropy, sign):
-    old: Temperature = learnt.first.extra.own
-    new = learnt.bound.part.follow(old, {}, {"policy/entropy": jnp.float32(entropy)})
-    # The target is -2, one nat for each of two elements; Adam's first step is the learning rate.
-    assert float(new.log_value - old.log_value) == pytest.approx(sign * 3e-4, rel=1e-3)
+    # The target is -2, one nat for each of two elements; a step goes against the gradient.
+    gradient = temperature_gradient(learnt.bound, learnt.first.extra.log_temperature, jnp.float32(entropy))
+    assert float(gradient) == pytest.approx(-sign * 0.5 * 0.5, rel=1e-3)
+
+
+def test_temperature_step_is_adams_first_step_against_gradient(learnt):
+    step = float(learnt.state.extra.log_temperature - learnt.first.extra.log_temperature)
+    assert step == pytest.approx(-np.sign(learnt.metrics["policy/entropy"] + 2.0) * 3e-4, rel=1e-3)
 
 
 def test_a_temperature_that_is_not_learned_stays(learnt):
-    sac = learnt.bound.part.follow.args[0]._replace(config=SACConfig(learn_temperature=False))
-    assert temperature_step(sac, learnt.first.extra.own, {}, {}) is learnt.first.extra.own
+    fixed = dataclasses.replace(CONFIG, autotune_temperature=False)
+    state, _, _ = jax.jit(make_sac(fixed, SPEC, NETWORK).update)(learnt.first, learnt.sample, jax.random.key(KEY))
+    assert float(state.extra.log_temperature) == float(learnt.first.extra.log_temperature)
+    chex.assert_trees_all_equal(state.opt_state["temperature"], learnt.first.opt_state["temperature"])
 
 
 def _actions(learnt: Learnt, state: LearnerState, mode: Mode) -> np.ndarray:
     rows = 400
     observation = np.zeros((rows, 3), np.float32)
     keys = jax.random.split(jax.random.key(0), rows)
-    acting = jax.jit(act, static_argnums=(0, 6))
-    action, extras, memory = acting(learnt.bound, state.params, observation, (), np.zeros(rows, bool), keys, mode)
+    acting = jax.jit(learnt.agent.act, static_argnums=5)
+    action, extras, memory = acting(state.params, observation, (), np.zeros(rows, bool), keys, mode)
     assert (extras, memory) == ({}, ())
     return np.asarray(action)
 
@@ -334,8 +360,8 @@ def test_a_configuration_comes_back_from_json():
         ({"actor_learning_rate": 0.0}, "actor_learning_rate must be positive: got 0.0"),
         ({"n_step": 0}, "n_step must be at least 1: got 0"),
         ({"random_updates": -1}, "random_updates must not be negative"),
-        ({"target_step_size": 0.0}, "target_step_size must lie in"),
-        ({"initial_temperature": 0.0}, "initial_temperature must be positive: got 0.0"),
+        ({"tau": 0.0}, "tau must lie in"),
+        ({"init_temperature": 0.0}, "init_temperature must be positive: got 0.0"),
     ],
 )
 def test_a_configuration_that_cannot_learn_is_refused(change, message):

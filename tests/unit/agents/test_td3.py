@@ -1,7 +1,8 @@
-"""TD3 against numpy loops; what SAC's tests hold of the shared parts is not repeated."""
+"""TD3 against numpy loops."""
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import chex
@@ -10,23 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import LearnerState, ReplayAgent, ReplayConfig, Sample, Trajectory
-from agents.continuous_control import Bound, make_continuous_agent
+from agents.api import LearnerState, Mode, ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.networks.config import NetworkConfig
-from agents.td3 import TD3Config, bind_td3
+from agents.td3 import TD3, TD3Config, actor_loss, build_td3, make_td3, smoothed_actions, transitions
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", -2.0, 2.0))
 NETWORK = NetworkConfig(hidden_sizes=(4,), activation="relu")
-CONFIG = TD3Config(ReplayConfig(batch_size=5), discount=0.9, target_step_size=0.25, policy_delay=3, target_noise=0.0)
+CONFIG = TD3Config(ReplayConfig(batch_size=5), discount=0.9, tau=0.25, policy_delay=3, target_noise=0.0)
 N = 5
 
 
 class Learnt(NamedTuple):
-    """The pieces, the agent, and the states after 0, 1, 2 and 3 gradient steps on one sample."""
+    """The bound algorithm, the agent, and the states after 0, 1, 2 and 3 gradient steps on one sample."""
 
-    bound: Bound
+    bound: TD3
     agent: ReplayAgent
     sample: Sample
     states: list[LearnerState]
@@ -60,15 +60,15 @@ def _filled(state: LearnerState) -> LearnerState:
         return (rng.normal(size=leaf.shape) * 0.5).astype(np.float32) if leaf.dtype == np.float32 else leaf
 
     extra = state.extra
-    parts = {name: jax.tree.map(fill, getattr(extra, name)) for name in ("critic", "target_critic", "own")}
+    parts = {name: jax.tree.map(fill, getattr(extra, name)) for name in ("critic", "target_critic", "target_actor")}
     params = {**state.params, "actor": jax.tree.map(fill, state.params["actor"])}
     return dataclasses.replace(state, params=params, extra=dataclasses.replace(extra, **parts))
 
 
 @pytest.fixture(scope="module")
 def learnt() -> Learnt:
-    bound = bind_td3(CONFIG, SPEC, NETWORK)
-    agent, sample = make_continuous_agent(bound), _sample()
+    bound = build_td3(CONFIG, SPEC, NETWORK)
+    agent, sample = make_td3(CONFIG, SPEC, NETWORK), _sample()
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(agent.init, jax.random.key(0)))
     states, metrics, update = [_filled(zeros)], [], jax.jit(agent.update)
     for step in range(3):
@@ -88,7 +88,7 @@ def test_the_actor_and_all_targets_wait_for_as_many_critic_steps_as_the_delay(le
         assert _moved(old.extra.critic, new.extra.critic)
         for before, after in (
             (old.params["actor"], new.params["actor"]),
-            (old.extra.own, new.extra.own),
+            (old.extra.target_actor, new.extra.target_actor),
             (old.extra.target_critic, new.extra.target_critic),
         ):
             assert _moved(before, after) is moves, step
@@ -101,8 +101,8 @@ def test_targets_go_a_fraction_of_the_way_after_the_actors_step(learnt):
     def part_way(target, online) -> np.ndarray:
         return 0.75 * np.asarray(target) + 0.25 * np.asarray(online)
 
-    expected = jax.tree.map(part_way, old.extra.own, new.params["actor"])
-    chex.assert_trees_all_close(new.extra.own, expected, rtol=1e-5, atol=1e-6)
+    expected = jax.tree.map(part_way, old.extra.target_actor, new.params["actor"])
+    chex.assert_trees_all_close(new.extra.target_actor, expected, rtol=1e-5, atol=1e-6)
     expected = jax.tree.map(part_way, old.extra.target_critic, new.extra.critic)
     chex.assert_trees_all_close(new.extra.target_critic, expected, rtol=1e-5, atol=1e-6)
 
@@ -131,7 +131,7 @@ def test_targets_and_critic_losses_without_noise_are_a_numpy_networks(learnt):
     _, metrics, priorities = learnt.update(state, learnt.sample, jax.random.key(0))
     steps = jax.tree.map(np.asarray, learnt.sample.trajectory)
     here, after = steps.observation
-    action = _numpy_actor(state.extra.own, after)
+    action = _numpy_actor(state.extra.target_actor, after)
     least = np.minimum(*(_numpy_critic(state.extra.target_critic, member, after, action) for member in range(2)))
     target = steps.reward[0] + 0.9 * np.where(steps.terminated[0], 0.0, least)
     errors = [_numpy_critic(state.extra.critic, member, here, steps.action[0] / 2.0) - target for member in range(2)]
@@ -147,22 +147,21 @@ def test_the_actors_loss_is_what_the_first_critic_says_of_its_actions(learnt):
 
 
 def test_the_actors_step_makes_its_loss_smaller(learnt):
-    part, old, new = learnt.bound.part, learnt.states[2], learnt.states[3]
-    batch = jax.jit(learnt.agent.update.args[1])(learnt.sample, old.num_updates)
-    loss = jax.jit(lambda actor: part.loss(actor, (), new.extra.critic, batch, jax.random.key(0))[0])
+    old, new = learnt.states[2], learnt.states[3]
+    batch = jax.jit(lambda sample: transitions(learnt.bound, sample))(learnt.sample)
+    loss = jax.jit(lambda actor: actor_loss(learnt.bound, actor, new.extra.critic, batch)[0])
     assert float(loss(new.params["actor"])) < float(loss(old.params["actor"]))
 
 
 def test_smoothing_of_targets_is_clipped_noise_within_the_bounds(learnt):
     state, observation = learnt.states[0], np.random.default_rng(3).normal(size=(600, 3)).astype(np.float32)
-    action = _numpy_actor(state.extra.own, observation)
+    action = _numpy_actor(state.extra.target_actor, observation)
     config = dataclasses.replace(CONFIG, target_noise=0.4, target_noise_clip=0.5)
-    part = bind_td3(config, SPEC, NETWORK).part
-    found, added = jax.jit(part.next_action)(state.params["actor"], state.extra.own, observation, jax.random.key(0))
-    found, inner = np.asarray(found), np.abs(action) < 0.5
-    moved = (found - action)[inner]  # the bounds are too far away to cut these
-    assert not np.any(added)
-    assert np.abs(found).max() <= 1.0
+    smoothed = jax.jit(partial(smoothed_actions, build_td3(config, SPEC, NETWORK)))
+    noisy = np.asarray(smoothed(state.extra.target_actor, observation, jax.random.key(0)))
+    inner = np.abs(action) < 0.5
+    moved = (noisy - action)[inner]  # the bounds are too far away to cut these
+    assert np.abs(noisy).max() <= 1.0
     assert np.abs(moved).max() == pytest.approx(0.5, abs=1e-5)
     # 21 % of Gaussian noise lies beyond 1.25 deviations; with some 400 draws, four deviations are 0.09.
     assert len(moved) > 300
@@ -172,19 +171,22 @@ def test_smoothing_of_targets_is_clipped_noise_within_the_bounds(learnt):
 
 def test_exploration_adds_noise_of_its_deviation_and_stays_within_the_bounds(learnt):
     state = learnt.states[0]
-    part = bind_td3(dataclasses.replace(CONFIG, exploration_noise=0.2), SPEC, NETWORK).part
     observation = np.zeros((1000, 3), np.float32)
-    found = np.asarray(
-        jax.jit(part.explore)(state.params["actor"], observation, jax.random.split(jax.random.key(0), 1000))
-    )
+    params = {"actor": state.params["actor"], "acts_uniformly": np.zeros((), bool)}
+    keys = jax.random.split(jax.random.key(0), 1000)
+
+    def explore(noise: float) -> np.ndarray:
+        agent = make_td3(dataclasses.replace(CONFIG, exploration_noise=noise), SPEC, NETWORK)
+        act = jax.jit(agent.act, static_argnums=5)
+        return np.asarray(act(params, observation, (), np.zeros(1000, bool), keys, Mode.SAMPLE)[0]) / 2.0
+
+    noisy = explore(0.2)
     centre = _numpy_actor(state.params["actor"], observation[:1])[0]
     inside = np.abs(centre) < 0.4
     assert inside.any()
-    np.testing.assert_allclose(found.mean(0)[inside], centre[inside], atol=0.03)
-    np.testing.assert_allclose(found.std(0)[inside], 0.2, atol=0.02)
-    wide = bind_td3(dataclasses.replace(CONFIG, exploration_noise=2.0), SPEC, NETWORK).part
-    far = jax.jit(wide.explore)(state.params["actor"], observation, jax.random.split(jax.random.key(0), 1000))
-    assert np.abs(far).max() == 1.0
+    np.testing.assert_allclose(noisy.mean(0)[inside], centre[inside], atol=0.03)
+    np.testing.assert_allclose(noisy.std(0)[inside], 0.2, atol=0.02)
+    assert np.abs(explore(2.0)).max() == 1.0
 
 
 @pytest.mark.parametrize(

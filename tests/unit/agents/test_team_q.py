@@ -1,4 +1,4 @@
-"""What VDN and QMIX share: a team's steps and targets by loops, and that nothing else reaches a gradient step."""
+"""VDN and QMIX: a team's steps and targets against loops; junk does not change a gradient step."""
 
 import dataclasses
 from functools import partial
@@ -10,16 +10,15 @@ import numpy as np
 import optax
 import pytest
 
-from agents import team_q
 from agents.api import LearnerState, Mode, ReplayConfig, Sample, Trajectory
 from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_sum_mixer
 from agents.networks.team_branch import make_team_branch
 from agents.networks.team_values import TeamValues, make_team_values
-from agents.ops.epsilon_greedy import Exploration
+from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.team_targets import team_steps, team_targets
-from agents.qmix import QMIXConfig, make_qmix
+from agents.qmix import QMIXConfig, TeamQ, TeamQExtra, loss, make_qmix, update, values_after_burn_in
 from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
@@ -28,7 +27,7 @@ ENVS, TEAM, STEPS, ACTIONS = 5, 2, 6, 3
 ROWS = ENVS * TEAM
 NETWORK = NetworkConfig(hidden_sizes=(8,))
 RECURRENT = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=4)
-CONFIG = VDNConfig(discount=0.9, exploration=Exploration(0.5, 0.5), target_period=1)
+CONFIG = VDNConfig(discount=0.9, epsilon_start=0.5, epsilon_end=0.5, target_update_period=1)
 MASKED = {"mask": ArraySpec((ACTIONS,), "int8"), "observation": ArraySpec((2,), "float32")}
 
 
@@ -110,11 +109,15 @@ def test_targets_of_the_team_are_those_of_a_loop_over_deaths_cuts_and_joiners(nu
     data, rng = trajectory(), np.random.default_rng(4)
     next_value = rng.normal(size=(STEPS, ENVS)).astype(np.float32)
     steps = jax.jit(team_steps, static_argnums=1)(data, TEAM)
-    got = jax.jit(partial(team_targets, discount=0.9, num_steps=num_steps))(steps, next_value)
+    got = jax.jit(partial(team_targets, discount=0.9, n_step=num_steps))(steps, next_value)
     np.testing.assert_allclose(got, targets_by_loop(data, next_value, 0.9, num_steps), rtol=1e-4, atol=1e-5)
     for t, row in np.ndindex(STEPS, ROWS):
         assert steps.follows[t, row] == follows_by_loop(data, t, row)
     np.testing.assert_array_equal(steps.valid, data.valid.reshape(STEPS, ENVS, TEAM).any(-1))
+
+
+def team_q(config, net, optimizer=None) -> TeamQ:
+    return TeamQ(config, TEAM, net, optimizer, lambda n: 0.0, importance_exponent_schedule(1.0, 0))
 
 
 def linear_values() -> TeamValues:
@@ -146,8 +149,7 @@ def test_loss_priorities_and_metrics_are_those_of_a_loop(double, num_steps):
                 next_value[t, env] += of_target[t + 1, row, max(legal, key=lambda a: judged[a])]
     error = targets_by_loop(data, next_value, 0.9, num_steps) - chosen
     counts = data.valid.reshape(STEPS, ENVS, TEAM).any(-1) & (np.arange(STEPS) < length)[:, None]
-    loss = jax.jit(partial(team_q.loss, config, linear_values(), TEAM))
-    got, (metrics, priorities) = loss(online, target, data, weight)
+    got, (metrics, priorities) = jax.jit(partial(loss, team_q(config, linear_values())))(online, target, data, weight)
     np.testing.assert_allclose(got, 0.5 * (error**2 * weight)[counts].mean(), rtol=1e-4)
     np.testing.assert_allclose(metrics["value/mean"], chosen[counts].mean(), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(metrics["value/absolute_error"], np.abs(error[counts]).mean(), rtol=1e-4)
@@ -162,7 +164,7 @@ def test_no_gradient_reaches_what_makes_targets():
     config = dataclasses.replace(CONFIG, sequence_length=STEPS)
 
     def of(online, target):
-        return team_q.loss(config, linear_values(), TEAM, online, target, data, np.ones(ENVS, np.float32))[0]
+        return loss(team_q(config, linear_values()), online, target, data, np.ones(ENVS, np.float32))[0]
 
     by_online, by_target = jax.jit(jax.grad(of, argnums=(0, 1)))(params, params)
     assert np.abs(by_online["agents"]).max() > 0
@@ -174,7 +176,13 @@ def test_no_gradient_reaches_what_makes_targets():
 def learnt():
     """(agent, first state, update, data) of QMIX with deaths."""
     config = QMIXConfig(
-        exploration=Exploration(1.0, 0.5, 0.5), total_updates=4, target_period=2, sequence_length=STEPS, mixing_size=4
+        epsilon_start=1.0,
+        epsilon_end=0.5,
+        epsilon_decay_fraction=0.5,
+        total_updates=4,
+        target_update_period=2,
+        sequence_length=STEPS,
+        mixing_size=4,
     )
     agent = make_qmix(config, team(), NETWORK)
     return agent, jax.jit(agent.init)(jax.random.key(1)), jax.jit(agent.update), trajectory()
@@ -184,11 +192,11 @@ def test_a_gradient_step_leaves_the_version_and_moves_the_target_once_in_its_per
     agent, state, update, data = learnt
     first, _, priorities = update(state, sample_of(data), jax.random.key(0))
     chex.assert_trees_all_equal_shapes_and_dtypes(state, first)
-    chex.assert_trees_all_equal(first.extra["target"], state.extra["target"])
+    chex.assert_trees_all_equal(first.extra.target, state.extra.target)
     second, _, _ = update(first, sample_of(data), jax.random.key(0))
     nets = {name: second.params[name] for name in ("agents", "mixer")}
-    chex.assert_trees_all_equal(second.extra["target"], nets)
-    assert (int(second.num_updates), int(second.extra["gradient_steps"])) == (0, 2)
+    chex.assert_trees_all_equal(second.extra.target, nets)
+    assert (int(second.num_updates), int(second.extra.num_gradient_steps)) == (0, 2)
     assert (priorities.shape, priorities.dtype) == ((ENVS,), jnp.float32)
     assert (priorities >= 0).all()
     assert agent.data.rows_per_window == TEAM
@@ -285,14 +293,14 @@ def test_burn_in_brings_the_state_up_to_date_without_a_gradient():
     state = jax.random.normal(jax.random.key(1), (ROWS, 4))
     data = dataclasses.replace(trajectory(), agent_state=state)
     whole, _ = jax.jit(net.unroll)(params, data.observation, state, data.is_first)
-    rest, values = jax.jit(partial(team_q.values_after_burn_in, net, burn_in=2))(params, data)
+    rest, values = jax.jit(partial(values_after_burn_in, net, burn_in=2))(params, data)
     np.testing.assert_allclose(values, whole[2:], rtol=1e-4, atol=1e-5)
     assert (rest.action.shape[0], rest.is_first.shape[0]) == (STEPS - 2, STEPS - 1)
 
     def first_value(leaves, burn_in):
         seen = {**data.observation, "observation": leaves}
         with_leaves = dataclasses.replace(data, observation=seen)
-        return team_q.values_after_burn_in(net, params, with_leaves, burn_in)[1].sum()
+        return values_after_burn_in(net, params, with_leaves, burn_in)[1].sum()
 
     slopes = jax.jit(jax.grad(first_value), static_argnums=1)
     of_all, of_rest = (np.abs(slopes(data.observation["observation"], burn_in)) for burn_in in (0, 2))
@@ -308,24 +316,30 @@ def test_a_window_holds_burn_in_the_steps_learned_from_and_the_rewards_they_see(
 
 
 def test_unevenly_drawn_windows_are_weighed_by_their_probability():
-    replay = ReplayConfig(priority_exponent=0.6)
-    drawn = Sample(None, np.array([0.1, 0.4], np.float32), np.int32(10))
-    weigh = team_q.make_weigh(replay, 0.5, 10)
-    np.testing.assert_allclose(weigh(drawn, 0), [1.0, 0.5])
-    np.testing.assert_allclose(weigh(drawn, 10), [1.0, 0.25])
-    np.testing.assert_array_equal(team_q.make_weigh(ReplayConfig(), 0.5, 0)(drawn, 0), [1.0, 1.0])
+    config = dataclasses.replace(
+        CONFIG, replay=ReplayConfig(priority_exponent=0.6), importance_sampling_exponent=1.0, sequence_length=STEPS
+    )
+    agent = make_vdn(config, team(), NETWORK)
+    state, step = jax.jit(agent.init)(jax.random.key(0)), jax.jit(agent.update)
+    probability = np.array([0.1, 0.4, 0.2, 0.1, 0.2], np.float32)
+    _, metrics, _ = step(state, dataclasses.replace(sample_of(trajectory()), probability=probability), None)
+    weight = importance_weights(probability, 10, 1.0)
+    np.testing.assert_allclose(weight, [1.0, 0.25, 0.5, 1.0, 0.5])
+    nets = {name: state.params[name] for name in ("agents", "mixer")}
+    bound = agent.update.args[0]
+    expected, _ = jax.jit(partial(loss, bound))(nets, state.extra.target, trajectory(), weight)
+    np.testing.assert_allclose(metrics["loss/value"], expected, rtol=1e-5)
 
 
 def test_a_target_may_follow_slowly():
-    config = dataclasses.replace(CONFIG, target_step_size=0.25)
+    config = dataclasses.replace(CONFIG, tau=0.25)
     params = {"agents": np.ones((2, ACTIONS), np.float32), "mixer": {}}
     optimizer, net = optax.sgd(1.0), linear_values()
-    extra = {"target": jax.tree.map(np.zeros_like, params), "gradient_steps": jnp.zeros((), jnp.int32)}
+    extra = TeamQExtra(jax.tree.map(np.zeros_like, params), jnp.zeros((), jnp.int32))
     state = LearnerState(params | {"epsilon": 0.0}, optimizer.init(params), jnp.zeros((), jnp.int32), extra)
-    weigh = team_q.make_weigh(config.replay, 1.0, 0)
-    update = jax.jit(partial(team_q.update, config, net, TEAM, optimizer, weigh))
-    after, _, _ = update(state, sample_of(trajectory()), None)
-    np.testing.assert_allclose(after.extra["target"]["agents"], 0.25 * after.params["agents"], rtol=1e-6)
+    step = jax.jit(partial(update, team_q(config, net, optimizer)))
+    after, _, _ = step(state, sample_of(trajectory()), None)
+    np.testing.assert_allclose(after.extra.target["agents"], 0.25 * after.params["agents"], rtol=1e-6)
     assert (after.params["agents"] != params["agents"]).any()
 
 
@@ -348,8 +362,9 @@ def test_what_does_not_fit_is_refused():
         {"burn_in": -1},
         {"discount": 1.1},
         {"learning_rate": 0.0},
-        {"target_step_size": 0.0},
-        {"exploration": Exploration(ladder=7.0)},
+        {"tau": 0.0},
+        {"epsilon_start": 1.5},
+        {"epsilon_decay_fraction": 0.0},
         {"mixing_size": 0},
     ],
 )

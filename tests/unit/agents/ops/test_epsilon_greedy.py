@@ -4,35 +4,35 @@ import jax
 import numpy as np
 import pytest
 
-from agents.ops.epsilon_greedy import Exploration, epsilon_greedy, epsilon_schedule, greedy, ladder_exponents
+from agents.ops.epsilon_greedy import (
+    apex_epsilon_exponents,
+    epsilon_greedy,
+    epsilon_schedule,
+    greedy,
+    select_action,
+)
 from envpool_bridge.errors import UserError
 
 choose = jax.jit(epsilon_greedy)
 
 
 def test_epsilon_falls_linearly_over_its_fraction_of_the_run_and_stays():
-    schedule = epsilon_schedule(Exploration(initial=1.0, final=0.2, fraction=0.5), total_updates=100)
-    found = [float(schedule(np.int32(n))) for n in (0, 25, 50, 51, 1000)]
-    np.testing.assert_allclose(found, [1.0, 0.6, 0.2, 0.2, 0.2], rtol=1e-6)
+    schedule = epsilon_schedule(1.0, 0.2, 0.5, total_updates=100)
+    epsilons = [float(schedule(np.int32(n))) for n in (0, 25, 50, 51, 1000)]
+    np.testing.assert_allclose(epsilons, [1.0, 0.6, 0.2, 0.2, 0.2], rtol=1e-6)
 
 
 def test_a_rate_that_changes_over_a_run_of_unknown_length_is_refused():
-    with pytest.raises(UserError, match=r"total_updates=0; give it, or the same initial and final"):
-        epsilon_schedule(Exploration(), 0)
-    assert float(epsilon_schedule(Exploration(initial=0.1, final=0.1), 0)(np.int32(7))) == np.float32(0.1)
+    with pytest.raises(UserError, match=r"total_updates=0; set it, or epsilon_start equal to epsilon_end"):
+        epsilon_schedule(1.0, 0.05, 0.5, 0)
+    assert float(epsilon_schedule(0.1, 0.1, 0.5, 0)(np.int32(7))) == np.float32(0.1)
 
 
-@pytest.mark.parametrize(("field", "value"), [("initial", 1.5), ("final", -0.1), ("fraction", 0.0), ("ladder", -1.0)])
-def test_what_is_no_rate_is_refused_by_name(field, value):
-    with pytest.raises(UserError, match=f"exploration.{field} must .* got {value}"):
-        Exploration(**{field: value})
-
-
-def test_the_ladder_is_that_of_ape_x():
+def test_apex_exponents_match_hand_values():
     # eps^(1 + 7 i / 3) of four rows, by hand for eps = 0.4
     expected = [0.4, 0.4 ** (10 / 3), 0.4 ** (17 / 3), 0.4**8]
-    np.testing.assert_allclose(0.4 ** ladder_exponents(7.0, 4), expected, rtol=1e-6)
-    assert ladder_exponents(7.0, 1).tolist() == [1.0]
+    np.testing.assert_allclose(0.4 ** apex_epsilon_exponents(7.0, 4), expected, rtol=1e-6)
+    assert apex_epsilon_exponents(7.0, 1).tolist() == [1.0]
 
 
 def test_the_best_legal_action_is_taken_without_exploration():
@@ -61,3 +61,11 @@ def test_a_rows_choice_depends_on_its_own_key_alone():
     some = choose(preference[3:5], None, np.float32(0.9), keys[3:5])
     assert some.tolist() == all_rows[3:5].tolist()
     assert len(set(all_rows.tolist())) > 1
+
+
+def test_select_action_equals_indexing():
+    rng = np.random.default_rng(3)
+    outputs, action = rng.normal(size=(4, 2, 5, 3)).astype(np.float32), rng.integers(0, 5, (4, 2))
+    expected = np.take_along_axis(outputs, action[..., None, None], axis=2)[:, :, 0]
+    np.testing.assert_array_equal(select_action(outputs, action), expected)
+    np.testing.assert_array_equal(select_action(outputs[..., 0], action), expected[..., 0])

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.ops.importance_weights import importance_exponent, importance_weights
+from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from envpool_bridge.errors import UserError
 
 
@@ -12,8 +12,8 @@ from envpool_bridge.errors import UserError
 def test_weights_are_those_of_the_formula(beta):
     probability = np.random.default_rng(0).random(64).astype(np.float32) * 1e-3 + 1e-9
     raw = (1000 * probability.astype(np.float64)) ** -beta
-    found = importance_weights(jnp.asarray(probability), jnp.int32(1000), beta)
-    np.testing.assert_allclose(found, raw / raw.max(), rtol=1e-5)
+    weights = importance_weights(jnp.asarray(probability), jnp.int32(1000), beta)
+    np.testing.assert_allclose(weights, raw / raw.max(), rtol=1e-5)
 
 
 def test_even_draws_all_count_fully():
@@ -21,14 +21,20 @@ def test_even_draws_all_count_fully():
 
 
 def test_the_exponent_grows_to_one_over_the_run():
-    schedule = importance_exponent(0.4, total_updates=200)
-    found = [float(schedule(jnp.int32(n))) for n in (0, 100, 200, 400)]
-    np.testing.assert_allclose(found, [0.4, 0.7, 1.0, 1.0], rtol=1e-6)
-    assert float(importance_exponent(1.0, 0)(jnp.int32(3))) == 1.0
+    schedule = importance_exponent_schedule(0.4, total_updates=200)
+    exponents = [float(schedule(jnp.int32(n))) for n in (0, 100, 200, 400)]
+    np.testing.assert_allclose(exponents, [0.4, 0.7, 1.0, 1.0], rtol=1e-6)
+    assert float(importance_exponent_schedule(1.0, 0)(jnp.int32(3))) == 1.0
+
+
+def test_exponent_of_uniform_replay_is_zero_without_total_updates():
+    schedule = importance_exponent_schedule(0.4, 0, is_prioritized=False)
+    assert float(schedule(jnp.int32(3))) == 0.0
+    assert importance_weights(jnp.array([0.1, 0.4]), jnp.int32(10), schedule(jnp.int32(3))).tolist() == [1.0, 1.0]
 
 
 def test_exponents_that_make_no_sense_are_refused():
     with pytest.raises(UserError, match=r"must lie in \[0, 1\]: got 1.2"):
-        importance_exponent(1.2, 10)
+        importance_exponent_schedule(1.2, 10)
     with pytest.raises(UserError, match="grows from 0.4 to 1 over the run .* total_updates=0"):
-        importance_exponent(0.4, 0)
+        importance_exponent_schedule(0.4, 0)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from agents.ops.n_step import at_positions, n_step
+from agents.ops.n_step import n_step_rewards, take_steps
 from agents.ops.returns import n_step_returns
 from envpool_bridge.errors import UserError
 
@@ -50,7 +50,7 @@ def by_loop(reward, terminated, truncated, valid, n):
 @pytest.mark.parametrize("n", [1, 9])
 def test_sums_discounts_and_positions_are_those_of_the_loop(n):
     window = random_window(n, 7, 200)
-    found = jax.jit(partial(n_step, discount=DISCOUNT, num_steps=n))(*window)
+    found = jax.jit(partial(n_step_rewards, discount=DISCOUNT, n_step=n))(*window)
     sums, discounts, positions = by_loop(*window, n)
     np.testing.assert_allclose(found.reward, sums, atol=1e-5)
     np.testing.assert_allclose(found.discount, discounts, atol=1e-6)
@@ -61,31 +61,31 @@ def test_with_values_they_are_the_returns_of_a_trajectory():
     reward, *flags = random_window(1, 7, 50)
     reward = np.nan_to_num(reward)
     value = np.random.default_rng(2).normal(size=(8, 50)).astype(np.float32)
-    found = jax.jit(partial(n_step, discount=DISCOUNT, num_steps=3))(reward, *flags)
-    returns = found.reward + found.discount * at_positions(value, found.position)
+    found = jax.jit(partial(n_step_rewards, discount=DISCOUNT, n_step=3))(reward, *flags)
+    returns = found.reward + found.discount * take_steps(value, found.position)
     expected = n_step_returns(reward, value, *flags, discount=DISCOUNT, num_steps=3)
     np.testing.assert_allclose(returns, expected, atol=1e-5)
 
 
-def test_what_stands_at_positions_is_taken_row_by_row():
+def test_what_stands_take_steps_is_taken_row_by_row():
     tree = {"image": np.arange(24).reshape(4, 3, 2), "flag": np.arange(12).reshape(4, 3)}
-    one = at_positions(tree, np.array([3, 0, 1]))
+    one = take_steps(tree, np.array([3, 0, 1]))
     assert one["flag"].tolist() == [9, 1, 5]
     assert one["image"].tolist() == [[18, 19], [2, 3], [10, 11]]
-    two = at_positions(tree, np.array([[3, 0, 1], [0, 0, 0]]))
+    two = take_steps(tree, np.array([[3, 0, 1], [0, 0, 0]]))
     assert two["flag"].tolist() == [[9, 1, 5], [0, 1, 2]]
 
 
 def test_no_steps_are_refused():
     with pytest.raises(UserError, match="at least 1: got 0"):
-        n_step(*random_window(0, 2, 1), discount=DISCOUNT, num_steps=0)
+        n_step_rewards(*random_window(0, 2, 1), discount=DISCOUNT, n_step=0)
 
 
 def test_an_episode_that_was_cut_without_an_end_bootstraps_from_its_last_observation():
     # A failure at the third step, of which only `valid` tells: the episode's last step was in an earlier slot.
     reward, value = np.array([[1.0], [2.0], [0.0], [4.0]], np.float32), np.array([[8.0], [9.0], [10.0], [11.0], [12.0]])
     no, valid = np.zeros((4, 1), bool), np.array([[True], [True], [False], [True]])
-    found = n_step(reward, no, no, valid, discount=0.5, num_steps=3)
+    found = n_step_rewards(reward, no, no, valid, discount=0.5, n_step=3)
     assert found.position[:, 0].tolist() == [2, 2, 2, 4]
     np.testing.assert_allclose(found.reward[:, 0], [1.0 + 0.5 * 2.0, 2.0, 0.0, 4.0])
     np.testing.assert_allclose(found.discount[:, 0], [0.25, 0.5, 0.0, 0.5])

@@ -7,12 +7,12 @@ import pytest
 
 from agents.ops.value_distributions import (
     categorical_value,
-    expected_value,
     huber,
     project,
     quantile_huber,
     quantile_value,
     rescale,
+    scalar_value,
     unrescale,
 )
 
@@ -91,8 +91,8 @@ def test_the_priority_of_quantiles_is_the_difference_of_means_in_reward_units():
 
 
 @pytest.mark.parametrize("delta", [None, 0.5])
-def test_an_expected_value_is_fitted_by_squares_or_hubers_loss_without_gradient_of_the_target(delta):
-    values = expected_value(delta)
+def test_an_scalar_value_is_fitted_by_squares_or_hubers_loss_without_gradient_of_the_target(delta):
+    values = scalar_value(delta)
     taken, following = np.array([[0.0], [2.0]], np.float32), np.array([[1.0], [5.0]], np.float32)
     reward, discount = np.array([0.1, 1.0], np.float32), np.array([0.9, 0.0], np.float32)
     # errors: 0.1 + 0.9 - 0 = 1, and 1 - 2 = -1
@@ -122,7 +122,7 @@ def test_rescaling_is_the_papers_and_its_inverse_holds_over_nine_decades():
 
 
 def test_a_rescaled_value_backs_up_in_reward_units():
-    values = expected_value(None, 1e-3)
+    values = scalar_value(None, 1e-3)
     # h^-1(h(100)) = 100, so the target is h(1 + 0.5 * 100)
     target = values.backup(np.float32(1.0), np.float32(0.5), rescale(np.float32(100.0), 1e-3))
     np.testing.assert_allclose(target, np.sqrt(52.0) - 1 + 0.051, rtol=1e-5)

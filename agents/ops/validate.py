@@ -1,0 +1,66 @@
+"""Range checks of configuration fields. Every function names the first field that is out of range in a UserError."""
+
+from typing import Any
+
+from envpool_bridge.errors import UserError
+
+
+def at_least_one(config: Any, *names: str) -> None:
+    """Raises UserError unless every named field is at least 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise UserError(f"{name} must be at least 1: got {getattr(config, name)}")
+
+
+def positive(config: Any, *names: str) -> None:
+    """Raises UserError unless every named field is positive."""
+    for name in names:
+        if not getattr(config, name) > 0.0:
+            raise UserError(f"{name} must be positive: got {getattr(config, name)}")
+
+
+def positive_or_none(config: Any, *names: str) -> None:
+    """Raises UserError unless every named field is positive or None."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value > 0.0:
+            raise UserError(f"{name} must be positive, or None for none: got {value}")
+
+
+def not_negative(config: Any, *names: str) -> None:
+    """Raises UserError unless every named field is at least 0."""
+    for name in names:
+        if not getattr(config, name) >= 0.0:
+            raise UserError(f"{name} must not be negative: got {getattr(config, name)}")
+
+
+def fraction(config: Any, *names: str, above_zero: bool = False) -> None:
+    """Raises UserError unless every named field lies in [0, 1], or in (0, 1] with `above_zero`."""
+    for name in names:
+        value = getattr(config, name)
+        if not 0.0 <= value <= 1.0 or (above_zero and value == 0.0):
+            raise UserError(f"{name} must lie in {'(0' if above_zero else '[0'}, 1]: got {value}")
+
+
+def random_updates(config: Any) -> None:
+    """Raises UserError unless `random_updates` is None or at least 0."""
+    if config.random_updates is not None and config.random_updates < 0:
+        raise UserError(
+            f"random_updates must not be negative, or None for all before the first gradient step: got "
+            f"{config.random_updates}"
+        )
+
+
+def value_distribution(config: Any) -> None:
+    """Raises UserError where the fields of a value distribution contradict each other (see `agents.dqn.DQNConfig`)."""
+    kind = config.value_type
+    if kind not in ("scalar", "c51", "quantile"):
+        raise UserError(f"value_type must be 'scalar', 'c51' or 'quantile': got {kind!r}")
+    if kind != "scalar" and config.num_atoms < 2:
+        raise UserError(f"num_atoms must be at least 2 for a distribution: got {config.num_atoms}")
+    if kind != "scalar" and config.value_rescale_epsilon is not None:
+        raise UserError(f"value_rescale_epsilon needs value_type='scalar': got {kind!r}; set it to None")
+    if kind == "c51" and not config.v_min < config.v_max:
+        raise UserError(f"v_min must lie below v_max: got {config.v_min} and {config.v_max}")
+    if kind == "quantile" and config.huber_delta is None:
+        raise UserError("value_type='quantile' needs huber_delta, its kappa: got None; 1 is the paper's")
