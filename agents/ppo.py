@@ -332,7 +332,7 @@ def finish(
     """Returns the next learner state, and metrics averaged over the gradient steps."""
     metrics = {name: value for name, value in summary.items() if name != "popart/targets"}
     metrics |= {name: jnp.mean(values) for name, values in step_metrics.items()}
-    metrics["update/skipped_minibatches"] = progress.num_skipped.astype(jnp.float32)
+    metrics["ppo/skipped_minibatches"] = progress.num_skipped.astype(jnp.float32)
     metrics["learning_rate"] = jnp.asarray(rate(state.num_updates), jnp.float32)
     params, extra = progress.params, dict(state.extra or {})
     if config.value_normalization != "none":

@@ -137,8 +137,8 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
 
     return {
         "env_steps_per_second": median("speed/env_steps_per_second"),
-        "acting_busy": 1.0 - median("wait_share/inference"),
-        "learning_busy": median("busy_share/learner"),
+        "acting_busy": 1.0 - median("utilization/inference/wait"),
+        "learning_busy": median("utilization/learner/busy"),
         "head_cores": sum(cores_of.values()),
         "cores": len(os.sched_getaffinity(0)),
         "profile": {name: round(cores, 3) for name, cores in sorted(cores_of.items(), key=lambda one: -one[1])},

@@ -24,9 +24,9 @@ from jaxsrl.run_plan import run
 
 # By fragment in a record, by kind in what a bench prints: our own policies name their fragments alike.
 _SHARES = {
-    "environment": "wait_share/environments",
-    "inference": "wait_share/inference",
-    "learner": "wait_share/learner",
+    "environment": "utilization/environments/wait",
+    "inference": "utilization/inference/wait",
+    "learner": "utilization/learner/wait",
 }
 
 
@@ -103,7 +103,7 @@ def _summary(records: list[dict[str, Any]], action_repeat: int) -> dict[str, Any
         "inference_latency_ms": median("inference/latency_ms"),
         "policy_lag_mean": median("policy/lag_mean"),
         "policy_lag_max": max(record.get("policy/lag_max", 0.0) for record in records),
-        "learner_idle_share": 1.0 - median("busy_share/learner"),
+        "learner_idle_share": 1.0 - median("utilization/learner/busy"),
         "records": len(records),
     }
 

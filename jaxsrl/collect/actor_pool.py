@@ -122,7 +122,7 @@ class ActorCollector:
         """Returns seconds waited and calls made; seconds of actors are means over actors."""
         acted, actors = self._counters.totals(), self._shape.num_workers
         return {
-            "environment/wait_seconds": self._pool.env_wait_seconds / actors,
+            "env/wait_seconds": self._pool.env_wait_seconds / actors,
             "learner/wait_seconds": self._pool.learner_wait_seconds,
             "inference/busy_seconds": acted.busy_seconds / actors,
             "inference/calls": float(acted.calls),

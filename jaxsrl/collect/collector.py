@@ -15,6 +15,17 @@ from envpool_bridge.spec.tree import Tree
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
 from jaxsrl.plan.plan import Plan
 
+_SUPERVISION_METRICS = {
+    "restarts": "env/restarts_total",
+    "hangs": "env/hangs_total",
+    "episodes_cut": "env/truncated_by_failure_total",
+    "rows_disabled": "env/disabled_rows",
+    "recoveries": "env/recoveries_total",
+    "recovery_seconds": "env/recovery_seconds_total",
+    "replayed_steps": "env/replayed_steps_total",
+}
+"""Metric names of the fields of `SupervisionTotals`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CollectorConfig:
@@ -92,8 +103,9 @@ class Collector(Protocol):
 
 def supervision_metrics(totals: Sequence[SupervisionTotals]) -> dict[str, float]:
     """Returns failure counts of several pools together, by metric name."""
-    names = [field.name for field in dataclasses.fields(SupervisionTotals)]
-    return {f"environment/{name}": float(sum(getattr(total, name) for total in totals)) for name in names}
+    return {
+        metric: float(sum(getattr(total, name) for total in totals)) for name, metric in _SUPERVISION_METRICS.items()
+    }
 
 
 def describe_lanes(pool: EnvPool, missing: Callable[[int], str], actor: str) -> str:

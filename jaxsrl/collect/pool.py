@@ -181,7 +181,7 @@ class PoolCollector:
         pools, stats = len(self._pools), [server.stats for server in self._servers]
         workers = self._plan.shape.num_workers * pools
         return {
-            "environment/wait_seconds": sum(pool.env_wait_seconds for pool in self._pools) / workers,
+            "env/wait_seconds": sum(pool.env_wait_seconds for pool in self._pools) / workers,
             "inference/wait_seconds": sum(pool.inference_wait_seconds for pool in self._pools) / pools,
             "learner/wait_seconds": sum(pool.learner_wait_seconds for pool in self._pools),
             "inference/busy_seconds": sum(stat.busy_seconds for stat in stats) / pools,

@@ -90,7 +90,7 @@ class SerialCollector:
     def totals(self) -> Mapping[str, float]:
         """Returns counts and busy seconds; a single thread does not wait."""
         return {
-            "environment/busy_seconds": self._stepping_seconds,
+            "env/busy_seconds": self._stepping_seconds,
             "inference/busy_seconds": self._acting_seconds,
             "inference/calls": self._steps,
             "inference/rows": self._steps * self._shape.num_rows,

@@ -7,7 +7,7 @@ from envpool_bridge.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class MetricsConfig:
-    """Sinks of a run. None of them can end it: a record that one does not take is counted (`metrics/lost_records`).
+    """Sinks of a run. None of them can end it: a record that one does not take is counted (`metrics/dropped_records_total`).
 
     Attributes:
         tensorboard: write TensorBoard event files into the run directory.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from agents.api import Array, LearnerState, Metrics
 from jaxsrl.replay.state import Replayed
 
-SKIPPED = "skipped_updates"
+SKIPPED = "learner/nonfinite_update"
 """Metric of every update: 1 if it was left out because something in it was not finite, else 0."""
 
 

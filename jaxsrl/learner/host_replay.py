@@ -122,9 +122,9 @@ class HostReplay:
         means = self._no_sums if sums is None else self._mean(sums, np.float32(due))
         return {
             **(means or {}),
-            "gradient_steps": np.float32(due),
-            "replay_size": np.float32(self._experience.num_steps),
-            "stale_priorities": np.float32(self._experience.num_stale),
+            "replay/gradient_steps": np.float32(due),
+            "replay/size": np.float32(self._experience.num_steps),
+            "replay/stale_priorities_total": np.float32(self._experience.num_stale),
         }
 
 

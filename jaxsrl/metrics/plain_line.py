@@ -16,9 +16,9 @@ def plain_line(state: RunState) -> str:
     parts.append(f"{speed:,.0f} env steps/s{frames}")
     parts.append(f"lag {values.get('policy/lag_max', 0.0):.0f}")
     waits = [
-        f"{fragment.name} {values[f'wait_share/{fragment.name}']:.0%}"
+        f"{fragment.name} {values[f'utilization/{fragment.name}/wait']:.0%}"
         for fragment in state.facts.plan.fragments
-        if f"wait_share/{fragment.name}" in values
+        if f"utilization/{fragment.name}/wait" in values
     ]
     if waits:
         parts.append("waits: " + ", ".join(waits))

@@ -44,27 +44,37 @@ EXPORTED = (
     PromMetric(
         "jaxsrl_policy_lag_max_updates", "policy/lag_max", "gauge", "Largest policy lag of any step in this process."
     ),
-    PromMetric("jaxsrl_trajectories_dropped", "trajectories/dropped", "counter", "Slots released without an update."),
-    PromMetric("jaxsrl_environment_restarts", "environment/restarts", "counter", "Restarts of environment processes."),
-    PromMetric("jaxsrl_environment_hangs", "environment/hangs", "counter", "Restarts because of a hang."),
     PromMetric(
-        "jaxsrl_environment_episodes_cut", "environment/episodes_cut", "counter", "Episodes truncated by a failure."
+        "jaxsrl_trajectories_dropped", "trajectories/dropped_total", "counter", "Slots released without an update."
     ),
+    PromMetric("jaxsrl_env_restarts", "env/restarts_total", "counter", "Restarts of environment processes."),
+    PromMetric("jaxsrl_env_hangs", "env/hangs_total", "counter", "Restarts because of a hang."),
     PromMetric(
-        "jaxsrl_environment_rows_disabled", "environment/rows_disabled", "gauge", "Rows that are no longer stepped."
+        "jaxsrl_env_truncated_by_failure",
+        "env/truncated_by_failure_total",
+        "counter",
+        "Episodes truncated by a failure.",
     ),
-    PromMetric("jaxsrl_updates_skipped", "updates/skipped", "counter", "Non-finite updates, which were skipped."),
+    PromMetric("jaxsrl_env_disabled_rows", "env/disabled_rows", "gauge", "Rows that are no longer stepped."),
+    PromMetric(
+        "jaxsrl_nonfinite_updates",
+        "learner/nonfinite_updates_total",
+        "counter",
+        "Non-finite updates, which were skipped.",
+    ),
     PromMetric("jaxsrl_checkpoint_update", "checkpoint/update", "gauge", "Update of the newest checkpoint."),
-    PromMetric("jaxsrl_checkpoints_unsaved", "checkpoint/unsaved", "counter", "Checkpoints that could not be written."),
-    PromMetric("jaxsrl_lost_records", "metrics/lost_records", "counter", "Records dropped by a sink."),
+    PromMetric(
+        "jaxsrl_failed_saves", "checkpoint/failed_saves_total", "counter", "Checkpoints that could not be written."
+    ),
+    PromMetric("jaxsrl_dropped_records", "metrics/dropped_records_total", "counter", "Records dropped by a sink."),
 )
 """Metrics with their own names; each is exported only if the record has it."""
 
 BY_FRAGMENT = {
-    "busy_share/": ("jaxsrl_fragment_busy_ratio", "Fraction of wall time in which the fragment was busy."),
-    "wait_share/": ("jaxsrl_fragment_wait_ratio", "Fraction of wall time in which the fragment waited."),
+    "busy": ("jaxsrl_fragment_busy_ratio", "Fraction of wall time in which the fragment was busy."),
+    "wait": ("jaxsrl_fragment_wait_ratio", "Fraction of wall time in which the fragment waited."),
 }
-"""Gauges with the label `fragment`, by prefix of the recorded name."""
+"""Gauges with the label `fragment`, by the last part of the recorded name `utilization/FRAGMENT/...`."""
 
 OTHER = "jaxsrl_metric"
 """Gauge with the label `name` (the recorded name) for all other numbers, such as the agent's."""

@@ -1,5 +1,6 @@
 """Newest record over HTTP, for Prometheus to scrape."""
 
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -79,10 +80,10 @@ class _NewestRecord(Collector):
             if metric.recorded in values:
                 make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
                 yield self._family(make, metric.name, metric.help, [values.pop(metric.recorded) * metric.scale])
-        for prefix, (name, text) in BY_FRAGMENT.items():
-            shares = {
-                known.removeprefix(prefix): values.pop(known) for known in list(values) if known.startswith(prefix)
-            }
+        for state, (name, text) in BY_FRAGMENT.items():
+            pattern = re.compile(rf"utilization/(.+)/{state}")
+            matches = [match for recorded in values if (match := pattern.fullmatch(recorded))]
+            shares = {match[1]: values.pop(match[0]) for match in matches}
             yield self._family(GaugeMetricFamily, name, text, list(shares.values()), ("fragment", list(shares)))
         text = "Other numbers of the newest record, by their names in metrics.jsonl."
         yield self._family(GaugeMetricFamily, OTHER, text, list(values.values()), ("name", list(values)))

@@ -13,7 +13,7 @@ from envpool_bridge.errors import UserError
 
 UPDATE, ELAPSED = "update", "elapsed_seconds"
 RETURN, SPEED = "episode/return_mean", "speed/env_steps_per_second"
-_RATES = ("speed/", "wait_share/", "busy_share/", "inference/", "policy/lag_mean")
+_RATES = ("speed/", "utilization/", "inference/", "policy/lag_mean")
 _MOST_ROWS = 2000
 _CHUNK = 1 << 20
 _NEEDED = ("update", "env_steps", "wall_seconds")

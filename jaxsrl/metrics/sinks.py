@@ -93,24 +93,24 @@ class Sinks:
         say: called at the first failure of each sink; None for stderr.
 
     Attributes:
-        lost_records: records dropped by a sink since the start of the process; recorded as `metrics/lost_records`.
+        dropped_records: records dropped by a sink since the start of the process; recorded as `metrics/dropped_records_total`.
     """
 
     def __init__(self, sinks: Sequence[MetricsSink], say: Callable[[str], None] | None = None) -> None:
-        self.lost_records = 0
+        self.dropped_records = 0
         self._sinks = list(sinks)
         self._say = say or _to_stderr
         self._reported: set[int] = set()
 
     def write(self, record: Record) -> None:
         """Passes the record to all sinks, with the number of records lost before it."""
-        values = {**record.values, "metrics/lost_records": float(self.lost_records)}
+        values = {**record.values, "metrics/dropped_records_total": float(self.dropped_records)}
         record = dataclasses.replace(record, values=values)
         for sink in self._sinks:
             try:
                 sink.write(record)
             except Exception as error:  # noqa: BLE001  a full disk, an unreachable service
-                self.lost_records += 1
+                self.dropped_records += 1
                 self._report(sink, error)
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Sinks:
         self._reported.add(id(sink))
         self._say(
             f"metrics: {type(sink).__name__} failed ({type(error).__name__}: {error}); training continues; records that it "
-            f"drops are counted as metrics/lost_records"
+            f"drops are counted as metrics/dropped_records_total"
         )
 
 

@@ -111,8 +111,8 @@ class _Page:
         return max(8, self._width - _LABEL - 2 * _SHARE - 3 - reason)
 
     def _fragment(self, fragment: Fragment, width: int) -> Text:
-        busy = self._values.get(f"busy_share/{fragment.name}")
-        waits = self._values.get(f"wait_share/{fragment.name}")
+        busy = self._values.get(f"utilization/{fragment.name}/busy")
+        waits = self._values.get(f"utilization/{fragment.name}/wait")
         name = f"{self._safe(fragment.name)[: _LABEL - 1]:<{_LABEL}}"
         line = Text.assemble((name, _FAINT))
         for text, style in self._bar(("full", busy or 0.0, _BUSY), ("half", waits or 0.0, _WAITS), width=width):
@@ -166,15 +166,15 @@ def failures(values: dict[str, float]) -> Iterator[tuple[str, str]]:
     def count(name: str) -> int:
         return int(values.get(name, 0.0))
 
-    restarts, hangs, cut = (count(f"environment/{name}") for name in ("restarts", "hangs", "episodes_cut"))
+    restarts, hangs, cut = (count(f"env/{name}_total") for name in ("restarts", "hangs", "truncated_by_failure"))
     if restarts or cut:
         hung = f" ({hangs} had hung)" if hangs else ""
         yield "workers", f"{restarts} restarted{hung}, {cut} episodes cut"
-    if count("environment/rows_disabled"):
-        yield "rows", f"{count('environment/rows_disabled')} are not stepped any more"
-    if count("updates/skipped"):
-        yield "skipped", f"{count('updates/skipped')} updates were not finite"
-    if count("checkpoint/unsaved"):
-        yield "unsaved", f"{count('checkpoint/unsaved')} checkpoints could not be written"
-    if count("metrics/lost_records"):
-        yield "records", f"{count('metrics/lost_records')} lost by some sink"
+    if count("env/disabled_rows"):
+        yield "rows", f"{count('env/disabled_rows')} are no longer stepped"
+    if count("learner/nonfinite_updates_total"):
+        yield "skipped", f"{count('learner/nonfinite_updates_total')} updates were not finite"
+    if count("checkpoint/failed_saves_total"):
+        yield "unsaved", f"{count('checkpoint/failed_saves_total')} checkpoints could not be written"
+    if count("metrics/dropped_records_total"):
+        yield "records", f"{count('metrics/dropped_records_total')} dropped by a sink"

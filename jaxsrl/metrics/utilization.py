@@ -6,7 +6,7 @@ from jaxsrl.plan.fragment import Carries, Channel, FragmentKind, Processes, Tran
 from jaxsrl.plan.plan import Plan
 
 _TOTALS = {
-    FragmentKind.ENVIRONMENT: "environment",
+    FragmentKind.ENVIRONMENT: "env",
     FragmentKind.INFERENCE: "inference",
     FragmentKind.REPLAY: "replay",
     FragmentKind.LEARNER: "learner",
@@ -19,7 +19,9 @@ SAMPLE_WAIT_SECONDS = "learner/sample_wait_seconds"
 
 
 def utilization(plan: Plan, gained: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Returns `busy_share/NAME` and `wait_share/NAME` of each fragment, and `wait_on/READER/WRITER`, as far as the totals allow.
+    """Returns `utilization/NAME/busy` and `.../wait` of each fragment, and `utilization/READER/wait_on/WRITER`.
+
+    Fractions whose totals are unknown are omitted.
 
     Args:
         plan: plan that names the fragments.
@@ -39,7 +41,7 @@ def utilization(plan: Plan, gained: Mapping[str, float], seconds: float) -> dict
     if plan.replay is not None and SAMPLE_WAIT_SECONDS in gained:
         for learner in plan.learners:
             waited = _share(gained[SAMPLE_WAIT_SECONDS], seconds)
-            shares[f"wait_on/{learner.name}/{plan.replay.name}"] = waited
+            shares[f"utilization/{learner.name}/wait_on/{plan.replay.name}"] = waited
     return shares
 
 
@@ -52,10 +54,10 @@ def _with_derived_totals(plan: Plan, gained: Mapping[str, float], seconds: float
     known = dict(gained)
     workers = [one.placement for one in plan.fragments if one.kind is FragmentKind.ENVIRONMENT]
     actors = [one.placement for one in plan.fragments if one.kind is FragmentKind.INFERENCE]
-    if isinstance(workers[0], Processes) and "environment/wait_seconds" in gained:
+    if isinstance(workers[0], Processes) and "env/wait_seconds" in gained:
         # A process either waits or works. An actor's inference is part of the time in which it does not wait.
         acting = gained.get("inference/busy_seconds", 0.0) if actors == workers else 0.0
-        known["environment/busy_seconds"] = max(0.0, seconds - gained["environment/wait_seconds"] - acting)
+        known["env/busy_seconds"] = max(0.0, seconds - gained["env/wait_seconds"] - acting)
     if SAMPLE_WAIT_SECONDS in gained:
         waited = gained[SAMPLE_WAIT_SECONDS]
         known["learner/busy_seconds"] = max(0.0, gained.get("learner/busy_seconds", 0.0) - waited)

@@ -14,7 +14,7 @@ _METRICS = {
     "policy/lag_mean": "mean policy lag (updates)",
     "policy/lag_max": "largest policy lag (updates)",
 }
-_SHARES = ("wait_share/", "busy_share/")
+_SHARES = "utilization/"
 _SPANS = ((2 * 3600.0, 3600.0, "h"), (2 * 60.0, 60.0, "min"))
 
 

@@ -43,8 +43,8 @@ class StepKeys(NamedTuple):
 def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
     """An agent whose update inserts the trajectory and takes the gradient steps that are due; its buffer is in its state.
 
-    Its metrics are means over the gradient steps of this trajectory, 0 if there were none; `gradient_steps` of this trajectory;
-    `replay_size`, env steps that are kept; and `stale_priorities`, those that came too late, in total. They are float32.
+    Its metrics are float32 means over the gradient steps of this trajectory, 0 if there were none. `replay/gradient_steps` is the
+    number of these steps, `replay/size` the number of stored env steps, `replay/stale_priorities_total` that of late priorities.
 
     Args:
         agent: what learns.
@@ -157,7 +157,7 @@ def _sample(sizes: RingSizes, storage: Trajectory, position: RingPosition, drawn
 
 def _metrics(sizes: RingSizes, selection: Selection, due: Array) -> Metrics:
     return {
-        "gradient_steps": due.astype(jnp.float32),
-        "replay_size": selection.position.num_steps.astype(jnp.float32) * sizes.num_rows,
-        "stale_priorities": selection.num_stale.astype(jnp.float32),
+        "replay/gradient_steps": due.astype(jnp.float32),
+        "replay/size": selection.position.num_steps.astype(jnp.float32) * sizes.num_rows,
+        "replay/stale_priorities_total": selection.num_stale.astype(jnp.float32),
     }

@@ -74,10 +74,10 @@ class Reporter:
         values["speed/env_steps_per_second"] = updates * self._steps_per_update / seconds
         values["policy/lag_mean"] = gained["learner/lag_sum"] / updates if updates else 0.0
         values["policy/lag_max"] = float(self._learner.stats.lag_max)
-        values["trajectories/dropped"] = float(self._learner.stats.dropped)
-        values["trajectories/reused"] = float(self._learner.stats.reused)
-        values["updates/skipped"] = float(self._learner.stats.skipped)
-        values["checkpoint/unsaved"] = float(self._learner.stats.unsaved)
+        values["trajectories/dropped_total"] = float(self._learner.stats.dropped)
+        values["trajectories/reused_total"] = float(self._learner.stats.reused)
+        values["learner/nonfinite_updates_total"] = float(self._learner.stats.skipped)
+        values["checkpoint/failed_saves_total"] = float(self._learner.stats.unsaved)
         values["checkpoint/update"] = float(self.checkpoint_update)
         env_steps = self._learner.num_updates * self._steps_per_update
         self._sink.write(

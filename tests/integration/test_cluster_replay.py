@@ -200,7 +200,7 @@ def test_experience_that_is_not_saved_is_collected_anew(cluster, tmp_path):
     assert report.num_updates == 8
     assert not any("replay" in name for path in checkpoint.rglob("*.npz") for name in np.load(path))
     record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
-    assert record["replay_size"] == 2 * 64
+    assert record["replay/size"] == 2 * 64
 
 
 def test_a_run_for_whose_experience_no_node_has_memory_is_refused(cluster, tmp_path):

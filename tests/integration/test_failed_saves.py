@@ -56,7 +56,7 @@ def test_training_goes_on_and_keeps_the_older_checkpoints(tmp_path, full_at):
     assert CheckpointStore(report.directory / "checkpoints").steps() == [2, 6]
     assert "update 4 could not be written" in (report.directory / "log.txt").read_text()
     last = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
-    assert (last["checkpoint/unsaved"], last["checkpoint/update"]) == (1.0, 6.0)
+    assert (last["checkpoint/failed_saves_total"], last["checkpoint/update"]) == (1.0, 6.0)
 
 
 def test_what_was_learned_last_must_be_saved_or_the_run_fails(tmp_path, full_at):

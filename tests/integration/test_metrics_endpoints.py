@@ -64,9 +64,9 @@ def undocumented(names):
 
 
 def test_the_document_is_read_as_it_is_written():
-    assert undocumented(["loss/policy", "busy_share/any name", "episode/return_mean"]) == []
-    assert undocumented(["loss", "episode/return_median", "busy_share/"]) == [
-        "busy_share/",
+    assert undocumented(["loss/policy", "utilization/any name/busy", "episode/return_mean"]) == []
+    assert undocumented(["loss", "episode/return_median", "utilization/busy"]) == [
+        "utilization/busy",
         "episode/return_median",
         "loss",
     ]
@@ -113,18 +113,18 @@ def test_metrics_of_plans_and_fragments_are_documented(tmp_path, policy, changes
     for what, fragments in known.items():
         names = {name for name in last if name.startswith(f"{what}_share/")}
         assert names == {f"{what}_share/{fragment}" for fragment in fragments}
-    shares = [record[name] for record in written for name in record if "_share/" in name]
+    shares = [record[name] for record in written for name in record if name.startswith("utilization/")]
     assert all(0.0 <= share <= 1.0 for share in shares)
     # The last record may follow the one before it at once; over all of them every fragment has worked.
     for fragment in known["busy"]:
-        assert max(record[f"busy_share/{fragment}"] for record in written) > 0.0
+        assert max(record[f"utilization/{fragment}/busy"] for record in written) > 0.0
 
 
 @pytest.mark.slow
 def test_on_devices_alone_the_learner_stands_for_the_program(tmp_path):
     written = records(train(tmp_path, "device_only", "jax"))
     assert undocumented({name for record in written for name in record}) == []
-    assert {name for name in written[-1] if "_share/" in name} == {"busy_share/learner"}
+    assert {name for name in written[-1] if name.startswith("utilization/")} == {"utilization/learner/busy"}
 
 
 @pytest.mark.slow
@@ -146,8 +146,8 @@ def test_replay_on_the_host_is_told_apart_from_learning(tmp_path):
     report = run(POLICIES[config.policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     written = records(report)
     assert undocumented({name for record in written for name in record}) == []
-    assert max(record["busy_share/replay"] for record in written) > 0.0
-    assert max(record["wait_on/learner/replay"] for record in written) > 0.0
+    assert max(record["utilization/replay/busy"] for record in written) > 0.0
+    assert max(record["utilization/learner/wait_on/replay"] for record in written) > 0.0
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_run_with_unwritable_files_completes_and_logs_once(tmp_path, capsys):
     told = capsys.readouterr()
     assert told.out.count("JsonlSink failed (OSError: [Errno 28] No space left on device)") == 1
     assert told.out.count("TensorBoardSink failed (FileExistsError") == 1
-    assert "lost by some sink" in told.out
+    assert "dropped by a sink" in told.out
     assert "cannot write" in told.err
     assert "log.txt" in told.err
 

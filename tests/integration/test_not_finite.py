@@ -56,7 +56,7 @@ def test_one_bad_update_is_left_out_and_the_run_goes_on(tmp_path):
     report = train(tmp_path, 5, 6)
     assert report.num_updates == UPDATES
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(report.state.params)))
-    assert '"updates/skipped": 1.0' in (report.directory / "metrics.jsonl").read_text().splitlines()[-1]
+    assert '"learner/nonfinite_updates_total": 1.0' in (report.directory / "metrics.jsonl").read_text().splitlines()[-1]
 
 
 def test_too_many_in_a_row_stop_the_run_with_the_batch_at_hand(tmp_path):

@@ -200,7 +200,7 @@ def test_a_slow_learner_that_may_drop_takes_the_newest_and_counts_the_others(tmp
     report = train(tmp_path, "single_learner_fine", max_policy_lag=3, when_full="drop_oldest")
     record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert report.num_updates == UPDATES
-    assert record["trajectories/dropped"] > 0
+    assert record["trajectories/dropped_total"] > 0
     assert record["policy/lag_max"] <= 3
     monkeypatch.undo()
     again = train(tmp_path, "single_learner_fine", max_policy_lag=3, when_full="drop_oldest", env_steps=16 * 8 * 15)
@@ -220,7 +220,7 @@ def test_trajectories_that_are_kept_are_learned_from_again_while_no_new_one_is_t
     report = train(tmp_path, "single_learner_fine", **keeps)
     record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert report.num_updates == UPDATES
-    assert record["trajectories/reused"] > 0
+    assert record["trajectories/reused_total"] > 0
     assert record["policy/lag_max"] <= 3
     channel = plan_from_json(json.loads((report.directory / "plan.json").read_text())).channels[2]
     assert (channel.kept, channel.reuses) == (4, 3)

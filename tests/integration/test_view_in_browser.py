@@ -201,7 +201,7 @@ def test_fragments_of_which_nothing_is_known_are_grey(opened, runs):
     with open(old / "metrics.jsonl", "w") as file:
         for update in (1, 2, 3):
             line = re.sub(r'"(busy|wait)_share/(environments|inference)": [\d.]+, ', "", record(update, update))
-            file.write(line.replace('"loss/total"', '"wait_share/environments": 0.6, "loss/total"'))
+            file.write(line.replace('"loss/total"', '"utilization/environments/wait": 0.6, "loss/total"'))
     page = opened("/run/old/dataflow")
     page.wait_for("document.querySelectorAll('.plan .fragment.unknown').length === 2")
     assert "waits 60 %" in page.js("document.querySelector('[data-fragment=environments]').textContent")
@@ -234,7 +234,7 @@ def test_metrics_search_and_constant_metrics(opened):
     page = opened("/run/first")
     page.wait_for("document.querySelector('.chart .series')")
     page.js("document.querySelector('details.card').open = true")
-    assert re.search(r"trajectories/dropped\s+0\b", text(page, "details.card"))
+    assert re.search(r"trajectories/dropped_total\s+0\b", text(page, "details.card"))
 
 
 def test_videos_play(opened, runs):

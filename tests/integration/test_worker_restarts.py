@@ -65,7 +65,7 @@ def test_killed_workers_come_back_and_the_run_ends_as_it_should(tmp_path, monkey
     report = train(tmp_path, monkeypatch, {5, 9, 14})
     assert report.num_updates == UPDATES
     last = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["environment/restarts"] == 3.0
+    assert last["env/restarts_total"] == 3.0
 
 
 def test_run_without_restarts_reports_the_first_death(tmp_path, monkeypatch):

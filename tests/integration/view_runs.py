@@ -15,10 +15,10 @@ def record(update, wall_seconds, **values):
     """A line of metrics.jsonl."""
     shares = {"environments": 0.25, "inference": 0.5, "learner": 0.75}
     said = {"update": update, "env_steps": update * 128, "frames": update * 512, "wall_seconds": wall_seconds}
-    said |= {"episode/return_mean": float(update), "loss/total": 1.0 / update, "trajectories/dropped": 0.0}
+    said |= {"episode/return_mean": float(update), "loss/total": 1.0 / update, "trajectories/dropped_total": 0.0}
     said |= {"speed/env_steps_per_second": 1000.0 + update, "checkpoint/update": 0.0}
     for name, busy in shares.items():
-        said |= {f"busy_share/{name}": busy, f"wait_share/{name}": 0.9 - busy}
+        said |= {f"utilization/{name}/busy": busy, f"utilization/{name}/wait": 0.9 - busy}
     return json.dumps({**said, **values}) + "\n"
 
 

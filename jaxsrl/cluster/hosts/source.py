@@ -36,7 +36,7 @@ _WAIT_SECONDS = 0.2
 _TURN_SECONDS = 0.1  # longest wait before hosts are looked after again
 _COUNTED = tuple(supervision_metrics([SupervisionTotals()]))
 _SUMMED = ("inference/calls", "inference/rows", *_COUNTED)
-_MEANS = ("environment/wait_seconds", "inference/wait_seconds", "inference/busy_seconds")
+_MEANS = ("env/wait_seconds", "inference/wait_seconds", "inference/busy_seconds")
 
 
 class ClusterSource:

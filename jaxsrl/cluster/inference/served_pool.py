@@ -81,7 +81,7 @@ class ServedSource:
     def totals(self) -> Mapping[str, float]:
         """Seconds waited and requests sent; those of environments are means over workers."""
         return {
-            "environment/wait_seconds": self._pool.env_wait_seconds / self._shape.num_workers,
+            "env/wait_seconds": self._pool.env_wait_seconds / self._shape.num_workers,
             **self._acting.totals,
             **supervision_metrics([self._pool.supervision]),
         }

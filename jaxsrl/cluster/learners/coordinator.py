@@ -90,11 +90,11 @@ class ProcessCoordinator(Coordinator):
         if seconds < min(1.0, config.log_every_seconds):
             return
         totals = trainable.totals()
-        waits = {"own_rows": totals["learner/wait_seconds"], "others": totals["processes/wait_seconds"]}
+        waits = {"slot": totals["learner/wait_seconds"], "barrier": totals["learner_process/barrier_wait_seconds"]}
         own_steps = (num_updates - before) * config.env_steps_per_update / self.processes.num_processes
         process = {
             "env_steps_per_second": own_steps / seconds,
-            **{f"wait_share/{name}": (waits[name] - self._sent_waits.get(name, 0.0)) / seconds for name in waits},
+            **{f"{name}_wait_fraction": (waits[name] - self._sent_waits.get(name, 0.0)) / seconds for name in waits},
         }
         message = {"episodes": trainable.episode_metrics(), "process": process, "totals": summable_totals(totals)}
         self.processes.tell(f"{_METRICS}{self.processes.process_id}", json.dumps(message))

@@ -30,9 +30,9 @@ def merged_episodes(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def process_metrics(told: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
-    """`process/<id>/...`: env steps per second, and shares of time waited for its own rows and for the others."""
+    """`learner_process/<id>/...`: env steps per second, and shares of time waited for its own rows and for the others."""
     return {
-        f"process/{process}/{name}": value
+        f"learner_process/{process}/{name}": value
         for process, said in sorted(told.items())
         for name, value in said.get("process", {}).items()
     }

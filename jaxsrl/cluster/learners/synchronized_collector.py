@@ -78,7 +78,7 @@ class SynchronizedCollector:
 
     def totals(self) -> Mapping[str, float]:
         """Returns the totals of this process, with the seconds that it waited for the others."""
-        return {**self._collector.totals(), "processes/wait_seconds": self._consensus.waited_seconds}
+        return {**self._collector.totals(), "learner_process/barrier_wait_seconds": self._consensus.waited_seconds}
 
     def waits(self) -> Sequence[str]:
         return [

@@ -67,9 +67,8 @@ export function dataflowTab(store, name) {
   return { element, update };
 }
 
-// Older runs name the shares after kinds of fragments, newer ones after the fragments themselves.
-function columnsOf(records, { name, kind }) {
-  const find = (what) => records.columns[`${what}_share/${name}`] ?? records.columns[`${what}_share/${kind}`] ?? null;
+function columnsOf(records, { name }) {
+  const find = (state) => records.columns[`utilization/${name}/${state}`] ?? null;
   return { busyShares: find("busy"), waitShares: find("wait") };
 }
 

@@ -20,19 +20,19 @@ const KNOWN = {
   "loss/total": ["Loss", "all terms"],
   "loss/policy": ["Policy loss", ""],
   "loss/value": ["Value loss", ""],
-  replay_size: ["Experience kept", "env steps"],
-  "environment/restarts": ["Restarts", "environment processes"],
+  "replay/size": ["Experience kept", "env steps"],
+  "env/restarts_total": ["Restarts", "environment processes"],
   "checkpoint/update": ["Newest checkpoint", "update"],
 };
 const GROUPS = [
   ["Episodes", /^episode\//],
   [
     "Learning",
-    /^(loss|policy\/(?!lag)|value|gradient|learning_rate|update\/|normalization|target|actor|critic|temperature)/,
+    /^(loss|policy\/(?!lag)|value|gradient|learning_rate|ppo\/|normalization|target|actor|critic|temperature)/,
   ],
-  ["Replay", /^(replay|gradient_steps|stale_priorities|priorities)/],
-  ["Speed", /^(speed|inference|policy\/lag|server|busy_share|wait_share|wait_on|process|memory)/],
-  ["Reliability", /^(environment\/|updates\/|skipped_updates|trajectories\/|checkpoint\/|recover|metrics\/)/],
+  ["Replay", /^(replay|priorities)/],
+  ["Speed", /^(speed|inference|policy\/lag|server|utilization|learner_process|memory)/],
+  ["Reliability", /^(env\/|learner\/|trajectories\/|checkpoint\/|recover|metrics\/)/],
 ];
 const AXES = new Set(["update", "env_steps", "frames", "elapsed_seconds"]);
 export const RETURN = "episode/return_mean";

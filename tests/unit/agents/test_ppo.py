@@ -144,10 +144,10 @@ def test_early_stop_freezes_the_parameters_and_counts_what_it_skipped():
     state = compiled(config)[1](jax.random.key(1))
     # The behavior policy is uniform and the fresh one nearly so: the first minibatches exceed a target of next to nothing.
     after, metrics = updated(config, data)
-    assert float(metrics["update/skipped_minibatches"]) == 12.0
+    assert float(metrics["ppo/skipped_minibatches"]) == 12.0
     chex.assert_trees_all_equal(after.params, state.params)
     _, metrics = updated(dataclasses.replace(config, target_kl=100.0), data)
-    assert float(metrics["update/skipped_minibatches"]) == 0.0
+    assert float(metrics["ppo/skipped_minibatches"]) == 0.0
 
 
 def test_gradients_are_clipped_by_their_global_norm():

@@ -72,7 +72,7 @@ def test_skipped_steps_do_not_delay_a_linear_rate_and_the_metric_is_the_rate_use
         grads, _ = gradient(state.params, prepared, jnp.int32(0))
         direction, moments = directions.update(grads, moments)
         before, (state, metrics) = state.params, update(state, batch, number)
-        assert float(metrics["update/skipped_minibatches"]) == 3.0
+        assert float(metrics["ppo/skipped_minibatches"]) == 3.0
         step = jax.tree.map(lambda old, new: old - new, before, state.params)
         taken, unit = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]) for tree in (step, direction))
         used.append(taken @ unit / (unit @ unit))

@@ -117,4 +117,4 @@ def test_metrics_are_divided_in_one_program(due: int, monkeypatch: pytest.Monkey
         replay.close()
     for name in sums if due else ():
         assert metrics[name] == np.float32(sums[name]) / np.float32(due)
-    assert metrics["gradient_steps"] == due
+    assert metrics["replay/gradient_steps"] == due

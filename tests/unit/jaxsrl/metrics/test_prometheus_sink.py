@@ -43,7 +43,7 @@ def scrape(port):
 
 def test_the_newest_record_is_told_in_base_units(sink, port):
     sink.write(record(1, **{"inference/latency_ms": 9.0}))
-    shares = {"busy_share/learner": 0.5, "wait_share/learner": 0.25}
+    shares = {"utilization/learner/busy": 0.5, "utilization/learner/wait": 0.25}
     sink.write(record(3, **{"inference/latency_ms": 2.0, "loss/value": 0.75, "episode/count": 12.0, **shares}))
     found = scrape(port)
     values = {name: sample.value for name, sample in found.items()}

@@ -114,12 +114,12 @@ def test_resume_without_checkpoint_numbers_drops_repeats(tmp_path):
 
 
 def test_last_record_does_not_overwrite_rates(tmp_path):
-    rates = {SPEED: 100.0, "busy_share/learner": 0.5}
-    still = {SPEED: 0.0, "busy_share/learner": 0.0, "checkpoint/update": 9.0}
+    rates = {SPEED: 100.0, "utilization/learner/busy": 0.5}
+    still = {SPEED: 0.0, "utilization/learner/busy": 0.0, "checkpoint/update": 9.0}
     _, records = record_file(tmp_path, line(8, 8.0, **rates), line(9, 9.0, **rates), line(9, 9.1, **still))
     assert column(records, "update") == [8, 9]
     assert records.last(SPEED) == 100.0
-    assert records.last("busy_share/learner") == 0.5
+    assert records.last("utilization/learner/busy") == 0.5
     assert records.last("checkpoint/update") == 9.0
 
 

@@ -69,7 +69,7 @@ def test_every_sink_gets_every_record_and_is_closed_once():
     sinks.write(record(2))
     sinks.close()
     sinks.close()
-    expected = [record(update, **{"metrics/lost_records": 0.0}) for update in (1, 2)]
+    expected = [record(update, **{"metrics/dropped_records_total": 0.0}) for update in (1, 2)]
     assert [sink.records for sink in kept] == [expected] * 2
     assert [sink.closed for sink in kept] == [1, 1]
 
@@ -89,8 +89,8 @@ def test_failing_sink_is_logged_once_and_counted():
     for update in (1, 2, 3):
         sinks.write(record(update))
     sinks.close()
-    assert [each.values["metrics/lost_records"] for each in kept.records] == [0.0, 1.0, 2.0]
-    assert (sinks.lost_records, kept.closed, broken.closed) == (3, 1, 1)
+    assert [each.values["metrics/dropped_records_total"] for each in kept.records] == [0.0, 1.0, 2.0]
+    assert (sinks.dropped_records, kept.closed, broken.closed) == (3, 1, 1)
     (line,) = said
     assert "Broken failed (OSError: [Errno 28] No space left on device); training continues" in line
 

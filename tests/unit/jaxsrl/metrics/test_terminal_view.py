@@ -21,9 +21,9 @@ WELL = {
     "speed/env_steps_per_second": 1500.0,
     "policy/lag_mean": 0.5,
     "policy/lag_max": 1.0,
-    "busy_share/environments": 0.25,
-    "wait_share/environments": 0.75,
-    "busy_share/learner": 0.5,
+    "utilization/environments/busy": 0.25,
+    "utilization/environments/wait": 0.75,
+    "utilization/learner/busy": 0.5,
     "checkpoint/update": 2.0,
 }
 
@@ -76,13 +76,13 @@ def test_view_layout_is_constant():
 
 def test_what_failed_is_shown_and_only_then():
     bad = {
-        "environment/restarts": 3.0,
-        "environment/hangs": 1.0,
-        "environment/episodes_cut": 7.0,
-        "environment/rows_disabled": 4.0,
-        "updates/skipped": 2.0,
-        "checkpoint/unsaved": 5.0,
-        "metrics/lost_records": 6.0,
+        "env/restarts_total": 3.0,
+        "env/hangs_total": 1.0,
+        "env/truncated_by_failure_total": 7.0,
+        "env/disabled_rows": 4.0,
+        "learner/nonfinite_updates_total": 2.0,
+        "checkpoint/failed_saves_total": 5.0,
+        "metrics/dropped_records_total": 6.0,
     }
     well, ill = shown(render_panel(state(**WELL))), shown(render_panel(state(**WELL, **bad)))
     assert well == ill[: len(well)]
@@ -123,7 +123,7 @@ def test_a_picture_can_be_exported():
 
 def test_without_a_terminal_a_record_is_one_plain_line(capsys):
     console = ConsoleSink(facts(updates=10, action_repeat=4))
-    console.write(record(5, **WELL, **{"environment/restarts": 1.0, "environment/episodes_cut": 2.0}))
+    console.write(record(5, **WELL, **{"env/restarts_total": 1.0, "env/truncated_by_failure_total": 2.0}))
     console.close()
     assert capsys.readouterr().out == (
         " 50% | 320 env steps | return 21.25 | 1,500 env steps/s (6,000 frames/s) | lag 1 | waits: environments 75% | "

@@ -15,31 +15,35 @@ def plan(policy, **changes):
 
 
 def test_a_worker_that_does_not_wait_works():
-    gained = {"environment/wait_seconds": 0.5, "inference/wait_seconds": 1.0, "inference/busy_seconds": 0.4}
+    gained = {"env/wait_seconds": 0.5, "inference/wait_seconds": 1.0, "inference/busy_seconds": 0.4}
     shares = utilization(plan("single_learner_fine"), gained, 2.0)
     assert shares == {
-        "busy_share/environments": 0.75,
-        "wait_share/environments": 0.25,
-        "busy_share/inference": 0.2,
-        "wait_share/inference": 0.5,
+        "utilization/environments/busy": 0.75,
+        "utilization/environments/wait": 0.25,
+        "utilization/inference/busy": 0.2,
+        "utilization/inference/wait": 0.5,
     }
 
 
 def test_an_actor_divides_its_time_between_stepping_and_acting():
-    gained = {"environment/wait_seconds": 1.0, "inference/busy_seconds": 2.0, "learner/busy_seconds": 3.0}
+    gained = {"env/wait_seconds": 1.0, "inference/busy_seconds": 2.0, "learner/busy_seconds": 3.0}
     shares = utilization(plan("single_learner_coarse"), gained, 4.0)
     assert shares == {
-        "busy_share/environments": 0.25,
-        "wait_share/environments": 0.25,
-        "busy_share/inference": 0.5,
-        "busy_share/learner": 0.75,
+        "utilization/environments/busy": 0.25,
+        "utilization/environments/wait": 0.25,
+        "utilization/inference/busy": 0.5,
+        "utilization/learner/busy": 0.75,
     }
 
 
 def test_serial_plan_has_busy_shares_without_waits():
-    gained = {"environment/busy_seconds": 1.0, "inference/busy_seconds": 0.5, "learner/busy_seconds": 0.5}
+    gained = {"env/busy_seconds": 1.0, "inference/busy_seconds": 0.5, "learner/busy_seconds": 0.5}
     shares = utilization(plan("serial"), gained, 2.0)
-    assert shares == {"busy_share/environments": 0.5, "busy_share/inference": 0.25, "busy_share/learner": 0.25}
+    assert shares == {
+        "utilization/environments/busy": 0.5,
+        "utilization/inference/busy": 0.25,
+        "utilization/learner/busy": 0.25,
+    }
 
 
 def test_a_learner_that_waits_for_samples_is_not_busy():
@@ -51,29 +55,29 @@ def test_a_learner_that_waits_for_samples_is_not_busy():
     }
     shares = utilization(plan("distributed_replay"), gained, 2.0)
     assert shares == {
-        "busy_share/replay": 0.5,
-        "busy_share/learner": 0.5,
-        "wait_share/learner": 0.375,
-        "wait_on/learner/replay": 0.25,
+        "utilization/replay/busy": 0.5,
+        "utilization/learner/busy": 0.5,
+        "utilization/learner/wait": 0.375,
+        "utilization/learner/wait_on/replay": 0.25,
     }
 
 
 def test_device_plan_has_only_the_learner_share():
-    assert utilization(plan("device_only"), {"learner/busy_seconds": 1.0}, 2.0) == {"busy_share/learner": 0.5}
+    assert utilization(plan("device_only"), {"learner/busy_seconds": 1.0}, 2.0) == {"utilization/learner/busy": 0.5}
 
 
 def test_the_parameter_server_is_busy_while_it_is_held():
     asynchronous = plan("central", num_replicas=2, gradients="asynchronous")
     gained = {"learner/wait_seconds": 0.5, "server/busy_seconds": 0.25}
     shares = utilization(asynchronous, gained, 1.0)
-    assert shares == {"wait_share/learner": 0.5, "busy_share/server": 0.25}
+    assert shares == {"utilization/learner/wait": 0.5, "utilization/server/busy": 0.25}
 
 
 def test_shares_never_exceed_one():
-    gained = {"environment/wait_seconds": 2.5, "learner/busy_seconds": 3.0, "learner/sample_wait_seconds": 3.5}
+    gained = {"env/wait_seconds": 2.5, "learner/busy_seconds": 3.0, "learner/sample_wait_seconds": 3.5}
     shares = utilization(plan("distributed_replay"), gained, 2.0)
-    assert shares["wait_share/environments"] == shares["wait_share/learner"] == 1.0
-    assert shares["busy_share/environments"] == shares["busy_share/learner"] == 0.0
+    assert shares["utilization/environments/wait"] == shares["utilization/learner/wait"] == 1.0
+    assert shares["utilization/environments/busy"] == shares["utilization/learner/busy"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_axes_have_units():
     assert x_label("time", 1000.0) == ("training time (min)", 60.0)
     assert x_label("time", 10_000.0) == ("training time (h)", 3600.0)
     assert x_label("frames", 1e9) == ("emulator frames", 1.0)
-    assert metric_label("busy_share/learner") == "busy_share/learner (share of time)"
+    assert metric_label("utilization/learner/busy") == "utilization/learner/busy (share of time)"
     assert metric_label("loss/policy") == "loss/policy"
 
 

@@ -54,8 +54,8 @@ def test_gradient_steps_are_those_that_are_due():
         due = max(0, (number * 12 - 20) // 8)
         assert int(state.opt_state) == due
         assert int(state.num_updates) == number
-        assert float(metrics["gradient_steps"]) == due - done
-        assert float(metrics["replay_size"]) == min(number * 12, 120)
+        assert float(metrics["replay/gradient_steps"]) == due - done
+        assert float(metrics["replay/size"]) == min(number * 12, 120)
         assert float(metrics["loss"]) == (np.mean(range(done, due)) if due > done else 0.0)
         np.testing.assert_allclose(state.extra.extra["inner"], 1.5**due, rtol=1e-6)
         done = due

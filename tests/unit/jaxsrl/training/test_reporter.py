@@ -69,11 +69,11 @@ def test_a_record_measures_since_the_record_before_it(monkeypatch):
     first, second = kept.records
     assert (first.update, first.env_steps, first.frames, first.wall_seconds) == (11, 704, 2816, 2.0)
     assert first.values["speed/env_steps_per_second"] == 4 * 64 / 2.0
-    assert first.values["wait_share/learner"] == 0.5
+    assert first.values["utilization/learner/wait"] == 0.5
     assert first.values["policy/lag_mean"] == 1.0
     assert (second.update, second.wall_seconds) == (12, 2.5)
     assert second.values["speed/env_steps_per_second"] == 64 / 0.5
-    assert second.values["wait_share/learner"] == pytest.approx(0.2)
+    assert second.values["utilization/learner/wait"] == pytest.approx(0.2)
     assert (second.values["policy/lag_mean"], second.values["policy/lag_max"]) == (0.0, 3.0)
     assert (second.values["loss/policy"], second.values["checkpoint/update"]) == (0.5, 12.0)
 

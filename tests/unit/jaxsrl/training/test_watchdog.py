@@ -43,7 +43,7 @@ def test_failures_of_a_cluster_are_no_progress(failure):
 @pytest.mark.parametrize(
     "name",
     [
-        *("inference/calls", "inference/rows", "environment/replayed_steps", "replay/samples", "server/gradients"),
+        *("inference/calls", "inference/rows", "env/replayed_steps_total", "replay/samples", "server/gradients"),
         *("cluster/a/env_steps", "cluster/a/slots", "cluster/a/samples"),
     ],
 )

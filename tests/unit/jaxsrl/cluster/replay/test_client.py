@@ -152,7 +152,7 @@ def test_what_is_learned_and_kept_is_that_of_replay_in_this_process_to_the_bit(r
         totals = experience.totals()
         assert engine.replays[0].most_open_samples <= SAMPLES_AHEAD
     require_same(there, here)
-    steps = int(sum(metrics["gradient_steps"] for _, metrics in here))
+    steps = int(sum(metrics["replay/gradient_steps"] for _, metrics in here))
     assert steps > 20
     assert totals["cluster/one/samples"] == steps
     assert (

@@ -78,7 +78,7 @@ def test_an_early_stop_reaches_the_server():
     update = SynchronousUpdate(agent.gradient_steps, mesh, jax.local_devices()[0], KEY)
     first = jax.device_get(agent.init(jax.random.key(1)))
     state, metrics = update(mesh.place_state(first), jax.device_put(trajectory(0), mesh.rows))
-    assert float(metrics["update/skipped_minibatches"]) == 4.0
+    assert float(metrics["ppo/skipped_minibatches"]) == 4.0
     chex.assert_trees_all_equal(jax.device_get(state.params), first.params)
 
 

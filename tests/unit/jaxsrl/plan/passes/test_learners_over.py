@@ -117,14 +117,14 @@ def test_without_servers_no_process_has_one():
 
 
 def test_what_hosts_of_other_learners_sent_and_failed_of_adds_up_and_what_is_a_mean_does_not():
-    mine = {"cluster/a/bytes": 5.0, "environment/restarts": 1.0, "learner/wait_seconds": 3.0, "cluster/hosts_lost": 0.0}
-    theirs = {"cluster/a/bytes": 7.0, "cluster/b/bytes": 2.0, "environment/restarts": 2.0, "learner/wait_seconds": 9.0}
+    mine = {"cluster/a/bytes": 5.0, "env/restarts_total": 1.0, "learner/wait_seconds": 3.0, "cluster/hosts_lost": 0.0}
+    theirs = {"cluster/a/bytes": 7.0, "cluster/b/bytes": 2.0, "env/restarts_total": 2.0, "learner/wait_seconds": 9.0}
     told = summable_totals({**theirs, "cluster/hosts_lost": 1.0})
     assert "learner/wait_seconds" not in told
     assert add_totals(mine, [told, {}]) == {
         "cluster/a/bytes": 12.0,
         "cluster/b/bytes": 2.0,
-        "environment/restarts": 3.0,
+        "env/restarts_total": 3.0,
         "learner/wait_seconds": 3.0,
         "cluster/hosts_lost": 1.0,
     }
