@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PLANS",
-    "EnvPoolError",
     "EnvConfig",
+    "EnvPoolError",
     "EvaluationReport",
     "Experiment",
     "LoadedAgent",

@@ -15,7 +15,7 @@ from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.trainable import AnyLearner, Trainable
 from jaxsrl.training.watchdog import Watchdog
 
-_PROGRESS = frozenset({"calls", "rows", "samples", "gradients", "env_steps", "slots", "replayed_steps"})
+_PROGRESS = frozenset({"calls", "rows", "samples", "gradients", "env_steps", "slots", "replayed_steps_total"})
 """Last parts of the names of totals that grow only while the run makes progress; counts of failures grow without."""
 
 
