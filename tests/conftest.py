@@ -27,6 +27,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", "500000000")  # with a l
 import pytest
 from hypothesis import settings
 
+from tests.lint.slow_tests import slow_tests
 from tests.shared_names import names_left
 
 # Processes and threads that have been ended may take their time where others compute; only a failing test waits so long.
@@ -36,6 +37,15 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 # What is imported stays: looking through it for garbage, again and again while it grows, takes a quarter of the time of collecting.
 gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks the tests of slow.txt, which `make test` skips."""
+    slow = slow_tests()
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():
