@@ -37,7 +37,7 @@ def utilization(plan: Plan, gained: Mapping[str, float], seconds: float) -> dict
         prefix = _TOTALS[fragment.kind]
         for state in ("busy", "wait"):
             if f"{prefix}/{state}_seconds" in known:
-                shares[f"{state}_share/{fragment.name}"] = _share(known[f"{prefix}/{state}_seconds"], seconds)
+                shares[f"utilization/{fragment.name}/{state}"] = _share(known[f"{prefix}/{state}_seconds"], seconds)
     if plan.replay is not None and SAMPLE_WAIT_SECONDS in gained:
         for learner in plan.learners:
             waited = _share(gained[SAMPLE_WAIT_SECONDS], seconds)

@@ -200,7 +200,7 @@ def test_fragments_of_which_nothing_is_known_are_grey(opened, runs):
     old = make_run(runs / "old", updates=0)
     with open(old / "metrics.jsonl", "w") as file:
         for update in (1, 2, 3):
-            line = re.sub(r'"(busy|wait)_share/(environments|inference)": [\d.]+, ', "", record(update, update))
+            line = re.sub(r'"utilization/(environments|inference)/(busy|wait)": [\d.]+, ', "", record(update, update))
             file.write(line.replace('"loss/total"', '"utilization/environments/wait": 0.6, "loss/total"'))
     page = opened("/run/old/dataflow")
     page.wait_for("document.querySelectorAll('.plan .fragment.unknown').length === 2")

@@ -53,7 +53,7 @@ export class Chart {
     resizes.observe(this.element);
   }
 
-  // lines: [{name, colour, dashed, points}]; x: a key of X_AXES; range: [from, to] or null; resumed: [x, ...].
+  // lines: [{name, color, dashed, points}]; x: a key of X_AXES; range: [from, to] or null; resumed: [x, ...].
   update(data) {
     this.data = data;
     this.invalidate();
@@ -121,7 +121,7 @@ export class Chart {
     const clip = `clip-${this.metric.name.replace(/\W/g, "-")}`;
     const plot = svg("g", { "clip-path": `url(#${clip})` });
     for (const line of smooth > 0 ? this.shown : []) {
-      plot.append(svg("path", { class: "raw", stroke: line.colour, d: path(line.points, this.toX, this.toY) }));
+      plot.append(svg("path", { class: "raw", stroke: line.color, d: path(line.points, this.toX, this.toY) }));
     }
     for (const at of this.data.resumed ?? []) {
       const x = this.toX(at);
@@ -137,7 +137,7 @@ export class Chart {
       plot.append(
         svg("path", {
           class: line.dashed ? "series dashed" : "series",
-          stroke: line.colour,
+          stroke: line.color,
           "data-run": line.name,
           d: path(line.smooth, this.toX, this.toY),
         }),
@@ -170,7 +170,7 @@ export class Chart {
     const inside = within(line.smooth, this.domain.x);
     if (inside.length !== 1) return [];
     return [
-      svg("circle", { class: "dot", r: 4, fill: line.colour, cx: this.toX(inside[0][0]), cy: this.toY(inside[0][1]) }),
+      svg("circle", { class: "dot", r: 4, fill: line.color, cx: this.toX(inside[0][0]), cy: this.toY(inside[0][1]) }),
     ];
   }
 
@@ -232,7 +232,7 @@ export class Chart {
     this.overlay.replaceChildren(
       svg("line", { class: "cross", x1: px, x2: px, y1: TOP, y2: this.height - BOTTOM }),
       ...found.map(({ line, at }) =>
-        svg("circle", { class: "dot", r: 4.5, fill: line.colour, cx: this.toX(at[0]), cy: this.toY(at[1]) }),
+        svg("circle", { class: "dot", r: 4.5, fill: line.color, cx: this.toX(at[0]), cy: this.toY(at[1]) }),
       ),
     );
     found.sort((a, b) => b.at[1] - a.at[1]);
@@ -245,7 +245,7 @@ export class Chart {
           h(
             "div",
             { class: "value" },
-            h("span", {}, h("i", { class: "swatch", "--swatch": line.colour }), line.name),
+            h("span", {}, h("i", { class: "swatch", "--swatch": line.color }), line.name),
             h("b", { text: valueText(at[1], raw, this.data.smooth) }),
           ),
         ),

@@ -109,5 +109,5 @@ export function comparePage(store) {
 }
 
 function swatch(store, name) {
-  return h("i", { class: "swatch", "--swatch": store.colour(name) });
+  return h("i", { class: "swatch", "--swatch": store.color(name) });
 }

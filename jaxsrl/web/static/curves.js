@@ -4,7 +4,7 @@ import { choose, read } from "./address.js";
 import { Chart } from "./chart.js";
 import { h, say, segmented } from "./dom.js";
 import { measured } from "./format.js";
-import { grouped, inWords, RETURN } from "./metrics.js";
+import { grouped, describeMetric, RETURN } from "./metrics.js";
 import { points, X_AXES } from "./scales.js";
 
 const NO_RECORDS = "No records yet: the first one follows the first update.";
@@ -81,7 +81,7 @@ export function dataOf(store, names, metric) {
   const lines = names
     .map((name) => ({
       name,
-      colour: store.colour(name),
+      color: store.color(name),
       dashed: store.isDashed(name),
       points: points(store.recordsOf(name), metric, axis),
     }))
@@ -115,7 +115,7 @@ export function returnChart(store, names) {
     bar.update();
     chart.update(dataOf(store, names(), RETURN));
   };
-  const chart = new Chart(inWords(RETURN), { height: 300, large: true, onzoom: zoom(() => update()) });
+  const chart = new Chart(describeMetric(RETURN), { height: 300, large: true, onzoom: zoom(() => update()) });
   const bar = controls(() => update());
   chart.element.prepend(bar.element);
   bar.element.style.marginBottom = "12px";
@@ -138,7 +138,7 @@ export function curves(store, names) {
       const large = metric === RETURN;
       charts.set(
         metric,
-        new Chart(inWords(metric), { height: large ? 280 : 170, large, onzoom: zoom(() => update()) }),
+        new Chart(describeMetric(metric), { height: large ? 280 : 170, large, onzoom: zoom(() => update()) }),
       );
     }
     return charts.get(metric);
@@ -184,7 +184,7 @@ export function curves(store, names) {
     const found = grouped(shown.map((name) => store.recordsOf(name)));
     const find = read().find.toLowerCase();
     const wanted = (name) =>
-      !find || name.toLowerCase().includes(find) || inWords(name).title.toLowerCase().includes(find);
+      !find || name.toLowerCase().includes(find) || describeMetric(name).title.toLowerCase().includes(find);
     const metrics = arrange(found, wanted);
     for (const metric of metrics) chartOf(metric).update(dataOf(store, shown, metric));
     const constant = found.constant.filter(([name]) => wanted(name));

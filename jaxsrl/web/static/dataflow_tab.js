@@ -1,4 +1,4 @@
-// The plan's drawing, each fragment coloured by how busy it is now, and where its time went.
+// The plan's drawing, each fragment colored by how busy it is now, and where its time went.
 
 import { read } from "./address.js";
 import { card, h, say, svg } from "./dom.js";
@@ -59,7 +59,7 @@ export function dataflowTab(store, name) {
     say(policy, run?.policy ?? "");
     if (!fragments) return;
     const measured = fragments.map((fragment) => ({ ...fragment, ...columnsOf(records, fragment) }));
-    for (const one of measured) colour(one);
+    for (const one of measured) color(one);
     showShares(shares, measured, records);
     nothing.hidden = shares.children.length > 0;
   }
@@ -77,7 +77,7 @@ function recent(column) {
   return known.length ? known.reduce((a, b) => a + b) / known.length : null;
 }
 
-function colour({ group, busy, busyShares, waitShares }) {
+function color({ group, busy, busyShares, waitShares }) {
   const level = recent(busyShares),
     waits = recent(waitShares);
   group.classList.toggle("unknown", level === null);
@@ -120,8 +120,8 @@ function showShares(holder, measured, records) {
   );
 }
 
-function key(text, colour) {
-  return h("span", { class: "key", "--swatch": colour }, h("i"), text);
+function key(text, color) {
+  return h("span", { class: "key", "--swatch": color }, h("i"), text);
 }
 
 // Stacked bars over the records: work below, waiting on it. Long runs are averaged into as many bars as can be told apart.

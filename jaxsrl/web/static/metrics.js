@@ -37,18 +37,18 @@ const GROUPS = [
 const AXES = new Set(["update", "env_steps", "frames", "elapsed_seconds"]);
 export const RETURN = "episode/return_mean";
 
-export function inWords(name) {
+export function describeMetric(name) {
   if (KNOWN[name]) return { name, title: KNOWN[name][0], about: KNOWN[name][1] };
-  const share = /^(busy|wait)_share\/(.+)$/.exec(name);
+  const share = /^utilization\/(.+)\/(busy|wait)$/.exec(name);
   if (share)
     return {
       name,
-      title: `${share[2][0].toUpperCase()}${share[2].slice(1)} ${share[1] === "busy" ? "busy" : "waiting"}`,
+      title: `${share[1][0].toUpperCase()}${share[1].slice(1)} ${share[2] === "busy" ? "busy" : "waiting"}`,
       about: "share of wall time",
     };
   const info = /^episode\/info\/(.+)_mean$/.exec(name);
   return info
-    ? { name, title: info[1], about: "told by the environment, mean of 100 episodes" }
+    ? { name, title: info[1], about: "info field of the environment, mean of 100 episodes" }
     : { name, title: name, about: "" };
 }
 

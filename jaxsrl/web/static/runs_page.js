@@ -129,7 +129,7 @@ export function runsPage(store) {
       const box = h("input", {
         type: "checkbox",
         "aria-label": `Draw ${run.name}`,
-        "--swatch": store.colour(run.name),
+        "--swatch": store.color(run.name),
         onchange: () => toggle(run.name, box.checked),
       });
       const cells = COLUMNS.map((column) =>

@@ -5,7 +5,7 @@ const AT_ONCE_MS = 50,
   SLOW_MS = 10000,
   MOST_AT_ONCE = 16;
 
-export const COLOURS = 8;
+export const COLORS = 8;
 
 class Records {
   constructor() {
@@ -73,18 +73,18 @@ export class Store {
     return this.runs.some((run) => run.state === "running");
   }
 
-  // A colour that a run keeps for as long as the page is open: its place among all, so that neighbours differ.
+  // A color that a run keeps for as long as the page is open: its place among all, so that neighbours differ.
   slot(name) {
     if (!this.slots.has(name)) this.slots.set(name, this.slots.size);
     return this.slots.get(name);
   }
 
-  colour(name) {
-    return `var(--s${this.slot(name) % COLOURS})`;
+  color(name) {
+    return `var(--s${this.slot(name) % COLORS})`;
   }
 
   isDashed(name) {
-    return Math.floor(this.slot(name) / COLOURS) % 2 === 1;
+    return Math.floor(this.slot(name) / COLORS) % 2 === 1;
   }
 
   async refresh() {
