@@ -34,7 +34,7 @@ def agent_of(name: str, **changes) -> ReplayAgent:
         replay=ReplayConfig(batch_size=WINDOWS), total_updates=10, **{**SMALL.get(name, {}), **changes}
     )
     network = NetworkConfig(hidden_sizes=(8,), core="gru" if name in REMEMBERING else "none", core_size=4)
-    return AGENTS[name](config, spec_of(name), network)
+    return AGENTS[name].make(config, spec_of(name), network)
 
 
 def sample_for(name: str, agent: ReplayAgent, seed: int = 0) -> Sample:

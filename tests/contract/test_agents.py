@@ -63,7 +63,7 @@ def trajectory(seed: int = 0) -> Trajectory:
 def learnt(request) -> Learnt:
     spec = TEAM if request.param == "coma" else ALONE
     config = AGENTS[request.param].config(**SIZES.get(request.param, {}))
-    agent, data = AGENTS[request.param](config, spec, NETWORK), trajectory()
+    agent, data = AGENTS[request.param].make(config, spec, NETWORK), trajectory()
     first = agent.init(jax.random.key(0))
     state, metrics = jax.jit(agent.update)(first, data, jax.random.key(1))
     return Learnt(agent, first, data, state, metrics)
