@@ -20,9 +20,9 @@ from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm import segment as shared_segment
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
 from envpool_bridge.shm.layout import PoolShape, make_layout
-from envpool_bridge.shm.ring import Command
+from envpool_bridge.shm.ring import LaneCommand
 from envpool_bridge.shm.slots import SlotAccess, SlotViews, view_slots
-from envpool_bridge.shm.worker_board import Progress, WorkerBoard
+from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, SpecTree
 from envpool_bridge.spec.tree import Tree, take
 from envpool_bridge.supervisor.processes import WorkerProcesses, pickle_source
@@ -121,7 +121,7 @@ class EnvPool:
         first_row, first_sequence = self._options.first_row, self._options.first_sequence
         self._journal = open_learner_journal(self._options.journal, shape, first_row)
         self._segment = shared_segment.create(self._layout)
-        self._counters = Progress(self._layout, self._segment.buffer, first_sequence)
+        self._counters = ProgressCounters(self._layout, self._segment.buffer, first_sequence)
         self._counters.start_at(first_sequence)
         self.views: list[SlotViews] = view_slots(self._layout, self._segment.buffer)
         self.access = SlotAccess(self._layout)
@@ -156,11 +156,6 @@ class EnvPool:
     def num_lanes(self) -> int:
         """Number of lanes of the pool."""
         return self.shape.num_lanes
-
-    @property
-    def segment_bytes(self) -> int:
-        """Size of the shared memory."""
-        return self._layout.total_bytes
 
     @property
     def inference_wait_seconds(self) -> float:
@@ -308,13 +303,13 @@ class EnvPool:
 
     def post_actions(self, lane: int) -> None:
         """Publishes the actions that were written at `position(lane)` to the environments."""
-        self._post(lane, Command.STEP)
+        self._post(lane, LaneCommand.STEP)
 
     def post_reset(self, lane: int, requests: Sequence[GymnasiumReset]) -> None:
         """Makes the step at `position(lane)` a reset of the lane's rows; one request for each part."""
         for part, request in zip(self.shape.parts_of_lane(lane), requests, strict=True):
             self._workers.send_reset(self.shape.worker_of_part(part), part, request)
-        self._post(lane, Command.RESET)
+        self._post(lane, LaneCommand.RESET)
 
     def infos(self, lane: int) -> list[dict[str, object]]:
         """Returns the infos of the lane's newest observation, one for each row. The lane must be ready; raises as `wait_ready`."""
@@ -376,7 +371,7 @@ class EnvPool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def _post(self, lane: int, command: Command) -> None:
+    def _post(self, lane: int, command: LaneCommand) -> None:
         self._counters.post_actions(lane, self._counters.actions_posted(lane), command)
         for ring in self._ring_workers[lane]:
             ring()

@@ -62,11 +62,6 @@ class AtariOptions:
                 f"frame_stack {self.frame_stack} stacks grey frames: with grayscale false use frame_stack 1"
             )
 
-    @property
-    def only_for_learning(self) -> bool:
-        """True if the episodes or rewards differ from the game's own."""
-        return self.terminal_on_life_loss or self.clip_rewards
-
     def for_evaluation(self) -> "AtariOptions":
         """Returns options for whole games and their score."""
         return dataclasses.replace(self, terminal_on_life_loss=False, clip_rewards=False)

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from agents.api import Array, Trajectory
 from jaxsrl.replay.device.ring_index import RingPosition
@@ -31,11 +30,6 @@ def storage_shapes(sizes: RingSizes, shapes: Trajectory) -> Trajectory:
     slots = sizes.ring_steps // sizes.rollout_length
     state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((slots, *leaf.shape), leaf.dtype), shapes.agent_state)
     return dataclasses.replace(ring, agent_state=state)
-
-
-def storage_bytes(sizes: RingSizes, shapes: Trajectory) -> int:
-    """Bytes of the ring, over all rows."""
-    return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(storage_shapes(sizes, shapes)))
 
 
 def empty_storage(sizes: RingSizes, shapes: Trajectory) -> Trajectory:

@@ -315,10 +315,9 @@ def test_agents_see_stacked_frames_of_which_one_is_stored(frames):
 def test_evaluation_plays_whole_games_and_counts_the_score():
     kwargs = {"terminal_on_life_loss": True, "clip_rewards": True, "frame_skip": 3}
     source = EnvConfig("ALE/Breakout-v5", "atari", json.dumps(kwargs)).source()
-    assert source.options.only_for_learning
     evaluated = source.for_evaluation()
     assert evaluated.spec() == source.spec()
-    assert not evaluated.options.only_for_learning
+    assert (evaluated.options.terminal_on_life_loss, evaluated.options.clip_rewards) == (False, False)
     env = evaluated.make_env()
     _, info = env.reset(seed=0)
     terminated = False
