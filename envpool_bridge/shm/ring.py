@@ -35,7 +35,7 @@ class SlotState(enum.Enum):
     LEASED = "leased"
 
 
-class Command(enum.IntEnum):
+class LaneCommand(enum.IntEnum):
     """Kind of a posted step."""
 
     STEP = 0
@@ -146,7 +146,7 @@ class Counters:
 
     def is_reset(self, lane: int) -> bool:
         """Returns whether the newest posted step of the lane requests a reset."""
-        return self._load(self._command + lane) == Command.RESET
+        return self._load(self._command + lane) == LaneCommand.RESET
 
     # --- inference
     def observations_posted(self, lane: int) -> int:
@@ -171,7 +171,7 @@ class Counters:
         """Returns whether the lane's newest observation awaits an action."""
         return self.observations_posted(lane) > self._load(self._acted + lane)
 
-    def post_actions(self, lane: int, step: int, command: Command = Command.STEP) -> None:
+    def post_actions(self, lane: int, step: int, command: LaneCommand = LaneCommand.STEP) -> None:
         """Publishes the lane's actions of `step`; they are already written."""
         self._store(self._command + lane, int(command))
         self._store(self._acted + lane, step + 1)

@@ -17,7 +17,7 @@ _CUT, _DISABLED, _STEPPED, _REPLAYED = 0, 1, 2, 3  # words of a worker's line
 _BOARD_PURPOSE = "the workers' board"
 
 
-class Progress(Counters):
+class ProgressCounters(Counters):
     """The counters as the supervisor and a replacement worker read them. Process-safety: as Counters.
 
     Args:

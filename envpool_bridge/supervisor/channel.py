@@ -11,7 +11,7 @@ _LONG = b"\xff\xff\xff\xff"  # -1: the length follows, in 8 bytes
 _CHUNK_BYTES = 2**20
 
 
-class Channel:
+class WorkerChannel:
     """Sends and receives pickled messages in the framing of `Connection`. One thread at a time in each direction.
 
     `Connection.recv` blocks in the middle of a message whose sender was stopped. `receive` never blocks.

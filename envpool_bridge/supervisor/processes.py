@@ -17,7 +17,7 @@ from envpool_bridge.envs.function_name import function_name
 from envpool_bridge.envs.protocol import EnvSource, ResetRequest
 from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerDiedError, WorkerError
 from envpool_bridge.shm.doorbell import Doorbell
-from envpool_bridge.supervisor.channel import Channel
+from envpool_bridge.supervisor.channel import WorkerChannel
 from envpool_bridge.supervisor.exit_status import CgroupMemory, ExitContext, describe_exit, resident_bytes
 from envpool_bridge.supervisor.forkserver import ForkServer
 from envpool_bridge.supervisor.warm_spare import note_source
@@ -52,7 +52,7 @@ def pickle_source(source: EnvSource) -> bytes:
 class _Process:
     """One incarnation of a worker."""
 
-    def __init__(self, pid: int, connection: Channel, oom_kills: int | None) -> None:
+    def __init__(self, pid: int, connection: WorkerChannel, oom_kills: int | None) -> None:
         self.pid, self.connection = pid, connection
         self.pidfd = os.pidfd_open(pid)  # -1 after close
         self._lock = threading.Lock()  # one thread may kill in a send while another closes
@@ -166,7 +166,7 @@ class WorkerProcesses:
         with theirs:
             own = [theirs.fileno(), self.doorbells[worker].descriptor, self._stacks[worker]]
             pid = self._server.fork([segment, *own, *others])
-        process = _Process(pid, Channel(ours, _SEND_SECONDS), self._memory.oom_kills())
+        process = _Process(pid, WorkerChannel(ours, _SEND_SECONDS), self._memory.oom_kills())
         with self._lock:
             self._processes[worker] = process
             self._messages.register(process.connection.descriptor, select.EPOLLIN)

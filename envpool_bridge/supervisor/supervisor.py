@@ -17,7 +17,7 @@ from envpool_bridge.errors import TooManyFailedEnvsError, WorkerDiedError
 from envpool_bridge.options import RestartBudget, SupervisorOptions
 from envpool_bridge.shm.doorbell import Doorbell
 from envpool_bridge.shm.layout import PoolShape
-from envpool_bridge.shm.worker_board import Progress, WorkerBoard
+from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.supervisor.processes import WorkerProcesses
 from envpool_bridge.worker.worker import WorkerConfig
 
@@ -82,7 +82,7 @@ class Supervisor:
     def __init__(
         self,
         workers: WorkerProcesses,
-        progress: Progress,
+        progress: ProgressCounters,
         board: WorkerBoard,
         shape: PoolShape,
         options: SupervisorOptions,

@@ -15,7 +15,7 @@ import numpy as np
 from envpool_bridge.envs.protocol import EnvRows, EpisodeReset, FirstRows, ResetRequest, StepRows
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.shm.slots import SlotViews
-from envpool_bridge.shm.worker_board import Progress, WorkerBoard
+from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 
 
@@ -31,7 +31,7 @@ class Recovery:
     """
 
     def __init__(
-        self, worker: int, shape: PoolShape, slots: list[SlotViews], progress: Progress, board: WorkerBoard
+        self, worker: int, shape: PoolShape, slots: list[SlotViews], progress: ProgressCounters, board: WorkerBoard
     ) -> None:
         self._worker, self._shape, self._slots = worker, shape, slots
         self._progress, self._board = progress, board

@@ -20,7 +20,7 @@ from envpool_bridge.shm import segment
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
 from envpool_bridge.shm.layout import SlotLayout
 from envpool_bridge.shm.slots import SlotAccess, SlotViews, view_slots
-from envpool_bridge.shm.worker_board import Progress, WorkerBoard
+from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.spec.tree import Tree, take
 from envpool_bridge.worker.isolation import IsolatedRows
 from envpool_bridge.worker.recovery import BrokenStep, DisabledRows, Recovery
@@ -141,7 +141,7 @@ class Worker:
         self._config = config
         self._connection = connection
         self._segment = segment.attach(segment_descriptor, config.layout, config.run_id)
-        self._counters = Progress(config.layout, self._segment.buffer, config.first_sequence)
+        self._counters = ProgressCounters(config.layout, self._segment.buffer, config.first_sequence)
         self._slots = view_slots(config.layout, self._segment.buffer)
         self._access = SlotAccess(config.layout)
         self._inference_bell = Doorbell(inference_bell)

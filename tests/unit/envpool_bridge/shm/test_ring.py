@@ -11,7 +11,7 @@ import pytest
 from envpool_bridge.errors import LayoutMismatchError, SegmentTooLargeError, UserError
 from envpool_bridge.shm import segment
 from envpool_bridge.shm.layout import ALIGNMENT, PoolShape, make_layout
-from envpool_bridge.shm.ring import Command, Counters, SlotState
+from envpool_bridge.shm.ring import Counters, LaneCommand, SlotState
 from envpool_bridge.shm.slots import view_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, spec_from_dict, spec_to_dict
 
@@ -121,7 +121,7 @@ def test_a_lane_is_ready_when_its_last_part_has_posted(ring):
     assert counters.post_observation(1, 0) is True
     assert counters.ready_lanes() == [0]
     assert counters.is_ready(0)
-    counters.post_actions(0, 0, Command.RESET)
+    counters.post_actions(0, 0, LaneCommand.RESET)
     assert counters.ready_lanes() == []
     assert counters.actions_posted(0) == 1
     assert counters.is_reset(0)

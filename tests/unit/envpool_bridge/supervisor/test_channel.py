@@ -6,13 +6,13 @@ from multiprocessing.connection import Connection
 import pytest
 
 from envpool_bridge.supervisor import channel
-from envpool_bridge.supervisor.channel import Channel
+from envpool_bridge.supervisor.channel import WorkerChannel
 
 
 @pytest.fixture
 def ends():
     ours, theirs = socket.socketpair()
-    parent, worker = Channel(ours, 0.05), Connection(theirs.detach())
+    parent, worker = WorkerChannel(ours, 0.05), Connection(theirs.detach())
     yield parent, worker
     parent.close()
     worker.close()
@@ -40,7 +40,7 @@ def test_messages_arrive_whole_in_both_directions(ends):
 
 def test_channel_returns_complete_messages_without_blocking():
     ours, theirs = socket.socketpair()
-    parent, data = Channel(ours, 1.0), frame("before") + frame(["a", "message"])
+    parent, data = WorkerChannel(ours, 1.0), frame("before") + frame(["a", "message"])
     with theirs:
         received = []
         for byte in data:
@@ -60,7 +60,7 @@ def test_a_message_whose_length_takes_eight_bytes(ends, monkeypatch):
     with theirs:
         ordinary = frame("a long message")
         theirs.sendall(b"\xff\xff\xff\xff" + len(ordinary[4:]).to_bytes(8, "big") + ordinary[4:])
-        other = Channel(ours, 1.0)
+        other = WorkerChannel(ours, 1.0)
         assert other.receive() == ["a long message"]
         other.close()
 

@@ -14,7 +14,7 @@ import pytest
 from envpool_bridge.errors import EnvPoolError, WorkerDiedError
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm.layout import PoolShape
-from envpool_bridge.supervisor.channel import Channel
+from envpool_bridge.supervisor.channel import WorkerChannel
 from envpool_bridge.supervisor.forkserver import ForkServer
 from envpool_bridge.supervisor.processes import WorkerProcesses, _Process
 from tests.chaos.counting import Counting, act, begin, collect, make_pool
@@ -72,7 +72,7 @@ def program():
 
 def test_wait_after_a_closed_connection_keeps_its_deadline(program):
     ours, theirs = socket.socketpair()
-    process = _Process(program.pid, Channel(ours, 1.0), None)
+    process = _Process(program.pid, WorkerChannel(ours, 1.0), None)
     theirs.close()
     receive, calls = process.connection.receive, []
 
@@ -119,7 +119,7 @@ def test_closed_connection_wakes_no_wait():
 
 def test_closed_process_gets_no_signal(program):
     ours, theirs = socket.socketpair()
-    process = _Process(program.pid, Channel(ours, 0.05), None)
+    process = _Process(program.pid, WorkerChannel(ours, 0.05), None)
     place = process.pidfd
     process.close()
     os.dup2(other := os.pidfd_open(program.pid), place)  # as if the descriptor was reused for another process

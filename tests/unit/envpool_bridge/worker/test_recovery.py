@@ -10,7 +10,7 @@ from envpool_bridge.envs.protocol import step_rows
 from envpool_bridge.shm import segment
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import view_slots
-from envpool_bridge.shm.worker_board import Progress, WorkerBoard
+from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from envpool_bridge.worker.recovery import BrokenStep, DisabledRows, Recovery
 
@@ -25,7 +25,7 @@ class Ring:
     def __init__(self):
         layout = make_layout(SPEC, SHAPE, {})
         self.segment, self.board = segment.create(layout), WorkerBoard(SHAPE)
-        self.progress = Progress(layout, self.segment.buffer, FIRST)
+        self.progress = ProgressCounters(layout, self.segment.buffer, FIRST)
         self.progress.start_at(FIRST)
         self.slots = view_slots(layout, self.segment.buffer)
         self.recovery = Recovery(0, SHAPE, self.slots, self.progress, self.board)
