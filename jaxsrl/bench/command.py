@@ -163,9 +163,9 @@ class BenchScale:
 
     def measure(self) -> dict[str, Any]:
         """Returns what `bench_scale` measures."""
-        from jaxsrl.bench.scale import ScaleBench, bench_scale
+        from jaxsrl.bench.scale import bench_scale
 
-        return bench_scale(ScaleBench(self.size, self.milliseconds, self.rows, self.workers, self.seconds))
+        return bench_scale(self.size, self.milliseconds, self.rows, self.workers, self.seconds)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,11 @@ the first size whose speed a row is 10 % less.
 `run_module` runs this file in a process of its own for each size.
 """
 
-import dataclasses
 import json
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,53 +23,50 @@ _LIMIT_SECONDS = 600.0
 _CLOCK_TICKS = 100.0
 
 
-@dataclasses.dataclass(frozen=True)
-class ScaleBench:
-    """What is measured.
+def bench_scale(
+    size: Size = "cartpole",
+    milliseconds: float = 20.0,
+    rows: Sequence[int] = (64, 128, 256, 512, 1024, 2048, 4096),
+    workers: int = 4,
+    seconds: float = 8.0,
+) -> dict[str, Any]:
+    """Measures speeds by numbers of rows, and finds where they fall behind.
 
-    Attributes:
+    Args:
         size: of observations.
-        milliseconds: of sleep a step.
-        rows: numbers of environments, in order; measuring ends after the first that falls behind.
+        milliseconds: of sleep per step.
+        rows: numbers of environments, in order; the first that falls behind is the last to be measured.
         workers: processes that share the rows.
         seconds: of each run.
-    """
-
-    size: Size = "cartpole"
-    milliseconds: float = 20.0
-    rows: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
-    workers: int = 4
-    seconds: float = 8.0
-
-    def __post_init__(self) -> None:
-        wrong = [rows for rows in self.rows if rows < 1 or rows % self.workers]
-        if wrong or not self.rows:
-            raise UserError(f"rows must be positive and divide by {self.workers} workers: got {wrong or 'none'}")
-
-
-def bench_scale(what: ScaleBench) -> dict[str, Any]:
-    """Speeds by rows, and where they leave the line.
 
     Returns:
-        sizes: one entry a number of rows: env steps per second, `of_linear` (against the first size's speed a row), `of_sleep`
-            (against rows / sleep), shares of time that acting and learning were busy, cores that the head used, and in `profile`
+        sizes: one entry per number of rows: env steps per second, `of_linear` (relative to the first size's speed per row),
+            `of_sleep` (relative to rows / sleep), busy shares of acting and learning, cores that the head used, and in `profile`
             those of each of its threads. departs_at: the first number of rows below 0.9 of linear; None if there is none.
-            limit: what was busiest there. stopped: why larger sizes could not be measured; "" if they could.
+            limit: the busiest part there. stopped: why larger sizes could not be measured; "" if they could.
+
+    Raises:
+        UserError: a number of rows is not positive or does not divide by the workers.
     """
+    invalid = [number for number in rows if number < 1 or number % workers]
+    if invalid or not rows:
+        raise UserError(f"rows must be positive and divide by {workers} workers: got {invalid or 'none'}")
     sizes: list[dict[str, Any]] = []
     stopped = ""
-    for rows in what.rows:
+    for number in rows:
         try:
-            found = _run_apart({**dataclasses.asdict(what), "rows": rows})
+            found = _run_apart(
+                {"size": size, "milliseconds": milliseconds, "rows": number, "workers": workers, "seconds": seconds}
+            )
         except UserError as error:
             if not sizes:
                 raise
             stopped = str(error)  # no shared memory for so many, say: what came before still counts
             break
         speed = found["env_steps_per_second"]
-        line = sizes[0]["env_steps_per_second"] / sizes[0]["rows"] if sizes else speed / rows
-        ratios = {"of_linear": speed / rows / line, "of_sleep": speed * what.milliseconds / 1000 / rows}
-        sizes.append({"rows": rows, "env_steps_per_second": speed, **ratios, **found})
+        line = sizes[0]["env_steps_per_second"] / sizes[0]["rows"] if sizes else speed / number
+        ratios = {"of_linear": speed / number / line, "of_sleep": speed * milliseconds / 1000 / number}
+        sizes.append({"rows": number, "env_steps_per_second": speed, **ratios, **found})
         if ratios["of_linear"] < _STAYS:
             break
     last = sizes[-1]
@@ -80,9 +77,9 @@ def bench_scale(what: ScaleBench) -> dict[str, Any]:
         "cores": last["head_cores"] / last["cores"],
     }
     return {
-        "size": what.size,
-        "milliseconds": what.milliseconds,
-        "workers": what.workers,
+        "size": size,
+        "milliseconds": milliseconds,
+        "workers": workers,
         "sizes": sizes,
         "departs_at": departs,
         "limit": max(busy, key=busy.__getitem__) if departs is not None else None,
