@@ -208,7 +208,7 @@ def test_whole_games_are_shown_where_training_cuts_them(tmp_path):
         (GymnasiumSource(Blind, "Blind"), r"Blind cannot be rendered: expected 'rgb_array' .* got \['human'\]"),
         (
             GymnasiumSource(Grey, "Grey"),
-            r"Grey: expected render\(\) to give \[height, width, 3\] uint8, got .*\(16, 16\)",
+            r"Grey: expected render\(\) to return \[height, width, 3\] uint8, got .*\(16, 16\)",
         ),
         (
             GymnasiumSource(Broken, "Broken"),
@@ -225,7 +225,7 @@ def test_what_cannot_draw_is_refused_before_anything_is_played(tmp_path, source,
 @pytest.mark.parametrize("name", ["out.avi", "nowhere/out.mp4", "taken.mp4"])
 def test_a_path_that_no_video_can_have_is_refused(tmp_path, name):
     (tmp_path / "taken.mp4").mkdir()
-    with pytest.raises(UserError, match=r"expected the video to be a file \*.mp4 in a directory that is there"):
+    with pytest.raises(UserError, match=r"expected the video to be a file \*.mp4 in an existing directory"):
         Video(Lamp, tmp_path / name)
 
 

@@ -87,7 +87,7 @@ def test_what_failed_is_shown_and_only_then():
     well, ill = shown(render_panel(state(**WELL))), shown(render_panel(state(**WELL, **bad)))
     assert well == ill[: len(well)]
     told = "\n".join(ill[len(well) :])
-    for words in ("3 restarted (1 had hung), 7 episodes cut", "4 are not stepped", "2 updates were not finite"):
+    for words in ("3 restarted (1 had hung), 7 episodes cut", "4 are no longer stepped", "2 updates were not finite"):
         assert words in told
     assert "5 checkpoints could not be written" in told
     assert "6 lost" in told
