@@ -11,7 +11,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.shm.slots import SlotAccess, allocate_slots
 from jaxsrl.cluster.inference.messages import ActingMessages
-from jaxsrl.cluster.inference.server_handle import ServerRecord
+from jaxsrl.cluster.inference.server_handle import ServerHandle
 from jaxsrl.cluster.protocol.bundles import requested_bundles
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room
@@ -56,22 +56,22 @@ def measure_inference(rows: int = 64, calls: int = 300) -> dict[str, float]:
         params = jax.jit(agent.init)(jax.random.key(0)).params
         versions = PublishedVersions(engine, layout_of(params), run.max_policy_lag)
         versions.publish(0, params)
-        record = ServerRecord(config, layout_of(params), 0, plan.inference.nodes[0])
-        record.spawn(engine, record.node)
-        record.begin(versions)
+        server = ServerHandle(config, layout_of(params), 0, plan.inference.nodes[0])
+        server.spawn(engine, server.node)
+        server.start(versions)
         try:
-            return _ask(engine, record, ActingMessages(layout), layout, calls)
+            return _ask(engine, server, ActingMessages(layout), layout, calls)
         finally:
-            record.end()
+            server.kill()
 
 
 def _ask(
-    engine: RayEngine, record: ServerRecord, messages: ActingMessages, layout: Any, calls: int
+    engine: RayEngine, server: ServerHandle, messages: ActingMessages, layout: Any, calls: int
 ) -> dict[str, float]:
-    if record.remote is None or not engine.wait([record.started], _SECONDS):
+    if server.remote is None or not engine.wait([server.start_call], _SECONDS):
         raise TimeoutError(f"the inference server did not begin within {_SECONDS:g} s")
-    engine.get(record.started)
-    link = RayLink(record.remote.link)
+    engine.get(server.start_call)
+    link = RayLink(server.remote.link)
     rows = SlotAccess(layout).act_rows(allocate_slots(layout)[0], 0, slice(0, layout.shape.rows_per_lane))
     seconds: list[float] = []
     for step in range(calls):
@@ -79,7 +79,7 @@ def _ask(
         block = link.ask(messages.pack_request(1, 0, step, rows, None)).result(_SECONDS)
         messages.read_answer(block)
         seconds.append(time.perf_counter() - begin)
-    asked = record.remote.call("control", "stats")
+    asked = server.remote.call("control", "stats")
     if not engine.wait([asked], _SECONDS):
         raise TimeoutError(f"the inference server failed: expected its statistics within {_SECONDS:g} s")
     stats = engine.get(asked)

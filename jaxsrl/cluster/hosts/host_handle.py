@@ -1,18 +1,17 @@
 """What the learner's process knows of one environment host: its calls, the slots that came from it, and how to follow it."""
 
 import dataclasses
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.faults.journal import open_learner_journal
-from envpool_bridge.options import RestartBudget
 from envpool_bridge.shm.layout import SlotLayout
 from envpool_bridge.shm.packed_arrays import ParamsLayout
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import Tree, map_leaves
+from jaxsrl.cluster.handle import Handle
 from jaxsrl.cluster.hosts.resumed_rows import FollowingSource, last_seen
 from jaxsrl.cluster.protocol.engine import Call, Engine, RemoteHost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
@@ -23,25 +22,17 @@ if TYPE_CHECKING:
     from jaxsrl.cluster.replay.client import RemoteExperience
 
 
-class HostRecord:
-    """One host of a plan, through all of its beginnings. One thread, the learner's.
+class HostHandle(Handle[RemoteHost]):
+    """One environment host of a plan.
 
     Attributes:
-        index: of the plan's replicas.
-        node: that it is on, or was on last.
         slots: received and not released, by sequence.
-        next_sequence: that is to be received.
-        remote: the host; None while there is none.
-        has_begun: whether it was told to start, since it was spawned.
-        started: the call that starts it, until that has ended.
+        next_sequence: to be received.
         pending: calls for slots.
-        told: calls that bring versions of the parameters.
-        stats: newest answer.
-        asked: the question for stats that was not answered yet, and when it was put.
-        due: when it is to be started again; None unless it is lost.
-        lost_at: when it was.
-        budget: of starts.
     """
+
+    kind = "environment host"
+    advice = "--run.num-env-workers"
 
     def __init__(
         self,
@@ -52,91 +43,52 @@ class HostRecord:
         node: str,
         replay: "RemoteExperience | None" = None,
     ) -> None:
-        """Not started; `replay` is where its slots go instead of here, which then writes the journal."""
-        options, shape = config.supervision, config.plan.shape
-        self.index, self.node = index, node
-        self.rows = slice(index * shape.num_rows, (index + 1) * shape.num_rows)
+        """A host that has not started; its slots go to `replay` where it is given, which then writes the journal."""
+        shape = config.plan.shape
+        super().__init__(config.supervision, index, node, slice(index * shape.num_rows, (index + 1) * shape.num_rows))
         self.slots: dict[int, SlotViews] = {}
         self.next_sequence = config.first_sequence
-        self.remote: RemoteHost | None = None
-        self.has_begun = False
-        self.started: Call | None = None
         self.pending: list[Call] = []
-        self.told: list[Call] = []
-        self.stats: dict[str, float] = {}
-        self.past: dict[str, float] = {}  # of its earlier beginnings
-        self.asked: tuple[Call, float] | None = None
-        self.due: float | None = None
-        self.lost_at = 0.0
-        self.budget = RestartBudget(options.max_restarts, options.window_seconds, options.max_backoff_seconds)
         self._config, self._layout, self._params = config, layout, params
-        self._early: dict[int, SlotViews] = {}  # that came before those that precede them
+        self._early: dict[int, SlotViews] = {}  # received before those that precede them
         self._newest: SlotViews | None = None
         self._episodes = np.zeros(shape.num_rows, np.int64)
         self._received_at_start = self.next_sequence
-        self._beginnings, self._replay = 0, replay
+        self._replay = replay
         self._journal = open_learner_journal(config.journal if replay is None else "", shape, self.rows.start)
 
     @property
-    def beginning(self) -> int:
-        """Number of its newest beginning, from 1; 0 before any."""
-        return self._beginnings
-
-    @property
-    def got_on(self) -> bool:
-        """Whether anything came from it since its last beginning."""
+    def made_progress(self) -> bool:
         return self.next_sequence > self._received_at_start
 
-    def spawn(self, engine: Engine, node: str) -> None:
-        """Begins to start its process."""
-        self.node, self.due = node, None
-        self.remote = engine.spawn(self.index, node)
+    def find_node(self, engine: Engine) -> str | None:
+        return engine.reserved_node(self.index)
 
-    def begin(self, reset: EpisodeReset, versions: PublishedVersions) -> None:
-        """Has it begin where the learner is, and asks for as many slots as it may have on their way.
+    def spawn_process(self, engine: Engine, node: str) -> RemoteHost:
+        return engine.spawn(self.index, node)
+
+    def start(self, reset: EpisodeReset, versions: PublishedVersions) -> None:
+        """Starts where the learner is, and requests as many slots as may be on their way.
 
         Args:
-            reset: of all rows of the run, as it began.
-            versions: that it may have to act with.
+            reset: of all rows of the run, at its start.
+            versions: of the parameters that it may need.
         """
-        if self.remote is None:
-            raise RuntimeError("spawn comes first")
-        held = versions.held
-        setup = self._setup(reset, held[0][0])
-        self._beginnings += 1
-        self.has_begun = True
+        setup = self._setup(reset, versions.held[0][0])
         self._received_at_start = self.next_sequence
-        self.started = self.remote.call("control", "start", setup.to_bytes())
-        if not self._config.plan.calls_servers:
-            for version, put in held:
-                self.tell(version, put)
-        self.asked = None
+        self.start_with(setup, None if self._config.plan.calls_servers else versions)
         for _ in range(self._config.plan.shape.num_slots - len(self.slots)):
-            self.ask_for_slot()
+            self.request_slot()
 
-    def tell(self, version: int, put: Any) -> None:
-        """Sends it a version of the parameters."""
-        if self.remote is not None:
-            self.told.append(self.remote.call("control", "publish", version, put))
-
-    def ask_for_slot(self) -> None:
+    def request_slot(self) -> None:
         """Gives the host a credit: it may send one slot more."""
         if self.remote is None:
             return
         call = self.remote.call("slots", "next_slot")
-        self.pending.append(call if self._replay is None else self._replay.fetch(self.index, self._beginnings, call))
-
-    def ask_for_stats(self) -> None:
-        """Puts the question, unless one is under way."""
-        if self.remote is not None and self.asked is None:
-            self.asked = (self.remote.call("control", "stats"), time.monotonic())
+        self.pending.append(call if self._replay is None else self._replay.fetch(self.index, self.incarnation, call))
 
     def calls(self) -> list[Call]:
-        """Those that have not been taken in."""
-        found = [*self.told, *self.pending]
-        found += [self.started] if self.started is not None else []
-        found += [self.asked[0]] if self.asked is not None else []
-        return found
+        return [*super().calls(), *self.pending]
 
     def receive(self, sequence: int, slot: SlotViews) -> None:
         """Takes a slot in: from now on it is the learner's, whatever becomes of the host.
@@ -157,7 +109,7 @@ class HostRecord:
             self._episodes += slot.is_first[1:].sum(0)
             self.next_sequence += 1
 
-    def whole(self, sequence: int) -> SlotViews:
+    def complete_slot(self, sequence: int) -> SlotViews:
         """A slot that was received, with the observation that it begins with."""
         return self.slots[sequence] if self._replay is None else self._replay.edges(self.index, sequence)
 
@@ -166,27 +118,16 @@ class HostRecord:
         slot = self.slots.pop(sequence)
         if self._journal is not None:
             self._journal.note(sequence, slot)
-        self.ask_for_slot()
+        self.request_slot()
 
-    def lose(self) -> None:
-        """Makes sure that it is gone, with all that it had not handed over."""
-        if self.remote is not None:
-            self.remote.kill()
-        self.remote, self.started, self.asked, self.has_begun = None, None, None, False
-        self.pending, self.told, self._early = [], [], {}
-        self.past = {name: self.past.get(name, 0.0) + value for name, value in self.stats.items()}
-        self.stats, self.lost_at = {}, time.monotonic()
-
-    def totals(self) -> dict[str, float]:
-        """Its stats, with those of earlier beginnings."""
-        return {name: self.stats.get(name, 0.0) + self.past.get(name, 0.0) for name in {**self.stats, **self.past}}
+    def kill(self) -> None:
+        super().kill()
+        self.pending, self._early = [], {}
 
     def close(self) -> None:
         """Ends it; idempotent."""
-        if self.remote is not None:
-            self.remote.kill()
-        self.remote, self.pending, self.told, self.started, self.asked = None, [], [], None, None
-        self.slots, self._early, self._newest = {}, {}, None
+        self.kill()
+        self.slots, self._newest = {}, None
         if self._journal is not None:
             self._journal.close()
 
@@ -194,7 +135,7 @@ class HostRecord:
         config, slot = self._config, self._newest
         if slot is not None and self._replay is not None:
             slot = self._replay.edges(self.index, self.next_sequence - 1)
-        journal = f"{config.journal}/host-{self.index}-{self._beginnings}" if config.journal else ""
+        journal = f"{config.journal}/host-{self.index}-{self.incarnation}" if config.journal else ""
         config = dataclasses.replace(config, first_sequence=self.next_sequence, journal=journal)
         if slot is not None:
             # The rows go on as those of a worker do whose predecessor died between two slots.
@@ -212,7 +153,7 @@ class HostRecord:
                     for first, count in zip(reset.episodes[self.rows], self._episodes.tolist(), strict=True)
                 ],
             )
-        return make_setup(config, self.index, self._params, first_version, reset, self._beginnings)
+        return make_setup(config, self.index, self._params, first_version, reset, self.incarnation)
 
 
 def _with_rows(whole: np.ndarray, mine: np.ndarray, rows: slice) -> np.ndarray:
@@ -229,12 +170,7 @@ def _reset_at(reset: EpisodeReset, rows: slice, episodes: list[int]) -> EpisodeR
     return EpisodeReset(tuple(every), tuple(actions))
 
 
-def describe(record: HostRecord) -> str:
-    """The host in words, for messages."""
-    return f"environment host {record.index} (rows {record.rows.start} to {record.rows.stop - 1}) on node {record.node}"
-
-
-def joined_observation(records: list[HostRecord], sequence: int) -> Tree:
+def joined_observation(handles: list[HostHandle], sequence: int) -> Tree:
     """[B, *stored_shape] a leaf: what all rows showed first in a slot that every host has sent; a copy."""
-    slots = [record.whole(sequence).observation for record in records]
+    slots = [handle.complete_slot(sequence).observation for handle in handles]
     return map_leaves(lambda *arrays: np.concatenate([array[0] for array in arrays]), *slots)

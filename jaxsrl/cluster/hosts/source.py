@@ -6,7 +6,6 @@ arrived here; what a lost host had not handed over is collected anew (`following
 """
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,10 +19,10 @@ from envpool_bridge.shm.slots import SlotViews, view_slot
 from envpool_bridge.spec.tree import Tree
 from envpool_bridge.supervisor.processes import pickle_source
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
-from jaxsrl.cluster.hosts.host_handle import HostRecord, joined_observation
-from jaxsrl.cluster.hosts.restarts import HostCare
-from jaxsrl.cluster.inference.server_group import InferenceServers
-from jaxsrl.cluster.inference.server_handle import ServerRecord
+from jaxsrl.cluster.handle import RestartManager
+from jaxsrl.cluster.hosts.host_handle import HostHandle, joined_observation
+from jaxsrl.cluster.inference.server_group import InferenceServerGroup
+from jaxsrl.cluster.inference.server_handle import ServerHandle
 from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, SlotLost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.replay.client import RemoteExperience
@@ -31,7 +30,6 @@ from jaxsrl.collect.collector import CollectorConfig, supervision_metrics
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.metrics.cluster_traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
 
-_LOG = logging.getLogger("jaxsrl.cluster")
 _WAIT_SECONDS = 0.2
 _TURN_SECONDS = 0.1  # longest wait before hosts are looked after again
 _COUNTED = tuple(supervision_metrics([SupervisionTotals()]))
@@ -77,9 +75,9 @@ class ClusterSource:
         nodes = {index: plan.environments.nodes[index] for index in mine}
         self._traffic = {node: NodeTraffic() for node in dict.fromkeys(nodes.values())}
         self._replay, self._summaries = replay, SlotSummaries(self._layout)
-        self._hosts = [HostRecord(config, self._layout, params, index, node, replay) for index, node in nodes.items()]
-        self._care = HostCare(engine, config.supervision)
-        self._servers = InferenceServers(engine, config, params, mine) if plan.calls_servers else None
+        self._hosts = [HostHandle(config, self._layout, params, index, node, replay) for index, node in nodes.items()]
+        self._restarts = RestartManager(engine, config.supervision)
+        self._servers = InferenceServerGroup(engine, config, params, mine) if plan.calls_servers else None
         try:
             if self._servers is not None:
                 self._servers.spawn()
@@ -93,20 +91,20 @@ class ClusterSource:
         """Puts parameters into the cluster once, and tells whoever acts of them: every host, or every server."""
         put = self._versions.publish(version, params)
         if self._servers is not None:
-            self._servers.tell(version, put)
+            self._servers.publish(version, put)
             return
         for host in self._hosts:
-            if host.has_begun:
-                host.tell(version, put)
+            if host.is_started:
+                host.publish(version, put)
 
     def start(self, reset: EpisodeReset) -> None:
         """Has every host begin."""
         self._reset = reset
         if self._servers is not None:
-            self._servers.begin(self._versions)
+            self._servers.start(self._versions)
         for host in self._hosts:
             if host.remote is not None:
-                host.begin(reset, self._versions)
+                host.start(reset, self._versions)
 
     def acquire(self, timeout_seconds: float) -> int | None:
         """The next sequence that every host has sent, or None; raises what environments raised.
@@ -142,14 +140,14 @@ class ClusterSource:
 
     def totals(self) -> Mapping[str, float]:
         """Seconds waited and calls made, as hosts told them lately; seconds of hosts are means over hosts."""
-        found = [host.totals() for host in self._hosts]
+        found = [host.total_stats() for host in self._hosts]
         sums = {name: sum(one.get(name, 0.0) for one in found) for name in (*_MEANS, *_SUMMED)}
         return {
             **{name: total / len(found) if name in _MEANS else total for name, total in sums.items()},
             "learner/wait_seconds": self._waited_seconds,
             **traffic_totals(self._traffic),
             f"{PREFIX}parameters/bytes": float(self._versions.total_bytes),
-            HOSTS_LOST: float(self._care.hosts_lost),
+            HOSTS_LOST: float(self._restarts.num_lost),
             **(self._servers.totals() if self._servers is not None else {}),
         }
 
@@ -173,9 +171,9 @@ class ClusterSource:
         begin = time.monotonic()
         try:
             while True:
-                self._care.look_after(self._hosts, self._reset, self._versions)
+                self._restarts.poll(self._hosts, self._start_again)
                 if self._servers is not None:
-                    self._servers.look_after(self._hosts, self._versions, self._reset is not None)
+                    self._servers.poll(self._hosts, self._versions, self._reset is not None)
                 if self._replay is not None:
                     self._replay.look_after()
                 if all(sequence in host.slots for host in self._hosts):
@@ -202,39 +200,39 @@ class ClusterSource:
                 self._lose(host, server, call, error)
                 return
             if host is not None and isinstance(value, SlotLost):
-                self._care.lose(host, value.reason, value.node_is_doubted)
+                self._restarts.mark_lost(host, value.reason, value.node_is_doubted)
                 return
             if host is not None:
                 self._note(host, call, value)
             elif server is not None and self._servers is not None:
-                self._servers.note(server, call, value)
+                self._servers.on_result(server, call, value)
             elif self._replay is not None:
                 self._replay.note(value)
 
-    def _lose(self, host: HostRecord | None, server: ServerRecord | None, call: Call, error: HostGoneError) -> None:
+    def _lose(self, host: HostHandle | None, server: ServerHandle | None, call: Call, error: HostGoneError) -> None:
         """Whose call failed because it is gone is followed; but for replay, which also has the calls for slots."""
         if self._replay is not None and (host is None or call in host.pending) and server is None:
             raise self._replay.lost(error) from error
         if host is not None:
-            self._care.lose(host, str(error), error.node_is_doubted)
+            self._restarts.mark_lost(host, str(error), error.node_is_doubted)
         elif server is not None and self._servers is not None:
-            self._servers.lose(server, str(error), error.node_is_doubted)
+            self._servers.mark_lost(server, str(error), error.node_is_doubted)
 
-    def _note(self, host: HostRecord, call: Call, value: Any) -> None:
-        if host.started is call:
-            host.started = None
-        elif host.asked is not None and host.asked[0] is call:
-            host.asked, host.stats = None, value
-        elif call in host.told:
-            host.told.remove(call)
-        elif call in host.pending:
+    def _start_again(self, host: HostHandle) -> None:
+        if self._reset is not None:
+            host.start(self._reset, self._versions)
+
+    def _note(self, host: HostHandle, call: Call, value: Any) -> None:
+        if host.on_result(call, value):
+            return
+        if call in host.pending:
             host.pending.remove(call)
             sequence, memory = value
             if self._replay is None:
                 slot = view_slot(self._layout, memory.data)
             else:
                 slot = self._summaries.view(memory)
-                self._replay.note_slot(host.index, sequence, host.beginning, memory.nbytes)
+                self._replay.note_slot(host.index, sequence, host.incarnation, memory.nbytes)
             host.receive(sequence, slot)
             self._count(host.node, slot)
 

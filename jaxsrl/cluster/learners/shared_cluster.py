@@ -1,9 +1,9 @@
 """One Ray cluster for all learner processes of a run.
 
-Process 0 starts the cluster or finds the one that exists, and reserves room for all hosts and inference servers. It sends the others
-what they need through jax's coordination service. That service asks for no password: no secret is sent, and no address is used
-unchecked. A cluster that is started here is named by its directory, which must belong to this process's user and holds address and
-token. A cluster that exists must prove to be that of process 0.
+Process 0 starts the cluster or finds the one that exists, and reserves room for all hosts and inference servers. It sends the
+others what they need through jax's coordination service. The service asks for no password: no secret is sent, and no address is
+used unchecked. A cluster that is started here is named by its directory, which must belong to this process's user and holds
+address and token. A cluster that exists must prove to be that of process 0.
 """
 
 import contextlib
