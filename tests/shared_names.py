@@ -1,4 +1,4 @@
-"""Names in /dev/shm that the tests of one process answer for: other tests, and other programs, run beside them."""
+"""Names in /dev/shm that the tests of one process own; other tests and programs run at the same time."""
 
 import os
 import re
@@ -8,9 +8,9 @@ _NAME = re.compile(r"(?:sem\.)?jaxsrl-(\d+)-[0-9a-f]+")
 
 
 def names_left() -> set[str]:
-    """Returns the names that this process has, and those of processes that have ended.
+    """Returns the names of this process, and those of processes that have ended.
 
-    Names of living processes belong to a test beside this one, or to another program.
+    Names of living processes belong to other tests or programs.
     """
     found = set()
     for name in os.listdir("/dev/shm"):

@@ -1,4 +1,4 @@
-"""An environment that shows who it is and how often it was stepped; pools of it, and what must hold of their slots."""
+"""An environment that shows its identity and its number of steps; pools of it, and checks of their slots."""
 
 import itertools
 import signal
@@ -22,7 +22,7 @@ PATIENT = SupervisorOptions(max_restarts=100_000, max_backoff_seconds=0.0)
 class Counting(gymnasium.Env):
     """Shows (its episode's own number, steps in the episode, sum of actions, more of that number).
 
-    The reward is the action that was taken.
+    The reward is the action.
     """
 
     def __init__(self):
@@ -53,13 +53,13 @@ def make_pool(shape, make_env: Callable[[], gymnasium.Env] = Counting, supervisi
 
 
 def begin(pool):
-    """Starts a pool whose rows all begin their first episode."""
+    """Starts a pool whose rows all start their first episode."""
     rows = pool.shape.rows_per_part
     pool.start([EpisodeReset((0,) * rows, (None,) * rows)] * pool.shape.num_parts)
 
 
 def act(pool, timeout_seconds=0.1):
-    """Acts for whichever lanes are ready; what is chosen depends on the row and the step alone."""
+    """Acts for all ready lanes; the choice depends only on the row and the step."""
     for lane in pool.wait_ready(timeout_seconds):
         sequence, t = pool.position(lane)
         rows = np.arange(pool.num_rows)[pool.shape.lane_rows(lane)]
@@ -72,7 +72,7 @@ def pids(pool):
 
 
 def kill(pool, worker, number=signal.SIGKILL):
-    """Sends a signal to the process that is the worker now; False if there is none."""
+    """Sends a signal to the present process of the worker; returns False if there is none."""
     process = pool._workers._processes[worker]
     if process is None:
         return False
@@ -96,7 +96,7 @@ def copy(slot):
 
 
 def collect(pool, num_slots, disturb=lambda pool, sequence: None, seconds=120.0):
-    """Copies of the next full slots, in order. `disturb` is called before each; fails after so many seconds."""
+    """Copies the next full slots, in order. `disturb` is called before each; fails after a time limit."""
     slots, deadline = [], time.monotonic() + seconds
     first = sequence = pool._next_lease
     disturb(pool, sequence)
@@ -112,7 +112,7 @@ def collect(pool, num_slots, disturb=lambda pool, sequence: None, seconds=120.0)
 
 
 def joined(slots):
-    """One long slot: [N T (+ 1), B, ...]."""
+    """Joins slots into a long one: [N T (+ 1), B, ...]."""
     whole = {name: np.concatenate([slot[name] for slot in slots]) for name in slots[0] if name != "incarnation"}
     for name in ("observation", "is_first"):
         whole[name] = np.concatenate([*(slot[name][:-1] for slot in slots), slots[-1][name][-1:]])
@@ -120,15 +120,15 @@ def joined(slots):
 
 
 def broken_steps(whole):
-    """[N T, B] bool: steps that only mark an episode that was cut."""
+    """Returns the steps that only mark a cut episode, [N T, B] bool."""
     return whole["truncated"] & ~whole["valid"]
 
 
 def check(slots):
-    """Fails unless every valid step is the one that its environment made, and every episode is whole or cut at its end.
+    """Fails unless every valid step is its environment's own, and every episode is complete or cut at its end.
 
     Returns:
-        Valid steps, and cuts.
+        The numbers of valid steps and of cuts.
     """
     for before, after in itertools.pairwise(slots):
         np.testing.assert_array_equal(before["observation"][-1], after["observation"][0])
@@ -166,12 +166,12 @@ def check(slots):
 
 
 def still_running(workers):
-    """Those of the processes that run, or would if nobody had stopped them."""
+    """Returns the processes that run or are stopped."""
     return [pid for pid in workers if (Path("/proc") / str(pid)).exists() and state(pid) not in "ZX"]
 
 
 def state(pid):
-    """One letter; X for a process that is gone."""
+    """Returns the state of a process as one letter; X after its end."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

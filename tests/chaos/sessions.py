@@ -1,4 +1,4 @@
-"""Processes of a session, by which whatever a program starts is found even when its parents are gone."""
+"""Processes of a session, which identifies all processes of a program even after their parents have died."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def members(session):
-    """Living processes of a session: their ids and parents."""
+    """Returns the living processes of a session: their ids and parents."""
     found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -24,14 +24,14 @@ def members(session):
 
 
 def begin_session(code, *arguments, **options):
-    """A Python program in a session of its own."""
+    """Starts a Python program in a session of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **options.pop("environment", {})}
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.Popen(command, env=environment, start_new_session=True, **options)
 
 
 def seconds_until_gone(session, limit_seconds):
-    """How long until no process of a session is left; fails after the limit."""
+    """Returns the seconds until no process of a session is left; fails after the limit."""
     began = time.monotonic()
     while left := members(session):
         waited = time.monotonic() - began
@@ -48,7 +48,7 @@ def signal_all(session, number):
 
 
 def end_session(process):
-    """Kills whatever is left of a session."""
+    """Kills the remaining processes of a session."""
     for pid in members(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Hand-made episodes: agents, boxes and ramps where a test wants them, given by their centers in metres."""
+"""Hand-made episodes: agents, boxes and ramps at given centers in metres."""
 
 import mujoco
 import numpy as np
@@ -24,7 +24,7 @@ def layout_of(hiders, seekers, boxes=(), ramps=(), walls=(), sizes=None):
 def arena(
     hiders=((3.0, 3.0),), seekers=((1.0, 1.0),), *, boxes=(), ramps=(), walls=None, sizes=None, game=None, **rules
 ):
-    """An environment that has begun, walled in unless `walls` are given, and without a preparation phase."""
+    """Returns a started environment without a preparation phase, with outer walls unless `walls` are given."""
     rules = {"prep_fraction": 0.0, "boxes": (0, len(boxes)), "elongated_boxes": (0, 0), "ramps": len(ramps), **rules}
     game = (game or RandomWalls)(hiders=len(hiders), seekers=len(seekers), **rules)
     walls = outer_walls(game.cells) if walls is None else walls
@@ -34,7 +34,7 @@ def arena(
 
 
 def act(env, steps=1, **actions):
-    """Steps with these actions by agent, others standing still; the last result."""
+    """Steps with these actions by agent, while the others stand still; returns the last result."""
     result = None
     for _ in range(steps):
         result = env.step({name: np.array(actions.get(name, STILL)) for name in env.agents})
@@ -42,7 +42,7 @@ def act(env, steps=1, **actions):
 
 
 def put(env, place, centre=None, turn=None):
-    """Moves the agent or thing of this place to a centre (x, y) or turns it, and lets it come to rest."""
+    """Moves the agent or thing at this place to a center (x, y) or turns it, and lets it come to rest."""
     scene = env.episode.scene
     if centre is not None:
         scene.position[place, :2] = np.array(centre) - scene.offsets[place, :2]

@@ -1,4 +1,4 @@
-"""Slots as a learner takes them, from a cluster and from this machine, to be compared."""
+"""Slots as a learner receives them, from a cluster and from this machine, for comparisons."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ RESET = EpisodeReset((0,) * ROWS, (None,) * ROWS)
 
 
 def arrays_of(slots):
-    """Copies of all that was collected, rows joined."""
+    """Copies the collected arrays, rows joined."""
     names = ("is_first", "action", "reward", "terminated", "truncated", "valid", "policy_version")
     parts = [
         [
@@ -28,7 +28,7 @@ def arrays_of(slots):
 
 
 def collect(source, params, sequences, first=0):
-    """Acquires, publishes and releases as a learner does; what each sequence held."""
+    """Acquires, publishes and releases as a learner does; returns the content of each sequence."""
     found = []
     for version in range(first, first + sequences):
         assert source.acquire(SECONDS) == version

@@ -23,7 +23,7 @@ class _Record(logging.Handler):
 
 @contextlib.contextmanager
 def compilations() -> Iterator[list[tuple[str, str]]]:
-    """Yields (thread, program) of all that compiles within, in order; what jax has compiled before is forgotten."""
+    """Yields (thread, program) of each compilation inside the block, in order; clears jax's earlier compilations."""
     record, loggers = _Record(), [logging.getLogger(name) for name in _LOGGERS]
     before = jax.config.jax_log_compiles
     jax.clear_caches()

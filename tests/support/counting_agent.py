@@ -1,4 +1,4 @@
-"""An agent that learns nothing but shows everything: what it was given, added up."""
+"""An agent that learns nothing and sums up its inputs."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from agents.api import LearnerState, Replay, ReplayAgent
 
 
 def make_counting(replay: Replay) -> ReplayAgent:
-    """`params` is a sum over all samples that depends on their order; priorities come from the rewards of first steps."""
+    """Makes an agent whose `params` are an order-dependent sum of all samples; priorities are rewards of first steps."""
 
     def init(key):
         return LearnerState(jnp.zeros((3,)), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), {"inner": jnp.ones(2)})

@@ -1,4 +1,4 @@
-"""Strategies for hypothesis: spaces of every kind and nesting that can be stored, and ones that disagree with them."""
+"""Strategies for hypothesis: storable spaces of every kind and nesting, and spaces that differ from them."""
 
 import gymnasium
 import numpy as np
@@ -46,7 +46,7 @@ actions = st.recursive(leaves((np.float32, np.float64)), composites, max_leaves=
 
 
 class Replays(gymnasium.Env):
-    """Shows samples of `shown`, whatever it declares; keeps the actions it was given."""
+    """Returns samples of `shown` regardless of its declared space; keeps the received actions."""
 
     def __init__(self, observation, action, shown=None, seed=0):
         self.observation_space, self.action_space = observation, action

@@ -1,4 +1,4 @@
-"""A thread engine with replay on a node: a ReplayHost behind thread pools, which Ray's groups are."""
+"""A thread engine with replay on a node: a ReplayHost behind thread pools, in place of Ray's groups."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 

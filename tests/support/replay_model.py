@@ -1,4 +1,4 @@
-"""A replay buffer as lists of steps: slow, obvious, and written without a look at the real one's arithmetic."""
+"""A replay buffer as lists of steps: slow and simple, written independently of the real one's arithmetic."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ class Stream:
         return (np.arange(self.rows) * 1000 + time).astype(np.float32)
 
     def stack(self, time):
-        """[B, F] what an agent sees: frames of the episode, its first repeated."""
+        """Returns an agent's observation, [B, F]: frames of the episode, its first repeated."""
         seen = np.zeros((self.rows, self.frames), np.float32)
         for row in range(self.rows):
             begin = max(t for t in range(time + 1) if self.is_first[t][row])
@@ -49,7 +49,7 @@ class Stream:
         self.time += 1
 
     def slot(self):
-        """The next T steps of all rows, as the bridge hands them over."""
+        """Returns the next T steps of all rows, in the form of the bridge."""
         begin = self.time
         for _ in range(self.steps):
             self.step()
@@ -76,7 +76,7 @@ class Stream:
         return slot
 
     def check(self, window, row, begin, length):
-        """One row of gathered windows, [.., ...] numpy arrays, against the steps from `begin` on."""
+        """Compares one row of gathered windows, [.., ...] numpy arrays, with the steps from `begin` on."""
         numbers = row * 1000 + np.arange(begin, begin + length + 1)
         np.testing.assert_array_equal(window.action, numbers[:-1])
         np.testing.assert_array_equal(window.reward, numbers[:-1])
@@ -95,7 +95,7 @@ class Stream:
             assert window.agent_state[0][0] == row * 1000 + self.before + slots[0] * self.steps
 
     def _check_stack(self, window, row, begin, after):
-        """The newest F frames at this place of the window; its first flag that is set counts only within the window's flags."""
+        """Compares the newest F frames at this place of the window; only flags within the window mark a first frame."""
         frames = window.observation["image"][after : after + self.frames].copy()
         flags = window.is_first[after : after + self.frames]
         for age in range(self.frames - 2, -1, -1):
@@ -105,7 +105,7 @@ class Stream:
         np.testing.assert_array_equal(frames, self.stack(begin + after)[row])
 
     def begins(self, sizes):
-        """{(first step, group)} of all windows that can be drawn."""
+        """Returns {(first step, group)} of all windows that can be drawn."""
         found = set()
         # The frames before a window's first are in the ring too; those before the first step of all are always there.
         oldest = max(self.before, self.time - sizes.ring_steps + self.frames - 1)

@@ -1,14 +1,15 @@
-"""A multi-agent environment whose every number is known: agents of different kinds that die, leave and join."""
+"""A multi-agent environment with known numbers: agents of different kinds that die, leave and join."""
 
 import numpy as np
 from gymnasium import spaces
 
 
 class Scripted:
-    """Agent i observes (i, step, 1000 x episode) and i further numbers; is rewarded by 10 i + step; acts one of i + 2.
+    """Agent i observes (i, step, 1000 x episode) and i further numbers, gets reward 10 i + step, and has i + 2 actions.
 
-    "a" is there from the first to the last step; "b" dies (terminated) at step 2; "c" joins with the observation of step 3. The
-    episode is cut at step 5.
+    "a" is present from the first to the last step; "b" dies (terminated) at step 2; "c" joins with the observation of
+    step 3. The
+    episode is truncated at step 5.
     """
 
     possible_agents = ("a", "b", "c")
@@ -65,7 +66,7 @@ class Scripted:
 
 
 class Alike(Scripted):
-    """The same script, by agents that all observe five numbers and have two actions."""
+    """The same script for agents that all observe five numbers and have two actions."""
 
     def observation_space(self, agent):
         box = spaces.Box(-np.inf, np.inf, (5,), np.float32)

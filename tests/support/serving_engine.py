@@ -1,4 +1,4 @@
-"""A thread engine with inference servers: they act in threads of this process, and their links are futures."""
+"""A thread engine with inference servers, which act in threads of this process; their links are futures."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""An engine whose hosts are threads of this process: what a cluster does, without one."""
+"""An engine whose hosts are threads of this process, in place of a cluster."""
 
 import concurrent.futures
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -54,7 +54,7 @@ class ThreadEngine:
         return tuple(self.alive)
 
     def reserved_node(self, host):
-        """As a cluster moves rooms of nodes that died; of which it may take its time to hear."""
+        """Returns the node after a move, as a cluster moves reservations of dead nodes; the report may be delayed."""
         names = [one.name for one in self.alive]
         if self.rooms.get(host) not in names:
             taken = list(self.rooms.values())

@@ -1,4 +1,4 @@
-"""A random walk that is stepped plainly or in halves, rows of it, and a clock for those who wait."""
+"""A random walk that is stepped plainly or in halves, rows of it, and a clock for waiting threads."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ FIRST_ID = 20
 
 
 class Walk(gymnasium.Env):
-    """A random walk of its own generator, of random length, that notes what is asked of it."""
+    """A random walk with its own generator and random length; records its calls."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = spaces.Discrete(3)
@@ -39,7 +39,7 @@ class Walk(gymnasium.Env):
 
 
 class WaitingWalk(Walk):
-    """The same walk in two halves, which refuses to be asked for them in any other order."""
+    """The same walk in two halves, which raises if they are called in any other order."""
 
     raises: ClassVar[dict[tuple[int, str], BaseException]] = {}  # by (row, half)
     under_way = None
@@ -86,7 +86,7 @@ def limited(kind, steps):
 
 
 class Clock:
-    """Goes on only when somebody waits for a later time."""
+    """A clock that advances only when a thread waits for a later time."""
 
     def __init__(self):
         self.now, self.waits = 0.0, 0

@@ -1,7 +1,7 @@
-"""Shows that the tests can see: each patch in this directory breaks something, and the tests that it names must fail.
+"""Mutation tests: each patch in this directory breaks the code, and the tests that it names must fail.
 
-Run: `python tests/chaos/mutants/run.py [NAME ...]`. Every patch is applied to a copy of the tree; the tests must pass without it.
-Prints a line a mutant, and ends with status 1 if one of them lived.
+Run: `python tests/chaos/mutants/run.py [NAME ...]`. Every patch is applied to a copy of the tree; the tests must pass
+without it. Prints one line for each mutant, and ends with status 1 if one of them survived.
 """
 
 import argparse
@@ -20,11 +20,11 @@ TREE = ("envpool_bridge", "agents", "jaxsrl", "experiments", "tests", "pyproject
 SHARED_MEMORY = Path("/dev/shm")
 OUTPUT = "output_of_the_tests.txt"
 NAMED = "Must fail: "
-_SECONDS = 300  # a mutant that makes tests hang is seen too
+_SECONDS = 300  # a mutant that makes tests hang counts as detected
 
 
 def tests_of(patch: Path) -> list[str]:
-    """The test files that must see this mutant.
+    """Returns the test files that must detect this mutant.
 
     Raises:
         ValueError: the patch names none.
@@ -36,7 +36,7 @@ def tests_of(patch: Path) -> list[str]:
 
 
 def copy_tree(to: Path) -> Path:
-    """A copy of what tests need."""
+    """Copies the files that tests need."""
     for name in TREE:
         source = ROOT / name
         if source.is_dir():
@@ -47,7 +47,7 @@ def copy_tree(to: Path) -> Path:
 
 
 def run_tests(tree: Path, tests: list[str]) -> int:
-    """pytest's exit status in that tree, whose `OUTPUT` then says more; 1 if it does not end."""
+    """Runs pytest in that tree and returns its exit status; 1 after a timeout. `OUTPUT` holds the output."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "60", *tests]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     with (
@@ -64,15 +64,15 @@ def run_tests(tree: Path, tests: list[str]) -> int:
 
 
 def remove_names(names: set[str]) -> None:
-    """Removes names of shared memory that processes which are gone have left: a mutant may be one that leaves them."""
+    """Removes names of shared memory of dead processes, because a mutant may leak them."""
     for name in names:
-        found = re.fullmatch(r"jaxsrl-(\d+)-[0-9a-f]+", name)
-        if found is not None and not Path(f"/proc/{found[1]}").exists():
+        match = re.fullmatch(r"jaxsrl-(\d+)-[0-9a-f]+", name)
+        if match is not None and not Path(f"/proc/{match[1]}").exists():
             (SHARED_MEMORY / name).unlink(missing_ok=True)
 
 
-def is_seen(patch: Path) -> bool:
-    """Whether the tests fail once the patch is applied.
+def is_detected(patch: Path) -> bool:
+    """Returns whether the tests fail with the patch.
 
     Raises:
         RuntimeError: it does not apply, or pytest could not run the tests.
@@ -87,7 +87,7 @@ def is_seen(patch: Path) -> bool:
             check=False,
         )
         if applied.returncode:
-            raise RuntimeError(f"{patch.name} does not apply: mend it. {applied.stderr}")
+            raise RuntimeError(f"{patch.name} does not apply: fix the patch. {applied.stderr}")
         names = set(os.listdir(SHARED_MEMORY))
         status = run_tests(tree, tests_of(patch))
         remove_names(set(os.listdir(SHARED_MEMORY)) - names)
@@ -97,7 +97,7 @@ def is_seen(patch: Path) -> bool:
 
 
 def main() -> int:
-    """The command; its exit status."""
+    """Runs the command and returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of patches, without .patch; all if none")
     names = parser.parse_args().names
@@ -108,14 +108,14 @@ def main() -> int:
         if run_tests(tree, tests):
             print(f"the tests fail without any mutant:\n{(tree / OUTPUT).read_text()[-3000:]}", file=sys.stderr)
             return 1
-    lived = 0
+    survived = 0
     for patch in patches:
-        began = time.monotonic()
-        seen = is_seen(patch)
-        lived += not seen
-        print(f"{'seen ' if seen else 'LIVED'} {patch.stem} ({time.monotonic() - began:.0f} s)", flush=True)
-    print(f"{len(patches) - lived} of {len(patches)} mutants seen")
-    return int(lived > 0)
+        start = time.monotonic()
+        detected = is_detected(patch)
+        survived += not detected
+        print(f"{'detected' if detected else 'SURVIVED'} {patch.stem} ({time.monotonic() - start:.0f} s)", flush=True)
+    print(f"{len(patches) - survived} of {len(patches)} mutants detected")
+    return int(survived > 0)
 
 
 if __name__ == "__main__":
