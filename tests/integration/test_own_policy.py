@@ -12,11 +12,11 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.load_policy import load_policy
-from jaxsrl.plan.policies import POLICIES, REPLAY_POLICIES
+from jaxsrl.plan.load_plan import load_plan
+from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
 from jaxsrl.run_plan import run
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "distribution_policies.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how_to" / "custom_plan.md"
 
 
 @pytest.fixture
@@ -44,13 +44,13 @@ def trained(directory, policy):
     source = EnvConfig("CartPole-v1").source()
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(8,)))
-    plan = load_policy(policy)(config, Resources.detect())
+    plan = load_plan(policy)(config, Resources.detect())
     return plan, run(plan, agent, source, config, spec=spec, quiet=True)
 
 
 def test_the_documented_policy_trains_two_pools_to_the_parameters_of_serial(tmp_path, file):
     plan, report = trained(tmp_path / "mine", f"{file}:two_pools")
-    assert (plan.policy, plan.environments.replicas, plan.inference.replicas) == ("two_pools", 2, 2)
+    assert (plan.name, plan.environments.replicas, plan.inference.replicas) == ("two_pools", 2, 2)
     assert report.num_updates == 2
     _, serial = trained(tmp_path / "serial", "serial")
     for mine, reference in zip(jax.tree.leaves(report.state.params), jax.tree.leaves(serial.state.params), strict=True):
@@ -59,5 +59,5 @@ def test_the_documented_policy_trains_two_pools_to_the_parameters_of_serial(tmp_
 
 def test_the_document_has_a_row_for_every_policy():
     rows = re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(), re.MULTILINE)
-    measured = [policy for policy in POLICIES if policy not in REPLAY_POLICIES]  # with PPO
-    assert rows == [*POLICIES, *measured]  # what each is, and what each measured
+    measured = [policy for policy in PLANS if policy not in REPLAY_PLANS]  # with PPO
+    assert rows == [*PLANS, *measured]  # what each is, and what each measured
