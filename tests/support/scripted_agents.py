@@ -8,8 +8,7 @@ class Scripted:
     """Agent i observes (i, step, 1000 x episode) and i further numbers, gets reward 10 i + step, and has i + 2 actions.
 
     "a" is present from the first to the last step; "b" dies (terminated) at step 2; "c" joins with the observation of
-    step 3. The
-    episode is truncated at step 5.
+    step 3. The episode is truncated at step 5.
     """
 
     possible_agents = ("a", "b", "c")

@@ -22,8 +22,8 @@ class HideAndSeek:
 
     Each agent observes a dict (see `observations`) and acts with MultiDiscrete([11, 11, 11, 2, 2]). An episode is
     truncated at the horizon and never terminates; its last infos are its `EpisodeStats`. An episode whose physics
-    diverge is truncated immediately, with
-    "discard_episode" 1 in its infos and rewards 0. All randomness of an episode follows from the seed of its reset.
+    diverge is truncated immediately, with "discard_episode" 1 in its infos and rewards 0. All randomness of an episode
+    follows from the seed of its reset.
 
     Args:
         game: the rules; RandomWalls() if None.

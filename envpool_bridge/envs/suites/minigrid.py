@@ -95,8 +95,8 @@ class MinigridObservation(gymnasium.ObservationWrapper):
     """Observations with symbols as integers of few values instead of brightness, and words as numbers.
 
     "image" is [W, H, 3], a MultiDiscrete of symbols or a Box of pixels, the agent's column first as in MiniGrid.
-    "direction" is one of
-    4. "mission" is [mission_words], the number of each word in MiniGrid's and BabyAI's vocabularies, padded with 0.
+    "direction" is one of 4. "mission" is [mission_words], the number of each word in MiniGrid's and BabyAI's
+    vocabularies, padded with 0.
 
     Args:
         env: made by `gymnasium.make`, wrapped for the image of the options.
