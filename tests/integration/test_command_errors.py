@@ -75,7 +75,7 @@ CASES = [
     ("evaluate --out x.png", "begun", "--out draws a curve over checkpoints: give --all too"),
     ("evaluate --all --out x.gif", "begun", "a plot is written as .png, .svg or .pdf"),
     ("evaluate --all --video x.mp4", "begun", "--video shows one checkpoint: leave out --all"),
-    ("inspect", "nowhere", "is not there: expected a run directory"),
+    ("inspect", "nowhere", "does not exist: expected a run directory"),
     ("inspect", "file", "is neither: expected a run directory"),
     ("inspect", "empty", "is neither: expected a run directory"),
     ("inspect", "newer checkpoint", "has checkpoint format 99, this version of jaxsrl reads 2"),

@@ -90,7 +90,7 @@ def test_what_failed_is_shown_and_only_then():
     for words in ("3 restarted (1 had hung), 7 episodes cut", "4 are no longer stepped", "2 updates were not finite"):
         assert words in told
     assert "5 checkpoints could not be written" in told
-    assert "6 lost" in told
+    assert "6 dropped" in told
 
 
 def test_view_is_ascii_without_unicode():
