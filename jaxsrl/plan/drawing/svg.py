@@ -4,10 +4,10 @@ Every fragment is `<g class="fragment" data-fragment="NAME" data-kind="KIND">` w
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from envpool_bridge.errors import UserError
-from jaxsrl.plan.cost.channel_bytes import PlanBytes
 from jaxsrl.plan.drawing.group_layout import place_learners, place_learners_channels
 from jaxsrl.plan.drawing.layout import (
     HEIGHT,
@@ -25,6 +25,9 @@ from jaxsrl.plan.drawing.text import format_lag, format_placement
 from jaxsrl.plan.fragment import Channel, Fragment, WhenFull
 from jaxsrl.plan.plan import Plan
 from jaxsrl.terminal.format import format_bytes
+
+if TYPE_CHECKING:
+    from jaxsrl.plan.cost.channel_bytes import PlanBytes  # imports jax, which the web page does not need
 
 _PER_INCH = 80.0
 _MARGIN = 0.12
@@ -50,7 +53,7 @@ svg { background: #fff; font-family: "DejaVu Sans", sans-serif; fill: #222 }
 """
 
 
-def draw_plan(plan: Plan, sizes: PlanBytes, path: Path, platform: str = "device") -> None:
+def draw_plan(plan: Plan, sizes: "PlanBytes", path: Path, platform: str = "device") -> None:
     """Writes the drawing into an SVG file that needs no style sheet. The same plan gives the same bytes.
 
     Args:
@@ -69,7 +72,7 @@ def draw_plan(plan: Plan, sizes: PlanBytes, path: Path, platform: str = "device"
     path.write_text(plan_as_svg(plan, platform, sizes, _STYLE))
 
 
-def plan_as_svg(plan: Plan, platform: str = "device", sizes: PlanBytes | None = None, style: str = "") -> str:
+def plan_as_svg(plan: Plan, platform: str = "device", sizes: "PlanBytes | None" = None, style: str = "") -> str:
     """Returns the drawing as a string that starts with `<svg`.
 
     Args:
