@@ -150,7 +150,7 @@ def train_under_fire(directory, policy, env_steps, mean_seconds):
     audited = subprocess.run(command, capture_output=True, text=True, check=False)
     found = json.loads(audited.stdout)
     assert found["clean"], found
-    restarts = printed.count("It is started again")
+    restarts = printed.count("It is restarted")
     assert found["deaths"] >= restarts * 0.8  # some die again before they have begun to write
     recoveries = [float(text) for text in re.findall(r"steps again, ([0-9.]+) ms", printed)]
     percentiles = np.percentile(recoveries, [50, 99]).round(1).tolist() if recoveries else [None, None]
