@@ -61,7 +61,7 @@ def make_concurrent_step(
     """
     if len(envs) < 2:
         return None
-    halves = [found for found in map(find_halves, envs) if found is not None]
+    halves = [pair for pair in map(find_halves, envs) if pair is not None]
     if len(halves) == len(envs):
         return AsyncStep(steps, halves)
     return ThreadedStep(len(envs), core) if use_threads else None
@@ -98,9 +98,7 @@ class ConcurrentStep:
         if self._closed:
             raise ValueError("the rows are closed")
         if self._running:
-            raise WorkerError(
-                "the step before was interrupted, and rows may still be in it: make the environments anew"
-            )
+            raise WorkerError("the step before was interrupted, and rows may still be in it: make new environments")
         self._running = True
         self._call_all(functions, arguments)
         self._running = False
@@ -125,15 +123,13 @@ class AsyncStep(ConcurrentStep):
 
     No step is left half made: after an error, the other steps that were started are still waited for. Only what is no `Exception`
     (a KeyboardInterrupt) is raised at once.
+
+    Args:
+        steps: R functions. Where a call's functions hold one of these objects, its halves are called instead.
+        halves: R of them, of rows that are not in a step.
     """
 
     def __init__(self, steps: Sequence[StepFn], halves: Sequence[Halves]) -> None:
-        """Creates the executor for rows of which none is in a step.
-
-        Args:
-            steps: R functions. Where a call's functions hold one of these objects, its halves are called instead.
-            halves: R of them.
-        """
         super().__init__(len(steps))
         self._steps = list(steps)
         self._starts = [start for start, _ in halves]
@@ -189,18 +185,16 @@ class ThreadedStep(ConcurrentStep):
     A wake-up must cost no more than the wait that it overlaps. One write to an eventfd that counts down wakes all rows, where
     locks or queues take a system call each. The threads keep to one core: on two they would wake only to wait for the
     interpreter's lock, which triples the processor time of a step (docs/benchmarks).
+
+    Args:
+        num_rows: R, functions of every call.
+        core: of the threads, an index modulo the number of cores that this process may run on; None for any core.
+
+    Raises:
+        UserError: the system allows no further threads.
     """
 
     def __init__(self, num_rows: int, core: int | None = None) -> None:
-        """Starts the threads.
-
-        Args:
-            num_rows: R, functions of every call.
-            core: of the threads, an index modulo the number of cores that this process may run on; None for any core.
-
-        Raises:
-            UserError: the system allows no further threads.
-        """
         super().__init__(num_rows)
         allowed = sorted(os.sched_getaffinity(0))
         self._cores = allowed if core is None else [allowed[core % len(allowed)]]

@@ -1,16 +1,15 @@
-"""Places where a worker can be made to fail, for tests of what happens then.
+"""Failpoints: calls at which a worker can be made to fail, for tests of the recovery.
 
-`JAXSRL_FAILPOINT=name:action@count` makes every worker process do `action` when it comes to the place `name` for the `count`-th
-time; several are separated by commas. Places are methods that are wrapped in the worker when the variable is set: when it is
-not, nothing is there that could cost anything.
+`JAXSRL_FAILPOINT=name:action@count` makes every worker process do `action` at the `count`-th arrival at `name`. Commas separate
+several. Each place is a method that the worker wraps only if the variable is set, so that failpoints cost nothing otherwise.
 
 | name | just before it | just after it |
 |---|---|---|
 | `worker.step` | actions are posted, nothing is stepped | the slot is written, nothing is published |
-| `worker.reset` | environments are about to begin their first episodes | they have begun |
-| `worker.commit` | a slot is full, nobody knows | the learner may read it, its bell has not rung |
+| `worker.reset` | no environment has started its first episode | all have |
+| `worker.commit` | a slot is full, but not committed | the learner may read it, its bell has not rung |
 | `worker.open_slot` | the slot before is committed | the next observation is published |
-| `worker.carry` | the next slot's first observation is missing | it is there, the slot's flags are not |
+| `worker.carry` | the next slot's first observation is missing | it is written, the slot's flags are not |
 | `worker.post_observation` | the observation is written | it is published, no bell has rung |
 | `worker.inference_bell`, `worker.learner_bell` | published, not rung | rung |
 
@@ -44,13 +43,13 @@ class FailpointError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Failpoint:
-    """One of the variable's entries.
+    """Entry of the variable.
 
     Attributes:
         place: one of PLACES.
-        before: whether to fail before it rather than after.
+        before: whether to fail before the call rather than after it.
         action: one of ACTIONS.
-        count: at which time, from 1.
+        count: arrival at which it fails, from 1.
     """
 
     place: str
@@ -60,31 +59,31 @@ class Failpoint:
 
 
 def wanted(value: str | None = None) -> list[Failpoint]:
-    """The failpoints that `value` asks for; the environment variable's if None.
+    """Returns the failpoints in `value`, or in the environment variable if None.
 
     Raises:
-        UserError: it is not of the form above.
+        UserError: the value does not have the form above.
     """
     text = os.environ.get(VARIABLE, "") if value is None else value
     return [_parse(entry) for entry in text.split(",") if entry]
 
 
 def _parse(entry: str) -> Failpoint:
-    found = _FORM.fullmatch(entry.strip())
-    if found is None or found[1] not in PLACES or found[3] not in ACTIONS or int(found[4]) < 1:
+    match = _FORM.fullmatch(entry.strip())
+    if match is None or match[1] not in PLACES or match[3] not in ACTIONS or int(match[4]) < 1:
         raise UserError(
             f"{VARIABLE}: expected place.before:action@count or place.after:action@count with a place of {', '.join(PLACES)}, "
             f"an action of {', '.join(ACTIONS)} and a count from 1: got {entry!r}"
         )
-    return Failpoint(found[1], found[2] == "before", found[3], int(found[4]))
+    return Failpoint(match[1], match[2] == "before", match[3], int(match[4]))
 
 
 def arm(failpoints: Sequence[Failpoint], places: Mapping[str, Sequence[tuple[Any, str]]]) -> None:
-    """Wraps the methods that are the failpoints' places.
+    """Wraps the methods at the failpoints' places.
 
     Args:
-        failpoints: of `wanted`.
-        places: (object, name of its method) of each place, which share their count.
+        failpoints: to arm.
+        places: (object, name of its method) of each place; methods of one place share their count.
     """
     for failpoint in failpoints:
         arrivals = _Arrivals(failpoint)
@@ -93,7 +92,7 @@ def arm(failpoints: Sequence[Failpoint], places: Mapping[str, Sequence[tuple[Any
 
 
 class _Arrivals:
-    """Counts how often its place was come to, and fails when it is time."""
+    """Counter of arrivals at a place, which fails at the given one."""
 
     def __init__(self, failpoint: Failpoint) -> None:
         self._failpoint, self._left = failpoint, failpoint.count
@@ -117,7 +116,7 @@ def _wrapped(method: Callable[..., Any], before: bool, arrive: Callable[[], None
 
 
 def fail(action: str) -> None:
-    """Does one of ACTIONS to this process."""
+    """Makes this process fail by one of ACTIONS."""
     if action == "raise":
         raise FailpointError("a failpoint was reached")
     if action == "exit":

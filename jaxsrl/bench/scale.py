@@ -1,9 +1,7 @@
-"""How many environment rows one head (acting and learning, in one process) serves before it falls behind.
+"""Benchmark of the number of environment rows that one head (acting and learning in one process) serves.
 
-Rows sleep and cost nothing themselves, so that what is measured is the head. Its speed for few rows sets the line; the answer is
-the first size whose speed a row is 10 % less.
-
-`run_module` runs this file in a process of its own for each size.
+Rows sleep and cost nothing themselves, so that only the head is measured. Its speed for few rows sets the line. The answer is
+the first size whose speed per row is 10 % lower. `run_module` runs this file in a process of its own for each size.
 """
 
 import json
@@ -40,10 +38,9 @@ def bench_scale(
         seconds: of each run.
 
     Returns:
-        sizes: one entry per number of rows: env steps per second, `of_linear` (relative to the first size's speed per row),
-            `of_sleep` (relative to rows / sleep), busy shares of acting and learning, cores that the head used, and in `profile`
-            those of each of its threads. departs_at: the first number of rows below 0.9 of linear; None if there is none.
-            limit: the busiest part there. stopped: why larger sizes could not be measured; "" if they could.
+        `sizes`, an entry per number of rows: env steps per second, ratios to the first size (`of_linear`) and to rows / sleep
+        (`of_sleep`), busy shares, and cores of all threads and of each (`profile`). `departs_at`, the first below 0.9 of linear, or
+        None; `limit`, the busiest part there; `stopped`, why larger sizes failed, or "".
 
     Raises:
         UserError: a number of rows is not positive or does not divide by the workers.
@@ -51,22 +48,21 @@ def bench_scale(
     invalid = [number for number in rows if number < 1 or number % workers]
     if invalid or not rows:
         raise UserError(f"rows must be positive and divide by {workers} workers: got {invalid or 'none'}")
+    settings = {"size": size, "milliseconds": milliseconds, "workers": workers}
     sizes: list[dict[str, Any]] = []
     stopped = ""
     for number in rows:
         try:
-            found = _run_apart(
-                {"size": size, "milliseconds": milliseconds, "rows": number, "workers": workers, "seconds": seconds}
-            )
+            measured = _run_apart({**settings, "rows": number, "seconds": seconds})
         except UserError as error:
-            if not sizes:
-                raise
-            stopped = str(error)  # no shared memory for so many, say: what came before still counts
-            break
-        speed = found["env_steps_per_second"]
+            if sizes:
+                stopped = str(error)  # for example no shared memory; smaller sizes still count
+                break
+            raise
+        speed = measured["env_steps_per_second"]
         line = sizes[0]["env_steps_per_second"] / sizes[0]["rows"] if sizes else speed / number
         ratios = {"of_linear": speed / number / line, "of_sleep": speed * milliseconds / 1000 / number}
-        sizes.append({"rows": number, "env_steps_per_second": speed, **ratios, **found})
+        sizes.append({"rows": number, "env_steps_per_second": speed, **ratios, **measured})
         if ratios["of_linear"] < _STAYS:
             break
     last = sizes[-1]
@@ -77,9 +73,7 @@ def bench_scale(
         "cores": last["head_cores"] / last["cores"],
     }
     return {
-        "size": size,
-        "milliseconds": milliseconds,
-        "workers": workers,
+        **settings,
         "sizes": sizes,
         "departs_at": departs,
         "limit": max(busy, key=busy.__getitem__) if departs is not None else None,
@@ -152,7 +146,7 @@ class _Profile:
         self._thread.start()
 
     def stop(self) -> dict[str, float]:
-        """Over the last third of the samples: everything is compiled by then."""
+        """Returns the cores over the last third of the samples, after all compilation."""
         self._ended.set()
         self._thread.join()
         kept = self._samples[2 * len(self._samples) // 3 :] or self._samples
@@ -169,15 +163,15 @@ class _Profile:
 
 def _seconds_by_thread() -> dict[str, float]:
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for task in Path("/proc/self/task").iterdir():
         try:
             fields = (task / "stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended since it was listed
         name = names.get(int(task.name), "jax's threads")
-        found[name] = found.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
-    return found
+        seconds[name] = seconds.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
+    return seconds
 
 
 if __name__ == "__main__":

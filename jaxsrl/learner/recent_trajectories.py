@@ -45,20 +45,18 @@ class _Kept:
 class RecentTrajectories:
     """Bounded set of the trajectories of a collector. Thread-safety: one thread, the learner's.
 
+    Args:
+        source: of trajectories; its slots are released as soon as they are copied.
+        max_size: trajectories to keep.
+        reuses: updates to train on each of them.
+        max_policy_lag: updates that the acting policy of a trajectory may be older than the parameters to train.
+
     Attributes:
         reused: updates on a trajectory that was used before.
         dropped: trajectories that were used fewer times than allowed, because they were replaced or became too old.
     """
 
     def __init__(self, source: Collector, max_size: int, reuses: int, max_policy_lag: int) -> None:
-        """Creates an empty set.
-
-        Args:
-            source: of trajectories; its slots are released as soon as they are copied.
-            max_size: trajectories to keep.
-            reuses: updates to train on each of them.
-            max_policy_lag: updates that the acting policy of a trajectory may be older than the parameters to train.
-        """
         self._source, self._max_size, self._reuses, self._max_lag = source, max_size, reuses, max_policy_lag
         self._kept: list[_Kept] = []
         self._num_collected = self.reused = self.dropped = 0

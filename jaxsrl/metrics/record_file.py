@@ -110,17 +110,17 @@ class RecordFile:
         """
         with self._lock:
             try:
-                found = os.stat(self._path)
+                status = os.stat(self._path)
             except OSError:
                 return 0
-            identity = (found.st_dev, found.st_ino)
-            if identity != self._identity or found.st_size < self._offset:
+            identity = (status.st_dev, status.st_ino)
+            if identity != self._identity or status.st_size < self._offset:
                 self._forget()
                 self._identity = identity
                 self.generation += 1
-            if found.st_size > self._offset:
-                self._read(found.st_size if most_bytes is None else self._offset + most_bytes)
-            return max(0, found.st_size - self._offset)
+            if status.st_size > self._offset:
+                self._read(status.st_size if most_bytes is None else self._offset + most_bytes)
+            return max(0, status.st_size - self._offset)
 
     def _read(self, until: int) -> None:
         try:

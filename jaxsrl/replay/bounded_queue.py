@@ -58,7 +58,7 @@ class BoundedQueue(Generic[T]):
     def _wait(self, verb: str, is_possible: Callable[[], bool], timeout_seconds: float) -> None:
         in_time = self._changed.wait_for(lambda: self._closed or is_possible(), timeout_seconds)
         if self._closed:
-            raise ReplayClosedError(f"replay was closed: nobody can {verb} any more") from self._error
+            raise ReplayClosedError(f"replay was closed: no thread can {verb} any more") from self._error
         if not in_time:
             size = len(self._items)
             raise WaitTimeoutError(

@@ -66,7 +66,7 @@ def test_close_wakes_all_threads_with_the_first_error():
             queue.close(ValueError("the worker died"))
             queue.close(ValueError("later"))
         for future, verb in zip(waiting, ("sample", "insert"), strict=True):
-            with pytest.raises(ReplayClosedError, match=f"nobody can {verb}") as closed:
+            with pytest.raises(ReplayClosedError, match=f"no thread can {verb}") as closed:
                 future.result()
             assert str(closed.value.__cause__) == "the worker died"
     with pytest.raises(ReplayClosedError):
