@@ -37,8 +37,10 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--width", type=int, default=280)
     parser.add_argument("--frame-ms", type=int, default=90)
+    parser.add_argument("--every", type=int, default=1, help="keep every Nth frame")
     given = parser.parse_args()
     frames = terminal_frames(given.source) if given.kind == "terminal" else video_frames(given.source, given.width)
+    frames = frames[:: given.every]
     write_gif(frames, given.out, given.frame_ms)
     size = given.out.stat().st_size
     print(f"{given.out}: {len(frames)} frames, {size:,} bytes{' - TOO LARGE' if size > MAX_BYTES else ''}")  # noqa: T201

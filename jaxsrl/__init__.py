@@ -6,7 +6,10 @@ import jax, whose settings may then still be chosen.
 """
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
+
+__version__: str
 
 if TYPE_CHECKING:
     from agents.api import ReplayConfig
@@ -79,7 +82,9 @@ _NAMES_THERE = {"evaluate_agent": "evaluate"}
 
 
 def __getattr__(name: str) -> Any:
-    """The public name, imported from its home."""
+    """Returns a public name, imported from its home, or the version of the installed package."""
+    if name == "__version__":
+        return importlib.metadata.version("jaxsrl")
     if name not in _HOMES:
         raise AttributeError(f"module 'jaxsrl' has no attribute {name!r}: its public names are {', '.join(__all__)}")
     value = getattr(importlib.import_module(_HOMES[name]), _NAMES_THERE.get(name, name))

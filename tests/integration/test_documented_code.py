@@ -29,7 +29,7 @@ def code_of(page, beginning):
 @pytest.mark.parametrize(
     ("page", "beginning", "says"),
     [
-        ("README.md", "import jaxsrl", r"mean return \d+\.\d; everything is in runs/ppo_CartPole-v1_seed0"),
+        ("README.md", "import jaxsrl", r"mean return \d+\.\d; run directory runs/ppo_CartPole-v1_seed0"),
         ("docs/getting_started/quickstart.md", "import jaxsrl", r"^\d+\.\d+$"),
         ("docs/how_to/custom_environment.md", "# my_experiment.py", r"^-\d+\.\d+$"),
     ],

@@ -91,3 +91,8 @@ def test_the_wheel_has_the_marks_of_typed_packages(tmp_path):
     assert {"agents/py.typed", "envpool_bridge/py.typed", "jaxsrl/py.typed"} <= names
     assert "jaxsrl/run_plan.py" in names
     assert not any(name.startswith(("tests/", "experiments/")) for name in names)
+
+
+def test_version_is_the_one_of_pyproject():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert jaxsrl.__version__ == project["version"]
