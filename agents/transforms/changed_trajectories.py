@@ -3,21 +3,25 @@
 from collections.abc import Callable
 from typing import Any
 
-from agents.api import Agent, Array, LearnerState, Metrics, Params, Summary, Trajectory
+from agents.api import Agent, Array, LearnerState, Metrics, Params, Summary, Trajectory, UpdateFn
 
 
 def with_changed_trajectories(agent: Agent, change: Callable[[Trajectory], Trajectory]) -> Agent:
-    """Returns the agent, which learns from `change(trajectory)`."""
-    steps = agent.gradient_steps
+    """Returns the agent, which learns from `change(trajectory)`, and so do its groups, each from its own rows."""
 
-    def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
-        return agent.update(state, change(batch), key)
+    def changed(update: UpdateFn) -> UpdateFn:
+        def learn(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
+            return update(state, change(batch), key)
 
-    if steps is None:
-        return agent._replace(update=update)
-    inner = steps.prepare
+        return learn
+
+    groups = tuple(group._replace(update=changed(group.update)) for group in agent.groups)
+    agent = agent._replace(update=changed(agent.update), groups=groups)
+    if agent.gradient_steps is None:
+        return agent
+    inner = agent.gradient_steps.prepare
 
     def prepare(params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Summary]:
         return inner(params, extra, change(batch), key)
 
-    return agent._replace(update=update, gradient_steps=steps._replace(prepare=prepare))
+    return agent._replace(gradient_steps=agent.gradient_steps._replace(prepare=prepare))

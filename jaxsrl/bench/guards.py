@@ -127,7 +127,7 @@ def _training(source: EnvSource, shape: PoolShape, agent: Agent, guards: bool) -
         rows = shape.rows_per_part
         pool.start([EpisodeReset((0,) * rows, (None,) * rows)] * shape.num_parts)
         mesh, key = LearnerMesh(jax.devices()[:1]), jax.random.key(0)
-        update = jax.jit(with_finite_updates(agent.update) if guards else agent.update, donate_argnums=0)
+        update = jax.jit((with_finite_updates(agent) if guards else agent).update, donate_argnums=0)
         yield _Turn(pool, agent, mesh, update, mesh.place_state(agent.init(key)))
 
 

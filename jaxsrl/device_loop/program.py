@@ -10,7 +10,6 @@ import numpy as np
 from agents.api import Agent, Array, LearnerState, Metrics
 from jaxsrl.device_loop.collect import DeviceRows, RowKeys, collect, make_row_keys
 from jaxsrl.envs.protocol import JaxEnv
-from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.mesh import LearnerMesh
 
 
@@ -81,12 +80,11 @@ def compile_advance(
         rows: placed rows.
         keys: placed keys.
     """
-    update = with_finite_updates(agent.update)
 
     def one(state: LearnerState, rows: DeviceRows, keys: RunKeys) -> tuple[LearnerState, DeviceRows, Metrics]:
         trajectory, rows = collect(env, agent, state.params, rows, keys.rows, state.num_updates, num_steps)
         trajectory = jax.lax.with_sharding_constraint(trajectory, mesh.rows)
-        state, metrics = update(state, trajectory, jax.random.fold_in(keys.update, state.num_updates))
+        state, metrics = agent.update(state, trajectory, jax.random.fold_in(keys.update, state.num_updates))
         return state, rows, metrics
 
     def advance(

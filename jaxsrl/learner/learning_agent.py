@@ -1,4 +1,4 @@
-"""The agent that a run trains: for single frames, and with replay around what learns from samples."""
+"""The agent that a run trains: the chain of wrappers around an algorithm's update."""
 
 import math
 from typing import Any
@@ -11,6 +11,7 @@ from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.plan.cost.channel_bytes import ReplayBytes
 from jaxsrl.replay.on_device import with_device_replay
@@ -21,27 +22,41 @@ from jaxsrl.replay.state import Replayed
 def learning_agent(
     agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: int, mesh: LearnerMesh | None = None
 ) -> Agent:
-    """The agent whose `update` takes what a slot holds: trajectories of single frames.
+    """Returns the agent whose `update` takes the contents of a slot: trajectories of single frames.
+
+    This is the whole chain of wrappers around an algorithm's `update`, from the inside out. The first three belong to the agent
+    as it is made; each is there only where its configuration asks for it:
+
+    1. `agents.transforms.normalization`: observations and rewards by running statistics, with a random start.
+    2. `agents.transforms.on_policy_agent`: clipped rewards.
+    3. `agents.transforms.multi_policy`: several policies, each learning from its own rows.
+    4. `agents.transforms.frame_stacking`: stacks of frames, from single frames.
+    5. `LearnerMesh.shard_samples`: with replay, a share of each sample on every device.
+    6. `jaxsrl.replay.on_device`: with replay, insertion of the trajectory, and the gradient steps that are due.
+    7. `jaxsrl.learner.finite_updates`: the state before, where the new one is not finite.
+
+    With replay on the host, `jaxsrl.learner.host_replay` takes the place of the last three. The plan `central` uses the parts of
+    the update that an agent offers, after steps 1 to 4; its server has the last.
 
     Args:
-        agent: as it was made for the spec.
-        spec: of all rows.
+        agent: Agent made for the spec.
+        spec: Specification of all rows.
         num_rows: B.
         rollout_length: T.
-        mesh: that samples are to be sharded over; None leaves that to the compiler.
+        mesh: Devices that samples are sharded over; None leaves that to the compiler.
 
     Raises:
-        UserError: the sizes do not fit the agent's replay.
+        UserError: The sizes do not fit the agent's replay.
     """
-    if not isinstance(agent, ReplayAgent):
-        return with_stacked_frames(agent, spec)
-    shapes = trajectory_shapes(agent, spec, num_rows, rollout_length)
-    stacked = with_stacked_frames(agent, spec)
-    return with_device_replay(stacked if mesh is None else mesh.shard_samples(stacked), shapes)
+    agent = with_stacked_frames(agent, spec)
+    if isinstance(agent, ReplayAgent):
+        agent = agent if mesh is None else mesh.shard_samples(agent)
+        agent = with_device_replay(agent, trajectory_shapes(agent, spec, num_rows, rollout_length))
+    return with_finite_updates(agent)
 
 
 def replay_bytes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: int) -> ReplayBytes:
-    """What the agent's replay holds and hands out; nothing is allocated. Arguments as of `learning_agent`."""
+    """Returns the sizes of the agent's replay buffer and samples; nothing is allocated. Arguments as in `learning_agent`."""
     if not isinstance(agent, ReplayAgent):
         return ReplayBytes()
     replay = agent.data
@@ -55,7 +70,7 @@ def replay_bytes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: 
 
 
 def kept_bytes(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> int:
-    """Bytes of the experience that a run keeps on a node of a cluster, when all of it is there; 0 where it keeps none there."""
+    """Returns the bytes of a full replay buffer on a node of a cluster; 0 where the run keeps none there."""
     return replay_bytes(agent, spec, config.num_envs, config.rollout_length).held if config.cluster_replay else 0
 
 

@@ -18,7 +18,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agents.api import Agent, Array, LearnerState, Metrics, Params, ReplayAgent, Sample, Trajectory
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import map_leaves
-from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.machine.devices import Device
 from jaxsrl.replay.host.sample_pool import SampleMemory, is_large
 from jaxsrl.replay.state import state_shardings
@@ -152,14 +151,10 @@ class LearnerMesh:
         return jax.make_array_from_single_device_arrays(value.shape, self.replicated, shards)
 
     def jit_update(self, agent: Agent, run_key: Array) -> KeyedUpdate:
-        """The agent's update over the mesh: donates the state, and folds the number of updates into `run_key`.
-
-        Updates that are not finite are left out (`jaxsrl.learner.finite_updates`).
-        """
-        guarded = with_finite_updates(agent.update)
+        """Returns the agent's update, compiled over the mesh; it donates the state and folds its number into `run_key`."""
 
         def update(state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
-            return guarded(state, batch, jax.random.fold_in(run_key, state.num_updates))
+            return agent.update(state, batch, jax.random.fold_in(run_key, state.num_updates))
 
         shardings = self.state_shardings(jax.eval_shape(agent.init, run_key))
         return jax.jit(update, donate_argnums=0, out_shardings=(shardings, self.replicated))

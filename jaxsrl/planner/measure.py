@@ -23,6 +23,7 @@ from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.collect.slot_layout import agent_layout, agent_state_spec
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment
+from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.plan.cost.channel_bytes import params_bytes_of
@@ -103,7 +104,7 @@ def measure(experiment: Experiment, name: str, act_rows: tuple[int, ...], update
         raise UserError(
             f"agent {agent.name} learns from replay, which the simulation does not support: use PPO, for example"
         )
-    stacked = with_stacked_frames(agent, spec)
+    stacked = with_finite_updates(with_stacked_frames(agent, spec))
     assert isinstance(stacked, Agent)
     act: list[tuple[int, float]] = []
     steps: list[tuple[int, float, float]] = []

@@ -5,7 +5,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.collect.collector import Collector
 from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.learner.finite_watch import FiniteWatch
-from jaxsrl.learner.groups.mesh import GroupMeshes, stacked_groups
+from jaxsrl.learner.groups.mesh import GroupMeshes
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import HostLearner, Learner
 from jaxsrl.learner.mesh import LearnerMesh
@@ -39,7 +39,7 @@ def make_learner(
     Raises:
         UserError: the plan has a parameter server, but the agent's update cannot be cut into gradient steps.
     """
-    agent, spec, plan, update_key = setup.agent, setup.spec, setup.plan, setup.keys.update
+    agent, plan, update_key = setup.agent, setup.plan, setup.keys.update
     server, gradients = plan.parameter_server, plan.channel(Carries.GRADIENTS)
     trajectories = plan.channel(Carries.TRAJECTORIES)
     drops = trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST
@@ -48,9 +48,7 @@ def make_learner(
     if not isinstance(agent, Agent):
         raise TypeError(f"agent {agent.name} has no replay around it")
     if learns_by_group(plan):
-        meshes = GroupMeshes(
-            stacked_groups(agent, spec), {learner.group: devices_of(learner) for learner in plan.learners}
-        )
+        meshes = GroupMeshes(agent.groups, {learner.group: devices_of(learner) for learner in plan.learners})
         return Learner(
             meshes, source, progress.state, meshes.jit_update(agent, update_key), progress.behind, drops, watch
         )

@@ -13,6 +13,7 @@ from jaxsrl.collect.inference.act import fetch, make_act, row_keys
 from jaxsrl.device_loop.loop import DeviceLearner
 from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.envs.cartpole import CartPole
+from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.devices import on_device
 from jaxsrl.machine.split_cpu import host_device
@@ -67,7 +68,8 @@ def test_time_to_place_a_slot(row, size):
 
 @pytest.mark.seconds(20)
 def test_time_of_an_update_on_the_host(row, size):
-    agent, mesh = ppo(network=NetworkConfig(hidden_sizes=(64,) * size(9, 1))), LearnerMesh(jax.local_devices()[:1])
+    agent = with_finite_updates(ppo(network=NetworkConfig(hidden_sizes=(64,) * size(9, 1))))
+    mesh = LearnerMesh(jax.local_devices()[:1])
     state = mesh.place_state(jax.jit(agent.init)(jax.random.key(0)))
     (slot,), update = random_slots(agent), mesh.jit_update(agent, jax.random.key(1))
     parts: dict[str, list[float]] = {"place": [], "dispatch": [], "publish": [], "whole": []}

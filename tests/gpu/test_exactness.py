@@ -7,6 +7,7 @@ import pytest
 from agents.api import Replay, ReplayConfig
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.inference.act import fetch, make_act, row_keys
+from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import Learner
@@ -118,7 +119,7 @@ def test_replay_on_the_host_draws_what_replay_on_the_device_draws(exponent, row)
     slots = [jax.device_get(stream.slot()) for _ in range(40)]
     run_key, devices = jax.random.key(5), jax.local_devices()[:1]
     trained, mesh = with_device_replay(agent, slots[0]), HostReplayMesh(devices)
-    update = LearnerMesh(devices).jit_update(trained, run_key)
+    update = LearnerMesh(devices).jit_update(with_finite_updates(trained), run_key)
     on_device = LearnerMesh(devices).place_state(jax.jit(trained.init)(jax.random.key(0)))
     on_host = mesh.place_state(jax.jit(agent.init)(jax.random.key(0)))
     replay = HostReplay(agent, mesh, run_key, LocalExperience(agent.data, slots[0]))
@@ -136,7 +137,7 @@ def test_replay_on_the_host_draws_what_replay_on_the_device_draws(exponent, row)
 
 
 def test_an_update_that_is_not_finite_changes_nothing_and_is_counted_one_late(row):
-    agent, mesh = ppo(), LearnerMesh(jax.local_devices()[:1])
+    agent, mesh = with_finite_updates(ppo()), LearnerMesh(jax.local_devices()[:1])
     state = mesh.place_state(jax.jit(agent.init)(jax.random.key(0)))
     update, watch = mesh.jit_update(agent, jax.random.key(1)), FiniteWatch(3)
     (good,), (bad,) = random_slots(agent), random_slots(agent)
@@ -159,7 +160,7 @@ def test_the_device_keeps_one_copy_of_the_replay_ring(row, size):
     config = ReplayConfig(capacity=size(20_000_000, 400_000), batch_size=64, min_size=20, samples_per_insert=2.0)
     slot = jax.device_get(Stream(rows=4, steps=3, frames=2).slot())
     agent, mesh = (
-        with_device_replay(make_counting(Replay(config, num_steps=2)), slot),
+        with_finite_updates(with_device_replay(make_counting(Replay(config, num_steps=2)), slot)),
         LearnerMesh(jax.local_devices()[:1]),
     )
     state = jax.eval_shape(agent.init, jax.random.key(0))

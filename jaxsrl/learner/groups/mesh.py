@@ -10,29 +10,12 @@ from typing import Any
 import jax
 
 from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
-from agents.transforms.frame_stacking import with_stacked_frames
 from agents.transforms.multi_policy import LearningGroup, part_of
 from envpool_bridge.shm.slots import SlotViews
-from envpool_bridge.spec.specs import EnvSpec
-from jaxsrl.learner.finite_updates import SKIPPED, with_finite_updates
+from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.groups.rows import rows_of_places
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
 from jaxsrl.machine.devices import Device, on_device
-
-
-def stacked_groups(agent: Agent, spec: EnvSpec) -> tuple[LearningGroup, ...]:
-    """The groups of an agent that `with_stacked_frames` made: their updates take single frames too.
-
-    Args:
-        agent: whose groups' updates take stacks.
-        spec: of all rows.
-    """
-    return tuple(
-        group._replace(
-            update=with_stacked_frames(agent._replace(update=group.update, gradient_steps=None), spec).update
-        )
-        for group in agent.groups
-    )
 
 
 class GroupMeshes(LearnerMesh):
@@ -96,11 +79,11 @@ class GroupMeshes(LearnerMesh):
             for name, program in programs.items():
                 part = part_of(state, name)
                 number = jax.device_put(state.num_updates, self._meshes[name].replicated)
-                learnt, found = program((part.params, part.opt_state, part.extra), number, batch[name])
-                params[name], opt_state[name], extra[name] = learnt.params, learnt.opt_state, learnt.extra
+                learned, own = program((part.params, part.opt_state, part.extra), number, batch[name])
+                params[name], opt_state[name], extra[name] = learned.params, learned.opt_state, learned.extra
                 if num_updates is state.num_updates:
-                    num_updates = learnt.num_updates
-                metrics |= {f"{name}/{SKIPPED}": found.pop(SKIPPED), **found}
+                    num_updates = learned.num_updates
+                metrics |= {f"{name}/{SKIPPED}": own.pop(SKIPPED), **own}
             return LearnerState(params, opt_state, num_updates, extra), metrics
 
         return update
@@ -118,6 +101,6 @@ def _jit_group(group: LearningGroup, mesh: LearnerMesh, run_key: Array) -> Any:
     def update(part: tuple[Any, Any, Any], number: Array, batch: Trajectory) -> tuple[LearnerState, Metrics]:
         params, opt_state, extra = part
         state = LearnerState(params, opt_state, number, extra)
-        return with_finite_updates(group.update)(state, batch, jax.random.fold_in(run_key, number))
+        return group.update(state, batch, jax.random.fold_in(run_key, number))
 
     return jax.jit(update, donate_argnums=0, out_shardings=(mesh.replicated, mesh.replicated))

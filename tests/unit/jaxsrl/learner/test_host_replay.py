@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from agents.api import Replay, ReplayConfig
+from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.replay.experience import LocalExperience
@@ -81,7 +82,7 @@ def test_keys_of_draws_are_made_on_the_host_whatever_device_learns() -> None:
 
 def test_every_update_is_that_of_replay_on_a_device_to_the_bit() -> None:
     agent, batches = agent_of(), slots()
-    trained = with_device_replay(agent, batches[0])
+    trained = with_finite_updates(with_device_replay(agent, batches[0]))
     mesh = LearnerMesh(jax.local_devices()[:1])
     state = mesh.place_state(dataclasses.replace(jax.jit(trained.init)(jax.random.key(0)), num_updates=np.int32(FIRST)))
     update = mesh.jit_update(trained, RUN_KEY)

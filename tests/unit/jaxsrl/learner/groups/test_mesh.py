@@ -13,8 +13,8 @@ from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import leaves
-from jaxsrl.learner.finite_updates import SKIPPED
-from jaxsrl.learner.groups.mesh import GroupMeshes, stacked_groups
+from jaxsrl.learner.finite_updates import SKIPPED, with_finite_updates
+from jaxsrl.learner.groups.mesh import GroupMeshes
 from jaxsrl.learner.groups.rows import rows_of_places
 from tests.support.scripted_agents import Scripted
 
@@ -98,8 +98,9 @@ def in_one_program(agent, state, batches):
 
 
 def side_by_side(agent, groups, devices, state, slots_of_updates):
-    meshes = GroupMeshes(groups, devices)
-    update = meshes.jit_update(agent, RUN_KEY)
+    guarded = with_finite_updates(agent._replace(groups=groups))
+    meshes = GroupMeshes(guarded.groups, devices)
+    update = meshes.jit_update(guarded, RUN_KEY)
     state, metrics = meshes.place_state(state), {}
     for slots in slots_of_updates:
         state, metrics = update(state, meshes.place_batch(slots))
@@ -136,7 +137,7 @@ def test_updates_side_by_side_are_those_of_one_program(places, pools, frozen):
 
 
 def test_each_policys_devices_get_its_own_rows_and_no_others():
-    agent = grouped(SPEC, ("b",))
+    agent = with_finite_updates(grouped(SPEC, ("b",)))
     meshes = GroupMeshes(agent.groups, {"a": jax.devices()[:1], "c": jax.devices()[2:4]})
     slots = random_slots(SPEC, pools=2)
     whole, batches = trajectory(slots), meshes.place_batch(slots)
@@ -163,7 +164,7 @@ def test_rows_that_were_cut_out_do_not_change_with_the_slot():
 
 
 def test_published_parameters_are_on_one_device_and_outlive_the_next_update():
-    agent = grouped(SPEC, ("b",))
+    agent = with_finite_updates(grouped(SPEC, ("b",)))
     meshes = GroupMeshes(agent.groups, {"a": jax.devices()[1:2], "c": jax.devices()[2:4]})
     update = meshes.jit_update(agent, RUN_KEY)
     state = meshes.place_state(jax.device_get(agent.init(jax.random.key(1))))
@@ -188,7 +189,7 @@ def test_stacked_frames_are_stacked_on_each_policys_own_devices():
     slots = random_slots(spec)
     devices = {"x": jax.devices()[:1], "y": jax.devices()[1:2]}
     first = jax.device_get(agent.init(jax.random.key(1)))
-    found = side_by_side(agent, stacked_groups(agent, spec), devices, first, [slots])
+    found = side_by_side(agent, agent.groups, devices, first, [slots])
     assert_same(found, in_one_program(agent, first, [trajectory(slots)]))
 
 
