@@ -12,10 +12,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from agents.dqn_config import DQNConfig
 
 from agents.api import ReplayConfig
-from agents.dqn import make_dqn
+from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
@@ -61,7 +60,7 @@ def train(directory, updates=12, replay=UNIFORM, **changes):
         "replay_on": "host",
     }
     config = RunConfig(**{**settings, **changes})
-    dqn = DQNConfig(replay=replay, learning_rate=1e-3, num_steps=2, double=True, target_period=5, total_updates=12)
+    dqn = DQNConfig(replay=replay, learning_rate=1e-3, n_step=2, double=True, target_update_period=5, total_updates=12)
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_dqn(dqn, spec, NetworkConfig(hidden_sizes=(16,)))

@@ -65,7 +65,7 @@ def train(
     source = make_env(env)
     spec = source.spec()
     if agent == "dqn":
-        made = make_dqn(DQNConfig(replay=LEARNS, total_updates=20, target_period=3), spec, network)
+        made = make_dqn(DQNConfig(replay=LEARNS, total_updates=20, target_update_period=3), spec, network)
     else:
         made = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), spec, network)
     plan = PLANS[policy](config, Resources.detect())

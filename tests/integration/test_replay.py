@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from agents.api import ReplayConfig
-from agents.dqn import make_dqn
-from agents.dqn_config import DQNConfig
+from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
@@ -17,7 +16,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
 
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
@@ -52,12 +51,14 @@ def train(
         "max_policy_lag": 0,
     }
     config = RunConfig(**{**settings, **changes})
-    dqn = DQNConfig(replay=replay, learning_rate=1e-3, num_steps=2, double=True, target_period=5, total_updates=UPDATES)
+    dqn = DQNConfig(
+        replay=replay, learning_rate=1e-3, n_step=2, double=True, target_update_period=5, total_updates=UPDATES
+    )
     experiment = Experiment(EnvConfig("CartPole-v1", suite=suite), NetworkConfig(hidden_sizes=(16,)), dqn, config)
     source = make_env(experiment.env)
     spec = source.spec()
     agent = make_dqn(dqn, spec, experiment.network)
-    plan = POLICIES[policy](config, Resources.detect())
+    plan = PLANS[policy](config, Resources.detect())
     return run(plan, agent, source, config, experiment=experiment, spec=spec, quiet=True)
 
 
