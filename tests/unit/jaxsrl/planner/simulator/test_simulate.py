@@ -177,7 +177,7 @@ def test_scenarios_that_make_no_sense_are_refused():
 
 def test_compare_reports_fastest_and_slowest_runs(monkeypatch):
     speeds = iter([100.0, 300.0, 200.0, 250.0, 150.0, 275.0])  # both points in turn
-    monkeypatch.setattr(jaxsrl.planner.validate, "_measured", lambda *_: next(speeds))
+    monkeypatch.setattr(jaxsrl.planner.validate, "_measure", lambda *_: next(speeds))
     monkeypatch.setattr(jaxsrl.planner.validate, "predict_here", lambda *_: 240.0)
     experiment = Experiment(EnvConfig("CartPole-v1"), PPOConfig())
     found = compare(calibration(), experiment, (Point(64, 1), Point(128, 2)))
@@ -191,7 +191,7 @@ def test_compare_reports_fastest_and_slowest_runs(monkeypatch):
 def test_fit_uses_the_fastest_reference_run(monkeypatch):
     speeds, config = iter([100.0, 400.0, 300.0, 200.0]), RunConfig()
     monkeypatch.setattr(jaxsrl.planner.validate, "_config", lambda *_: config)
-    monkeypatch.setattr(jaxsrl.planner.validate, "_measured", lambda *_: next(speeds))
+    monkeypatch.setattr(jaxsrl.planner.validate, "_measure", lambda *_: next(speeds))
     monkeypatch.setattr(jaxsrl.planner.validate, "predict_here", lambda *_: 240.0)
     monkeypatch.setattr(jaxsrl.planner.validate, "with_handover_cost", lambda _, __, measured: measured)
     assert fit(calibration(), None, 1.0) == 400.0
