@@ -42,7 +42,7 @@ from jaxsrl.training.trainable import Trainable
 
 
 def run_name(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> str:
-    """Name of the run's directory."""
+    """Returns the name of the run directory."""
     return config.name or f"{agent.name}_{spec.env_id.replace('/', '-')}_seed{config.seed}"
 
 

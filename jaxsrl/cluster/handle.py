@@ -62,7 +62,7 @@ class Handle(abc.ABC, Generic[RemoteT]):
     @property
     @abc.abstractmethod
     def made_progress(self) -> bool:
-        """Whether this incarnation did useful work."""
+        """True if this incarnation did useful work."""
 
     @abc.abstractmethod
     def find_node(self, engine: Engine) -> str | None:
@@ -129,7 +129,7 @@ class Handle(abc.ABC, Generic[RemoteT]):
         self.lost_at = time.monotonic()
 
     def describe(self) -> str:
-        """Returns the process in words, for messages."""
+        """Returns a description of the process, for messages."""
         return f"{self.kind} {self.index} (rows {self.rows.start} to {self.rows.stop - 1}) on node {self.node}"
 
 
@@ -157,7 +157,7 @@ class RestartManager:
 
         Args:
             handle: of the lost process.
-            reason: in words.
+            reason: for the message.
             node_is_doubted: whether its node may be dead too.
 
         Raises:

@@ -14,7 +14,7 @@ _ROOM = 1 << 20  # cores: more than anybody asks for
 def nodes_in_time(
     look: Callable[[], tuple[Node, ...]], place: Callable[[Sequence[Node]], Plan], hosts: int, seconds: float
 ) -> tuple[Node, ...]:
-    """The nodes of a cluster, as soon as there is a plan on them.
+    """Returns the nodes of a cluster as soon as there is a plan on them.
 
     Args:
         look: at the nodes that there are now.

@@ -168,13 +168,12 @@ class Learner:
         self.stats.lag_max = max(self.stats.lag_max, int(lag.max()))
 
 
-class HostLearner(Protocol):
-    """A learner on trajectories of the host: `Learner`, or replicas with a parameter server. Attributes as in `Learner`."""
+class AnyLearner(Protocol):
+    """A learner as the training loop, records and reports see it. Attributes as in `Learner`."""
 
     num_updates: int
     metrics: Metrics
     stats: LearnerStats
-    behind: Params
     is_stuck: bool
 
     @property
@@ -182,12 +181,18 @@ class HostLearner(Protocol):
         """Newest learner state."""
         ...
 
-    def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
-        """Runs an update if it is done within a short wait; returns whether it was."""
+    def continue_from(self, learned: LearnerState, /) -> None:
+        """Continues from the parameters, optimizer and extras of an older state."""
         ...
 
-    def continue_from(self, learnt: LearnerState) -> None:
-        """Continues from the parameters, optimizer and extras of an older state."""
+
+class HostLearner(AnyLearner, Protocol):
+    """A learner on trajectories of the host: `Learner`, or replicas with a parameter server."""
+
+    behind: Params
+
+    def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
+        """Runs an update if it is done within a short wait; returns whether it was."""
         ...
 
     def totals(self) -> Mapping[str, float]:

@@ -28,7 +28,7 @@ _WAIT_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaSetup:
-    """Where gradients are computed and applied.
+    """Devices of the replicas and of the server.
 
     Attributes:
         steps: the update, cut at its gradients.
@@ -51,11 +51,11 @@ class AsynchronousLearners:
     """Stands in for `Learner`: an update is done when every replica has completed a trajectory.
 
     Attributes:
-        num_updates: that `step` has told of.
+        num_updates: that `step` has returned.
         metrics: of the newest trajectory of any replica, on the server's device.
         stats: totals; `busy_seconds` are means over replicas.
         behind: parameters one update before the newest.
-        is_stuck: whether too many updates in a row were left out because they were not finite.
+        is_stuck: whether too many updates in a row were skipped because they were not finite.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class AsynchronousLearners:
 
     @property
     def state(self) -> LearnerState:
-        """The server's state, with the updates that `step` has told of."""
+        """The server's state, with the updates that `step` has returned."""
         return dataclasses.replace(self._server.state(), num_updates=np.int32(self.num_updates))
 
     def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
@@ -123,7 +123,7 @@ class AsynchronousLearners:
         return True
 
     def totals(self) -> dict[str, float]:
-        """Seconds since the start, by metric name: mean over replicas that they waited, and that the server was held."""
+        """Returns seconds since the start, by metric name: mean over replicas that they waited, and that the server was held."""
         waited = self._source.totals()["learner/wait_seconds"] / len(self._replicas)
         pushed = float(self._server.counters.applied + self._server.counters.dropped)
         return {
@@ -142,7 +142,7 @@ class AsynchronousLearners:
         ]
 
     def continue_from(self, learnt: LearnerState) -> None:
-        """Refuses: replicas push at their own pace, and what they are computing cannot be called back.
+        """Raises: replicas push at their own pace, and what they are computing cannot be called back.
 
         Raises:
             NotFiniteError: always.
@@ -157,7 +157,7 @@ class AsynchronousLearners:
         self._source.publish(num_updates, params)
 
     def _learn(self, index: int) -> None:
-        """Body of a replica's thread."""
+        """Runs a replica, in its own thread."""
         source, mesh, replica = self._source, self._meshes[index], self._replicas[index]
         should_stop = self._lifecycle.should_stop
         while not should_stop():

@@ -1,4 +1,4 @@
-"""Where trajectories of a run are collected, and where its replay on the host is: here, in this process and its children."""
+"""Collectors and host replay of a run on this machine."""
 
 from agents.api import ReplayAgent
 from jaxsrl.checkpoints.store import Arrays

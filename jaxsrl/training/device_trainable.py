@@ -12,13 +12,13 @@ from jaxsrl.device_loop.loop import DeviceLearner
 from jaxsrl.device_loop.program import RunKeys, make_run_keys
 from jaxsrl.envs.protocol import JaxEnv, validate_env
 from jaxsrl.learner.finite_watch import FiniteWatch
+from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
 from jaxsrl.training.run_state import named, restore_state, state_to_arrays
 from jaxsrl.training.setup import TrainingSetup
-from jaxsrl.training.trainable import AnyLearner
 
 
 class DeviceTrainable:

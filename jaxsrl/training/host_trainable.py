@@ -11,14 +11,13 @@ from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay
-from jaxsrl.learner.loop import HostLearner
+from jaxsrl.learner.loop import AnyLearner, HostLearner
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.training.build import make_learner
 from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
 from jaxsrl.training.run_state import Progress, begin, buffer_to_arrays, from_arrays, rows_fit, to_arrays
 from jaxsrl.training.setup import TrainingSetup
-from jaxsrl.training.trainable import AnyLearner
 
 _NO_ROW = np.uint32(2**32 - 1)
 
@@ -109,7 +108,7 @@ class HostTrainable:
         if self._learner is None:
             return self.progress.state
         learners = self._setup.plan.learners
-        # Callers that go on with the parameters of all policies, as an evaluation does, need them on one device.
+        # Callers that use the parameters of all policies afterwards, as an evaluation does, need them on one device.
         return (
             self._learner.state
             if len(learners) == 1

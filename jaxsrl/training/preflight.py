@@ -1,4 +1,4 @@
-"""Everything that can be refused before a run starts: a plan, an agent and environments that do not fit each other."""
+"""Validation before a run starts: a plan, an agent and environments that do not fit each other."""
 
 import math
 
@@ -20,12 +20,12 @@ from jaxsrl.plan.validate import nearest_multiple, validate_memory, validate_pla
 
 
 def runs_on_device(plan: Plan) -> bool:
-    """Whether the environments themselves are on devices."""
+    """Returns whether the environments themselves are on devices."""
     return isinstance(plan.environments.placement, Devices)
 
 
 def check_run(plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec, resources: Resources) -> None:
-    """Refuses what cannot run; starts nothing.
+    """Raises for a run that cannot start; starts nothing.
 
     Raises:
         UserError: says what does not fit, and what to change.
@@ -44,7 +44,7 @@ def check_run(plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec, res
 
 
 def _check_whole_environments(plan: Plan, spec: EnvSpec) -> None:
-    """Refuses a plan that cuts a multi-agent environment in two.
+    """Rejects a plan that cuts a multi-agent environment in two.
 
     Raises:
         UserError: names the number of rows that would do.
@@ -62,7 +62,7 @@ def _check_whole_environments(plan: Plan, spec: EnvSpec) -> None:
 
 
 def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
-    """Traces the agent's update on trajectories of the plan's sizes, so that what does not fit is refused now.
+    """Traces the agent's update on trajectories of the plan's sizes, so that sizes that do not fit raise now.
 
     Raises:
         UserError: from the agent: minibatches that do not divide, say.
@@ -73,7 +73,7 @@ def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
 
 
 def jax_env_of_source(source: EnvSource) -> JaxEnv:
-    """The environment as pure functions.
+    """Returns the environment as pure functions.
 
     Raises:
         UserError: the source's environments are not written in JAX.
@@ -87,7 +87,7 @@ def jax_env_of_source(source: EnvSource) -> JaxEnv:
 
 
 def gradient_steps_of(agent: AnyAgent, plan: Plan) -> GradientSteps:
-    """How the agent's update is cut.
+    """Returns the gradient steps of the agent's update.
 
     Raises:
         UserError: it is not.

@@ -7,11 +7,11 @@ import jax
 
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
 from jaxsrl.collect.collector import supervision_metrics
+from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.metrics.cluster_traffic import traffic_values
 from jaxsrl.metrics.sinks import MetricsSink, Record
 from jaxsrl.metrics.utilization import utilization
 from jaxsrl.plan.plan import Plan
-from jaxsrl.training.trainable import AnyLearner
 
 _COUNTED = supervision_metrics([SupervisionTotals()])
 """Totals of a source that are recorded as they are."""
@@ -53,7 +53,7 @@ class Reporter:
         return self._learner.num_updates
 
     def due(self, every_seconds: float) -> bool:
-        """Whether the newest record is older than this."""
+        """Returns whether the newest record is older than this."""
         return time.perf_counter() - self._since >= every_seconds
 
     def write(self, episodes: Mapping[str, float]) -> None:
@@ -61,7 +61,7 @@ class Reporter:
         now, totals = time.perf_counter(), self._totals()
         if totals["learner/updates"] > self._before["learner/updates"]:
             self._measured_from = (self._since, self._before)
-        # Without an update since then, as at a run's end, what the record before told still holds: it is measured with it.
+        # Without an update since then, as at a run's end, the record before still holds: rates are measured with it.
         since, before = self._measured_from
         seconds = max(now - since, 1e-9)
         gained = {name: totals[name] - before.get(name, 0.0) for name in totals}
@@ -96,7 +96,7 @@ class Reporter:
 
 
 def call_rates(gained: Mapping[str, float]) -> dict[str, float]:
-    """The inference server's batch size (rows) and latency (milliseconds), from totals; empty where it was not called."""
+    """Returns the inference server's batch size (rows) and latency (milliseconds), from totals; empty where it was not called."""
     calls = gained.get("inference/calls", 0.0)
     if not calls:
         return {}

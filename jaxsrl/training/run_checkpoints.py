@@ -12,6 +12,7 @@ from jaxsrl.checkpoints.schema import Form, validate_match
 from jaxsrl.checkpoints.store import Arrays, CheckpointSaveError, CheckpointStore
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.learner.finite_watch import NotFiniteError
+from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.run_state import (
     holds_replay,
@@ -23,7 +24,7 @@ from jaxsrl.training.run_state import (
     without_rows,
 )
 from jaxsrl.training.setup import TrainingSetup
-from jaxsrl.training.trainable import AnyLearner, Trainable
+from jaxsrl.training.trainable import Trainable
 
 NOT_FINITE_BATCH = "not_finite_batch.npz"
 
@@ -41,7 +42,7 @@ class RunCheckpoints:
         self._store = CheckpointStore(setup.directory.checkpoints, setup.config.keep_checkpoints)
 
     def restore(self) -> Arrays | None:
-        """Returns the arrays of the newest checkpoint that this run can use; None where the run starts anew.
+        """Returns the arrays of the newest checkpoint that this run can use; None where the run starts from scratch.
 
         Raises:
             UserError: no checkpoint is intact, or the newest is of another network or algorithm.

@@ -1,4 +1,4 @@
-"""All that a checkpoint holds, to and from arrays."""
+"""Conversion of a run to and from the arrays of a checkpoint."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Progress:
 
 
 def begin(agent: AnyAgent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Progress:
-    """The beginning of a run; `key` is consumed."""
+    """Returns the state of a new run; `key` is consumed."""
     reset = EpisodeReset((0,) * num_rows, (None,) * num_rows)
     log = EpisodeLog(num_rows, 0, spec, agent_state=agent_state_spec(agent))
     return Progress(jax.jit(agent.init)(key), None, EpisodeTracker(num_rows, spec.info_fields), log, reset)
@@ -57,7 +57,15 @@ def to_arrays(
     log: EpisodeLog,
     with_replay: bool = True,
 ) -> Arrays:
-    """Everything by name; fetches from the device. `with_replay` is whether experience that the state holds is kept."""
+    """Returns all arrays of a checkpoint by name; fetches from the device.
+
+    Args:
+        state: of the learner.
+        behind: parameters one version older; None if not kept.
+        episodes: running returns.
+        log: episodes in progress.
+        with_replay: whether to include replay data that the state holds.
+    """
     behind = jax.device_get(behind)
     arrays = state_to_arrays(state, with_replay)
     if behind is not None:
@@ -94,7 +102,7 @@ def from_arrays(
 
 
 def state_to_arrays(state: LearnerState, with_replay: bool = True) -> Arrays:
-    """The learner state by name; experience, if it holds any and `with_replay`, under a name of its own."""
+    """Returns the learner state by name; experience, if it holds any and `with_replay`, under a name of its own."""
     if not isinstance(state.extra, Replayed):
         return flatten(jax.device_get(state), LEARNER)
     learner = dataclasses.replace(state, extra=state.extra.extra)
@@ -163,9 +171,9 @@ def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[st
 
 
 def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerState:
-    """The learner state alone, which is all that evaluation needs.
+    """Returns the learner state alone, which is all that evaluation needs.
 
-    An agent with replay around it gets its experience back if the arrays have it, and begins with none if not.
+    An agent with replay around it gets its experience back if the arrays have it, and starts with none if not.
 
     Raises:
         UserError: the arrays are of another network or algorithm.
@@ -180,7 +188,7 @@ def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerSta
 
 
 def restore_buffer(template: Any, arrays: Arrays) -> Any:
-    """The experience that a checkpoint holds, in numpy arrays.
+    """Returns the experience that a checkpoint holds, in numpy arrays.
 
     Args:
         template: a buffer of the same shapes; its values do not matter.
@@ -193,7 +201,7 @@ def restore_buffer(template: Any, arrays: Arrays) -> Any:
 
 
 def buffer_to_arrays(buffer: Any) -> Arrays:
-    """Experience by name, as `restore_buffer` finds it."""
+    """Returns experience by name, as `restore_buffer` finds it."""
     return flatten(jax.device_get(buffer), REPLAY)
 
 
@@ -202,5 +210,5 @@ def _zeros(shapes: Any) -> Any:
 
 
 def named(arrays: Arrays, prefix: str) -> Arrays:
-    """The arrays whose names begin with `prefix`, without it."""
+    """Returns the arrays whose names start with `prefix`, without it."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

@@ -3,6 +3,7 @@
 import contextlib
 import time
 
+from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.machine.lifecycle import stop_on_signals
 from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.make_sinks import make_sinks
@@ -12,7 +13,7 @@ from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.reporter import Reporter
 from jaxsrl.training.run_checkpoints import RunCheckpoints
 from jaxsrl.training.setup import RunReport, TrainingSetup
-from jaxsrl.training.trainable import AnyLearner, Trainable
+from jaxsrl.training.trainable import Trainable
 from jaxsrl.training.watchdog import Watchdog
 
 _PROGRESS = frozenset({"calls", "rows", "samples", "gradients", "env_steps", "slots", "replayed_steps_total"})

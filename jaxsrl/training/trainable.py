@@ -3,42 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from agents.api import LearnerState, Metrics
+from agents.api import LearnerState
 from jaxsrl.checkpoints.store import Arrays
-from jaxsrl.learner.loop import LearnerStats
-
-
-class AnyLearner(Protocol):
-    """A learner as the loop, records and reports see it."""
-
-    @property
-    def state(self) -> LearnerState:
-        """Newest learner state."""
-        ...
-
-    @property
-    def num_updates(self) -> int:
-        """Updates done in all."""
-        ...
-
-    @property
-    def metrics(self) -> Metrics:
-        """Metrics of the newest update, on the device."""
-        ...
-
-    @property
-    def stats(self) -> LearnerStats:
-        """Totals."""
-        ...
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether too many updates in a row were skipped because they were not finite."""
-        ...
-
-    def continue_from(self, learnt: LearnerState) -> None:
-        """Continues from the parameters, optimizer and extras of an older state."""
-        ...
+from jaxsrl.learner.loop import AnyLearner
 
 
 class Trainable(Protocol):

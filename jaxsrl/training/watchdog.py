@@ -60,7 +60,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """The deadline counts inside, from now on. The deadline also covers closing the run."""
+        """Watches the deadline inside; it also covers closing the run."""
         self._since = self._turn = time.monotonic()
         thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         thread.start()

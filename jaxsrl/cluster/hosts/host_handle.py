@@ -1,4 +1,4 @@
-"""What the learner's process knows of one environment host: its calls, the slots that came from it, and how to follow it."""
+"""Handle of one environment host: its calls, the slots received from it, and how its successor resumes."""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -91,7 +91,7 @@ class HostHandle(Handle[RemoteHost]):
         return [*super().calls(), *self.pending]
 
     def receive(self, sequence: int, slot: SlotViews) -> None:
-        """Takes a slot in: from now on it is the learner's, whatever becomes of the host.
+        """Takes a slot: from now on it is the learner's, even if the host is lost.
 
         Ray runs a host's calls one after the other, but their answers may overtake each other: one that comes early waits for
         those before it, and is lost with the host if they are.
@@ -110,7 +110,7 @@ class HostHandle(Handle[RemoteHost]):
             self.next_sequence += 1
 
     def complete_slot(self, sequence: int) -> SlotViews:
-        """A slot that was received, with the observation that it begins with."""
+        """Returns a slot that was received, with the observation that it starts with."""
         return self.slots[sequence] if self._replay is None else self._replay.edges(self.index, sequence)
 
     def release(self, sequence: int) -> None:
@@ -138,7 +138,7 @@ class HostHandle(Handle[RemoteHost]):
         journal = f"{config.journal}/host-{self.index}-{self.incarnation}" if config.journal else ""
         config = dataclasses.replace(config, first_sequence=self.next_sequence, journal=journal)
         if slot is not None:
-            # The rows go on as those of a worker do whose predecessor died between two slots.
+            # The rows resume as those of a worker whose predecessor died between two slots.
             seen = last_seen(self._layout, slot, self.rows.start)
             state = map_leaves(
                 lambda whole, mine: _with_rows(whole, mine[1], self.rows), config.agent_state, slot.agent_state
@@ -163,7 +163,7 @@ def _with_rows(whole: np.ndarray, mine: np.ndarray, rows: slice) -> np.ndarray:
 
 
 def _reset_at(reset: EpisodeReset, rows: slice, episodes: list[int]) -> EpisodeReset:
-    """The reset with these rows in these episodes, of which nothing is to be played again."""
+    """Returns the reset with these rows in these episodes, of which nothing is to be played again."""
     every, actions = list(reset.episodes), list(reset.actions)
     every[rows] = episodes
     actions[rows] = [None] * len(episodes)

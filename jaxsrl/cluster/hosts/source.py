@@ -2,7 +2,7 @@
 
 Every host has as many credits as a slot ring has slots: calls of `next_slot` that it may answer. A credit is given back when the
 learner releases a sequence, so that no more is ever on its way than a ring would hold. A slot is the learner's as soon as it has
-arrived here; what a lost host had not handed over is collected anew (`following`).
+arrived here; what a lost host had not handed over is collected again (`resumed_rows`).
 """
 
 import dataclasses
@@ -47,13 +47,13 @@ class ClusterSource:
         replicas: range | None = None,
         replay: RemoteExperience | None = None,
     ) -> None:
-        """Begins to start the hosts' processes; refuses what cannot run.
+        """Starts the hosts' processes, without waiting.
 
         Args:
             config: what every source is made from; its plan says which host is on which node.
             engine: the cluster; the caller closes it after this.
             replicas: the hosts of the plan that this source is for, with the inference servers that act for them; None for all.
-            replay: where slots go instead of here, on a node; this source then has what is told of them. The caller closes it.
+            replay: where slots go instead of here, on a node; this source then has their summaries. The caller closes it.
 
         Raises:
             UserError: the environments cannot be sent to other nodes.
@@ -88,7 +88,7 @@ class ClusterSource:
             raise
 
     def publish(self, version: int, params: Params) -> None:
-        """Puts parameters into the cluster once, and tells whoever acts of them: every host, or every server."""
+        """Puts parameters into the cluster once, and sends them to what acts: every host, or every server."""
         put = self._versions.publish(version, params)
         if self._servers is not None:
             self._servers.publish(version, put)
@@ -98,7 +98,7 @@ class ClusterSource:
                 host.publish(version, put)
 
     def start(self, reset: EpisodeReset) -> None:
-        """Has every host begin."""
+        """Starts every host."""
         self._reset = reset
         if self._servers is not None:
             self._servers.start(self._versions)
@@ -107,7 +107,7 @@ class ClusterSource:
                 host.start(reset, self._versions)
 
     def acquire(self, timeout_seconds: float) -> int | None:
-        """The next sequence that every host has sent, or None; raises what environments raised.
+        """Returns the next sequence that every host has sent, or None; raises what environments raised.
 
         Raises:
             EnvPoolError: from an environment host.
@@ -119,7 +119,7 @@ class ClusterSource:
         return self._next - 1
 
     def slots(self, sequence: int) -> Sequence[SlotViews]:
-        """The leased slots, one a host, in row order; read-only."""
+        """Returns the leased slots, one a host, in row order; read-only."""
         return [host.slots[sequence] for host in self._hosts]
 
     def release(self, sequence: int) -> None:
@@ -128,22 +128,22 @@ class ClusterSource:
             host.release(sequence)
 
     def drop(self, sequence: int) -> None:
-        """Never asked for: plans whose channels drop are not for clusters (`place_hosts`)."""
+        """Raises RuntimeError: plans whose channels drop are not for clusters (`place_hosts`)."""
         raise RuntimeError("every slot of a host is learned from")
 
     def first_observation(self, should_stop: Callable[[], bool]) -> Tree | None:
-        """A copy of the first slots' first observations, once every host has sent its first slot."""
+        """Returns a copy of the first slots' first observations, once every host has sent its first slot."""
         while not self._receive(self._first, _WAIT_SECONDS):
             if should_stop():
                 return None
         return joined_observation(self._hosts, self._first)
 
     def totals(self) -> Mapping[str, float]:
-        """Seconds waited and calls made, as hosts told them lately; seconds of hosts are means over hosts."""
-        found = [host.total_stats() for host in self._hosts]
-        sums = {name: sum(one.get(name, 0.0) for one in found) for name in (*_MEANS, *_SUMMED)}
+        """Returns seconds waited and calls made, as hosts last reported them; seconds of hosts are means over hosts."""
+        stats = [host.total_stats() for host in self._hosts]
+        sums = {name: sum(one.get(name, 0.0) for one in stats) for name in (*_MEANS, *_SUMMED)}
         return {
-            **{name: total / len(found) if name in _MEANS else total for name, total in sums.items()},
+            **{name: total / len(stats) if name in _MEANS else total for name, total in sums.items()},
             "learner/wait_seconds": self._waited_seconds,
             **traffic_totals(self._traffic),
             f"{PREFIX}parameters/bytes": float(self._versions.total_bytes),
@@ -152,7 +152,6 @@ class ClusterSource:
         }
 
     def waits(self) -> list[str]:
-        """See `Collector`."""
         return [
             f"environment host {host.index} on node {host.node} has not sent trajectory {self._next}"
             for host in self._hosts
@@ -210,7 +209,7 @@ class ClusterSource:
                 self._replay.note(value)
 
     def _lose(self, host: HostHandle | None, server: ServerHandle | None, call: Call, error: HostGoneError) -> None:
-        """Whose call failed because it is gone is followed; but for replay, which also has the calls for slots."""
+        """Marks the process whose call failed as lost. Replay, which also makes the calls for slots, ends the run instead."""
         if self._replay is not None and (host is None or call in host.pending) and server is None:
             raise self._replay.lost(error) from error
         if host is not None:

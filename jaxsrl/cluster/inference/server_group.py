@@ -71,7 +71,7 @@ class InferenceServerGroup:
             self._count(server, before)
 
     def mark_lost(self, server: ServerHandle, reason: str, node_is_doubted: bool = False) -> None:
-        """See `RestartManager.mark_lost`."""
+        """Ends what is left of a server, and schedules its restart; raises HostLostError if it was lost too often."""
         self._restarts.mark_lost(server, reason, node_is_doubted)
 
     def poll(self, hosts: Sequence[HostHandle], versions: PublishedVersions, is_started: bool) -> None:

@@ -1,7 +1,7 @@
 """jax ends a process by abort() when it has lost the others, which leaves a C++ stack and status 134; here it gets our words.
 
-There is no other way to hear of it: the callback that jaxlib has for this cannot be called from Python (its argument has no
-conversion, jaxlib 0.10), and the process that serves the others, if it is the one that was lost, can tell them nothing.
+There is no other way to notice. The callback that jaxlib has for this cannot be called from Python: its argument has no conversion
+(jaxlib 0.10). And if process 0, which serves the others, is lost, it can send them nothing.
 """
 
 import ctypes
@@ -32,12 +32,12 @@ class AbortHandler:
         self._libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
 
     def install(self) -> None:
-        """From now on abort() says the message and exits with the status."""
+        """Makes abort() print the message and exit with the status."""
         _installed.add(self)
         self._libc.signal(signal.SIGABRT, ctypes.cast(self._handler, ctypes.c_void_p))
 
     def remove(self) -> None:
-        """abort() is what it was by default."""
+        """Restores the default of abort()."""
         self._libc.signal(signal.SIGABRT, None)
         _installed.discard(self)
 

@@ -55,10 +55,10 @@ class ProcessCollectors(CollectorFactory):
             return
         # After a failure each process ends for itself: one that waited for the others would wait for those that wait for it.
         if failure is None and self._processes.is_main:
-            self._processes.meet()
+            self._processes.wait_at_barrier()
         self._cluster.close(failure)
         if failure is None and not self._processes.is_main:
-            self._processes.meet()
+            self._processes.wait_at_barrier()
 
     def _spread(self, tree: Tree, first_row: int) -> Tree:
         """Returns leaves [b, ...] of this process's rows as leaves [B, ...] of the run's, where collectors look them up."""

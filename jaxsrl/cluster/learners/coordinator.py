@@ -11,8 +11,8 @@ from jaxsrl.checkpoints.store import Arrays, Restored
 from jaxsrl.cluster.learners.errors import LostLearnerError
 from jaxsrl.cluster.learners.host_gather import broadcast, gather, pack, unpack
 from jaxsrl.cluster.learners.processes import Processes
-from jaxsrl.cluster.learners.row_shards import merged, of_rows, share_of
-from jaxsrl.cluster.learners.shared_metrics import add_totals, merged_episodes, process_metrics, summable_totals
+from jaxsrl.cluster.learners.row_shards import merge_row_shards, row_arrays, row_shard
+from jaxsrl.cluster.learners.shared_metrics import add_totals, merge_episodes, process_metrics, summable_totals
 from jaxsrl.cluster.learners.stop_consensus import StopConsensus
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import differences
@@ -47,7 +47,7 @@ class ProcessCoordinator(Coordinator):
     def validate_identity(self, identity: dict[str, Any]) -> None:
         processes, text = self.processes, json.dumps(identity, sort_keys=True)
         if processes.is_main:
-            processes.tell(_IDENTITY, text)
+            processes.send(_IDENTITY, text)
             return
         lines = differences(json.loads(processes.wait_for(_IDENTITY)), json.loads(text))
         lines = [line for line in lines if not any(name in line.split(":")[0] for name in _MAY_DIFFER)]
@@ -77,10 +77,10 @@ class ProcessCoordinator(Coordinator):
         return step, unpack(broadcast(None, length)), metadata, []
 
     def split_rows(self, arrays: Arrays) -> Arrays:
-        return share_of(arrays, self.processes.process_id, self.processes.num_processes)
+        return row_shard(arrays, self.processes.process_id, self.processes.num_processes)
 
     def merge_rows(self, arrays: Arrays) -> Arrays:
-        return {**arrays, **merged([unpack(data) for data in gather(pack(of_rows(arrays)))])}
+        return {**arrays, **merge_row_shards([unpack(data) for data in gather(pack(row_arrays(arrays)))])}
 
     def send_metrics(self, num_updates: int, trainable: Trainable) -> None:
         config, now = self._config, time.perf_counter()
@@ -97,44 +97,44 @@ class ProcessCoordinator(Coordinator):
             **{f"{name}_wait_fraction": (waits[name] - self._sent_waits.get(name, 0.0)) / seconds for name in waits},
         }
         message = {"episodes": trainable.episode_metrics(), "process": process, "totals": summable_totals(totals)}
-        self.processes.tell(f"{_METRICS}{self.processes.process_id}", json.dumps(message))
+        self.processes.send(f"{_METRICS}{self.processes.process_id}", json.dumps(message))
         self._sent_at, self._sent_updates, self._sent_waits = now, num_updates, waits
 
     def merge_totals(self, own: dict[str, float]) -> dict[str, float]:
-        """See `Coordinator`; those of the other processes are about a second old."""
+        """Returns totals of all processes at process 0; those of the others are about a second old."""
         if not self.is_main:
             return own
         return add_totals(own, [sent.get("totals", {}) for process, sent in self._received().items() if process != 0])
 
     def merge_episodes(self, own: dict[str, float]) -> dict[str, float]:
-        """See `Coordinator`; with the shares of time that each process waited."""
+        """Returns episode means of all processes at process 0, with the share of time that each process waited."""
         if not self.is_main:
             return own
         received = self._received()
         received[0] = {**received.get(0, {}), "episodes": own}
-        return merged_episodes([one["episodes"] for one in received.values()]) | process_metrics(received)
+        return merge_episodes([one["episodes"] for one in received.values()]) | process_metrics(received)
 
     def _received(self) -> dict[int, dict[str, Any]]:
-        return {int(process): json.loads(text) for process, text in self.processes.told(_METRICS).items()}
+        return {int(process): json.loads(text) for process, text in self.processes.received(_METRICS).items()}
 
     def _restore_and_send(self, key: str, restore: Callable[[], Restored | None]) -> Restored | None:
         """Restores the newest checkpoint and sends it to the other processes, or the reason why it is rejected."""
         try:
             restored = restore()
         except UserError as error:
-            self.processes.tell(key, json.dumps(str(error)))
+            self.processes.send(key, json.dumps(str(error)))
             self._wait_before_exit()
             raise
         if restored is None:
-            self.processes.tell(key, json.dumps(None))
+            self.processes.send(key, json.dumps(None))
             return None
         step, arrays, metadata, _ = restored
         data = pack(arrays)
-        self.processes.tell(key, json.dumps([step, len(data), metadata]))
+        self.processes.send(key, json.dumps([step, len(data), metadata]))
         broadcast(data, len(data))
         return restored
 
     def _wait_before_exit(self) -> None:
         """Waits until every process has read why the run ends: jax aborts those that process 0 leaves behind."""
         with contextlib.suppress(LostLearnerError):
-            self.processes.meet()
+            self.processes.wait_at_barrier()

@@ -16,7 +16,7 @@ _WORD = 2**32
 
 
 def pack(arrays: Arrays) -> bytes:
-    """Arrays by name as bytes: the length of a JSON header, the header, the arrays' memory one after the other."""
+    """Packs arrays by name into bytes: the length of a JSON header, the header, the arrays' memory one after the other."""
     header = [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()]
     text = json.dumps(header).encode()
     body = [np.ascontiguousarray(array).tobytes() for array in arrays.values()]
@@ -24,14 +24,14 @@ def pack(arrays: Arrays) -> bytes:
 
 
 def unpack(data: bytes) -> Arrays:
-    """What `pack` packed; arrays are copies. Bytes after the last array are ignored."""
-    begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    """Returns copies of the arrays that `pack` packed. Bytes after the last array are ignored."""
+    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     arrays: Arrays = {}
-    for name, dtype, shape in json.loads(data[_LENGTH_BYTES:begin]):
+    for name, dtype, shape in json.loads(data[_LENGTH_BYTES:start]):
         kind = np.dtype(dtype)
         count = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(data, kind, count, begin).reshape(shape).copy()
-        begin += count * kind.itemsize
+        arrays[name] = np.frombuffer(data, kind, count, start).reshape(shape).copy()
+        start += count * kind.itemsize
     return arrays
 
 
@@ -62,9 +62,9 @@ def broadcast(data: bytes | None, length: int) -> bytes:
 def _pieces(data: bytes, length: int) -> Iterator[np.ndarray]:
     """Yields `data` as padded arrays of one size, as many as `length` bytes need."""
     size = min(_rounded(length), _PIECE_BYTES)
-    for begin in range(0, max(length, 1), size):
+    for start in range(0, max(length, 1), size):
         piece = np.zeros(size, np.uint8)
-        part = np.frombuffer(data[begin : begin + size], np.uint8)
+        part = np.frombuffer(data[start : start + size], np.uint8)
         piece[: len(part)] = part
         yield piece
 

@@ -1,4 +1,4 @@
-"""The learner processes of a run: joining, agreeing and telling each other, through jax's own coordination service."""
+"""The learner processes of a run: joining, messages, barriers and failures, through jax's own coordination service."""
 
 import contextlib
 import queue
@@ -25,35 +25,34 @@ _LOST = (
 
 
 class Processes:
-    """This process among the learner processes of a run. Thread-safety: `tell` and `told` from any thread, the rest from one.
+    """The learner processes of a run, seen from one. Thread-safety: `send` and `received` from any thread, the rest from one.
 
     Attributes:
-        process_id: of this one.
+        process_id: of this process.
         num_processes: of the run.
-        wait_seconds: that others are waited for.
+        wait_seconds: longest wait for the others.
     """
 
     def __init__(self, process_id: int, num_processes: int, wait_seconds: int, client: Any) -> None:
-        """What `join` found; `client` of jax's coordination service."""
         self.process_id, self.num_processes, self.wait_seconds = process_id, num_processes, wait_seconds
         self._client, self._barriers = client, 0
         self._abort = AbortHandler(lambda: _LOST, REQUEUE_STATUS)
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes the run's directory."""
+        """Whether this process writes the run directory."""
         return self.process_id == 0
 
-    def tell(self, key: str, text: str) -> None:
-        """Leaves a text for every process under `key`, in place of what was there."""
+    def send(self, key: str, text: str) -> None:
+        """Publishes a text for every process under `key`; it replaces an earlier one."""
         self._client.key_value_set(key, text, allow_overwrite=True)
 
-    def told(self, prefix: str) -> dict[str, str]:
-        """Texts under keys that begin with `prefix`, which ends with a slash; by the rest of the key."""
+    def received(self, prefix: str) -> dict[str, str]:
+        """Returns the texts under keys that start with `prefix` (which ends with a slash), by the rest of the key."""
         return {key.removeprefix(prefix): text for key, text in self._client.key_value_dir_get(prefix)}
 
     def wait_for(self, key: str) -> str:
-        """The text that a process leaves under `key`, once it has.
+        """Waits for the text that a process publishes under `key`, and returns it.
 
         Raises:
             LostLearnerError: that took too long, or a process failed instead.
@@ -61,7 +60,7 @@ class Processes:
         milliseconds = self.wait_seconds * 1000
         return self._waited(lambda: self._client.blocking_key_value_get(key, milliseconds), f"word of {key}")
 
-    def meet(self) -> None:
+    def wait_at_barrier(self) -> None:
         """Waits until every process is here.
 
         Raises:
@@ -69,17 +68,17 @@ class Processes:
         """
         self._barriers += 1
         milliseconds = self.wait_seconds * 1000
-        # The service keeps what it knows of each name, so two names, in turn, serve for all meetings.
+        # The service keeps what it knows of each name, so two names, in turn, serve for all barriers.
         name = f"jaxsrl/meet/{self._barriers % 2}"
         self._waited(lambda: self._client.wait_at_barrier(name, milliseconds), "the others")
 
     def raise_failed(self) -> None:
-        """Raises what another process told of its end, if one did.
+        """Raises the failure of another process, if one has published any.
 
         Raises:
             LostLearnerError: one failed.
         """
-        for process, text in sorted(self.told(_FAILED).items()):
+        for process, text in sorted(self.received(_FAILED).items()):
             if int(process) != self.process_id:
                 raise LostLearnerError(
                     f"learner process {process} of {self.num_processes} failed, and with it the run: {text}; the same command "
@@ -88,7 +87,7 @@ class Processes:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Inside, what one process fails of is told to the others, and what the others failed of is raised here.
+        """Publishes failures inside to the other processes, and raises theirs here.
 
         Raises:
             LostLearnerError: another process failed or was lost.
@@ -103,34 +102,34 @@ class Processes:
                 self._abort.remove()
             if _is_of_a_collective(error):
                 self._raise_reason(error)
-            with contextlib.suppress(Exception):  # the one who serves may be gone; what we raise matters more
-                self.tell(_FAILED + str(self.process_id), f"{type(error).__name__}: {_first_line(error)}")
+            with contextlib.suppress(Exception):  # process 0 may be gone; the error raised here matters more
+                self.send(_FAILED + str(self.process_id), f"{type(error).__name__}: {_first_line(error)}")
             raise
         # Not where the run failed: before this process has ended, jax may yet notice what it has noticed already, and abort.
         self._abort.remove()
 
     def heed_aborts(self) -> None:
-        """Handles abort() again, where something else has taken it meanwhile: Ray does. Only inside `together`."""
+        """Handles abort() again after something else, such as Ray, has replaced the handler. Call it inside `together`."""
         self._abort.install()
 
     def leave(self) -> None:
-        """Parts from the others, in good order: from now on this process computes alone.
+        """Leaves the other processes in good order; afterwards this process computes alone.
 
         Raises:
             LostLearnerError: one did not come in time, or failed.
         """
-        self.meet()
+        self.wait_at_barrier()
         jax.distributed.shutdown()
 
     def _raise_reason(self, error: BaseException) -> None:
-        """A collective failed: because another process did, whose own words are waited for, if it had any."""
+        """Raises the failure of another process after a collective failed; waits a moment for the message of that process."""
         deadline = time.monotonic() + _REASON_SECONDS
         while time.monotonic() < deadline:
             try:
                 self.raise_failed()
-            except LostLearnerError as told:
-                raise told from error
-            except Exception:  # noqa: BLE001  who serves is gone: nobody will tell
+            except LostLearnerError as failure:
+                raise failure from error
+            except Exception:  # noqa: BLE001  process 0 is gone: no message will come
                 break
             time.sleep(_LOOK_SECONDS)
         raise LostLearnerError(
@@ -139,7 +138,7 @@ class Processes:
         ) from error
 
     def _waited(self, call: Callable[[], Any], what: str) -> Any:
-        """What `call` returns. It runs in a thread, so that signals are heard meanwhile, and failures of others."""
+        """Returns the result of `call`, which runs in a thread so that signals and failures of others are noticed."""
         answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
         def body() -> None:
@@ -232,7 +231,7 @@ def learner_processes(config: RunConfig) -> Processes | None:
 
 
 def joined(config: DistributedConfig) -> Processes | None:
-    """This process among those it has joined; None if it has joined none."""
+    """Returns the processes that this one has joined; None if it has joined none."""
     if not config.is_on or not jax.distributed.is_initialized():
         return None
     from jax._src import distributed  # the service's keys and barriers have no public name in jax 0.10
@@ -247,8 +246,8 @@ def _is_of_a_collective(error: BaseException) -> bool:
 
 def _late(error: BaseException) -> str:
     """Names the processes that jax's message says have not come to a barrier; "" if it names none."""
-    found = re.findall(r"(\d+)$", str(error).partition("timed out task names")[2], re.MULTILINE)
-    return f"process {', '.join(sorted(found, key=int))}" if found else ""
+    numbers = re.findall(r"(\d+)$", str(error).partition("timed out task names")[2], re.MULTILINE)
+    return f"process {', '.join(sorted(numbers, key=int))}" if numbers else ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -31,7 +31,7 @@ _MACHINES, _DIRECTORY, _NODES, _AT, _ROOM = (
 
 @contextlib.contextmanager
 def shared_local_cluster(nodes: Sequence[Node], store_bytes: int, processes: Processes | None) -> Iterator[None]:
-    """Inside, all learner processes of this machine are connected to a cluster that process 0 starts, and ends at the end.
+    """Connects all learner processes of this machine to a cluster that process 0 starts, and ends on exit.
 
     Args:
         nodes: of the cluster.
@@ -45,7 +45,7 @@ def shared_local_cluster(nodes: Sequence[Node], store_bytes: int, processes: Pro
             cluster = LocalCluster(len(nodes), nodes[0].num_cores, store_bytes)
             held.callback(cluster.close)
             if processes is not None:
-                processes.tell(_DIRECTORY, str(cluster.directory))
+                processes.send(_DIRECTORY, str(cluster.directory))
         else:
             held.enter_context(joined_local_cluster(processes.wait_for(_DIRECTORY)))
         if processes is not None:
@@ -70,7 +70,7 @@ def shared_nodes(processes: Processes, find: Callable[[], tuple[Node, ...]]) -> 
     if processes.is_main:
         nodes = find()
         message = {"nodes": [dataclasses.asdict(node) for node in nodes], "ids": engine.node_ids()}
-        processes.tell(_NODES, json.dumps(message))
+        processes.send(_NODES, json.dumps(message))
         return nodes
     message = json.loads(processes.wait_for(_NODES))
     nodes = tuple(Node(**node) for node in message["nodes"])
@@ -96,20 +96,20 @@ def shared_engine(processes: Processes, config: RunConfig, placed: Plan) -> Iter
     from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room, import_ray
     from jaxsrl.cluster.ray.placement_group import HostGroup
 
-    processes.tell(f"{_AT}{processes.process_id}", RayEngine().here())
+    processes.send(f"{_AT}{processes.process_id}", RayEngine().here())
     if processes.is_main:
         at = [processes.wait_for(f"{_AT}{process}") for process in range(processes.num_processes)]
         hosts, servers = bundles_near(placed, config.cluster_host_gib, at)
         with engine_with_room(hosts, reserving(config), servers) as engine:
             rooms = [room for room in (engine.room, engine.servers_room) if room is not None]
-            processes.tell(_ROOM, json.dumps([[room.hex_id, room.bundle_of_host] for room in rooms]))
+            processes.send(_ROOM, json.dumps([[room.hex_id, room.bundle_of_host] for room in rooms]))
             yield engine
         return
-    told = json.loads(processes.wait_for(_ROOM))
+    message = json.loads(processes.wait_for(_ROOM))
     kinds = [bundles_of(placed, config.cluster_host_gib), bundles_of_servers(placed)]
     rooms = [
         HostGroup.of_other_process(import_ray(), hex_id, bundles[0], bundle_of_each)
-        for (hex_id, bundle_of_each), bundles in zip(told, kinds, strict=False)  # without servers there is one
+        for (hex_id, bundle_of_each), bundles in zip(message, kinds, strict=False)  # without servers there is one
     ]
     yield RayEngine(*rooms)
 
@@ -143,7 +143,7 @@ def validate_one_machine(processes: Processes) -> None:
     Raises:
         UserError: they do not.
     """
-    processes.tell(f"{_MACHINES}{processes.process_id}", json.dumps(_machine()))
+    processes.send(f"{_MACHINES}{processes.process_id}", json.dumps(_machine()))
     machines = [json.loads(processes.wait_for(f"{_MACHINES}{process}")) for process in range(processes.num_processes)]
     if any(machine != machines[0] for machine in machines):
         names = ", ".join(str(machine[0]) for machine in machines)
@@ -155,7 +155,7 @@ def validate_one_machine(processes: Processes) -> None:
 
 
 def _machine() -> list[Any]:
-    """What processes have in common that reach each other on the loopback interface."""
+    """Returns values that are equal for processes that reach each other on the loopback interface."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         booted = file.read().strip()
     return [socket.gethostname(), booted, os.stat("/proc/self/ns/net").st_ino]

@@ -10,31 +10,31 @@ from jaxsrl.metrics.cluster_traffic import PREFIX
 _COUNTED = frozenset(supervision_metrics([SupervisionTotals()]))
 
 
-def merged_episodes(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Episode metrics of all rows from those of each process (`EpisodeTracker.metrics`).
+def merge_episodes(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Merges the episode metrics (`EpisodeTracker.metrics`) of all processes.
 
     Counts add up, the largest is the largest of all, and means are means of the processes' means, each of which is over that
     process's last 100 episodes. Processes whose first episode has not ended do not count.
     """
     known = [metrics for metrics in each if metrics]
-    found: dict[str, float] = {}
+    merged: dict[str, float] = {}
     for name in dict.fromkeys(name for metrics in known for name in metrics):
         values = [metrics[name] for metrics in known if name in metrics]
         if name.endswith("count"):
-            found[name] = sum(values)
+            merged[name] = sum(values)
         elif name.endswith("_max"):
-            found[name] = max(values)
+            merged[name] = max(values)
         else:
-            found[name] = sum(values) / len(values)
-    return found
+            merged[name] = sum(values) / len(values)
+    return merged
 
 
-def process_metrics(told: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
-    """`learner_process/<id>/...`: env steps per second, and shares of time waited for its own rows and for the others."""
+def process_metrics(sent: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
+    """Returns `learner_process/<id>/...`: env steps per second, and shares of time waited for its own rows and for the others."""
     return {
         f"learner_process/{process}/{name}": value
-        for process, said in sorted(told.items())
-        for name, value in said.get("process", {}).items()
+        for process, message in sorted(sent.items())
+        for name, value in message.get("process", {}).items()
     }
 
 

@@ -17,15 +17,15 @@ class Barrier(Protocol):
 
     process_id: int
 
-    def tell(self, key: str, text: str) -> None:
+    def send(self, key: str, text: str) -> None:
         """Publishes a text under a key."""
         ...
 
-    def told(self, prefix: str) -> dict[str, str]:
+    def received(self, prefix: str) -> dict[str, str]:
         """Returns the texts under keys with this prefix."""
         ...
 
-    def meet(self) -> None:
+    def wait_at_barrier(self) -> None:
         """Waits until all processes are here."""
         ...
 
@@ -57,12 +57,12 @@ class StopConsensus:
         processes, number = self._processes, self._num_barriers
         self._num_barriers += 1
         if self._requested and not self._is_sent:
-            processes.tell(f"{_STOP}{processes.process_id}", f"{number} {self._requested}")
+            processes.send(f"{_STOP}{processes.process_id}", f"{number} {self._requested}")
             self._is_sent = True
         started = time.monotonic()
-        processes.meet()
+        processes.wait_at_barrier()
         self.waited_seconds += time.monotonic() - started
-        requests = [text.split() for text in processes.told(_STOP).values()]
+        requests = [text.split() for text in processes.received(_STOP).values()]
         due = [name for sent_at, name in requests if int(sent_at) <= number]
         if due:
             self.stopped_by = max(due, key=_signal_number)

@@ -22,14 +22,14 @@ _SMALLER = {
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """What one environment host, inference server or replay takes of a node.
+    """Share of a node that one environment host, inference server or replay takes.
 
     Attributes:
         cores: of the node.
         memory_bytes: of the node's memory; 0 reserves none.
         node: where it would best be, which it need not be.
         gpus: of the node.
-        what: it is for, in words.
+        what: the kind of process, for messages.
     """
 
     cores: int
@@ -39,7 +39,7 @@ class Bundle:
     what: str = HOSTS
 
     def resources(self) -> dict[str, float]:
-        """As Ray names them: `CPU`, `GPU`, and `memory` in bytes."""
+        """Returns resources by Ray's names: `CPU`, `GPU`, and `memory` in bytes."""
         found = {"CPU": float(self.cores)}
         if self.gpus:
             found["GPU"] = float(self.gpus)
@@ -48,7 +48,7 @@ class Bundle:
 
 @dataclasses.dataclass(frozen=True)
 class Reserving:
-    """How room for hosts is asked for.
+    """Request for the room of hosts.
 
     Attributes:
         spreading: over nodes.
@@ -62,13 +62,13 @@ class Reserving:
 
 
 def bundles_of(plan: Plan, host_gib: float = 0.0) -> tuple[Bundle, ...]:
-    """One bundle a host of the plan, in their order; each would best be on the node that the plan names."""
+    """Returns one bundle a host of the plan, in their order; each would best be on the node that the plan names."""
     cores = cores_of_host(plan)
     return tuple(Bundle(cores, int(host_gib * _GIB), node) for node in plan.environments.nodes)
 
 
 def bundles_of_servers(plan: Plan) -> tuple[Bundle, ...]:
-    """One bundle an inference server that hosts call; () where they act themselves."""
+    """Returns one bundle an inference server that hosts call; () where they act themselves."""
     if not plan.calls_servers:
         return ()
     placement = plan.inference.placement
@@ -77,7 +77,7 @@ def bundles_of_servers(plan: Plan) -> tuple[Bundle, ...]:
 
 
 def bundles_of_replay(plan: Plan, num_bytes: int) -> tuple[Bundle, ...]:
-    """The bundle of replay on a node, with memory for all of its experience; () where it is kept elsewhere."""
+    """Returns the bundle of replay on a node, with memory for all of its experience; () where it is kept elsewhere."""
     if plan.replay is None:
         return ()
     return tuple(Bundle(CORES_OF_REPLAY, num_bytes, node, what=REPLAY) for node in plan.replay.nodes)
@@ -97,7 +97,7 @@ def requested_bundles(
 
 
 def match_bundles(wanted: Sequence[str], reserved: Sequence[str]) -> tuple[int, ...]:
-    """Which reserved bundle each host takes, all bundles being alike: one on the node that it wants, as far as there is one.
+    """Returns the reserved bundle of each host: one on the node that it wants, if there is one. All bundles are alike.
 
     Args:
         wanted: the node that each host wants; "" for none.
@@ -123,13 +123,13 @@ def match_bundles(wanted: Sequence[str], reserved: Sequence[str]) -> tuple[int, 
 
 
 def refusal(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Sequence[Node], free_cores: float) -> str:
-    """Why a run does not begin: what it asked for, what the cluster has, and what to do.
+    """Returns why a run does not start: what it asked for, what the cluster has, and what to do.
 
     Args:
         kinds: bundles that were asked for together, those of its hosts first; all of a kind are alike.
         how: they were asked for.
         nodes: of the cluster.
-        free_cores: of all nodes, that nobody has reserved.
+        free_cores: of all nodes, not reserved.
     """
     hosts, *others = [_format_bundles(kind) for kind in kinds]
     first = [kind[0] for kind in kinds]

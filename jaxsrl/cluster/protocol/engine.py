@@ -1,4 +1,4 @@
-"""What carries calls and bytes between the learner and its environment hosts. Ray is one (`ray_engine`); tests bring another."""
+"""Protocol of the engine that carries calls and bytes between the learner and remote processes: Ray, or that of the tests."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class HostGoneError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class SlotLost:
-    """That a slot did not come to where it was to go, because its host is no more; attributes as of `HostGoneError`."""
+    """A slot that was lost with its host before it arrived; attributes as of `HostGoneError`."""
 
     reason: str
     node_is_doubted: bool
@@ -49,7 +49,7 @@ class RemoteHost(Protocol):
     """One environment host, wherever it is: an `EnvironmentHost` behind calls that do not wait."""
 
     def call(self, group: Group, method: str, *arguments: Any) -> Call:
-        """Begins a call of one of its methods. What `Engine.put` returned arrives as what was put."""
+        """Starts a call of one of its methods. What `Engine.put` returned arrives as what was put."""
         ...
 
     def kill(self) -> None:
@@ -62,7 +62,7 @@ class RemoteServer(RemoteHost, Protocol):
 
     @property
     def link(self) -> Any:
-        """What arrives as a `remote_acting.ServerLink` at an environment host, when it is an argument of a call of `use_server`."""
+        """Argument of a call of `use_server`, which arrives at an environment host as a `ServerLink`."""
         ...
 
 
@@ -70,7 +70,7 @@ class RemoteReplay(RemoteHost, Protocol):
     """Replay, wherever it is: a `ReplayHost` behind calls that do not wait."""
 
     def fetch(self, host: int, beginning: int, slot: Call) -> Call:
-        """Has it fetch and stage a slot, as soon as there is one; what is fetched does not come through this process.
+        """Makes it fetch and stage a slot, as soon as there is one; what is fetched does not come through this process.
 
         Args:
             host: that makes it.
@@ -87,31 +87,31 @@ class Engine(Protocol):
     """A cluster, seen from the learner's process. One thread."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """Those that are alive now, the learner's own too."""
+        """Returns the nodes that are alive now, with the learner's own."""
         ...
 
     def reserved_node(self, host: int) -> str | None:
-        """The node that has room reserved for this host; None while none has: it died, and no other has room yet."""
+        """Returns the node that has room reserved for this host; None while none has: it died, and no other has room yet."""
         ...
 
     def spawn(self, host: int, node: str) -> RemoteHost:
-        """Begins to start environment host number `host` on this node."""
+        """Starts environment host number `host` on this node, without waiting."""
         ...
 
     def server_node(self, server: int) -> str | None:
-        """As `reserved_node`, of an inference server."""
+        """Returns the node that has room reserved for this inference server, as `reserved_node`."""
         ...
 
     def spawn_server(self, server: int, node: str, gpus: int) -> RemoteServer:
-        """Begins to start inference server number `server` on this node, with so many of its GPUs (0: on the processor)."""
+        """Starts inference server number `server` on this node, with this number of its GPUs (0: on the processor)."""
         ...
 
     def replay_node(self) -> str | None:
-        """As `reserved_node`, of replay."""
+        """Returns the node that has room reserved for replay, as `reserved_node`."""
         ...
 
     def spawn_replay(self, node: str, slots: int) -> RemoteReplay:
-        """Begins to start replay on this node, which may have so many slots on their way to it at once."""
+        """Starts replay on this node, which may have this number of slots on their way to it at once."""
         ...
 
     def put(self, value: np.ndarray) -> Any:
@@ -119,11 +119,11 @@ class Engine(Protocol):
         ...
 
     def wait(self, calls: Sequence[Call], timeout_seconds: float) -> list[Call]:
-        """Some calls that have ended; none if none has within `timeout_seconds`."""
+        """Returns some calls that have ended; none if none has within `timeout_seconds`."""
         ...
 
     def get(self, call: Call) -> Any:
-        """What an ended call returned, arrays without a copy.
+        """Returns the result of an ended call, arrays without a copy.
 
         Raises:
             HostGoneError: the host is lost, and what it returned too.
@@ -132,7 +132,7 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Lets go of the cluster; idempotent."""
+        """Releases the cluster; idempotent."""
         ...
 
 

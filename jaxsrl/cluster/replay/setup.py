@@ -81,8 +81,8 @@ def make_replay_setup(config: CollectorConfig, update_key: jax.Array) -> ReplayS
 def sample_layout(agent: ReplayAgent, spec: EnvSpec) -> tuple[Any, ParamsLayout]:
     """(structure of a sample's trajectory, where all of a sample lies in a flat buffer): its number first."""
     replay = agent.data
-    rows = replay.config.batch_size * replay.rows_per_window
-    leaves, structure = jax.tree.flatten(trajectory_shapes(agent, spec, rows, replay.num_steps))
+    rows = replay.config.batch_size * replay.agents_per_window
+    leaves, structure = jax.tree.flatten(trajectory_shapes(agent, spec, rows, replay.sequence_length))
     forms = [(tuple(leaf.shape), np.dtype(leaf.dtype).name) for leaf in leaves]
     return structure, params_layout([_HEADER, *forms, ((replay.config.batch_size,), "float32"), ((), "int32")])
 

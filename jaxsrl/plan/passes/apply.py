@@ -25,8 +25,8 @@ def local_nodes(config: RunConfig, plan: Plan, processes: int = 1) -> tuple[Node
     names = [f"node{number + 1}" for number in range(hosts)]
     trial = place_hosts(plan, [Node(name, config.num_env_workers + 1) for name in names], hosts)
     cores = cores_of_host(trial) * (hosts if config.cluster_placement == "strict_pack" else _SPARE)
-    beside = config.cluster_inference_servers + CORES_OF_REPLAY * config.cluster_replay
-    return tuple(Node(name, cores + beside) for name in names)
+    others = config.cluster_inference_servers + CORES_OF_REPLAY * config.cluster_replay
+    return tuple(Node(name, cores + others) for name in names)
 
 
 def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:

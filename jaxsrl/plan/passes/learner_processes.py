@@ -27,7 +27,7 @@ def split_over_processes(plan: Plan, processes: int, devices_each: int) -> Plan:
     """
     if processes == 1:
         return plan
-    _refuse(plan, _reasons(plan, on_cluster=False))
+    _raise_for(plan, _reasons(plan, on_cluster=False))
     learner = plan.learner
     assert isinstance(learner.placement, Devices)
     devices = _devices_over(plan, len(learner.placement.indices), processes, devices_each)
@@ -80,7 +80,7 @@ def split_learner(plan: Plan, processes: int, devices_each: int) -> Plan:
     """
     if processes == 1:
         return plan
-    _refuse(plan, _reasons(plan, on_cluster=True))
+    _raise_for(plan, _reasons(plan, on_cluster=True))
     learner = plan.learner
     assert isinstance(learner.placement, Devices)
     if plan.environments.replicas % processes:
@@ -99,7 +99,7 @@ def split_learner(plan: Plan, processes: int, devices_each: int) -> Plan:
 
 
 def resources_over(resources: Resources, processes: int) -> Resources:
-    """What all processes have together, each as much as this one."""
+    """Returns the resources of all processes together, each with as many as this one."""
     memory = resources.shared_memory_bytes
     return dataclasses.replace(
         resources,
@@ -109,7 +109,7 @@ def resources_over(resources: Resources, processes: int) -> Resources:
 
 
 def replicas_of(plan: Plan, process: int, processes: int) -> range:
-    """Returns the replicas of environments, and of inference beside them, that a process runs."""
+    """Returns the replicas of environments, and of inference next to them, that a process runs."""
     share = plan.environments.replicas // processes
     return range(process * share, (process + 1) * share)
 
@@ -121,7 +121,7 @@ def servers_of(plan: Plan, process: int, processes: int) -> range:
 
 @dataclasses.dataclass(frozen=True)
 class ProcessShare:
-    """What a learner process has of a run.
+    """The share of a learner process in a run.
 
     Attributes:
         process: its id.
@@ -143,7 +143,7 @@ class ProcessShare:
 
 
 def shares_of(plan: Plan, processes: int) -> tuple[ProcessShare, ...]:
-    """Who has what of a plan for several processes, in order of their ids."""
+    """Returns the share of each process in a plan for several processes, in order of their ids."""
     placement = plan.learner.placement
     devices = placement.indices if isinstance(placement, Devices) else ()
     each = len(devices) // processes
@@ -176,7 +176,7 @@ def _devices_over(plan: Plan, number: int, processes: int, devices_each: int) ->
 
 
 def _reasons(plan: Plan, on_cluster: bool) -> list[str]:
-    """Why one process must run this plan; [] if several can. Hosts of a cluster act themselves, whatever the plan acts with."""
+    """Returns why one process must run this plan; [] if several can. Hosts of a cluster always act themselves."""
     reasons = {
         "its environments run in the main process or on devices": not isinstance(
             plan.environments.placement, Processes
@@ -194,8 +194,8 @@ def _reasons(plan: Plan, on_cluster: bool) -> list[str]:
     return [reason for reason, holds in reasons.items() if holds]
 
 
-def _refuse(plan: Plan, reasons: list[str]) -> None:
-    """Raises for plans that one process must run.
+def _raise_for(plan: Plan, reasons: list[str]) -> None:
+    """Raises for a plan that one process must run.
 
     Raises:
         UserError: says what of it cannot be divided.

@@ -129,7 +129,7 @@ def _between_nodes(channel: Channel, moved: set[str]) -> Channel:
 
 
 def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Spreading) -> tuple[str, ...]:
-    """Returns the node of each host as a cluster that nobody else uses would have it; a cluster decides for itself.
+    """Returns the node of each host as an empty cluster would have it; a cluster decides for itself.
 
     Raises:
         UserError: not even an empty cluster has room.
@@ -138,19 +138,19 @@ def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Sp
         return assign_nodes(nodes, hosts, cores)
     room = {node.name: node.num_cores // cores for node in nodes}
     if spreading == "strict_spread":
-        found = [name for name in room if room[name] > 0][:hosts]
+        chosen = [name for name in room if room[name] > 0][:hosts]
     elif spreading == "strict_pack":
-        found = [name for name in room if room[name] >= hosts][:1] * hosts
+        chosen = [name for name in room if room[name] >= hosts][:1] * hosts
     else:
-        found = [name for name in sorted(room, key=lambda one: -room[one]) for _ in range(room[name])][:hosts]
-    if len(found) < hosts:
+        chosen = [name for name in sorted(room, key=lambda one: -room[one]) for _ in range(room[name])][:hosts]
+    if len(chosen) < hosts:
         sizes = ", ".join(format_node(node, False) for node in nodes) or "no nodes"
         advice = SPREADING_ADVICE.get(spreading, "larger nodes")
         raise UserError(
             f"{hosts} environment hosts of {cores} cores each, {SPREADING_TEXT[spreading]}, do not fit into a cluster with "
             f"{sizes}: add nodes, use fewer --run.num-env-workers or --run.cluster-nodes, or {advice}"
         )
-    return tuple(found)
+    return tuple(chosen)
 
 
 def with_hosts_on(plan: Plan, nodes: Sequence[str]) -> Plan:

@@ -41,7 +41,7 @@ def call_servers(plan: Plan) -> Plan:
 def place_servers(
     plan: Plan, nodes: Sequence[Node], num_servers: int, processes: int = 1, may_use_gpus: bool = True
 ) -> Plan:
-    """Returns the plan with its acting at so many servers, on the nodes with GPUs if these have enough of them.
+    """Returns the plan with its acting at inference servers, on the nodes with GPUs if these have enough of them.
 
     Args:
         plan: of `call_servers`, on nodes.
@@ -86,7 +86,7 @@ def choose_node(
         used: cores that are taken, by node.
         gpus_taken: the node of each server that has a GPU already; None where servers act on processors.
         server: its number, for messages.
-        of: so many servers.
+        of: number of servers.
 
     Raises:
         UserError: there are too few cores, or no GPU is left.
@@ -124,7 +124,7 @@ def servers_of_hosts(plan: Plan, hosts: range) -> range:
 
 
 def _require_shares(plan: Plan, num_servers: int, processes: int) -> None:
-    """Refuses servers that would act for hosts of two processes, or for parts of lanes.
+    """Rejects servers that would act for hosts of two processes, or for parts of lanes.
 
     Raises:
         UserError: with the number that would do.

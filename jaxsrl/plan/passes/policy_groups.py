@@ -61,7 +61,7 @@ def _learning(agent: AnyAgent) -> list[str]:
 
 
 def check_groups(plan: Plan, agent: AnyAgent) -> None:
-    """Refuses a plan whose learners are not those that the agent's policies need.
+    """Rejects a plan whose learners are not those that the agent's policies need.
 
     Raises:
         UserError: names the fragment whose policy the agent does not have, or the policy that has no fragment.

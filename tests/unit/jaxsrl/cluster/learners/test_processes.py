@@ -23,4 +23,4 @@ class Late:
 def test_processes_that_do_not_come_are_named():
     processes = Processes(0, 3, 7, Late())
     with pytest.raises(LostLearnerError, match="process 0 of 3 waited for process 1, 2, 7 s at most"):
-        processes.meet()
+        processes.wait_at_barrier()

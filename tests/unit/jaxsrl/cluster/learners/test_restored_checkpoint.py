@@ -32,9 +32,9 @@ def process(number, words, directory):
         is_main=number == 0,
         process_id=number,
         num_processes=2,
-        tell=words.texts.__setitem__,
+        send=words.texts.__setitem__,
         wait_for=words.texts.__getitem__,
-        meet=lambda: None,
+        wait_at_barrier=lambda: None,
     )
     config = SimpleNamespace(
         partial=False,

@@ -9,7 +9,7 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import map_leaves
 from jaxsrl.checkpoints.names import EPISODES, LOG
 from jaxsrl.cluster.learners.host_gather import pack, unpack
-from jaxsrl.cluster.learners.row_shards import merged, of_rows, share_of
+from jaxsrl.cluster.learners.row_shards import merge_row_shards, row_arrays, row_shard
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.training.run_state import named
@@ -63,7 +63,7 @@ def shares(processes: int, slots: int) -> list[dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_shares_put_together_are_what_one_process_saves(processes):
-    whole, together = saved_of(slice(0, ROWS), 4), merged(shares(processes, 4))
+    whole, together = saved_of(slice(0, ROWS), 4), merge_row_shards(shares(processes, 4))
     assert set(whole) == set(together)
     for name in whole:
         if name != EPISODES + "recent":
@@ -75,7 +75,7 @@ def test_shares_put_together_are_what_one_process_saves(processes):
 def test_a_share_restores_the_rows_of_a_process():
     whole = {**saved_of(slice(0, ROWS), 4), "learner.params": np.arange(3)}
     for process, wanted in enumerate(shares(3, 4)):
-        share = share_of(whole, process, 3)
+        share = row_shard(whole, process, 3)
         np.testing.assert_array_equal(share["learner.params"], [0, 1, 2])
         log = EpisodeLog(ROWS // 3, 4 * STEPS, SPEC)
         reset = log.restore(named(share, LOG))
@@ -89,20 +89,20 @@ def test_a_share_restores_the_rows_of_a_process():
 
 def test_a_checkpoint_without_rows_is_the_same_for_every_process():
     arrays = {"learner.params": np.arange(3), "steps": np.array(7)}
-    share = share_of(arrays, 1, 2)
+    share = row_shard(arrays, 1, 2)
     assert set(share) == set(arrays)
     np.testing.assert_array_equal(share["learner.params"], [0, 1, 2])
 
 
 def test_every_episode_counts_in_one_share_alone():
     whole = saved_of(slice(0, ROWS), 4)
-    parts = [share_of(whole, process, 3) for process in range(3)]
+    parts = [row_shard(whole, process, 3) for process in range(3)]
     assert sum(int(part[EPISODES + "count"]) for part in parts) == int(whole[EPISODES + "count"]) > 0
     assert sum(len(part[EPISODES + "recent"]) for part in parts) == len(whole[EPISODES + "recent"])
 
 
 def test_arrays_come_back_from_their_bytes_with_padding_behind():
-    arrays = {**of_rows(saved_of(slice(0, ROWS), 2)), "empty": np.zeros((0, 3), np.uint8), "none": np.float64(2.5)}
+    arrays = {**row_arrays(saved_of(slice(0, ROWS), 2)), "empty": np.zeros((0, 3), np.uint8), "none": np.float64(2.5)}
     arrays["none"] = np.asarray(arrays["none"])
     again = unpack(pack(arrays) + b"\0" * 77)
     assert list(again) == list(arrays)

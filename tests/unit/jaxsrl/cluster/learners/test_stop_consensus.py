@@ -9,11 +9,11 @@ from jaxsrl.cluster.learners.stop_consensus import StopConsensus
 
 
 class Room:
-    """What processes share: a barrier and what was told."""
+    """What processes share: a barrier and the texts that were sent."""
 
     def __init__(self, num_processes: int) -> None:
         self.barrier = threading.Barrier(num_processes, timeout=60)
-        self.told: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
 
 
 class Played:
@@ -22,13 +22,15 @@ class Played:
     def __init__(self, room: Room, process_id: int) -> None:
         self.process_id, self._room = process_id, room
 
-    def tell(self, key: str, text: str) -> None:
-        self._room.told[key] = text
+    def send(self, key: str, text: str) -> None:
+        self._room.texts[key] = text
 
-    def told(self, prefix: str) -> dict[str, str]:
-        return {key.removeprefix(prefix): text for key, text in dict(self._room.told).items() if key.startswith(prefix)}
+    def received(self, prefix: str) -> dict[str, str]:
+        return {
+            key.removeprefix(prefix): text for key, text in dict(self._room.texts).items() if key.startswith(prefix)
+        }
 
-    def meet(self) -> None:
+    def wait_at_barrier(self) -> None:
         self._room.barrier.wait()
 
 
@@ -56,32 +58,32 @@ def updates_of(wishes: dict[int, list[tuple[int, str]]], processes: int, limit: 
     return found
 
 
-def test_nobody_stops_unless_somebody_wishes():
+def test_without_a_request_no_process_stops():
     assert updates_of({}, processes=3, limit=20) == [(20, "")] * 3
 
 
-def test_a_wish_of_one_stops_all_before_the_same_update():
+def test_a_request_of_one_stops_all_before_the_same_update():
     assert updates_of({1: [(7, "SIGTERM")]}, processes=3, limit=20) == [(7, "SIGTERM")] * 3
 
 
-def test_of_several_wishes_all_name_the_same_signal():
+def test_several_requests_name_one_signal():
     wishes = {0: [(4, "SIGINT")], 2: [(4, "SIGTERM")]}
     assert updates_of(wishes, processes=3, limit=20) == [(4, "SIGTERM")] * 3  # 15 is more than 2
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_wishes_at_any_time_never_part_the_processes(seed):
+def test_requests_at_any_time_stop_before_the_same_update(seed):
     draw = np.random.default_rng(seed)
     wishes = {process: [(int(draw.integers(0, 30)), "SIGUSR1")] for process in range(4) if draw.random() < 0.6}
     found = updates_of(wishes, processes=4, limit=40)
     assert len(set(found)) == 1
-    assert found[0][0] == min((when for told in wishes.values() for when, _ in told), default=40)
+    assert found[0][0] == min((when for requests in wishes.values() for when, _ in requests), default=40)
 
 
-def test_a_wish_that_comes_while_others_read_waits_for_the_next_meeting():
+def test_a_late_request_waits_for_the_next_barrier():
     room = Room(1)
     consensus = StopConsensus(Played(room, 0))
-    room.told["jaxsrl/stop/1"] = "1 SIGTERM"  # process 1 is past meeting 0 already, and wishes before meeting 1
+    room.texts["jaxsrl/stop/1"] = "1 SIGTERM"  # process 1 is past meeting 0 already, and wishes before meeting 1
     assert consensus.should_continue()
     assert not consensus.should_continue()
     assert consensus.stopped_by == "SIGTERM"
