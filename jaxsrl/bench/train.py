@@ -1,4 +1,4 @@
-"""How fast a whole training run goes: env steps per second while learning, and what each part of it waited."""
+"""Speed of a training run: env steps per second while learning, and the waiting times of its parts."""
 
 import dataclasses
 import json
@@ -7,20 +7,15 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from agents.api import Agent
 from agents.networks.config import NetworkConfig
-from agents.ppo import PPOConfig, make_ppo
+from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
-from envpool_bridge.envs.protocol import EnvSource
-from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.envs.registry import make_env
+from jaxsrl.experiment import Experiment
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
-from jaxsrl.plan.load_policy import load_policy
-from jaxsrl.plan.plan import Plan
-from jaxsrl.run_plan import run
+from jaxsrl.plan.make_plan import make_plan
 
 # By fragment in a record, by kind in what a bench prints: our own policies name their fragments alike.
 _SHARES = {
@@ -40,9 +35,9 @@ def bench_train(
     agent: PPOConfig | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """PPO with T = 32, 4 epochs of 4 minibatches and an MLP 64x64 unless told otherwise.
+    """Measures the training speed of PPO, by default with T = 32, 4 epochs of 4 minibatches and an MLP 64x64.
 
-    The first second, in which everything compiles, does not count: the result is the median of one-second records after it.
+    The first second, in which everything compiles, does not count. The result is the median of the one-second records after it.
 
     Args:
         workers: environment processes.
@@ -67,14 +62,13 @@ def bench_train(
         max_policy_lag=max_policy_lag,
         log_every_seconds=1.0,
         checkpoint_every_updates=0,
+        evaluation_episodes=0,
     )
     config = dataclasses.replace(config, **(changes or {}))
-    source = make_env(env)
-    spec = source.spec()
-    plan = load_policy(config.policy)(config, Resources.detect())
-    built = make_ppo(agent, spec, network)
-    measured = _records(config, plan, built, source, spec)
-    layout = agent_layout(spec, plan.shape, built)
+    experiment = Experiment(env, agent, network, config)
+    made_agent, _, spec = experiment.build()
+    plan = make_plan(config)
+    layout = agent_layout(spec, plan.shape, made_agent)
 
     return {
         "env_id": env.id,
@@ -85,7 +79,7 @@ def bench_train(
         "max_policy_lag": config.max_policy_lag,
         "network": network.torso,
         "platform": Resources.detect().platform,
-        **_summary(measured, spec.action_repeat),
+        **_summary(_records(experiment), spec.action_repeat),
         "slots_bytes": bytes_of_plan(plan, layout, 0).slots,
     }
 
@@ -108,11 +102,11 @@ def _summary(records: list[dict[str, Any]], action_repeat: int) -> dict[str, Any
     }
 
 
-def _records(config: RunConfig, plan: Plan, agent: Agent, source: EnvSource, spec: EnvSpec) -> list[dict[str, Any]]:
-    """Trains in a temporary directory; one-second records without the first and the last."""
+def _records(experiment: Experiment) -> list[dict[str, Any]]:
+    """Trains in a temporary directory; returns the one-second records without the first and the last."""
     with tempfile.TemporaryDirectory() as directory:
-        config = dataclasses.replace(config, directory=directory)
-        report = run(plan, agent, source, config, spec=spec, quiet=True)
+        run = dataclasses.replace(experiment.run, directory=directory)
+        report = dataclasses.replace(experiment, run=run).train(quiet=True)
         with open(report.directory / "metrics.jsonl") as file:
             written = [json.loads(line) for line in file]
     return steady_records(written)

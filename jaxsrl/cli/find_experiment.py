@@ -10,30 +10,30 @@ _FOLDER = "experiments"
 
 
 def experiment_folders() -> list[Path]:
-    """Where names are looked up, first to last: the working directory's folder, and the one beside the package."""
+    """Returns the folders that are searched, in order: the working directory's, then the one next to the package."""
     folders = [Path(_FOLDER), Path(__file__).resolve().parents[2] / _FOLDER]
     by_place = {folder.resolve(): folder for folder in reversed(folders) if folder.is_dir()}
     return [folder for folder in folders if folder in by_place.values()]
 
 
 def list_experiments() -> dict[str, Path]:
-    """Files by name, sorted; of two with one name the one that `find_experiment` takes."""
-    found: dict[str, Path] = {}
+    """Returns files by name, sorted; of two with one name the one that `find_experiment` returns."""
+    files: dict[str, Path] = {}
     for folder in experiment_folders():
         for path in folder.glob("*.py"):
             if not path.name.startswith("_"):
-                found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
+                files.setdefault(path.stem, path)
+    return dict(sorted(files.items()))
 
 
 def find_experiment(name: str) -> Path:
-    """The file of an experiment.
+    """Returns the file of an experiment.
 
     Args:
-        name: a path of a Python file, or a name of `list_experiments`; hyphens stand for underscores.
+        name: path of a Python file, or a name of `list_experiments`; hyphens stand for underscores.
 
     Raises:
-        UserError: there is no such file; names that are like it are listed.
+        UserError: there is no such file; the message lists similar names.
     """
     path = Path(name)
     if path.is_file():
@@ -48,7 +48,7 @@ def find_experiment(name: str) -> Path:
 
 
 def first_line(path: Path) -> str:
-    """The first line of a Python file's docstring; "" if it has none or is no Python. Nothing in it is run."""
+    """Returns the first line of a Python file's docstring without running it; "" if there is none."""
     try:
         text = ast.get_docstring(ast.parse(path.read_text()))
     except (OSError, ValueError, SyntaxError):
@@ -58,7 +58,7 @@ def first_line(path: Path) -> str:
 
 def _advice(name: str, known: list[str]) -> str:
     if not known:
-        return f"expected a Python file, or a name in {_FOLDER}/, which is neither here nor beside the package"
+        return f"expected a Python file, or a name in {_FOLDER}/, which is neither here nor next to the package"
     close = difflib.get_close_matches(name, known, n=3)
     close += [one for one in known if name in one and one not in close]
     if close:

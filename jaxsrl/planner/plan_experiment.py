@@ -36,16 +36,16 @@ class PlannedExperiment:
     processes: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """`plan_to_json`, with "bytes" beside it: of the channels in their order, of slots and of parameters.
+        """Returns `plan_to_json` with an entry "bytes": of the channels in their order, of slots and of parameters.
 
         On a cluster also "between_nodes", see BytesBetweenNodes; of several learner processes "processes", see ProcessShare.
         """
-        found = {**plan_to_json(self.plan), "bytes": dataclasses.asdict(self.sizes)}
+        data = {**plan_to_json(self.plan), "bytes": dataclasses.asdict(self.sizes)}
         if self.plan.environments.nodes:
-            found["between_nodes"] = dataclasses.asdict(bytes_between_nodes(self.plan, self.sizes))
+            data["between_nodes"] = dataclasses.asdict(bytes_between_nodes(self.plan, self.sizes))
         if self.processes > 1:
-            found["processes"] = [dataclasses.asdict(share) for share in shares_of(self.plan, self.processes)]
-        return found
+            data["processes"] = [dataclasses.asdict(share) for share in shares_of(self.plan, self.processes)]
+        return data
 
 
 def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> PlannedExperiment:
@@ -79,10 +79,12 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
 
 def _resources(cores: int, gpus: int) -> Resources:
     """Returns this machine's resources with other cores and GPUs; another machine's shared memory is not known."""
-    found = Resources.detect()
+    resources = Resources.detect()
     if cores:
-        found = dataclasses.replace(found, num_cores=cores, shared_memory_bytes=None, host_memory_bytes=None)
+        resources = dataclasses.replace(resources, num_cores=cores, shared_memory_bytes=None, host_memory_bytes=None)
     if gpus:
-        found = dataclasses.replace(found, platform="gpu", num_devices=gpus, name="")
-        found = dataclasses.replace(found, shared_memory_bytes=None, host_memory_bytes=None, device_memory_bytes=None)
-    return found
+        resources = dataclasses.replace(resources, platform="gpu", num_devices=gpus, name="")
+        resources = dataclasses.replace(
+            resources, shared_memory_bytes=None, host_memory_bytes=None, device_memory_bytes=None
+        )
+    return resources

@@ -60,12 +60,14 @@ def make_multi_policy_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent:
         UserError: parameters that are missing, damaged, or of another network.
     """
     mapping, paths = policies.policy_of_agent(), policies.frozen_paths()
-    make_policies(spec, mapping, make_agent, dict.fromkeys(paths))  # validates the mapping before reading files
-    places = places_of_policies(spec, mapping) if mapping else {}
+    agent = make_policies(spec, mapping, make_agent, dict.fromkeys(paths))  # validates the mapping before reading files
+    if not paths:
+        return agent
+    places = places_of_policies(spec, mapping)
     frozen: dict[str, Params] = {}
     for name, path in paths.items():
-        agent = make_agent(spec_of_policy(spec, places[name]))
-        frozen[name] = load_policy_params(agent, name, Path(path))
+        template = make_agent(spec_of_policy(spec, places[name]))
+        frozen[name] = load_policy_params(template, name, Path(path))
     return make_policies(spec, mapping, make_agent, frozen)
 
 

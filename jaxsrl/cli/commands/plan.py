@@ -22,13 +22,13 @@ class ShowPlan:
         experiment: name of one in experiments/, as for `jaxsrl train`, or a Python file with a value `EXPERIMENT`.
         policy: distribution policy by name, or your own as file.py:function; the experiment's if empty.
         cores: processor cores to plan for; 0 for those of this machine.
-        gpus: GPUs to plan for, as if there were so many; 0 for the devices of this machine.
+        gpus: GPUs to plan for; 0 for the devices of this machine.
         out: also draw it into this .svg file.
         json: print one JSON object instead of tables.
-        simulate: say how fast it would be on --cores and --gpus (without these: on the clusters that SRL and MSRL tell of), from a
-            calibration.
+        simulate: predict the speed on --cores and --gpus from a calibration; without these, on the clusters of the SRL and MSRL
+            papers.
         calibrate: with --simulate, measure this machine first; a minute in which nothing else should run.
-        check: with --simulate, train a few small runs here and compare their speeds with what is predicted for them.
+        check: with --simulate, train a few small runs here and compare their speeds with the predictions.
         calibration: file of measured costs.
         network: with --simulate, between hosts: 10gbe, 100gbe, hdr or ndr.
         flags: of the experiment's command line; what is left of the command's own.
@@ -78,6 +78,6 @@ class ShowPlan:
             raise UserError(f"--simulate needs both --cores and --gpus, or neither: got {self.cores} and {self.gpus}")
         name = f"{self.cores:,} cores and {self.gpus} GPUs"
         cluster = Cluster(name, self.cores, self.gpus, network=self.network) if self.cores else None
-        found = simulate_experiment(experiment, stem, self.calibration, self.calibrate, self.check, cluster)
-        print_tables(found, self.json, f"simulation of {stem}")
+        tables = simulate_experiment(experiment, stem, self.calibration, self.calibrate, self.check, cluster)
+        print_tables(tables, self.json, f"simulation of {stem}")
         return 0

@@ -38,12 +38,12 @@ class Train:
 
     @staticmethod
     def split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-        """The command's own arguments, which end with the experiment, and the experiment's."""
+        """Returns the command's own arguments, which end with the experiment, and the experiment's."""
         named = next((i for i, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
         return arguments[: named + 1], arguments[named + 1 :]
 
     def run(self) -> int:
-        """Becomes the Python process that runs the file; returns only if nothing is to be trained."""
+        """Becomes the Python process that runs the file; returns only after --list."""
         if self.list:
             _show_experiments(self.json)
             return 0
@@ -61,14 +61,14 @@ class Train:
 
 
 def _show_experiments(as_json: bool) -> None:
-    found = {name: {"file": str(path), "about": first_line(path)} for name, path in list_experiments().items()}
+    experiments = {name: {"file": str(path), "about": first_line(path)} for name, path in list_experiments().items()}
     if as_json:
-        print(json.dumps(found))  # noqa: T201
+        print(json.dumps(experiments))  # noqa: T201
         return
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, show_header=False)
-    for name, about in found.items():
-        table.add_row(f"[bold]{name}[/bold]", about["about"].partition(" Run: ")[0])
+    for name, about in experiments.items():
+        table.add_row(f"[bold]{name}[/bold]", about["about"])
     Console(file=sys.stdout).print(table)

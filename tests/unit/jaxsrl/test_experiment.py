@@ -1,0 +1,120 @@
+"""Experiments as values: the agents that they make, the files of experiments/, and the report of a training."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import jaxsrl
+from agents.catalog import AGENTS, fill_sizes, find_make_agent
+from agents.networks.config import NetworkConfig
+from agents.ppg import PPGConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import to_json
+from jaxsrl.experiment import Experiment, load_experiment
+
+FILES = sorted((Path(__file__).parents[3] / "experiments").glob("[a-z]*.py"))
+SMALL = PPOConfig(num_minibatches=1, num_epochs=1)
+NETWORK = NetworkConfig(hidden_sizes=(4,))
+
+
+def small_run(directory, **changes):
+    settings = {"num_envs": 4, "rollout_length": 8, "env_steps": 64, "policy": "serial", "evaluation_episodes": 3}
+    return RunConfig(**{"name": "run", "directory": str(directory), "log_every_seconds": 0, **settings, **changes})
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_experiment_file_holds_a_value_of_a_known_agent(path):
+    experiment = load_experiment(path)
+    assert isinstance(experiment.env, EnvConfig)
+    assert find_make_agent(experiment.agent)
+    assert experiment.agent == fill_sizes(experiment.agent, 0, 32, 128), "sizes are the run's"
+    assert json.loads(json.dumps(to_json(experiment))) == to_json(experiment)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_find_make_agent_finds_every_algorithm_by_its_config(name):
+    assert find_make_agent(AGENTS[name].config()) is AGENTS[name].make
+
+
+def test_find_make_agent_rejects_subclasses_and_other_values():
+    class Mine(PPOConfig):
+        pass
+
+    for config in (Mine(), None, "ppo"):
+        with pytest.raises(UserError, match="expected one of A2CConfig, .* or pass make_agent"):
+            find_make_agent(config)
+
+
+def test_fill_sizes_fills_only_existing_fields():
+    assert fill_sizes(PPOConfig(), 7, 8, 9) == PPOConfig(total_updates=7)
+    assert fill_sizes(PPGConfig(), 7, 16, 9) == PPGConfig(total_updates=7, rollout_length=16, num_rows=9)
+    assert fill_sizes({"discount": 0.9}, 7, 8, 9) == {"discount": 0.9}
+
+
+def test_build_calls_custom_make_agent_with_total_updates():
+    calls = []
+
+    def make_agent(config, spec, network):
+        calls.append((config, spec.env_id, network))
+        return make_ppo(config, spec, NETWORK)
+
+    run = RunConfig(num_envs=4, rollout_length=8, env_steps=320)
+    experiment = Experiment(EnvConfig("CartPole-v1"), SMALL, "my network", run, make_agent=make_agent)
+    agent, _, spec = experiment.build()
+    assert calls == [(dataclasses.replace(SMALL, total_updates=10), "CartPole-v1", "my network")]
+    assert (agent.name, spec.env_id) == ("ppo", "CartPole-v1")
+
+
+def test_build_starts_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Experiment(EnvConfig("CartPole-v1"), SMALL).build()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_train_reports_evaluation_and_saves_the_value(tmp_path, capsys):
+    experiment = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, small_run(tmp_path))
+    report = experiment.train(quiet=True)
+    assert capsys.readouterr().out == ""
+    assert (report.env_steps, report.stopped_by) == (64, "")
+    assert report.evaluation is not None
+    assert len(report.evaluation.returns) == 3
+    assert json.loads((report.directory / "eval.json").read_text()) == report.evaluation.to_json()
+    assert json.loads((report.directory / "config.json").read_text())["experiment"] == to_json(experiment)
+    loaded = jaxsrl.load_agent(report.directory)
+    assert loaded.update == 2
+    again = experiment.train(quiet=True)
+    assert again.seconds == 0.0
+    assert again.evaluation == report.evaluation
+
+
+def test_train_takes_agent_and_environment_function(tmp_path, capsys):
+    def make():
+        return gymnasium.make("CartPole-v1", max_episode_steps=6)
+
+    agent = make_ppo(SMALL, jaxsrl.make_env(make).spec(), NETWORK)
+    report = jaxsrl.train(agent, make, small_run(tmp_path))
+    assert max(report.evaluation.returns) <= 6
+    assert "evaluated 3 greedy episodes" in capsys.readouterr().out
+    assert jaxsrl.train(agent, make, small_run(tmp_path, evaluation_episodes=0), quiet=True).evaluation is None
+
+
+def test_load_agent_rejects_agents_of_custom_functions(tmp_path):
+    run = small_run(tmp_path, evaluation_episodes=0)
+    report = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, run, make_agent=make_ppo).train(quiet=True)
+    with pytest.raises(UserError, match="was composed in code"):
+        jaxsrl.load_agent(report.directory)
+
+
+def test_make_env_takes_ids_configs_functions_and_sources():
+    config = EnvConfig("CartPole-v1")
+    source = jaxsrl.make_env("CartPole-v1")
+    assert source.spec() == jaxsrl.make_env(config).spec() == jaxsrl.make_env(source).spec()
+    assert jaxsrl.make_env(lambda: gymnasium.make("CartPole-v1")).spec().observation == source.spec().observation
+    with pytest.raises(UserError, match="expected an EnvConfig, a source, or a function"):
+        jaxsrl.make_env(3)
