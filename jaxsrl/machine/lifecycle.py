@@ -1,4 +1,4 @@
-"""Starting, stopping and failing as one: the first error stops everything and is raised in the main thread."""
+"""Joint start, stop and failure of threads: the first error stops all, and the main thread raises it."""
 
 import atexit
 import contextlib
@@ -19,31 +19,30 @@ from envpool_bridge.errors import EnvPoolError, UserError
 from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
 
 _JOIN_SECONDS = 30.0
-_SAME_SECONDS = 1.0  # within which the same signal twice is one request
+_SAME_SECONDS = 1.0  # repeats of a signal within this time are one request
 _LOST = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _stuck: list[threading.Thread] = []  # of this process's runs
 
 
 class Lifecycle:
-    """Shared by the threads of a run.
+    """Stop flag and first error, shared by the threads of a run.
 
     Attributes:
-        stop_signal: name of the signal that asked the run to stop; "" if none did.
+        stop_signal: name of the signal that stopped the run; "" without one.
     """
 
     def __init__(self) -> None:
-        """Running, no error."""
         self.stop_signal = ""
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._threads: list[threading.Thread] = []
 
     def should_stop(self) -> bool:
-        """Whether threads must return."""
+        """Returns whether threads must return."""
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """Asks threads to return."""
+        """Requests threads to return."""
         self._stop.set()
 
     def start_thread(self, name: str, body: Callable[[], None]) -> None:
@@ -57,7 +56,7 @@ class Lifecycle:
                     self._error = error
                 self._stop.set()
 
-        # The interpreter waits for all other threads as it exits, without a deadline.
+        # At exit, the interpreter waits for non-daemon threads without a deadline.
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -68,14 +67,14 @@ class Lifecycle:
             raise self._error
 
     def join(self, timeout_seconds: float = _JOIN_SECONDS, *, failure: BaseException | None = None) -> None:
-        """Stops and waits for the threads.
+        """Stops the threads and waits for them.
 
-        A thread that is stuck in native code cannot be ended: the process then exits without it. Its status is 1 unless
-        `exit_on_user_error` ends the process, which knows the status.
+        A thread stuck in native code cannot be stopped: the process then exits without it, with status 1 unless
+        `exit_on_user_error` sets another.
 
         Args:
-            timeout_seconds: for all threads together.
-            failure: what ended the run; gets a note about a thread that did not return in time.
+            timeout_seconds: limit for all threads together.
+            failure: error that ended the run; it gets a note about a thread that did not return in time.
 
         Raises:
             TimeoutError: a thread did not return in time, and there is no `failure`.
@@ -96,12 +95,12 @@ class Lifecycle:
 
 
 def has_stuck_threads() -> bool:
-    """Returns whether threads of a run that ended still run: Python's clean-up would take away what they use."""
+    """Returns whether threads of a finished run are still running: Python's clean-up would remove objects that they use."""
     return any(thread.is_alive() for thread in _stuck)
 
 
 def _exit_without_stuck() -> None:
-    """Ends the process before Python's clean-up; handlers of atexit cannot know the exit status."""
+    """Exits the process before Python's clean-up; atexit handlers do not know the exit status."""
     if has_stuck_threads():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -109,7 +108,7 @@ def _exit_without_stuck() -> None:
 
 
 REQUEUE_STATUS = 75
-"""Exit status after SIGUSR1, which schedulers send before they take a machine away: EX_TEMPFAIL, "try again"."""
+"""Exit status after SIGUSR1, which schedulers send before preemption: EX_TEMPFAIL, "try again"."""
 
 
 class RequeueError(EnvPoolError):
@@ -156,16 +155,15 @@ def exit_status(signal_name: str) -> int:
 
 @contextlib.contextmanager
 def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0) -> Iterator[None]:
-    """Inside, SIGINT, SIGTERM, SIGHUP and SIGUSR1 call `requested(name)` once; a second signal ends the process at once.
+    """Calls `requested(name)` once on SIGINT, SIGTERM, SIGHUP or SIGUSR1; a second signal exits the process at once.
 
-    A repeat of the same signal within one second is ignored: `timeout` and shells send it to the process and to its group.
-    Output to a terminal or pipe that is gone is dropped after a signal.
-    Only the main thread can receive signals: in another thread nothing changes. A SIGHUP that is ignored (`nohup`) stays so.
+    A repeat of the same signal within one second is ignored, because `timeout` and shells signal the process and its group.
+    After a signal, output to a closed terminal or pipe is dropped.
+    Only the main thread receives signals: in another thread nothing changes. An ignored SIGHUP (`nohup`) stays ignored.
 
     Args:
-        requested: asks the run to stop, or raises.
-        grace_seconds: after the signal, before the process exits all the same, with the stacks of its threads on stderr; 0 for
-            never.
+        requested: stops the run, or raises.
+        grace_seconds: after the signal, time until the process exits with the stacks of its threads on stderr; 0 for never.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -179,7 +177,7 @@ def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0
         if first is not None:
             if number == first[0] and now - first[1] < _SAME_SECONDS:
                 return
-            os._exit(exit_status(name))  # the kernel kills the children when their parent ends
+            os._exit(exit_status(name))  # the kernel kills the children with their parent
         first = number, now
         _drop_lost_output()
         if grace_seconds:
@@ -189,42 +187,42 @@ def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0
             timer.start()
         requested(name)
 
-    wanted = STOP_SIGNALS - ({signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set())
-    previous = {number: signal.signal(number, handle) for number in wanted}
+    numbers = STOP_SIGNALS - ({signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set())
+    previous = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:
         for timer in timers:
             timer.cancel()
         if first is not None:
-            _drop_lost_output()  # the same Ctrl-C may end `tee` later than it reaches this process
+            _drop_lost_output()  # the same Ctrl-C may reach `tee` later than this process
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def exit_now(signal_name: str) -> NoReturn:
-    """Exits at once, without Python's clean-up, in which jax may crash where the signal interrupted a compilation."""
-    with contextlib.suppress(Exception):  # the signal may have interrupted a print, or the terminal is gone
+    """Exits at once, without Python's clean-up, in which jax may crash if the signal interrupted a compilation."""
+    with contextlib.suppress(Exception):  # the signal may have interrupted a print, or the terminal is closed
         sys.stdout.flush()
         os.write(2, f"stopped by {signal_name}\n".encode())
     os._exit(exit_status(signal_name))
 
 
 def _drop_lost_output() -> None:
-    """Sends the output for a terminal or pipe that is gone to /dev/null: the next print would raise, and end the run."""
+    """Redirects output to a closed terminal or pipe to /dev/null: otherwise the next print would raise and end the run."""
     for descriptor in (1, 2):
         poll = select.poll()
         poll.register(descriptor, 0)
         if any(events & _LOST for _, events in poll.poll(0)):
             nothing = os.open(os.devnull, os.O_WRONLY)
-            if nothing != descriptor:  # which was closed
+            if nothing != descriptor:  # the descriptor was closed
                 os.dup2(nothing, descriptor)
                 os.close(nothing)
 
 
 def _leave(name: str, grace_seconds: float) -> None:
     with contextlib.suppress(Exception):  # stderr may be a pipe without a reader
-        sys.stderr.write(f"the run did not stop within {grace_seconds:g} s of {name}; where its threads are:\n")
+        sys.stderr.write(f"the run did not stop within {grace_seconds:g} s of {name}; stacks of its threads:\n")
         sys.stderr.flush()
         faulthandler.dump_traceback()
     os._exit(exit_status(name))
