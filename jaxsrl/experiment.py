@@ -119,11 +119,11 @@ def train(
         show(f"trained {done.env_steps:,} env steps in {done.seconds:.1f} s ({speed:,.0f} env steps/s)")
     if config.evaluation_episodes:
         episodes, params = config.evaluation_episodes, done.state.params
-        found = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
-        report = dataclasses.replace(report, evaluation=found)
-        write_json(done.directory / "eval.json", found.to_json())
-        returns = f"mean return {found.mean_return:.1f} (std {found.std_return:.1f})"
-        show(f"evaluated {len(found.returns)} greedy episodes: {returns}")
+        evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
+        report = dataclasses.replace(report, evaluation=evaluation)
+        write_json(done.directory / "eval.json", evaluation.to_json())
+        returns = f"mean return {evaluation.mean_return:.1f} (std {evaluation.std_return:.1f})"
+        show(f"evaluated {len(evaluation.returns)} greedy episodes: {returns}")
     show(_files_message(done.directory, config))
     return report
 
