@@ -27,7 +27,7 @@ Summary = dict[str, Any]
 
 
 class Mode(enum.Enum):
-    """How `act` chooses among actions."""
+    """Choice among actions by `act`."""
 
     SAMPLE = "sample"
     GREEDY = "greedy"
@@ -138,14 +138,14 @@ class ReplayConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """N windows of L steps, drawn from what was collected.
+    """N windows of L steps, sampled from replay.
 
     Attributes:
-        trajectory: time-major as ever: [L+1, N * A, ...] observations, [L, N * A, ...] the rest, where A is
-            `Replay.rows_per_window`; a window's rows lie side by side. Episodes end within a window as within any trajectory,
-            and a window may begin with a step that only resets (`valid` is False): it counts for nothing.
-        probability: [N] float32, of drawing this window in one draw.
-        num_windows: int32 scalar, windows that could have been drawn.
+        trajectory: Time-major: [L+1, N * A, ...] observations, [L, N * A, ...] other leaves, where A is
+            `Replay.agents_per_window`; the rows of a window are adjacent. Episodes end within a window as within any trajectory.
+            A window may start with a step that only resets (`valid` is False) and does not count.
+        probability: [N] float32, probability of each window in one draw.
+        num_windows: int32 scalar, windows that could be sampled.
     """
 
     trajectory: Trajectory
@@ -153,52 +153,52 @@ class Sample:
     num_windows: Array
 
 
-class RefreshFn(Protocol):
-    """A learner state whose `num_updates` has just grown, with what `act` needs of that number (an exploration rate, say)."""
+class SyncFn(Protocol):
+    """Returns a learner state after its `num_updates` increased, with acting parameters of that number (an exploration rate)."""
 
     def __call__(self, state: LearnerState) -> LearnerState: ...
 
 
 class InitialPriorityFn(Protocol):
-    """First priorities of windows (Horgan et al. 2018, Ape-X), from what `act` recorded.
+    """Returns initial priorities of windows from values that `act` recorded (Horgan et al. 2018, Ape-X).
 
-    Args: steps: a trajectory of T + L - 1 steps without observations (() in their place). Returns: [T, B] float32, of the
-    windows that begin at its first T steps; not negative.
+    Args: steps: a trajectory of T + L - 1 steps, with () instead of observations. Returns: [T, B] float32, not negative, of the
+    windows that start at its first T steps.
     """
 
     def __call__(self, steps: Trajectory) -> Array: ...
 
 
 class SampleFn(Protocol):
-    """One step of preparing a sample: what is learned from instead of it. `params` are the newest; `key` is consumed."""
+    """Returns a transformed sample, which replaces the sample in the update. `params` are the newest; `key` is consumed."""
 
     def __call__(self, params: Params, sample: Sample, key: Array) -> Sample: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """`update` wants a `Sample`: windows drawn from what was collected, as often as `config` says.
+    """Declaration that `update` takes a `Sample`: windows of past trajectories, as often as `config` says.
 
     Attributes:
-        config: sizes, rates and priorities.
-        num_steps: L, steps of a window.
-        begins: windows begin at "any" step, or where an "episode" begins.
-        period: steps between the beginnings of two windows of a row (of "any"). Windows overlap by `num_steps - period`. A policy
-            with memory needs a multiple of the rollout length T, for its state is known where trajectories begin.
-        rows_per_window: A, neighbouring rows that are drawn together (the agents of a team).
-        refresh: of every new version, whether or not there was a gradient step.
-        initial_priority: of new windows; None gives them the highest that there was.
-        prepare: steps between drawing and learning, in order (SRL's buffer worker: augment, reanalyse, post-process).
+        config: Sizes, rates and priorities.
+        sequence_length: L, steps of a window.
+        window_start: Windows start at "any" step, or only at the start of an "episode".
+        stride: Steps between the starts of two windows of a row (of "any"). Windows overlap by `sequence_length - stride`. A
+            recurrent policy needs a multiple of the rollout length T, because its state is stored at the start of trajectories.
+        agents_per_window: A, adjacent rows that are sampled together (the agents of a team).
+        sync_acting_params: Called for every new version, with or without a gradient step.
+        initial_priority: Priorities of new windows; None gives them the highest priority so far.
+        transforms: Steps between sampling and learning, in order (SRL's buffer worker: augment, reanalyze, post-process).
     """
 
     config: ReplayConfig
-    num_steps: int
-    begins: Literal["any", "episode"] = "any"
-    period: int = 1
-    rows_per_window: int = 1
-    refresh: RefreshFn | None = None
+    sequence_length: int
+    window_start: Literal["any", "episode"] = "any"
+    stride: int = 1
+    agents_per_window: int = 1
+    sync_acting_params: SyncFn | None = None
     initial_priority: InitialPriorityFn | None = None
-    prepare: tuple[SampleFn, ...] = ()
+    transforms: tuple[SampleFn, ...] = ()
 
 
 class InitFn(Protocol):
@@ -208,10 +208,10 @@ class InitFn(Protocol):
 
 
 class InitialAgentStateFn(Protocol):
-    """What each of all rows of a run remembers at its start; () for a memoryless policy.
+    """Initial recurrent state of all rows of a run; () for a policy without memory.
 
-    Nested dicts or tuples of [num_rows, ...] arrays. `act` itself takes rows back to it where `is_first`. Rows may differ (by an
-    exploration rate of their own, say): whoever acts for some rows only takes those of all.
+    Nested dicts or tuples of [num_rows, ...] arrays. `act` itself resets rows to it where `is_first`. Rows may differ, for example
+    by an exploration rate of their own: code that acts for some rows takes theirs from the state of all.
     """
 
     def __call__(self, num_rows: int) -> AgentState: ...
@@ -242,7 +242,7 @@ class UpdateFn(Protocol):
 
 
 class SampleUpdateFn(Protocol):
-    """One gradient step on one sample. `key` is consumed; `num_updates` stays, which counts trajectories (see `RefreshFn`).
+    """One gradient step on one sample. `key` is consumed; `num_updates` stays, which counts trajectories (see `SyncFn`).
 
     Returns: the state; metrics, float32 scalars; new priorities of the windows, [N] float32, not negative, before
     `ReplayConfig.priority_exponent`.

@@ -185,7 +185,7 @@ def make_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
         data=Replay(
             config.replay,
             config.n_step,
-            refresh=partial(sync_epsilon, dqn),
+            sync_acting_params=partial(sync_epsilon, dqn),
             initial_priority=partial(initial_priority, dqn) if config.initial_priority == "actor" else None,
         ),
     )

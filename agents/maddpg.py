@@ -151,7 +151,7 @@ def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> 
         is_prioritized=config.replay.priority_exponent > 0.0,
     )
     maddpg = MADDPG(config, spec.rows_per_env, net, actions, beta)
-    refresh = partial(sync_random_acting, maddpg)
+    sync = partial(sync_random_acting, maddpg)
     return ReplayAgent(
         name="maddpg",
         init=partial(init, maddpg),
@@ -159,7 +159,7 @@ def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> 
         act=partial(act, maddpg),
         update=partial(update, maddpg),
         extras={},
-        data=Replay(config.replay, num_steps=1, rows_per_window=spec.rows_per_env, refresh=refresh),
+        data=Replay(config.replay, sequence_length=1, agents_per_window=spec.rows_per_env, sync_acting_params=sync),
     )
 
 

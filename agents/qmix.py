@@ -61,8 +61,8 @@ class TeamQConfig:
         share_parameters: All agents have the same weights, and the index of the agent is an input.
         sequence_length: Steps of a window that are learned; more than one for a recurrent policy.
         burn_in: Steps before the learned ones that only update the policy's state, without gradient.
-        begins: Windows start at "any" step, or only at the start of an "episode".
-        period: Steps between the starts of windows at "any" step; for a recurrent policy a multiple of the rollout length.
+        window_start: Windows start at "any" step, or only at the start of an "episode".
+        stride: Steps between the starts of windows at "any" step; for a recurrent policy a multiple of the rollout length.
         importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
         epsilon_start: Probability of a random action at the first update.
         epsilon_end: Probability of a random action after its linear decay.
@@ -82,8 +82,8 @@ class TeamQConfig:
     share_parameters: bool = True
     sequence_length: int = 1
     burn_in: int = 0
-    begins: Literal["any", "episode"] = "any"
-    period: int = 1
+    window_start: Literal["any", "episode"] = "any"
+    stride: int = 1
     importance_sampling_exponent: float = 0.4
     epsilon_start: float = 1.0
     epsilon_end: float = 0.05
@@ -91,7 +91,7 @@ class TeamQConfig:
     replay: ReplayConfig = dataclasses.field(default_factory=lambda: ReplayConfig(batch_size=32))
 
     def __post_init__(self) -> None:
-        validate.at_least_one(self, "n_step", "target_update_period", "sequence_length", "period")
+        validate.at_least_one(self, "n_step", "target_update_period", "sequence_length", "stride")
         validate.fraction(self, "discount", "importance_sampling_exponent", "epsilon_start", "epsilon_end")
         validate.fraction(self, "tau", "epsilon_decay_fraction", above_zero=True)
         validate.positive(self, "learning_rate", "max_grad_norm", "adam_epsilon")
@@ -179,10 +179,10 @@ def make_team_q(name: str, config: TeamQConfig, spec: EnvSpec, network: NetworkC
         data=Replay(
             config.replay,
             config.window_length,
-            config.begins,
-            config.period,
+            config.window_start,
+            config.stride,
             spec.rows_per_env,
-            refresh=partial(sync_epsilon, team_q),
+            sync_acting_params=partial(sync_epsilon, team_q),
         ),
     )
 

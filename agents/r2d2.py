@@ -56,7 +56,7 @@ class R2D2Config(DQNConfig):
     Attributes:
         burn_in: Steps before the learned ones.
         sequence_length: Steps of a window that are learned.
-        period: Steps between the starts of two windows of a row, a multiple of the rollout length. Windows overlap, because they
+        stride: Steps between the starts of two windows of a row, a multiple of the rollout length. Windows overlap, because they
             are `burn_in + sequence_length + n_step` steps long.
         priority_eta: Weight of the largest error in a window's priority; the mean error has the rest.
     """
@@ -81,13 +81,13 @@ class R2D2Config(DQNConfig):
     initial_priority: Literal["max", "actor"] = "actor"
     burn_in: int = 40
     sequence_length: int = 80
-    period: int = 40
+    stride: int = 40
     priority_eta: float = 0.9
 
     def __post_init__(self) -> None:
         super().__post_init__()
         validate.not_negative(self, "burn_in")
-        validate.at_least_one(self, "sequence_length", "period")
+        validate.at_least_one(self, "sequence_length", "stride")
         validate.fraction(self, "priority_eta")
 
     @property
@@ -118,8 +118,8 @@ def make_r2d2(config: R2D2Config, spec: EnvSpec, network: NetworkConfig) -> Repl
         data=Replay(
             config.replay,
             config.window_length,
-            period=config.period,
-            refresh=partial(sync_epsilon, dqn),
+            stride=config.stride,
+            sync_acting_params=partial(sync_epsilon, dqn),
             initial_priority=partial(initial_priority, config, dqn) if config.initial_priority == "actor" else None,
         ),
     )

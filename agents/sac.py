@@ -137,7 +137,7 @@ def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
         act=partial(act, sac),
         update=partial(update, sac),
         extras={},
-        data=Replay(config.replay, num_steps=config.n_step, refresh=partial(sync_random_acting, sac)),
+        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=partial(sync_random_acting, sac)),
     )
 
 

@@ -144,7 +144,7 @@ def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str
         act=partial(act, td3),
         update=partial(update, td3),
         extras={},
-        data=Replay(config.replay, num_steps=config.n_step, refresh=partial(sync_random_acting, td3)),
+        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=partial(sync_random_acting, td3)),
     )
 
 

@@ -20,7 +20,7 @@ EXPERIMENT = Experiment(
         target_update_period=50,
         burn_in=4,
         sequence_length=9,
-        period=8,
+        stride=8,
     ),
     run=RunConfig(num_envs=16, rollout_length=8, env_steps=30_000, evaluation_episodes=100, checkpoint_every_updates=0),
 )

@@ -131,4 +131,4 @@ def _agent() -> ReplayAgent:
         raise TypeError("nothing acts or learns here")
 
     never: Any = nothing
-    return ReplayAgent("none", init, lambda num_rows: (), never, never, {}, Replay(_REPLAY, num_steps=3))
+    return ReplayAgent("none", init, lambda num_rows: (), never, never, {}, Replay(_REPLAY, sequence_length=3))

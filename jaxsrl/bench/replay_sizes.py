@@ -55,7 +55,7 @@ class BenchSizes:
     def replay(self, priority_exponent: float) -> Replay:
         """What an agent would ask for."""
         config = ReplayConfig(self.capacity, self.batch_size, priority_exponent=priority_exponent)
-        return Replay(config, num_steps=1)
+        return Replay(config, sequence_length=1)
 
     def slot(self) -> Trajectory:
         """A trajectory of random numbers in numpy arrays, with the frames before its first step; episodes of 100 steps."""

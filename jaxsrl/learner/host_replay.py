@@ -54,7 +54,7 @@ class HostReplay:
         self._agent, self._run_key, self._experience = agent, run_key, experience
         self._learn = jax.jit(self._gradient_step, donate_argnums=(0, 1))
         self._begin = jax.jit(_one_more)
-        self._refresh = jax.jit(agent.data.refresh or (lambda state: state))
+        self._refresh = jax.jit(agent.data.sync_acting_params or (lambda state: state))
         self._mean = jax.jit(lambda sums, steps: jax.tree.map(lambda value: value / steps, sums))
         # Keys of draws are made by the host from the host's count: an accelerator would compute them only after all queued updates.
         self._fold_in, self._host_key = jax.jit(jax.random.fold_in), jax.device_put(run_key, host_device())

@@ -62,8 +62,8 @@ def replay_bytes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: 
     replay = agent.data
     state: Any = jax.eval_shape(learning_agent(agent, spec, num_rows, rollout_length).init, jax.random.key(0))
     held = _bytes(state.extra.buffer) if isinstance(state.extra, Replayed) else 0
-    rows = replay.config.batch_size * replay.rows_per_window
-    sample = _bytes(trajectory_shapes(agent, spec, rows, replay.num_steps))
+    rows = replay.config.batch_size * replay.agents_per_window
+    sample = _bytes(trajectory_shapes(agent, spec, rows, replay.sequence_length))
     priorities = replay.config.batch_size * np.dtype(np.float32).itemsize
     drawn = float(steps_per_env_step(replay.config)) * num_rows * rollout_length
     return ReplayBytes(held, sample, priorities, drawn)

@@ -33,7 +33,7 @@ class _Bound(NamedTuple):
 
 
 class StepKeys(NamedTuple):
-    """Keys of one gradient step, each for one use: drawing (its words, uint32), the agent's update, each of `Replay.prepare`."""
+    """Keys of one gradient step, each for one use: drawing (its words, uint32), the agent's update, each of `Replay.transforms`."""
 
     draw: Array
     update: Array
@@ -69,14 +69,14 @@ def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
 
 def step_keys(agent: ReplayAgent, key: Array, step: Array) -> StepKeys:
     """Keys of gradient step `step` (int32 scalar, from 0) of an update; on the host they are the same."""
-    draw_key, update_key, *prepare = jax.random.split(jax.random.fold_in(key, step), 2 + len(agent.data.prepare))
+    draw_key, update_key, *prepare = jax.random.split(jax.random.fold_in(key, step), 2 + len(agent.data.transforms))
     words = jax.random.key_data(draw_key)
     return StepKeys(words, update_key, jnp.stack(prepare) if prepare else jnp.zeros((0,)))
 
 
 def prepare_sample(agent: ReplayAgent, params: object, sample: Sample, keys: Array) -> Sample:
     """The sample after the agent's own steps between drawing and learning."""
-    for number, step in enumerate(agent.data.prepare):
+    for number, step in enumerate(agent.data.transforms):
         sample = step(params, sample, keys[number])
     return sample
 
@@ -109,8 +109,8 @@ def _update(bound: _Bound, state: LearnerState, batch: Trajectory, key: Array) -
         return learnt, jax.tree.map(jnp.add, sums, metrics)
 
     (inner, selection, pending), sums = jax.lax.fori_loop(0, due, step, (first, none))
-    if bound.agent.data.refresh is not None:
-        inner = bound.agent.data.refresh(inner)
+    if bound.agent.data.sync_acting_params is not None:
+        inner = bound.agent.data.sync_acting_params(inner)
     metrics = {name: value / jnp.maximum(due, 1) for name, value in sums.items()}
     metrics |= _metrics(bound.sizes, selection, due)
     buffer = Buffer(buffer.storage, selection, pace, pending)

@@ -19,12 +19,12 @@ class RingSizes:
     Attributes:
         rollout_length: T, steps inserted at a time.
         num_rows: B.
-        ring_steps: C, steps that are kept of each row; a multiple of T and of `period`.
+        ring_steps: C, steps that are kept of each row; a multiple of T and of `stride`.
         window_steps: L.
         history: W - 1, frames before a window's first that are needed to stack its observations.
-        period: windows begin at multiples of it; 1 where they begin with episodes.
-        rows_per_window: A.
-        begins: see `agents.api.Replay`.
+        stride: windows start at multiples of it; 1 where they start with episodes.
+        agents_per_window: A.
+        window_start: see `agents.api.Replay`.
         batch_size: N, windows of a sample.
         priority_exponent: alpha; 0 draws uniformly.
         priority_offset: added to every priority.
@@ -36,9 +36,9 @@ class RingSizes:
     ring_steps: int
     window_steps: int
     history: int
-    period: int
-    rows_per_window: int
-    begins: Literal["any", "episode"]
+    stride: int
+    agents_per_window: int
+    window_start: Literal["any", "episode"]
     batch_size: int
     priority_exponent: float
     priority_offset: float
@@ -47,12 +47,12 @@ class RingSizes:
     @property
     def num_groups(self) -> int:
         """G, windows that may begin at a step: rows, or teams of rows."""
-        return self.num_rows // self.rows_per_window
+        return self.num_rows // self.agents_per_window
 
     @property
     def num_begins(self) -> int:
         """Steps of the ring at which windows may begin."""
-        return self.ring_steps // self.period
+        return self.ring_steps // self.stride
 
     @property
     def num_leaves(self) -> int:
@@ -67,7 +67,7 @@ class RingSizes:
     @property
     def keeps_tree(self) -> bool:
         """Whether windows differ in their probability of being drawn, so that it must be kept."""
-        return self.begins == "episode" or self.priority_exponent > 0.0
+        return self.window_start == "episode" or self.priority_exponent > 0.0
 
 
 def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
@@ -84,12 +84,12 @@ def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
     config = replay.config
     steps, rows = shapes.reward.shape
     history = shapes.is_first.shape[0] - steps - 1
-    period = replay.period if replay.begins == "any" else 1
+    stride = replay.stride if replay.window_start == "any" else 1
     _check_windows(replay, shapes)
-    unit = math.lcm(steps, period)
+    unit = math.lcm(steps, stride)
     ring_steps = config.capacity // rows // unit * unit
     _check_places(ring_steps * rows)
-    needed = replay.num_steps + history + max(steps, period)
+    needed = replay.sequence_length + history + max(steps, stride)
     if ring_steps < needed:
         least = math.ceil(needed / unit) * unit * rows
         raise UserError(
@@ -100,11 +100,11 @@ def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
         rollout_length=steps,
         num_rows=rows,
         ring_steps=ring_steps,
-        window_steps=replay.num_steps,
+        window_steps=replay.sequence_length,
         history=history,
-        period=period,
-        rows_per_window=replay.rows_per_window,
-        begins=replay.begins,
+        stride=stride,
+        agents_per_window=replay.agents_per_window,
+        window_start=replay.window_start,
         batch_size=config.batch_size,
         priority_exponent=config.priority_exponent,
         priority_offset=config.priority_offset,
@@ -123,19 +123,19 @@ def _check_places(held: int) -> None:
 
 def _check_windows(replay: Replay, shapes: Trajectory) -> None:
     steps, rows = shapes.reward.shape
-    if replay.num_steps < 1 or replay.period < 1 or replay.rows_per_window < 1:
+    if replay.sequence_length < 1 or replay.stride < 1 or replay.agents_per_window < 1:
         raise UserError(
-            f"a window has at least 1 step, 1 row and a period of 1: got {replay.num_steps} steps, {replay.rows_per_window} "
-            f"rows and a period of {replay.period}"
+            f"a window has at least 1 step, 1 row and a stride of 1: got {replay.sequence_length} steps, "
+            f"{replay.agents_per_window} rows and a stride of {replay.stride}"
         )
-    if rows % replay.rows_per_window:
+    if rows % replay.agents_per_window:
         raise UserError(
-            f"windows of {replay.rows_per_window} neighbouring rows need a multiple of so many rows: got {rows}"
+            f"windows of {replay.agents_per_window} neighbouring rows need a multiple of so many rows: got {rows}"
         )
-    if replay.begins == "any" and replay.period % steps and _remembers(shapes):
+    if replay.window_start == "any" and replay.stride % steps and _remembers(shapes):
         raise UserError(
-            f"a policy with memory is known where trajectories begin, every {steps} steps: a period of {replay.period} steps "
-            f"between windows is no multiple of it; set run.rollout_length to a divisor of {replay.period}"
+            f"a policy with memory is known where trajectories begin, every {steps} steps: a stride of {replay.stride} steps "
+            f"between windows is no multiple of it; set run.rollout_length to a divisor of {replay.stride}"
         )
 
 

@@ -14,7 +14,7 @@ REPLAYING = sorted(
     name for name, entry in AGENTS.items() if "replay" in {field.name for field in dataclasses.fields(entry.config)}
 )
 CONTINUOUS, TEAMS, REMEMBERING = {"ddpg", "td3", "sac", "maddpg"}, {"vdn", "qmix", "maddpg"}, {"r2d2"}
-SMALL = {"r2d2": {"burn_in": 2, "sequence_length": 2, "n_step": 1, "period": 2}}
+SMALL = {"r2d2": {"burn_in": 2, "sequence_length": 2, "n_step": 1, "stride": 2}}
 WINDOWS, TEAM = 6, 2
 OBSERVATION = ArraySpec((3,), "float32")
 
@@ -40,7 +40,7 @@ def agent_of(name: str, **changes) -> ReplayAgent:
 def sample_for(name: str, agent: ReplayAgent, seed: int = 0) -> Sample:
     """Windows with ends of both kinds, steps that only reset, and one that begins with such a step."""
     rng = np.random.default_rng(seed)
-    steps, team = agent.data.num_steps, agent.data.rows_per_window
+    steps, team = agent.data.sequence_length, agent.data.agents_per_window
     rows = WINDOWS * team
     ended = np.repeat(rng.random((steps, WINDOWS)) < 0.2, team, axis=1)
     ended[1:] &= ~ended[:-1]

@@ -49,8 +49,8 @@ def test_a_gradient_step_moves_what_is_learned_and_is_no_trajectory(learnt):
 
 def test_a_state_keeps_its_structure_so_that_it_can_be_donated_and_saved(learnt):
     chex.assert_trees_all_equal_shapes_and_dtypes(learnt.first, learnt.state)
-    if learnt.agent.data.refresh is not None:
-        chex.assert_trees_all_equal_shapes_and_dtypes(learnt.first, learnt.agent.data.refresh(learnt.state))
+    if learnt.agent.data.sync_acting_params is not None:
+        chex.assert_trees_all_equal_shapes_and_dtypes(learnt.first, learnt.agent.data.sync_acting_params(learnt.state))
 
 
 def test_metrics_are_finite_float32_scalars(learnt):
@@ -82,7 +82,7 @@ def test_a_step_that_only_resets_changes_nothing_to_the_bit(learnt):
 
 
 def test_acting_depends_on_the_rows_own_key_alone_and_adds_what_is_declared(learnt):
-    agent, rows = learnt.agent, 2 * learnt.agent.data.rows_per_window
+    agent, rows = learnt.agent, 2 * learnt.agent.data.agents_per_window
     observation = np.asarray(learnt.sample.trajectory.observation[0][: 2 * rows])
     keys, state = jax.random.split(jax.random.key(2), 2 * rows), agent.initial_agent_state(2 * rows)
     is_first, act = np.ones(2 * rows, bool), jax.jit(agent.act, static_argnums=5)

@@ -115,7 +115,7 @@ def test_the_first_minibatch_at_lag_0_has_learned_nothing_yet(row):
 @pytest.mark.parametrize("exponent", [0.0, 0.6])
 def test_replay_on_the_host_draws_what_replay_on_the_device_draws(exponent, row):
     config = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=2.0, priority_exponent=exponent)
-    agent, stream = make_counting(Replay(config, num_steps=2)), Stream(rows=4, steps=3, frames=2)
+    agent, stream = make_counting(Replay(config, sequence_length=2)), Stream(rows=4, steps=3, frames=2)
     slots = [jax.device_get(stream.slot()) for _ in range(40)]
     run_key, devices = jax.random.key(5), jax.local_devices()[:1]
     trained, mesh = with_device_replay(agent, slots[0]), HostReplayMesh(devices)
@@ -160,7 +160,7 @@ def test_the_device_keeps_one_copy_of_the_replay_ring(row, size):
     config = ReplayConfig(capacity=size(20_000_000, 400_000), batch_size=64, min_size=20, samples_per_insert=2.0)
     slot = jax.device_get(Stream(rows=4, steps=3, frames=2).slot())
     agent, mesh = (
-        with_finite_updates(with_device_replay(make_counting(Replay(config, num_steps=2)), slot)),
+        with_finite_updates(with_device_replay(make_counting(Replay(config, sequence_length=2)), slot)),
         LearnerMesh(jax.local_devices()[:1]),
     )
     state = jax.eval_shape(agent.init, jax.random.key(0))

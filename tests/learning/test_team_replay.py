@@ -142,7 +142,7 @@ def test_qmix_with_memory_learns_from_whole_episodes_by_priority(tmp_path):
     network = NetworkConfig(hidden_sizes=(32,), core="gru", core_size=16)
     replay = ReplayConfig(8_192, 64, 1_024, samples_per_insert=15 * 64 / 512, priority_exponent=0.6)
     config = QMIXConfig(
-        **(COMMON | {"replay": replay}), sequence_length=2, begins="episode", importance_sampling_exponent=1.0
+        **(COMMON | {"replay": replay}), sequence_length=2, window_start="episode", importance_sampling_exponent=1.0
     )
     spec, agent, state = trained(tmp_path, "TwoStepUnequal", lambda own: make_qmix(config, own, network), 120)
     starts = jax.tree.map(lambda leaf: leaf[:2], rooms())

@@ -17,7 +17,7 @@ def make_counting(replay: Replay) -> ReplayAgent:
         seen = jnp.stack([reward.sum(), jax.random.uniform(key), sample.num_windows.astype(jnp.float32)])
         params = 0.5 * state.params + seen
         after = LearnerState(params, state.opt_state + 1, state.num_updates, {"inner": state.extra["inner"] * 1.5})
-        rows = reward[0].reshape(-1, replay.rows_per_window)
+        rows = reward[0].reshape(-1, replay.agents_per_window)
         return after, {"loss": state.opt_state.astype(jnp.float32)}, 1.0 + rows[:, 0] % 7
 
     def act(params, observation, agent_state, is_first, keys, mode):

@@ -109,12 +109,12 @@ class Stream:
         found = set()
         # The frames before a window's first are in the ring too; those before the first step of all are always there.
         oldest = max(self.before, self.time - sizes.ring_steps + self.frames - 1)
-        for begin in range(self.before, self.time, sizes.period):
+        for begin in range(self.before, self.time, sizes.stride):
             if begin + sizes.window_steps > self.time or begin < oldest:
                 continue
             for group in range(sizes.num_groups):
-                rows = slice(group * sizes.rows_per_window, (group + 1) * sizes.rows_per_window)
+                rows = slice(group * sizes.agents_per_window, (group + 1) * sizes.agents_per_window)
                 first, valid = self.is_first[begin][rows], self.flags[begin][2][rows]
-                if sizes.begins == "any" or (first.any() and (first | ~valid).all()):
+                if sizes.window_start == "any" or (first.any() and (first | ~valid).all()):
                     found.add((begin, group))
         return found

@@ -37,7 +37,7 @@ class Selection:
     Attributes:
         position: of the ring.
         starts: [C, G] bool, whether an episode begins; () where windows begin anywhere.
-        tree: sum-tree of the weight of each window that can be drawn, 0 of others, by `begin // period * G + group`; () if all
+        tree: sum-tree of the weight of each window that can be drawn, 0 of others, by `begin // stride * G + group`; () if all
             are alike.
         num_starts: int32 scalar, windows that can be drawn where they begin with episodes; 0 elsewhere.
         highest: float32 scalar, the highest priority that there was.
@@ -78,7 +78,7 @@ def first_selection(sizes: RingSizes) -> Selection:
     """Nothing can be drawn."""
     return Selection(
         position=first_position(),
-        starts=jnp.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.begins == "episode" else (),
+        starts=jnp.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.window_start == "episode" else (),
         tree=empty_tree(sizes.num_leaves) if sizes.keeps_tree else (),
         num_starts=jnp.zeros((), jnp.int32),
         highest=jnp.ones((), jnp.float32),
@@ -101,7 +101,7 @@ def insert_slot(
     """
     before, position = selection.position, advance(sizes, selection.position)
     selection = dataclasses.replace(selection, position=position)
-    if sizes.begins == "episode":
+    if sizes.window_start == "episode":
         new = episode_starts(sizes, is_first, valid)
         starts = jax.lax.dynamic_update_slice_in_dim(selection.starts, new, before.next_step, 0)
         age = age_of(sizes, position, jnp.arange(sizes.ring_steps, dtype=jnp.int32))
@@ -118,14 +118,14 @@ def insert_slot(
 
 def episode_starts(sizes: RingSizes, is_first: Array, valid: Array) -> Array:
     """[T, G] bool, whether an episode begins. A team's does when nobody who acts has been there before."""
-    teams = (is_first.shape[0], sizes.num_groups, sizes.rows_per_window)
+    teams = (is_first.shape[0], sizes.num_groups, sizes.agents_per_window)
     first, acts = is_first.reshape(teams), valid.reshape(teams)
     return first.any(axis=2) & (first | ~acts).all(axis=2)
 
 
 def num_windows(sizes: RingSizes, selection: Selection) -> Array:
     """Windows that can be drawn, int32 scalar."""
-    if sizes.begins == "episode":
+    if sizes.window_start == "episode":
         return selection.num_starts
     return _begins(sizes, selection.position)[1] * sizes.num_groups
 
@@ -140,12 +140,12 @@ def draw(sizes: RingSizes, selection: Selection, words: Array) -> Drawn:
         size = shape[0] * shape[1]
         uniform = uniforms(random_bits(words, -(-size // 2)))[:size].reshape(shape)
         leaf, probability = draw_leaves(sizes.num_leaves, selection.tree, uniform)
-        begin, group = leaf // groups * sizes.period, leaf % groups
+        begin, group = leaf // groups * sizes.stride, leaf % groups
         age = age_of(sizes, position, begin)
     else:
         number = bounded(random_bits(words, sizes.batch_size), count)
         youngest, begins = _begins(sizes, position)
-        age, group = youngest + (begins - 1 - number // groups) * sizes.period, number % groups
+        age, group = youngest + (begins - 1 - number // groups) * sizes.stride, number % groups
         begin = step_of(sizes, position, age)
         probability = jnp.broadcast_to(1.0 / count.astype(jnp.float32), shape)
     return Drawn(begin, group, age, position.num_insertions, probability, count)
@@ -171,7 +171,7 @@ def update_priorities(
     fresh = (age <= sizes.max_age) & counts
     stale = (age > sizes.max_age) & counts
     priority = jnp.where(jnp.isfinite(priority), jnp.maximum(priority, 0.0), selection.highest).astype(jnp.float32)
-    leaf = drawn.begin // sizes.period * sizes.num_groups + drawn.group
+    leaf = drawn.begin // sizes.stride * sizes.num_groups + drawn.group
     order = jnp.argsort(leaf, stable=True)
     ordered = leaf[order]
     last = jnp.concatenate([ordered[1:] != ordered[:-1], jnp.ones((1,), bool)])
@@ -192,10 +192,10 @@ def _weight(sizes: RingSizes, priority: Array) -> Array:
 
 def _begins(sizes: RingSizes, position: RingPosition) -> tuple[Array, Array]:
     """(age of the youngest beginning of a complete window, how many beginnings there are)."""
-    period, steps = sizes.period, sizes.window_steps
-    youngest = steps + (position.next_step - steps) % period
+    stride, steps = sizes.stride, sizes.window_steps
+    youngest = steps + (position.next_step - steps) % stride
     oldest = jnp.minimum(position.num_steps, sizes.max_age)
-    return youngest, jnp.maximum((oldest - youngest) // period + 1, 0)
+    return youngest, jnp.maximum((oldest - youngest) // stride + 1, 0)
 
 
 def _candidates(sizes: RingSizes, step: Array, count: int) -> tuple[Array, Array, Array]:
@@ -204,10 +204,10 @@ def _candidates(sizes: RingSizes, step: Array, count: int) -> tuple[Array, Array
     Returns:
         The number of the first; [n] int32, places of all n among the `count` steps; [n] bool, whether they lie within.
     """
-    period = sizes.period
-    skipped = (-step) % period
-    offset = skipped + period * jnp.arange(-(-count // period), dtype=jnp.int32)
-    first = (step + skipped) // period % sizes.num_begins
+    stride = sizes.stride
+    skipped = (-step) % stride
+    offset = skipped + stride * jnp.arange(-(-count // stride), dtype=jnp.int32)
+    first = (step + skipped) // stride % sizes.num_begins
     return first, offset, offset < count
 
 
@@ -234,7 +234,7 @@ def _add_completed(sizes: RingSizes, selection: Selection, priority: Array | Non
     first, offset, within = _candidates(sizes, step, sizes.rollout_length)
     exists = within & (oldest - offset <= position.num_steps)
     keep = jnp.broadcast_to(exists[:, None], (exists.shape[0], groups))
-    if sizes.begins == "episode":
+    if sizes.window_start == "episode":
         keep &= selection.starts[(step + offset) % sizes.ring_steps]
     highest = selection.highest
     if not sizes.priority_exponent:
@@ -242,7 +242,7 @@ def _add_completed(sizes: RingSizes, selection: Selection, priority: Array | Non
     elif priority is None:
         weight = jnp.broadcast_to(_weight(sizes, highest), keep.shape)
     else:
-        of_team = priority.reshape(sizes.rollout_length, groups, sizes.rows_per_window).max(axis=2)
+        of_team = priority.reshape(sizes.rollout_length, groups, sizes.agents_per_window).max(axis=2)
         found = of_team[jnp.minimum(offset, sizes.rollout_length - 1)].astype(jnp.float32)
         found = jnp.where(jnp.isfinite(found), jnp.maximum(found, 0.0), highest)
         weight = _weight(sizes, found)

@@ -29,9 +29,9 @@ def gather_windows(
         [L + W, N * A] `is_first`; [L, N * A, ...] the rest; `agent_state` [N * A, ...] of the trajectory that the window begins
         in: before its first step where the window begins with it.
     """
-    team = jnp.arange(sizes.rows_per_window, dtype=jnp.int32)
-    rows = _computed_once((group[:, None] * sizes.rows_per_window + team).reshape(-1))
-    begin = jnp.repeat(begin, sizes.rows_per_window)
+    team = jnp.arange(sizes.agents_per_window, dtype=jnp.int32)
+    rows = _computed_once((group[:, None] * sizes.agents_per_window + team).reshape(-1))
+    begin = jnp.repeat(begin, sizes.agents_per_window)
     take = partial(_take, rows)
     places = {0: _computed_once(_indices(sizes, position, begin, 0))}
     steps = jax.tree.map(

@@ -106,7 +106,7 @@ class HostBuffer:
         count = self._selector.num_windows
         if count < 1:
             raise UserError(
-                f"a sample needs at least 1 window of {self.sizes.window_steps} steps that begin at {self.sizes.begins} step: the "
+                f"a sample needs at least 1 window of {self.sizes.window_steps} steps from {self.sizes.window_start} start: the "
                 f"replay buffer has {self.num_steps} env steps of {self.sizes.num_rows} rows and no such window; insert more first"
             )
         since, probability = self._selector.draw(np.asarray(words))

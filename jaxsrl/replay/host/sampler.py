@@ -31,12 +31,12 @@ class HostSelector:
         self.next_step = self.num_steps = self.num_stale = 0
         self._num_insertions = self._num_starts = 0
         self._highest = np.float32(1.0)
-        self._starts = np.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.begins == "episode" else None
+        self._starts = np.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.window_start == "episode" else None
         self._tree = HostTree(sizes.num_leaves) if sizes.keeps_tree else None
         self._random = HostRandom()
         self._probability = np.zeros(0 if sizes.keeps_tree else sizes.batch_size, np.float32)
         self._oldest = self._limit = np.array(0)
-        self._plain = sizes.period == sizes.rows_per_window == 1
+        self._plain = sizes.stride == sizes.agents_per_window == 1
         self._num_places = np.array(sizes.ring_steps * sizes.num_rows)
         self._refresh()
 
@@ -70,7 +70,7 @@ class HostSelector:
         if self._starts is not None:
             # What has a weight could be drawn until now.
             self._num_starts -= int(np.count_nonzero(self._tree.weights_at(emptied)))
-            teams = (sizes.rollout_length, sizes.num_groups, sizes.rows_per_window)
+            teams = (sizes.rollout_length, sizes.num_groups, sizes.agents_per_window)
             first, acts = is_first.reshape(teams), valid.reshape(teams)
             self._starts[start : start + sizes.rollout_length] = first.any(axis=2) & (first | ~acts).all(axis=2)
         self._tree.write(emptied, np.float32(0.0))
@@ -104,7 +104,7 @@ class HostSelector:
         """What `selector.draw` says of these windows, as `draw` has just found them; whole numbers are int64."""
         rows = self._sizes.num_rows
         step = since // rows
-        age, group = self._sizes.ring_steps - step, (since - step * rows) // self._sizes.rows_per_window
+        age, group = self._sizes.ring_steps - step, (since - step * rows) // self._sizes.agents_per_window
         begin = (step + self.next_step) % self._sizes.ring_steps
         insertions = np.uint32(self._num_insertions).view(np.int32)
         return Drawn(begin, group, age, insertions, probability, np.int32(self.num_windows))  # pyright: ignore[reportArgumentType]
@@ -117,7 +117,7 @@ class HostSelector:
         passed = (self._num_insertions - int(drawn.num_insertions)) % _INT32
         age = np.asarray(drawn.age) + min(passed, sizes.ring_steps // sizes.rollout_length) * sizes.rollout_length
         fresh = age <= sizes.max_age
-        leaf = np.asarray(drawn.begin) // sizes.period * sizes.num_groups + np.asarray(drawn.group)
+        leaf = np.asarray(drawn.begin) // sizes.stride * sizes.num_groups + np.asarray(drawn.group)
         priority = self._usable(priority)
         if not fresh.all():
             self.num_stale += len(fresh) - int(np.count_nonzero(fresh))
@@ -157,15 +157,15 @@ class HostSelector:
     def _refresh(self) -> None:
         """What draws need of the position: how many windows there are, and where the oldest begins."""
         sizes = self._sizes
-        youngest = sizes.window_steps + (self.next_step - sizes.window_steps) % sizes.period
-        begins = max((min(self.num_steps, sizes.max_age) - youngest) // sizes.period + 1, 0)
+        youngest = sizes.window_steps + (self.next_step - sizes.window_steps) % sizes.stride
+        begins = max((min(self.num_steps, sizes.max_age) - youngest) // sizes.stride + 1, 0)
         windows = self._num_starts if self._starts is not None else begins * sizes.num_groups
         self._stale, self._num_windows = False, windows
         # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
         if self._tree is not None:
             self._oldest = np.array(self.next_step * sizes.num_rows)
         elif windows:
-            oldest = youngest + (begins - 1) * sizes.period
+            oldest = youngest + (begins - 1) * sizes.stride
             self._oldest, self._limit = (
                 np.array((sizes.ring_steps - oldest) * sizes.num_rows),
                 np.array(windows, np.uint64),
@@ -176,7 +176,7 @@ class HostSelector:
         """`step * B + row` of the beginnings of windows, by the numbers of windows in the order of the ring."""
         sizes = self._sizes
         begin = leaf // sizes.num_groups
-        return begin * (sizes.period * sizes.num_rows) + (leaf - begin * sizes.num_groups) * sizes.rows_per_window
+        return begin * (sizes.stride * sizes.num_rows) + (leaf - begin * sizes.num_groups) * sizes.agents_per_window
 
     def _leaves(self, begins: np.ndarray) -> np.ndarray:
         """[n * G] leaves of beginnings [n], numbered from any turn of the ring."""
@@ -186,8 +186,8 @@ class HostSelector:
     def _overwritten(self, start: int) -> np.ndarray:
         """Leaves of windows that begin in the steps from `start` on which are overwritten next, or whose history is."""
         sizes = self._sizes
-        first = -(-start // sizes.period)
-        last = -(-(start + sizes.rollout_length + sizes.history) // sizes.period)
+        first = -(-start // sizes.stride)
+        last = -(-(start + sizes.rollout_length + sizes.history) // sizes.stride)
         return self._leaves(np.arange(first, last))
 
     def _add_completed(self, tree: HostTree, priority: np.ndarray | None) -> np.ndarray:
@@ -195,16 +195,16 @@ class HostSelector:
         sizes = self._sizes
         oldest = sizes.window_steps + sizes.rollout_length - 1
         first = self.next_step - min(oldest, self.num_steps)  # of the steps that are there
-        number = -(-first // sizes.period)
-        last = -(-(self.next_step - oldest + sizes.rollout_length) // sizes.period)
+        number = -(-first // sizes.stride)
+        last = -(-(self.next_step - oldest + sizes.rollout_length) // sizes.stride)
         begins = np.arange(number, last)
         leaf = self._leaves(begins)
         keep = None
         if self._starts is not None:
-            keep = self._starts[begins * sizes.period % sizes.ring_steps].ravel()
+            keep = self._starts[begins * sizes.stride % sizes.ring_steps].ravel()
             leaf = leaf[keep]
             self._num_starts += len(leaf)
-        tree.write(leaf, self._first_weights(begins * sizes.period - (self.next_step - oldest), keep, priority))
+        tree.write(leaf, self._first_weights(begins * sizes.stride - (self.next_step - oldest), keep, priority))
         return leaf
 
     def _first_weights(
@@ -216,7 +216,7 @@ class HostSelector:
             return np.float32(1.0)
         if priority is None:
             return self._weight(np.full(1, self._highest))[0]
-        teams = np.asarray(priority).reshape(sizes.rollout_length, sizes.num_groups, sizes.rows_per_window)
+        teams = np.asarray(priority).reshape(sizes.rollout_length, sizes.num_groups, sizes.agents_per_window)
         found = self._usable(teams.max(axis=2)[offset].ravel())
         found = found if keep is None else found[keep]
         if len(found):

@@ -127,8 +127,8 @@ class HostStorage:
             What `windows.gather_windows` does.
         """
         sizes = self._sizes
-        if sizes.rows_per_window > 1:
-            since = (since[:, None] + np.arange(sizes.rows_per_window)).ravel()
+        if sizes.agents_per_window > 1:
+            since = (since[:, None] + np.arange(sizes.agents_per_window)).ravel()
         order = since + self._offset
         self._next_place.fill(self.position.next_step * sizes.num_rows)
         place = order + self._next_place
@@ -214,7 +214,7 @@ def _leaves_by_kind(sizes: RingSizes, arrays: Trajectory) -> tuple[list[_Leaf], 
         found = []
         for place, ring in zip(jax.tree.leaves(numbers), jax.tree.leaves(rings), strict=True):
             before = len(ring) - sizes.ring_steps - 1 if observed else 0
-            shape = (before + steps, sizes.batch_size * sizes.rows_per_window, *ring.shape[2:])
+            shape = (before + steps, sizes.batch_size * sizes.agents_per_window, *ring.shape[2:])
             large = is_large(int(np.prod(shape)) * ring.itemsize)
             memory = SampleMemory(shape, ring.dtype) if large else None
             found.append(_Leaf(place, ring, ring.reshape(-1, *ring.shape[2:]), before, memory))

@@ -245,7 +245,7 @@ def test_noisy_layers_draw_from_the_key_of_the_gradient_step(learnt):
 def test_the_epsilon_of_a_version_is_what_acts(learnt):
     agent, _, _, states, _, _ = learnt
     assert float(states[0].params["epsilon"]) == 1.0
-    later = agent.data.refresh(dataclasses.replace(states[3], num_updates=jnp.int32(5)))
+    later = agent.data.sync_acting_params(dataclasses.replace(states[3], num_updates=jnp.int32(5)))
     assert float(later.params["epsilon"]) == 0.5
     assert same(later.params["network"], states[3].params["network"])
 

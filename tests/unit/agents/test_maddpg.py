@@ -196,7 +196,7 @@ def test_a_gradient_step_moves_everything_but_the_version(learnt):
     assert all(np.isfinite(value) and (value.shape, value.dtype) == ((), jnp.float32) for value in metrics.values())
     assert (priorities[:5] > 0).all()
     assert priorities[5] == 0
-    assert agent.data.rows_per_window == TEAM
+    assert agent.data.agents_per_window == TEAM
 
 
 def test_junk_of_agents_that_are_not_there_changes_no_bit(learnt):
@@ -228,7 +228,7 @@ def test_acting_is_even_until_learning_begins_then_near_the_policy_and_always_le
         )
 
     begun = dataclasses.replace(state.extra, num_gradient_steps=jnp.ones((), jnp.int32))
-    begun = agent.data.refresh(dataclasses.replace(state, extra=begun))
+    begun = agent.data.sync_acting_params(dataclasses.replace(state, extra=begun))
     even, near, best = actions(state, Mode.SAMPLE), actions(begun, Mode.SAMPLE), actions(begun, Mode.GREEDY)
     np.testing.assert_array_equal(best, actions(state, Mode.GREEDY))
     if spec is DISCRETE:

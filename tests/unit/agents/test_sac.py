@@ -308,7 +308,7 @@ def _actions(learnt: Learnt, state: LearnerState, mode: Mode) -> np.ndarray:
 
 
 def test_actions_are_uniform_within_the_bounds_until_the_first_gradient_step(learnt):
-    refresh = learnt.agent.data.refresh
+    refresh = learnt.agent.data.sync_acting_params
     assert refresh is not None
     # A policy that would go far to one side, were it asked.
     shifted = jax.tree.map(lambda leaf: leaf + 1.0, learnt.first.params["actor"])
@@ -329,7 +329,7 @@ def test_actions_are_uniform_within_the_bounds_until_the_first_gradient_step(lea
 
 def test_random_actions_may_be_counted_in_trajectories_instead(learnt):
     config = dataclasses.replace(CONFIG, random_updates=6)
-    refresh = make_sac(config, SPEC, NETWORK).data.refresh
+    refresh = make_sac(config, SPEC, NETWORK).data.sync_acting_params
     assert refresh is not None
     assert bool(refresh(learnt.state).params["acts_uniformly"])  # 5 of 6, though a gradient step was done
     later = dataclasses.replace(learnt.state, num_updates=jnp.int32(6))
@@ -345,7 +345,7 @@ def test_critics_begin_apart_and_their_targets_as_copies():
 
 
 def test_windows_are_as_long_as_a_return(learnt):
-    assert (learnt.agent.data.num_steps, learnt.agent.data.period) == (3, 1)
+    assert (learnt.agent.data.sequence_length, learnt.agent.data.stride) == (3, 1)
     assert learnt.agent.data.config == CONFIG.replay
 
 

@@ -199,7 +199,7 @@ def test_a_gradient_step_leaves_the_version_and_moves_the_target_once_in_its_per
     assert (int(second.num_updates), int(second.extra.num_gradient_steps)) == (0, 2)
     assert (priorities.shape, priorities.dtype) == ((ENVS,), jnp.float32)
     assert (priorities >= 0).all()
-    assert agent.data.rows_per_window == TEAM
+    assert agent.data.agents_per_window == TEAM
 
 
 def test_junk_of_agents_that_are_not_there_changes_no_bit(learnt):
@@ -233,7 +233,7 @@ def test_acting_explores_with_the_rate_of_its_version_and_takes_legal_actions_on
         return np.asarray(act(state.params, observation, (), np.ones(rows, bool), keys, mode)[0])
 
     def share_of_best(updates):
-        newer = agent.data.refresh(dataclasses.replace(state, num_updates=jnp.asarray(updates, jnp.int32)))
+        newer = agent.data.sync_acting_params(dataclasses.replace(state, num_updates=jnp.asarray(updates, jnp.int32)))
         assert newer.params["epsilon"] == {0: 1.0, 1: 0.75, 3: 0.5}[updates]
         chosen = actions(newer, Mode.SAMPLE)
         assert observation["mask"][np.arange(rows), chosen].all()
@@ -310,9 +310,9 @@ def test_burn_in_brings_the_state_up_to_date_without_a_gradient():
 
 
 def test_a_window_holds_burn_in_the_steps_learned_from_and_the_rewards_they_see():
-    config = dataclasses.replace(CONFIG, burn_in=3, sequence_length=4, n_step=2, begins="any", period=8)
+    config = dataclasses.replace(CONFIG, burn_in=3, sequence_length=4, n_step=2, window_start="any", stride=8)
     data = make_vdn(config, team(), RECURRENT).data
-    assert (data.num_steps, data.begins, data.period, data.rows_per_window) == (8, "any", 8, TEAM)
+    assert (data.sequence_length, data.window_start, data.stride, data.agents_per_window) == (8, "any", 8, TEAM)
 
 
 def test_unevenly_drawn_windows_are_weighed_by_their_probability():

@@ -36,7 +36,7 @@ def slots():
 
 
 def agent_of():
-    return make_counting(Replay(CONFIG, num_steps=2))
+    return make_counting(Replay(CONFIG, sequence_length=2))
 
 
 def first_state(agent):

@@ -29,7 +29,9 @@ def compiled(config, replay, shape):
 
 def run(config, slots, *, state=None, first=0, mesh=None, **replay):
     """[(state, metrics)] after each of these trajectories."""
-    agent, init, update = compiled(config, tuple(sorted({"num_steps": 2, **replay}.items())), slots[0].reward.shape)
+    agent, init, update = compiled(
+        config, tuple(sorted({"sequence_length": 2, **replay}.items())), slots[0].reward.shape
+    )
     state = init(jax.random.key(0)) if state is None else state
     if mesh is not None:
         shardings = state_shardings(state, mesh.rows, mesh.replicated)
@@ -80,7 +82,7 @@ def test_four_devices_do_what_one_does(config):
 
 
 def test_only_stored_steps_are_sharded_over_rows():
-    state = jax.eval_shape(compiled(PRIORITISED, (("num_steps", 2),), (3, 4))[0].init, jax.random.key(0))
+    state = jax.eval_shape(compiled(PRIORITISED, (("sequence_length", 2),), (3, 4))[0].init, jax.random.key(0))
     where = state_shardings(state, "rows", "all")
     assert isinstance(where.extra, Replayed)
     assert set(jax.tree.leaves(where.extra.buffer.storage)) == {"rows"}
@@ -98,7 +100,7 @@ def test_what_act_needs_of_the_version_is_refreshed_with_every_trajectory():
     def refresh(state):
         return dataclasses.replace(state, params=state.params.at[2].set(state.num_updates.astype(jnp.float32)))
 
-    for number, (state, _) in enumerate(run(CONFIG, slots_of(4), refresh=refresh), start=1):
+    for number, (state, _) in enumerate(run(CONFIG, slots_of(4), sync_acting_params=refresh), start=1):
         assert float(state.params[2]) == number
 
 
@@ -111,7 +113,7 @@ def test_samples_are_prepared_in_order():
         reward = sample.trajectory.reward + 1.0
         return dataclasses.replace(sample, trajectory=dataclasses.replace(sample.trajectory, reward=reward))
 
-    state = run(CONFIG, slots_of(3), prepare=(doubled, more))[-1][0]
+    state = run(CONFIG, slots_of(3), transforms=(doubled, more))[-1][0]
     total, steps = 0.0, int(state.opt_state)
     for _ in range(steps):
         total = 0.5 * total + 2 * 8 * 3.0
@@ -123,7 +125,7 @@ def test_gradient_steps_without_any_window_are_owed():
     stream = Stream(rows=4, steps=3, end=0.0)
     slots = [dataclasses.replace(stream.slot(), is_first=jnp.zeros((4, 4), bool)) for _ in range(6)]
     slots[3] = dataclasses.replace(slots[3], is_first=jnp.ones((4, 4), bool))
-    done = [int(state.opt_state) for state, _ in run(CONFIG, slots, begins="episode")]
+    done = [int(state.opt_state) for state, _ in run(CONFIG, slots, window_start="episode")]
     assert done == [0, 0, 0, (48 - 20) // 8, (60 - 20) // 8, (72 - 20) // 8]
 
 
@@ -138,7 +140,7 @@ def test_first_priorities_are_those_of_whole_windows():
     config = dataclasses.replace(PRIORITISED, priority_exponent=1.0, samples_per_insert=1e-3, capacity=1200)
     stream = Stream(rows=4, steps=3)
     slots = [stream.slot() for _ in range(110)]
-    state = run(config, slots, num_steps=5, initial_priority=initial_priority)[-1][0]
+    state = run(config, slots, sequence_length=5, initial_priority=initial_priority)[-1][0]
     assert set(map(str, seen)) == {"((8, 4), (7, 4), (), ())"}
     weights = state.extra.buffer.selection.tree[level_offsets(1200)[-2] :][:1200].reshape(300, 4)
     # The windows beginning at steps 300 to 302 are completed by steps 305 to 307, those of one trajectory: 7 steps in all.
@@ -176,7 +178,7 @@ def test_stored_steps_and_sums_are_neither_copied_nor_gathered(delay):
 
 
 def test_every_key_is_for_one_use():
-    agent = make_counting(Replay(CONFIG, 2, prepare=(lambda params, sample, key: sample,) * 2))
+    agent = make_counting(Replay(CONFIG, 2, transforms=(lambda params, sample, key: sample,) * 2))
     keys = jax.jit(lambda number: step_keys(agent, jax.random.key(3), number))
     used = {tuple(data) for number in (0, 1) for data in _key_data(keys(number))}
     assert len(used) == 2 * 4

@@ -33,7 +33,7 @@ def slots_of(count):
 
 
 def agent_of(config, **replay):
-    return make_counting(Replay(config, **{"num_steps": 2, **replay}))
+    return make_counting(Replay(config, **{"sequence_length": 2, **replay}))
 
 
 def scaled(params, sample, key):
@@ -110,7 +110,7 @@ def assert_same_run(host, device):
 CASES = {
     "uniform": (CONFIG, {}),
     "prioritised": (PRIORITISED, {}),
-    "delayed": (DELAYED, {"initial_priority": first_priority, "prepare": (scaled, scaled)}),
+    "delayed": (DELAYED, {"initial_priority": first_priority, "transforms": (scaled, scaled)}),
 }
 SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in ("prioritised", "delayed")]
 
@@ -146,7 +146,7 @@ def test_a_run_goes_on_from_a_saved_buffer_wherever_it_was_kept(updates):
 
 def sampler_of(config):
     slots = slots_of(8)
-    buffer = HostBuffer(Replay(config, num_steps=2), slots[0])
+    buffer = HostBuffer(Replay(config, sequence_length=2), slots[0])
     for slot in slots:
         buffer.insert(slot)
     return buffer, PrefetchingSampler(buffer, SECONDS)

@@ -19,7 +19,7 @@ def test_the_compiled_update_has_no_room_for_a_second_ring(exponent, devices):
         capacity=400_000, batch_size=8, min_size=20, samples_per_insert=2.0, priority_exponent=exponent
     )
     slot = jax.device_get(Stream(rows=4, steps=3, frames=2).slot())
-    agent = with_finite_updates(with_device_replay(make_counting(Replay(config, num_steps=2)), slot))
+    agent = with_finite_updates(with_device_replay(make_counting(Replay(config, sequence_length=2)), slot))
     mesh = LearnerMesh(jax.local_devices()[:devices])
     state = jax.eval_shape(agent.init, jax.random.key(0))
     ring = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.extra.buffer.storage))

@@ -35,20 +35,22 @@ def shapes_of(steps, rows, observation=((3,), "float32"), frames=1, state=()):
 
 def refused(message, steps=8, rows=4, frames=1, state=(), config=CONFIG, **replay):
     with pytest.raises(UserError, match=message):
-        make_sizes(Replay(config, **{"num_steps": 5, **replay}), shapes_of(steps, rows, frames=frames, state=state))
+        make_sizes(
+            Replay(config, **{"sequence_length": 5, **replay}), shapes_of(steps, rows, frames=frames, state=state)
+        )
 
 
 def test_capacity_is_rounded_down_to_whole_trajectories_and_periods():
     sizes = make_sizes(Replay(CONFIG, 5), shapes_of(8, 4))
     assert (sizes.ring_steps, sizes.num_groups, sizes.history) == (248, 4, 0)
-    sizes = make_sizes(Replay(CONFIG, 5, period=3, rows_per_window=2), shapes_of(8, 4, frames=4))
+    sizes = make_sizes(Replay(CONFIG, 5, stride=3, agents_per_window=2), shapes_of(8, 4, frames=4))
     assert (sizes.ring_steps, sizes.num_groups, sizes.history, sizes.max_age) == (240, 2, 3, 237)
 
 
 def test_a_ring_that_holds_no_window_and_trajectory_is_refused_with_the_least_that_does():
     small = dataclasses.replace(CONFIG, capacity=100, min_size=20)
     message = "100 env steps are 24 steps .in whole units of 8. of 4 rows, but one .* need 33: set it to at least 160"
-    refused(message, config=small, num_steps=25)
+    refused(message, config=small, sequence_length=25)
     least = dataclasses.replace(small, capacity=160, min_size=100)
     assert make_sizes(Replay(least, 25), shapes_of(8, 4)).ring_steps == 40
 
@@ -62,22 +64,22 @@ def test_more_steps_than_int32_counts_are_refused():
 def test_a_minimum_that_is_never_reached_or_holds_no_window_is_refused():
     refused("min_size cannot be reached: it is 1000, but only 992", config=dataclasses.replace(CONFIG, min_size=1000))
     refused("after 20 env steps there are 8 steps of 4 rows, and a window has 30: set it to at least 120",
-            config=dataclasses.replace(CONFIG, min_size=20), num_steps=30)  # fmt: skip
+            config=dataclasses.replace(CONFIG, min_size=20), sequence_length=30)  # fmt: skip
 
 
 def test_windows_that_cannot_be_cut_are_refused():
-    refused("3 neighbouring rows need a multiple of so many rows: got 4", rows_per_window=3)
-    refused("got 0 steps, 1 rows and a period of 1", num_steps=0)
-    refused("got 5 steps, 1 rows and a period of 0", period=0)
+    refused("3 neighbouring rows need a multiple of so many rows: got 4", agents_per_window=3)
+    refused("got 0 steps, 1 rows and a stride of 1", sequence_length=0)
+    refused("got 5 steps, 1 rows and a stride of 0", stride=0)
 
 
 def test_a_memory_is_known_where_trajectories_begin_only():
     memory = (jax.ShapeDtypeStruct((4, 16), jnp.float32),)
-    refused("every 8 steps: a period of 12 steps", state=memory, period=12)
-    assert make_sizes(Replay(CONFIG, 5, period=16), shapes_of(8, 4, state=memory)).period == 16
-    assert make_sizes(Replay(CONFIG, 5, begins="episode"), shapes_of(8, 4, state=memory)).period == 1
+    refused("every 8 steps: a stride of 12 steps", state=memory, stride=12)
+    assert make_sizes(Replay(CONFIG, 5, stride=16), shapes_of(8, 4, state=memory)).stride == 16
+    assert make_sizes(Replay(CONFIG, 5, window_start="episode"), shapes_of(8, 4, state=memory)).stride == 1
     rate = (jax.ShapeDtypeStruct((4,), jnp.float32),)
-    assert make_sizes(Replay(CONFIG, 5), shapes_of(8, 4, state=rate)).period == 1
+    assert make_sizes(Replay(CONFIG, 5), shapes_of(8, 4, state=rate)).stride == 1
 
 
 def test_memory_is_within_five_percent_of_what_the_steps_need():

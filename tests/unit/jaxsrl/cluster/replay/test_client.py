@@ -50,7 +50,7 @@ def first_priority(steps):
 
 def config_of(replay=UNIFORM, first_sequence=0, **options):
     run = RunConfig(num_envs=ROWS, num_env_workers=2, lanes_per_worker=1, rollout_length=STEPS, env_steps=1)
-    agent = make_counting(Replay(replay, num_steps=2, initial_priority=first_priority))
+    agent = make_counting(Replay(replay, sequence_length=2, initial_priority=first_priority))
     plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources(4, "cpu", 1)), agent, "host")
     plan = place_replay(place_hosts(plan, NODES, HOSTS), NODES)
     return CollectorConfig(None, SPEC, plan, agent, 7, first_sequence, jax.random.key(1), **options)  # pyright: ignore

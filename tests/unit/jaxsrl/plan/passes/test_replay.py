@@ -30,7 +30,7 @@ def unused(*arguments):
 
 
 def replaying(**config):
-    data = Replay(ReplayConfig(**config), num_steps=3)
+    data = Replay(ReplayConfig(**config), sequence_length=3)
     return ReplayAgent("toy", unused, unused, unused, unused, {}, data)
 
 

@@ -21,7 +21,7 @@ CONFIG = ReplayConfig(capacity=80, batch_size=4, min_size=12, priority_exponent=
 
 
 def sizes_with(config=CONFIG, **replay):
-    return make_sizes(Replay(config, **{"num_steps": 3, **replay}), shapes_of(STEPS, ROWS))
+    return make_sizes(Replay(config, **{"sequence_length": 3, **replay}), shapes_of(STEPS, ROWS))
 
 
 @functools.cache
@@ -132,7 +132,7 @@ def test_priorities_are_known_to_draws_after_their_delay(delay):
 
 
 def test_windows_of_teams_take_the_highest_priority_of_their_rows():
-    sizes = sizes_with(rows_per_window=2)
+    sizes = sizes_with(agents_per_window=2)
     priority = np.array([[1, 5, 2, 3], [0, 0, 7, 6]], np.float32)
     selection = filled(sizes, 2, priority=lambda number: priority if number else 9 * priority)
     np.testing.assert_allclose(
@@ -141,7 +141,7 @@ def test_windows_of_teams_take_the_highest_priority_of_their_rows():
 
 
 def test_the_same_key_draws_the_same_windows_by_an_equation_in_whole_numbers():
-    sizes = sizes_with(dataclasses.replace(CONFIG, priority_exponent=0.0, batch_size=100), period=2)
+    sizes = sizes_with(dataclasses.replace(CONFIG, priority_exponent=0.0, batch_size=100), stride=2)
     selection = filled(sizes, 17)
     words = np.array([7, 2**32 - 5], np.uint32)
     drawn = jax.jit(partial(draw, sizes))(selection, words)

@@ -18,16 +18,41 @@ from tests.support.replay_model import Stream
 DRAWS = 64
 # Steps, capacity, priority exponent, windows.
 CASES = {
-    "one step": (Stream(rows=3, steps=4, seed=0), 40, 0.0, {"num_steps": 1}),
-    "trajectories of one step": (Stream(rows=2, steps=1, frames=4, seed=3, before=4, end=0.1), 30, 0.5, {"num_steps": 3}),
-    "stacked frames": (Stream(rows=2, steps=3, frames=4, seed=2), 40, 0.0, {"num_steps": 4}),
-    "a period in the tree": (Stream(rows=2, steps=4, frames=2, seed=5), 48, 0.5, {"num_steps": 5, "period": 3}),
-    "sequences that overlap": (Stream(rows=2, steps=2, seed=4, remembers=True, before=3), 48, 0.5, {"num_steps": 7, "period": 4}),
-    "a period that trajectories do not fit": (Stream(rows=2, steps=4, frames=2, seed=5), 48, 0.0, {"num_steps": 5, "period": 3}),
-    "teams": (Stream(rows=6, steps=3, seed=6), 60, 0.5, {"num_steps": 2, "rows_per_window": 3}),
-    "episodes": (Stream(rows=3, steps=3, frames=2, seed=7, remembers=True), 60, 0.0, {"num_steps": 4, "begins": "episode"}),
-    "episodes of teams": (Stream(rows=4, steps=3, end=0.5), 60, 0.5, {"num_steps": 3, "begins": "episode", "rows_per_window": 2}),
-}  # fmt: skip
+    "one step": (Stream(rows=3, steps=4, seed=0), 40, 0.0, {"sequence_length": 1}),
+    "trajectories of one step": (
+        Stream(rows=2, steps=1, frames=4, seed=3, before=4, end=0.1),
+        30,
+        0.5,
+        {"sequence_length": 3},
+    ),
+    "stacked frames": (Stream(rows=2, steps=3, frames=4, seed=2), 40, 0.0, {"sequence_length": 4}),
+    "a stride in the tree": (Stream(rows=2, steps=4, frames=2, seed=5), 48, 0.5, {"sequence_length": 5, "stride": 3}),
+    "sequences that overlap": (
+        Stream(rows=2, steps=2, seed=4, remembers=True, before=3),
+        48,
+        0.5,
+        {"sequence_length": 7, "stride": 4},
+    ),
+    "a stride that trajectories do not fit": (
+        Stream(rows=2, steps=4, frames=2, seed=5),
+        48,
+        0.0,
+        {"sequence_length": 5, "stride": 3},
+    ),
+    "teams": (Stream(rows=6, steps=3, seed=6), 60, 0.5, {"sequence_length": 2, "agents_per_window": 3}),
+    "episodes": (
+        Stream(rows=3, steps=3, frames=2, seed=7, remembers=True),
+        60,
+        0.0,
+        {"sequence_length": 4, "window_start": "episode"},
+    ),
+    "episodes of teams": (
+        Stream(rows=4, steps=3, end=0.5),
+        60,
+        0.5,
+        {"sequence_length": 3, "window_start": "episode", "agents_per_window": 2},
+    ),
+}
 
 
 def insert_both(sizes, storage, selection, slot):
@@ -51,7 +76,7 @@ def column(windows, index):
 
 
 # One of each kind is fast: in a tree and not, frames and none, sequences, teams, episodes.
-SLOW = {"one step", "stacked frames", "a period in the tree", "teams", "episodes"}
+SLOW = {"one step", "stacked frames", "a stride in the tree", "teams", "episodes"}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +104,7 @@ def test_windows_are_those_of_a_list_of_all_steps(case):
         np.testing.assert_array_equal(steps, drawn.begin)
         np.testing.assert_allclose(drawn.probability, 1.0 / len(expected), rtol=1e-6)
         for index in (number % DRAWS, -1):
-            for place in range(sizes.rows_per_window):
-                rows = sizes.rows_per_window
+            for place in range(sizes.agents_per_window):
+                rows = sizes.agents_per_window
                 window = column(windows, (index % DRAWS) * rows + place)
                 stream.check(window, int(drawn.group[index]) * rows + place, int(begins[index]), sizes.window_steps)

@@ -17,11 +17,16 @@ from jaxsrl.replay.host.memory import allocate_arrays
 from tests.support.replay_model import Stream
 
 CASES = {
-    "frames": (Stream(rows=2, steps=3, frames=4, seed=2), 40, 0.6, {"num_steps": 4}),
-    "memory": (Stream(rows=2, steps=2, seed=4, remembers=True), 48, 0.0, {"num_steps": 7, "period": 4}),
-    "teams": (Stream(rows=6, steps=3, seed=6), 100, 0.0, {"num_steps": 2, "rows_per_window": 3}),
-    "episodes": (Stream(rows=3, steps=3, frames=2, seed=7, remembers=True), 60, 0.0, {"num_steps": 4, "begins": "episode"}),
-}  # fmt: skip
+    "frames": (Stream(rows=2, steps=3, frames=4, seed=2), 40, 0.6, {"sequence_length": 4}),
+    "memory": (Stream(rows=2, steps=2, seed=4, remembers=True), 48, 0.0, {"sequence_length": 7, "stride": 4}),
+    "teams": (Stream(rows=6, steps=3, seed=6), 100, 0.0, {"sequence_length": 2, "agents_per_window": 3}),
+    "episodes": (
+        Stream(rows=3, steps=3, frames=2, seed=7, remembers=True),
+        60,
+        0.0,
+        {"sequence_length": 4, "window_start": "episode"},
+    ),
+}
 
 
 def replay_of(capacity, exponent=0.0, windows=16, **replay):
@@ -71,7 +76,7 @@ def test_steps_and_windows_are_those_of_a_buffer_on_the_device(case):
 def test_windows_are_the_steps_that_were_inserted():
     stream = Stream(rows=3, steps=4, frames=3, seed=1)
     slots = [jax.device_get(stream.slot()) for _ in range(11)]
-    host = HostBuffer(replay_of(60, num_steps=2), slots[0])
+    host = HostBuffer(replay_of(60, sequence_length=2), slots[0])
     for slot in slots:
         host.insert(slot)
     windows = host.sample(words_of(0))[0].trajectory
@@ -90,7 +95,7 @@ def test_windows_are_the_steps_that_were_inserted():
 
 def test_what_was_inserted_and_what_was_drawn_are_copies():
     stream = Stream(rows=2, steps=4, seed=3, remembers=True)
-    host = HostBuffer(replay_of(64, num_steps=4, period=4), jax.device_get(stream.slot()))
+    host = HostBuffer(replay_of(64, sequence_length=4, stride=4), jax.device_get(stream.slot()))
     for _ in range(16):
         slot = jax.tree.map(np.array, jax.device_get(stream.slot()))
         host.insert(slot)
@@ -105,7 +110,7 @@ def test_what_was_inserted_and_what_was_drawn_are_copies():
 def test_a_buffer_takes_the_memory_of_its_steps_and_hardly_more():
     shapes = jax.eval_shape(lambda: Stream(rows=8, steps=16, frames=4).slot())
     shapes.observation["image"] = jax.ShapeDtypeStruct((20, 8, 84, 84), np.uint8)
-    host = HostBuffer(replay_of(8 * 16 * 20, num_steps=2), shapes)
+    host = HostBuffer(replay_of(8 * 16 * 20, sequence_length=2), shapes)
     step_bytes = (
         84 * 84 + 4 + 1 + 4 + 4 + 3 + 4 + 4
     )  # image, plain, is_first, action, reward, three marks, version, value
@@ -116,7 +121,7 @@ def test_a_buffer_takes_the_memory_of_its_steps_and_hardly_more():
 def test_a_buffer_goes_on_from_what_was_saved_to_the_bit():
     stream = Stream(rows=2, steps=3, frames=2, seed=9)
     slots = [jax.device_get(stream.slot()) for _ in range(20)]
-    replay = replay_of(60, 0.5, num_steps=3)
+    replay = replay_of(60, 0.5, sequence_length=3)
     one = HostBuffer(replay, slots[0])
     for slot in slots[:13]:
         one.insert(slot)
@@ -145,7 +150,7 @@ def test_first_priorities_are_computed_on_the_processor_wherever_the_learner_is(
 
     slot = jax.device_get(Stream(rows=2, steps=3).slot())
     with jax.default_device(jax.devices()[1]):
-        host = HostBuffer(replay_of(60, 0.5, num_steps=2, initial_priority=first_priority), slot)
+        host = HostBuffer(replay_of(60, 0.5, sequence_length=2, initial_priority=first_priority), slot)
         program = host._initial_priority
         host._initial_priority = lambda steps: seen.append(program(steps).devices()) or program(steps)
         host.insert(slot)
@@ -154,20 +159,20 @@ def test_first_priorities_are_computed_on_the_processor_wherever_the_learner_is(
 
 def test_a_saved_buffer_of_another_size_is_refused():
     slot = jax.device_get(Stream(rows=2, steps=3).slot())
-    saved = HostBuffer(replay_of(60, num_steps=2), slot).to_arrays()
+    saved = HostBuffer(replay_of(60, sequence_length=2), slot).to_arrays()
     with pytest.raises(UserError, match="expected a saved replay buffer of the sizes"):
-        HostBuffer(replay_of(120, num_steps=2), slot).from_arrays(saved)
+        HostBuffer(replay_of(120, sequence_length=2), slot).from_arrays(saved)
 
 
 def test_a_trajectory_of_another_form_is_refused():
-    host = HostBuffer(replay_of(60, num_steps=2), jax.device_get(Stream(rows=2, steps=3).slot()))
+    host = HostBuffer(replay_of(60, sequence_length=2), jax.device_get(Stream(rows=2, steps=3).slot()))
     with pytest.raises(BadEnvOutputError, match="of the form that the replay buffer was made for"):
         host.insert(jax.device_get(Stream(rows=2, steps=4).slot()))
 
 
 def test_sampling_before_there_is_a_window_is_refused_with_numbers():
     stream = Stream(rows=2, steps=3)
-    host = HostBuffer(replay_of(60, num_steps=5), jax.device_get(stream.slot()))
+    host = HostBuffer(replay_of(60, sequence_length=5), jax.device_get(stream.slot()))
     host.insert(jax.device_get(stream.slot()))
     with pytest.raises(UserError, match=r"1 window of 5 steps .* has 6 env steps of 2 rows and no such window"):
         host.sample(words_of(0))
@@ -189,7 +194,7 @@ def test_too_little_memory_is_refused_with_numbers(monkeypatch):
 def test_initial_priorities_are_found_where_jax_has_no_cpu(monkeypatch):
     replay = Replay(
         ReplayConfig(capacity=100, batch_size=8, min_size=8, priority_exponent=0.6),
-        num_steps=2,
+        sequence_length=2,
         initial_priority=lambda steps: steps.reward[:-1] % 11,
     )
     stream = Stream(rows=4, steps=3, seed=3)

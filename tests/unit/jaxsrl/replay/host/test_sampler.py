@@ -14,11 +14,11 @@ from jaxsrl.replay.sizes import make_sizes
 from tests.unit.jaxsrl.replay.test_sizes import shapes_of
 
 CASES = {
-    "uniform": (0.0, {"num_steps": 3}),
-    "priorities": (0.6, {"num_steps": 3}),
-    "periods of teams": (0.6, {"num_steps": 4, "period": 4, "rows_per_window": 2}),
-    "episodes": (0.6, {"num_steps": 5, "begins": "episode", "rows_per_window": 2}),
-    "uniform episodes": (0.0, {"num_steps": 2, "begins": "episode"}),
+    "uniform": (0.0, {"sequence_length": 3}),
+    "priorities": (0.6, {"sequence_length": 3}),
+    "periods of teams": (0.6, {"sequence_length": 4, "stride": 4, "agents_per_window": 2}),
+    "episodes": (0.6, {"sequence_length": 5, "window_start": "episode", "agents_per_window": 2}),
+    "uniform episodes": (0.0, {"sequence_length": 2, "window_start": "episode"}),
 }
 SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in ("priorities", "periods of teams", "uniform episodes")]
 
