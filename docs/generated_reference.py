@@ -107,10 +107,11 @@ def default_of(value: ast.expr | None) -> str:
 def options_table(prefix: str, options: Options) -> str:
     """Returns a Markdown table of flags."""
     rows = [
-        f"| {code(flag(prefix, field))} | {code(field.type)} | {code(field.default)} | {escape(field.description)} |"
+        f"| {code(flag(prefix, field))} | {code(field.default)} | {escape(field.description)} {code(field.type)} |"
         for field in options.fields
     ]
-    return "\n".join([escape(options.summary), "", "| flag | type | default | meaning |", "|---|---|---|---|", *rows])
+    table = ["| flag | default | meaning and type |", "|---|---|---|", *rows]
+    return "\n".join([escape(options.summary), "", '<div class="options" markdown>', "", *table, "", "</div>"])
 
 
 def flag(prefix: str, field: Field) -> str:

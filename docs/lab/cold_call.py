@@ -1,4 +1,4 @@
-"""What a call of the policy takes after a pause, as jax hands it to another thread and as `use_synchronous_cpu_dispatch` has it run.
+"""Duration of a policy call after a pause, with asynchronous and with synchronous CPU dispatch (`use_synchronous_cpu_dispatch`).
 
     python docs/lab/cold_call.py
 

@@ -25,6 +25,6 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path):
     assert built.returncode == 0, built.stderr
     pages = {page: page.read_text() for page in (tmp_path / "site").rglob("*.html")}
     assert {str(page.name): _LOADED.findall(text) for page, text in pages.items() if _LOADED.findall(text)} == {}
-    reference = pages[tmp_path / "site" / "reference" / "mathematics.html"]
-    assert "Generalised advantage estimates" in reference
+    reference = pages[tmp_path / "site" / "reference" / "api_mathematics.html"]
+    assert "Returns generalized advantage estimates" in reference
     assert "&gt;&gt;&gt; " in reference  # examples, as code
