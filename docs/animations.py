@@ -10,7 +10,7 @@ from pathlib import Path
 
 import imageio.v3
 from PIL import Image, ImageDraw, ImageFont
-from rich.color import ColorTriplet
+from rich.color_triplet import ColorTriplet
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style

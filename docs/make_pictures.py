@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
+from docs import animations
 from jaxsrl.metrics.live_state import RunInfo, initial_state, with_record
 from jaxsrl.metrics.terminal_view import render_panel
 from jaxsrl.plan.plan import plan_from_json
@@ -24,7 +25,7 @@ from tests.support.metric_records import read_records
 PICTURES = Path(__file__).parent / "pictures"
 ENV_STEPS = 250_000
 COLUMNS = 84
-MOST_BYTES = 300_000
+MOST_BYTES = 1_500_000
 # name of the run, and the flags that make it what it is: two groups to compare.
 RUNS = {f"ppo_seed{seed}": ["--run.seed", str(seed)] for seed in (0, 1, 2)} | {
     f"slow_seed{seed}": ["--run.seed", str(seed), "--agent.learning-rate", "1e-4"] for seed in (0, 1)
@@ -49,10 +50,14 @@ def main() -> None:
     for name, flags in RUNS.items():
         train(runs, name, flags)
     draw_terminal(runs / FEATURED, PICTURES / "terminal.svg")
+    animations.write_gif(animations.terminal_frames(runs / FEATURED), PICTURES / "terminal.gif", frame_ms=250)
+    animations.write_gif(
+        animations.video_frames(PICTURES / "hide_and_seek_2v2.mp4", 300), PICTURES / "hide_and_seek.gif", 90
+    )
     jaxsrl("plan", "experiments/ppo_cartpole.py", "--out", str(PICTURES / "plan.svg"))
     jaxsrl("plot", str(runs), "--out", str(PICTURES / "plot.png"))
     take_screenshots(runs)
-    for path in sorted(PICTURES.iterdir()):
+    for path in sorted(PICTURES.glob("*.*")):
         size = path.stat().st_size
         print(f"{path.name}: {size:,} bytes{' - TOO LARGE' if size > MOST_BYTES else ''}")  # noqa: T201
 
@@ -61,8 +66,15 @@ def train(runs: Path, name: str, flags: list[str]) -> None:
     """Trains one run; one that is complete is left as it is."""
     if (runs / name).is_dir() and summarize(runs / name).state == "finished":
         return
-    sizes = ["--run.env-steps", str(ENV_STEPS), "--run.log-every-seconds", "0.5", "--run.evaluation-episodes", "20"]
-    sizes += ["--run.checkpoint-every-updates", "20"]
+    sizes = [
+        "--run.total-env-steps",
+        str(ENV_STEPS),
+        "--metrics.interval-seconds",
+        "0.5",
+        "--evaluation.episodes",
+        "20",
+    ]
+    sizes += ["--checkpoint.interval-updates", "20"]
     place = ["--run.directory", str(runs), "--run.name", name]
     subprocess.run([sys.executable, "experiments/ppo_cartpole.py", *place, *sizes, *flags], check=True, timeout=600)
 
