@@ -81,10 +81,10 @@ class COMAConfig:
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
-        checks.require_at_least_one(self, "num_critic_steps", "target_period")
-        checks.require_fraction(self, "discount", "td_lambda")
-        checks.require_positive(self, "learning_rate", "critic_learning_rate", "max_grad_norm", "adam_epsilon")
-        checks.require_not_negative(self, "entropy_coef")
+        checks.validate_at_least_one(self, "num_critic_steps", "target_period")
+        checks.validate_fraction(self, "discount", "td_lambda")
+        checks.validate_positive(self, "learning_rate", "critic_learning_rate", "max_grad_norm", "adam_epsilon")
+        checks.validate_not_negative(self, "entropy_coef")
 
 
 @jax.tree_util.register_dataclass

@@ -40,7 +40,7 @@ class IMPALAConfig:
         max_grad_norm: Gradients are scaled down to this global norm.
         normalize_advantage: Whether advantages are standardized over the steps that count.
         optimizer: "rmsprop" (no momentum) or "adam".
-        optimizer_epsilon: Under the root for "rmsprop", as in TensorFlow; beside it for "adam".
+        optimizer_epsilon: Under the root for "rmsprop", as in TensorFlow; added to the root for "adam".
         rmsprop_decay: Decay of the running mean of squared gradients.
         rmsprop_initial_scale: Initial value of that mean; see `agents.ops.optimizers.clipped_rmsprop`.
         normalization: Observations and rewards by running statistics; off by default.
@@ -63,9 +63,9 @@ class IMPALAConfig:
     vtrace: VTraceConfig = dataclasses.field(default_factory=VTraceConfig)
 
     def __post_init__(self) -> None:
-        checks.require_positive(self, "learning_rate", "max_grad_norm", "optimizer_epsilon")
-        checks.require_not_negative(self, "value_coef", "entropy_coef", "rmsprop_initial_scale")
-        checks.require_fraction(self, "discount")
+        checks.validate_positive(self, "learning_rate", "max_grad_norm", "optimizer_epsilon")
+        checks.validate_not_negative(self, "value_coef", "entropy_coef", "rmsprop_initial_scale")
+        checks.validate_fraction(self, "discount")
         if not 0.0 <= self.rmsprop_decay < 1.0:
             raise UserError(f"rmsprop_decay must lie in [0, 1): got {self.rmsprop_decay}")
         if self.optimizer not in ("rmsprop", "adam"):

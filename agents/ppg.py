@@ -85,11 +85,11 @@ class PPGConfig:
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
-        checks.require_at_least_one(self, "num_epochs", "num_minibatches", "num_policy_phases", "num_auxiliary_epochs")
-        checks.require_at_least_one(self, "num_auxiliary_minibatches", "rollout_length", "num_rows")
-        checks.require_fraction(self, "discount", "gae_lambda")
-        checks.require_positive(self, "learning_rate", "auxiliary_learning_rate", "clip_epsilon", "max_grad_norm")
-        checks.require_not_negative(self, "clone_coef")
+        checks.validate_at_least_one(self, "num_epochs", "num_minibatches", "num_policy_phases", "num_auxiliary_epochs")
+        checks.validate_at_least_one(self, "num_auxiliary_minibatches", "rollout_length", "num_rows")
+        checks.validate_fraction(self, "discount", "gae_lambda")
+        checks.validate_positive(self, "learning_rate", "auxiliary_learning_rate", "clip_epsilon", "max_grad_norm")
+        checks.validate_not_negative(self, "clone_coef")
         for name in ("num_minibatches", "num_auxiliary_minibatches"):
             if self.rollout_length % getattr(self, name):
                 raise UserError(
@@ -181,7 +181,7 @@ def update(
     Raises:
         UserError: The trajectory has other sizes than the memory.
     """
-    _require_sizes(config, batch)
+    _validate_sizes(config, batch)
     policy_key, auxiliary_key = jax.random.split(key)
     steps = make_batch(config, phasic, state.params, batch)
     order = shuffled_minibatches(policy_key, config.rollout_length, config.num_epochs, config.num_minibatches)
@@ -306,7 +306,7 @@ def _policies(config: PPGConfig, phasic: Phasic, params: Params, observation: Ob
     return policies.reshape(-1, *policies.shape[2:])
 
 
-def _require_sizes(config: PPGConfig, batch: Trajectory) -> None:
+def _validate_sizes(config: PPGConfig, batch: Trajectory) -> None:
     steps, rows = batch.reward.shape
     if (steps, rows) != (config.rollout_length, config.num_rows):
         raise UserError(

@@ -102,15 +102,15 @@ class PPOConfig:
     burn_in: int = 0
 
     def __post_init__(self) -> None:
-        checks.require_at_least_one(self, "num_epochs", "num_minibatches")
-        checks.require_fraction(self, "discount", "gae_lambda")
-        checks.require_positive(self, "learning_rate", "clip_epsilon", "max_grad_norm", "vtrace_clip", "reward_clip")
-        checks.require_not_negative(self, "max_staleness")
+        checks.validate_at_least_one(self, "num_epochs", "num_minibatches")
+        checks.validate_fraction(self, "discount", "gae_lambda")
+        checks.validate_positive(self, "learning_rate", "clip_epsilon", "max_grad_norm", "vtrace_clip", "reward_clip")
+        checks.validate_not_negative(self, "max_staleness")
         if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise UserError(f"dual_clip must exceed 1: got {self.dual_clip}")
         if not 0.0 < self.value_normalization_step <= 1.0:
             raise UserError(f"value_normalization_step must lie in (0, 1]: got {self.value_normalization_step}")
-        chunked_unroll.require_chunk_sizes(self.chunk_length, self.burn_in)
+        chunked_unroll.validate_chunk_sizes(self.chunk_length, self.burn_in)
 
     @property
     def num_gradient_steps(self) -> int:

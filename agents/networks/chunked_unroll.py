@@ -22,7 +22,7 @@ class ChunkSizes(NamedTuple):
     burn_in: int = 0
 
 
-def require_chunk_sizes(length: int | None, burn_in: int) -> None:
+def validate_chunk_sizes(length: int | None, burn_in: int) -> None:
     """Raises UserError unless these are sizes of chunks; a length of None is a whole trajectory."""
     if length is not None and length < 1:
         raise UserError(f"chunk_length must be at least 1, or None for whole trajectories: got {length}")

@@ -7,7 +7,7 @@ from agents.api import Array
 
 
 def counterfactual_advantage(action_values: Array, logits: Array, action: Array) -> Array:
-    """What an action is worth beyond the mean over the agent's own policy, the others' actions being what they were.
+    """Returns the value of an action minus the mean over the agent's own policy, with the others' actions fixed.
 
     A_i = Q(s, u) - sum_a pi_i(a) Q(s, (u_-i, a)); its mean over pi_i is 0.
 
@@ -26,7 +26,7 @@ def counterfactual_advantage(action_values: Array, logits: Array, action: Array)
 
 
 def taken(action_values: Array, action: Array) -> Array:
-    """[...] of [..., A]: the value of the chosen action."""
+    """Returns [...] of [..., A]: the value of the chosen action."""
     chosen = action[..., None] == jnp.arange(action_values.shape[-1])
     return jnp.sum(jnp.where(chosen, action_values, 0.0), axis=-1)
 
@@ -41,14 +41,14 @@ def lambda_targets(
     discount: float,
     lambda_: float,
 ) -> Array:
-    """TD(lambda) targets of values of chosen actions.
+    """Returns TD(lambda) targets of values of chosen actions.
 
     G_t = r_t + g (1 - terminated_t) ((1 - lambda) Q_{t+1} + lambda G_{t+1}), with Q_{t+1} in place of G_{t+1} where the episode is
     cut and at the end of the trajectory.
 
     Args:
         reward: [T, B] float32.
-        next_value: [T, B] float32, Q of what follows step t: of the terminal observation where the episode is cut.
+        next_value: [T, B] float32, Q after step t: of the terminal observation where the episode is cut.
         terminated: [T, B] bool.
         truncated: [T, B] bool.
         valid: [T, B] bool.

@@ -7,25 +7,26 @@ When m and s change, the last layer of the value, n = W x + b, is rescaled so th
 
 Source: van Hasselt et al. 2016 (arXiv:1602.07714), algorithm 1 and section 2.1; Hessel et al. 2019 (arXiv:1809.04474), eq. 5.
 
-How an agent uses it, cut into gradient steps or not:
+Use by an agent:
 
-1. `init()` is part of `LearnerState.extra` (`agents/ppo.py`), so that it is saved with the layer that it belongs to; no gradient
-   is of it, and no optimizer has a state for it. It is not published with the parameters: `act` needs no values.
-2. `prepare`: `denormalize` the network's values, then advantages and targets as ever, in reward units. The summary takes
-   `target_moments(targets, weight)` along, which have no rows, so that they can travel to a parameter server.
-3. The loss: the error between the network's output and `normalize(statistics, targets)`, which `prepare` computes with the
-   statistics that it was given. What is clipped around old values is normalized, too.
-4. `finish`: `new = merge(old, moments, beta)` of the newest `extra`, and `rescale(params, old, new)` of the newest parameters.
+1. `init()` is part of `LearnerState.extra` (`agents/ppo.py`), so it is saved with the layer that it belongs to. It has no gradient
+   and no optimizer state. It is not published with the parameters: `act` needs no values.
+2. Before the gradients: `denormalize` the network's values, then advantages and targets in reward units. The moments
+   `target_moments(targets, weight)` have no rows, so they can travel to a parameter server.
+3. The loss: the error between the network's output and `normalize(statistics, targets)`, with the statistics before the batch.
+   Old values that clip it are normalized, too.
+4. After the gradients: `new = merge(old, moments, beta)` of the newest `extra`, and `rescale(params, old, new)` of the newest
+   parameters.
 
 Deviations from the papers, on purpose:
 
 - A batch is one step of the running moments, with all its targets together; the papers take a step for each.
 - Targets are normalized by the statistics before their own batch, which apply from the next version on, as observations are in
   `agents/transforms/normalization.py`. The papers update the statistics first. Here the first update is not normalized.
-- The optimizer's moments of the rescaled layer are left as they are: after a change of s by a factor c they are off by c (first)
-  and c^2 (second) until they have forgotten. The papers use plain gradient descent and RMSProp, and leave them alone as well.
-- Moments are debiased, so that the beginning (0, 1) of the statistics has no part in them; and kept as mean and variance, which
-  is the same in exact arithmetic as first and second moment, without the cancellation in E[x^2] - E[x]^2.
+- The optimizer's moments of the rescaled layer stay as they are. After a change of s by a factor c they are off by c (first) and
+  c^2 (second) until these gradients have decayed. The papers use plain gradient descent and RMSProp, and do the same.
+- Moments are debiased, so that the initial (0, 1) has no weight in them. They are kept as mean and variance: the same as first and
+  second moment in exact arithmetic, without the cancellation in E[x^2] - E[x]^2.
 """
 
 import dataclasses
@@ -61,7 +62,7 @@ class PopArt:
     Attributes:
         mean: float32 scalar, debiased, reward units; 0 before the first target.
         variance: float32 scalar, debiased, squared reward units.
-        debias: float32 scalar, 1 - (1 - beta)^n after n batches: how much of a running moment from 0 would be there by now.
+        debias: float32 scalar, 1 - (1 - beta)^n after n batches: the weight of all batches in a running moment that starts at 0.
     """
 
     mean: Array
@@ -72,7 +73,7 @@ class PopArt:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TargetMoments:
-    """Of the targets of one batch.
+    """Moments of the targets of one batch.
 
     Attributes:
         mean: float32 scalar, reward units.
@@ -86,15 +87,15 @@ class TargetMoments:
 
 
 def init() -> PopArt:
-    """Before the first target: values are what the network says."""
+    """Returns the moments before the first target: values are the outputs of the network."""
     return PopArt(*(jnp.zeros((), jnp.float32) for _ in range(3)))
 
 
 def update(statistics: PopArt, targets: Array, weight: Array, beta: float) -> PopArt:
-    """Statistics that include a batch: `merge(statistics, target_moments(targets, weight), beta)`.
+    """Returns statistics that include a batch: `merge(statistics, target_moments(targets, weight), beta)`.
 
     Args:
-        statistics: so far.
+        statistics: Moments so far.
         targets: [T, B] float32, reward units.
         weight: [T, B], >= 0; targets of weight 0 may be anything, and where all weights are 0 nothing changes.
         beta: step size in (0, 1]: the share of this batch in the moments, if there have been many.
@@ -103,14 +104,14 @@ def update(statistics: PopArt, targets: Array, weight: Array, beta: float) -> Po
 
 
 def target_moments(targets: Array, weight: Array) -> TargetMoments:
-    """What a batch says; arguments as those of `update`."""
+    """Returns the moments of a batch; arguments as in `update`."""
     mean = weighted_mean(targets, weight)
     counts = (jnp.sum(weight) > 0).astype(jnp.float32)
     return TargetMoments(mean, weighted_mean(jnp.square(targets - mean), weight), counts)
 
 
 def merge(statistics: PopArt, batch: TargetMoments, beta: float) -> PopArt:
-    """Statistics that include what a batch said; `beta` as in `update`."""
+    """Returns statistics that include the moments of a batch; `beta` as in `update`."""
     step = beta * batch.counts
     debias = statistics.debias + step * (1.0 - statistics.debias)
     share = step / jnp.where(debias > 0, debias, 1.0)
@@ -120,31 +121,31 @@ def merge(statistics: PopArt, batch: TargetMoments, beta: float) -> PopArt:
 
 
 def deviation(statistics: PopArt) -> Array:
-    """Float32 scalar s > 0 within its bounds, reward units; 1 before the first target."""
+    """Returns the float32 scalar s > 0 within its bounds, reward units; 1 before the first target."""
     bounded = jnp.clip(jnp.sqrt(statistics.variance), SMALLEST_DEVIATION, LARGEST_DEVIATION)
     return jnp.where(statistics.debias > 0, bounded, 1.0)
 
 
 def normalize(statistics: PopArt, value: Array) -> Array:
-    """(v - m) / s of values or targets [...] in reward units."""
+    """Returns (v - m) / s of values or targets [...] in reward units."""
     return (value - statistics.mean) / deviation(statistics)
 
 
 def denormalize(statistics: PopArt, normalized: Array) -> Array:
-    """Values [...] in reward units, s n + m, of what the network says."""
+    """Returns values [...] in reward units, s n + m, of outputs of the network."""
     return deviation(statistics) * normalized + statistics.mean
 
 
 def rescale(params: Params, old: PopArt, new: PopArt) -> Params:
-    """Parameters whose values, denormalized by `new`, are those of `params` by `old`; only the value's last layer changes.
+    """Returns parameters whose values, denormalized by `new`, are those of `params` by `old`; only the value's last layer changes.
 
     Args:
-        params: of a network of `agents/networks/actor_critic.py`.
-        old: what its outputs were normalized by.
-        new: what they are to be normalized by.
+        params: Parameters of a network of `agents/networks/actor_critic.py`.
+        old: Statistics that its outputs were normalized by.
+        new: Statistics that they will be normalized by.
 
     Raises:
-        UserError: the value's last layer is not where it should be; names what is there.
+        UserError: The value's last layer is not in its place; the message lists the parameters.
     """
     path = value_layer(params)
     layer, before, after = _at(params, path), deviation(old), deviation(new)
@@ -156,16 +157,17 @@ def rescale(params: Params, old: PopArt, new: PopArt) -> Params:
 
 
 def value_layer(params: Params) -> tuple[str, ...]:
-    """Keys of the value's last layer, `{"kernel": [H, 1], "bias": [1]}`.
+    """Returns the keys of the value's last layer, `{"kernel": [H, 1], "bias": [1]}`.
 
     Raises:
-        UserError: there is none where `agents/networks/actor_critic.py` has it, or it is none of one output; names what is there.
+        UserError: It is not where `agents/networks/actor_critic.py` has it, or has several outputs; the message lists the
+            parameters.
     """
-    found = [path for path in _VALUE_LAYERS if _at(params, path) is not None]
-    if len(found) == 1:
-        layer = _at(params, found[0])
+    paths = [path for path in _VALUE_LAYERS if _at(params, path) is not None]
+    if len(paths) == 1:
+        layer = _at(params, paths[0])
         if isinstance(layer, Mapping) and set(layer) == {"kernel", "bias"} and layer["bias"].shape == (1,):
-            return found[0]
+            return paths[0]
     expected = ", ".join("/".join(path) for path in _VALUE_LAYERS)
     raise UserError(
         f"PopArt rescales the value's last layer: expected exactly one kernel [H, 1] and bias [1], at one of {expected}; got "
@@ -180,13 +182,13 @@ def _at(params: Any, path: tuple[str, ...]) -> Any:
 
 
 def _replaced(params: Any, path: tuple[str, ...], layer: Any) -> Any:
-    """A copy with `layer` at `path`; `params` itself is not written to."""
+    """Returns a copy with `layer` at `path`; `params` itself is not changed."""
     return {**params, path[0]: _replaced(params[path[0]], path[1:], layer)} if path else layer
 
 
 def _shown(params: Any) -> str:
-    found = [
+    shapes = [
         f"{jax.tree_util.keystr(path, simple=True, separator='/')} {list(jnp.shape(leaf))}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     ]
-    return ", ".join(found) or "no parameters"
+    return ", ".join(shapes) or "no parameters"

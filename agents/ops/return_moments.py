@@ -1,14 +1,14 @@
-"""Moments of the running discounted return, by whose deviation rewards are scaled.
+"""Moments of the running discounted return. Rewards are divided by its deviation.
 
 R_t = g R_{t-1} + r_t within an episode, from 0 at its first step (Engstrom et al. 2020, arXiv:2005.12729; VecNormalize of
 Stable-Baselines). They keep R for each row from one batch to the next. Here a learner may see other rows in each batch (replicas
-that push at their own pace, trajectories that are dropped) and does not know how many there are. So it keeps the *mean and variance
-over rows* of R where a batch ends, and takes the unknown R of a row that is within an episode where the next batch begins as a draw
-from them, independent of the rewards that follow.
+that push at their own pace, trajectories that are dropped) and does not know their number. So it keeps the *mean and variance over
+rows* of R at the end of a batch. The unknown R of a row that is within an episode at the start of the next batch is a draw from
+them, independent of the rewards that follow.
 
-Exact where episodes begin within the batch, and on average for rewards that are independent from step to step. Where some rows'
-rewards stay above others' for more than T steps, the variance between rows is underestimated: at worst, that of rows of constant
-rewards, by a factor of about (1 - g^T) / (1 + g^T), which nears 1 as T grows beyond the horizon 1 / (1 - g).
+The result is exact where episodes start within the batch, and exact on average for rewards that are independent from step to step.
+Where some rows' rewards stay above others' for more than T steps, the variance between rows is underestimated. The worst case is
+rows of constant rewards: a factor of about (1 - g^T) / (1 + g^T), which nears 1 as T grows beyond the horizon 1 / (1 - g).
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from agents.ops.running_moments import Moments, RunningMoments, merge, no_moment
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ReturnBatch:
-    """What one batch says.
+    """Moments of one batch.
 
     Attributes:
-        moments: of R at all valid steps, in environment reward units.
-        count: float32 scalar, rows that are within an episode where the batch ends.
-        mean: float32 scalar, of R there; 0 without any.
+        moments: Moments of R at all valid steps, in environment reward units.
+        count: float32 scalar, rows that are within an episode at the end of the batch.
+        mean: float32 scalar, mean of R over these rows at the end; 0 without any.
         variance: float32 scalar, likewise.
     """
 
@@ -41,11 +41,11 @@ class ReturnBatch:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ReturnMoments:
-    """What is kept from batch to batch.
+    """State that is kept from batch to batch.
 
     Attributes:
-        running: of R at all valid steps so far, in environment reward units.
-        mean: float32 scalar, over rows, of R where the newest batch ended.
+        running: Moments of R at all valid steps so far, in environment reward units.
+        mean: float32 scalar, mean of R over rows at the end of the newest batch.
         variance: float32 scalar, likewise.
     """
 
@@ -55,22 +55,22 @@ class ReturnMoments:
 
 
 def no_returns() -> ReturnMoments:
-    """Before the first batch, in which every row begins an episode."""
+    """Returns the moments before the first batch, in which every row starts an episode."""
     return ReturnMoments(no_moments(()), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
 
 
 def return_batch(kept: ReturnMoments, batch: Trajectory, discount: float) -> ReturnBatch:
-    """Moments of R over a batch; `discount` is g."""
+    """Returns moments of R over a batch; `discount` is g."""
     inside, share = _returns_inside(batch, discount)
     # R = inside + share * (R before the batch), so by the law of total variance:
     expected, variance = inside + share * kept.mean, jnp.square(share) * kept.variance
-    going_on = batch.valid[-1] & ~(batch.terminated[-1] | batch.truncated[-1])
-    last = _mixture(expected[-1], variance[-1], going_on)
+    continues = batch.valid[-1] & ~(batch.terminated[-1] | batch.truncated[-1])
+    last = _mixture(expected[-1], variance[-1], continues)
     return ReturnBatch(_mixture(expected, variance, batch.valid), last.count, last.mean, last.variance)
 
 
 def merge_returns(kept: ReturnMoments, batch: ReturnBatch) -> ReturnMoments:
-    """What to keep after the batch; where no row went on beyond its end, nothing takes the place of the older mean."""
+    """Returns the state after the batch; the older mean and variance stay if every row ended its episode."""
     any_row = batch.count > 0
     return ReturnMoments(
         merge(kept.running, batch.moments),
@@ -80,7 +80,7 @@ def merge_returns(kept: ReturnMoments, batch: ReturnBatch) -> ReturnMoments:
 
 
 def _returns_inside(batch: Trajectory, discount: float) -> tuple[Array, Array]:
-    """([T, B] R of the rewards within the batch, [T, B] share that R before the batch has in it)."""
+    """Returns [T, B] R of the rewards within the batch, and [T, B] the factor of R before the batch."""
 
     def step(
         carry: tuple[Array, Array], inputs: tuple[Array, Array]
@@ -95,11 +95,11 @@ def _returns_inside(batch: Trajectory, discount: float) -> tuple[Array, Array]:
 
 
 def _mixture(mean: Array, variance: Array, valid: Array) -> Moments:
-    """Moments of an even mixture of distributions with these means and variances, of those that are valid."""
+    """Returns the moments of an even mixture of distributions with these means and variances, of those that are valid."""
     weight = valid.astype(jnp.float32)
     count = jnp.sum(weight)
     divisor = jnp.maximum(count, 1.0)
-    centre = jnp.sum(weight * mean) / divisor
+    center = jnp.sum(weight * mean) / divisor
     return Moments(
-        count, jnp.zeros_like(centre), centre, jnp.sum(weight * (jnp.square(mean - centre) + variance)) / divisor
+        count, jnp.zeros_like(center), center, jnp.sum(weight * (jnp.square(mean - center) + variance)) / divisor
     )

@@ -1,7 +1,7 @@
 """Mean and variance of a stream, batch by batch, that still move after 1e9 steps.
 
-Every number is a pair of float32 whose sum counts, because jax has no float64 here: alone, a float32 would leave out whatever is
-smaller than its last bit (a count would stop at 2^24 times the batch, a mean far from 0 much sooner).
+Every number is the sum of a pair of float32, because jax has no float64 here. A single float32 would lose everything smaller than
+its last bit: a count would stop at 2^24 times the batch, a mean far from 0 much sooner.
 """
 
 import dataclasses
@@ -15,13 +15,13 @@ from agents.api import Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Of one batch.
+    """Moments of one batch.
 
     Attributes:
-        count: float32 scalar, how many values.
+        count: float32 scalar, number of values.
         origin: [...] float32, the mean of each element, nearly.
-        mean: [...] float32, of each element's difference from `origin`: what the last bit of `origin` leaves out.
-        variance: [...] float32, of each element.
+        mean: [...] float32, mean difference of each element from `origin`: smaller than the last bit of `origin`.
+        variance: [...] float32, variance of each element.
     """
 
     count: Array
@@ -33,12 +33,12 @@ class Moments:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RunningMoments:
-    """Of all batches so far; each array is [2, ...] float32: a number and what is left of it.
+    """Moments of all batches so far; each array is [2, ...] float32: a number and its rounding error.
 
     Attributes:
-        count: [2], how many values.
-        mean: [2, ...], of each element.
-        variance: [2, ...], of each element.
+        count: [2], number of values.
+        mean: [2, ...], mean of each element.
+        variance: [2, ...], variance of each element.
     """
 
     count: Array
@@ -47,17 +47,17 @@ class RunningMoments:
 
 
 def no_moments(shape: tuple[int, ...]) -> RunningMoments:
-    """Before the first batch, of values of this shape."""
-    # An array each: the program that updates them is given their memory, which no two of them may share.
+    """Returns the moments before the first batch, of values of this shape."""
+    # An array each: they are donated to the update, and no two of them may share memory.
     return RunningMoments(*(jnp.zeros((2, *rest), jnp.float32) for rest in ((), shape, shape)))
 
 
 def batch_moments(x: Array, valid: Array) -> Moments:
-    """Moments over T and B.
+    """Returns moments over T and B.
 
     Args:
         x: [T, B, ...].
-        valid: [T, B] bool, which of them count.
+        valid: [T, B] bool, whether a step counts.
     """
     weight = valid.astype(jnp.float32)
     count = jnp.sum(weight)
@@ -70,7 +70,7 @@ def batch_moments(x: Array, valid: Array) -> Moments:
 
 
 def merge(running: RunningMoments, batch: Moments) -> RunningMoments:
-    """The moments of all values so far and those of the batch; an empty batch changes nothing.
+    """Returns the moments of all values so far and those of the batch; an empty batch changes nothing.
 
     Examples:
         >>> x = jnp.array([[1.0, 2.0], [3.0, 4.0]])
@@ -82,7 +82,7 @@ def merge(running: RunningMoments, batch: Moments) -> RunningMoments:
     """
     count = _add(running.count, batch.count)
     share = batch.count / jnp.maximum(count[0], 1.0)
-    # Each part by itself: their sum would lose what the parts are there for.
+    # Each part by itself: their sum would lose the small one.
     coarse, fine = batch.origin - running.mean[0], batch.mean - running.mean[1]
     spread = (batch.variance - running.variance[0]) - running.variance[1]
     return RunningMoments(
@@ -93,12 +93,12 @@ def merge(running: RunningMoments, batch: Moments) -> RunningMoments:
 
 
 def deviation(running: RunningMoments, epsilon: float) -> Array:
-    """[...] float32: the square root of the variance plus `epsilon` (squared units of the values); 1 before the first batch."""
+    """Returns [...] float32, the root of variance plus `epsilon` (squared units of the values); 1 before the first batch."""
     return jnp.where(running.count[0] > 0, jnp.sqrt(jnp.maximum(running.variance[0], 0.0) + epsilon), 1.0)
 
 
 def _add(pair: Array, x: Array) -> Array:
-    """The pair [2, ...] whose sum is that of `pair` and `x`, nearly exactly. Source: Knuth, TAOCP 2, 4.2.2, theorem B."""
+    """Returns the pair [2, ...] whose sum is that of `pair` and `x`, nearly exactly. Source: Knuth, TAOCP 2, 4.2.2, theorem B."""
     total = pair[0] + x
     part = total - pair[0]
     error = (pair[0] - (total - part)) + (x - part)

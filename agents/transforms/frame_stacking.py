@@ -63,8 +63,8 @@ def with_stacked_frames(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent: ...
 def with_stacked_frames(agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
     """Returns the agent for windows of single frames; the agent itself where nothing is stacked.
 
-    Its `act` takes observations [F, R, ...] for a leaf of F > 1 frames and is_first [W, R] (see
-    `envpool_bridge.shm.slots.ActRows`); its `update` a Trajectory with `frames` and `is_first_frames` of a slot, or a
+    Its `act` takes observations [F, R, ...] for a leaf of F > 1 frames and is_first [W, R]: see
+    `envpool_bridge.shm.slots.ActRows`. Its `update` takes a Trajectory with `frames` and `is_first_frames` of a slot, or a
     Sample of such.
     """
     if num_frames(spec) == 1:

@@ -3,12 +3,13 @@
 The statistics are part of the parameters: they are versioned, published and saved with them, `act` sees the same ones in training
 and in evaluation, and only an update changes them. No gradient reaches them, and they are no part of the optimizer's state.
 
-Observations of an update are normalized with the statistics that its parameters came with, from before its batch: at policy lag
-0 exactly those that acted, so that the probability ratio starts at 1. Its own batch counts from the next version on. Rewards are
-no input of the policy: they are scaled with the statistics that include the batch.
+An update normalizes observations with the statistics of its parameters, from before its batch. At policy lag 0 these are exactly
+the ones that acted, so the probability ratio starts at 1. Its own batch counts from the next version on. Rewards are no input of
+the policy: they are scaled with the statistics that include the batch.
 
-With `random_start`, observations are 0 until there are statistics, so that the first actions are independent of them: random
-steps of the initial policy, with their true log-probabilities. Those steps only initialize the statistics; none is learned from.
+With `random_start`, observations are 0 until there are statistics, so the first actions are independent of them: random steps of
+the initial policy, with their true log-probabilities. Those steps only initialize the statistics; the agent does not learn from
+them.
 """
 
 import dataclasses
@@ -45,17 +46,17 @@ _AGENT, _STATISTICS = "agent", "statistics"
 
 @dataclasses.dataclass(frozen=True)
 class NormalizationConfig:
-    """What is normalized, and how far.
+    """Settings of the normalization.
 
     `random_start` applies where observations are normalized.
 
     Attributes:
-        observations: whether every element of every float leaf is shifted and scaled to mean 0 and deviation 1.
-        rewards: whether rewards are divided by the deviation of the running discounted return.
-        clip_observation: largest absolute value after normalization, in deviations.
-        clip_reward: largest absolute value after scaling, in deviations of the return.
-        epsilon: added to variances, in squared units of what they are of.
-        random_start: whether the steps of the initial parameters are random and only initialize the statistics. Updates from
+        observations: Whether every element of every float leaf is shifted and scaled to mean 0 and deviation 1.
+        rewards: Whether rewards are divided by the deviation of the running discounted return.
+        clip_observation: Largest absolute value after normalization, in deviations.
+        clip_reward: Largest absolute value after scaling, in deviations of the return.
+        epsilon: Added to variances, in their units.
+        random_start: Whether the steps of the initial parameters are random and only initialize the statistics. Updates from
             such steps alone change no parameters: the steps of lag + 1 updates are discarded, at most. False: the first
             steps are learned from without normalization.
     """
@@ -74,7 +75,7 @@ class NormalizationConfig:
 
 
 class _Normalizer:
-    """Statistics of one environment: what is kept, what a batch adds, what is done with it. Pure."""
+    """Pure functions of the statistics of one environment."""
 
     def __init__(self, config: NormalizationConfig, spec: EnvSpec, discount: float) -> None:
         self._config, self._discount = config, discount
@@ -91,7 +92,7 @@ class _Normalizer:
             )
 
     def init(self) -> dict[str, Any]:
-        """Statistics before the first batch, by name: `RunningMoments` of each leaf, and "return" of rewards."""
+        """Returns statistics before the first batch, by name: `RunningMoments` of each leaf, and "return" of rewards."""
         statistics: dict[str, Any] = {name: no_moments(leaf.shape) for name, (_, leaf) in self._leaves.items()}
         return statistics | ({"return": no_returns()} if self._config.rewards else {})
 
@@ -107,28 +108,28 @@ class _Normalizer:
         return unflatten(observation, list(values.values()))
 
     def batch(self, statistics: dict[str, Any], batch: Trajectory) -> dict[str, Any]:
-        """What a batch says, by the names of `init`: of the observations that were acted on, and of the rewards."""
-        found: dict[str, Any] = {}
+        """Returns the moments of a batch, by the names of `init`: of the observations that were acted on, and of the rewards."""
+        added: dict[str, Any] = {}
         for name, (path, _) in self._leaves.items():
             observation = lookup(batch.observation, path)[:-1]
-            found[name] = batch_moments(observation, batch.valid)
+            added[name] = batch_moments(observation, batch.valid)
         if self._config.rewards:
-            found["return"] = return_batch(statistics["return"], batch, self._discount)
-        return found
+            added["return"] = return_batch(statistics["return"], batch, self._discount)
+        return added
 
-    def merged(self, statistics: dict[str, Any], found: dict[str, Moments | ReturnBatch]) -> dict[str, Any]:
-        """Statistics that include what a batch said."""
+    def merged(self, statistics: dict[str, Any], added: dict[str, Moments | ReturnBatch]) -> dict[str, Any]:
+        """Returns statistics that include the moments of a batch."""
         return {
             name: merge_returns(statistics[name], new) if isinstance(new, ReturnBatch) else merge(statistics[name], new)
-            for name, new in found.items()
+            for name, new in added.items()
         }
 
-    def trajectory(self, statistics: dict[str, Any], found: dict[str, Any], batch: Trajectory) -> Trajectory:
+    def trajectory(self, statistics: dict[str, Any], added: dict[str, Any], batch: Trajectory) -> Trajectory:
         """Returns the batch as the agent learns from it; `statistics` are those before it."""
         observation, reward, valid = self.observation(statistics, batch.observation), batch.reward, batch.valid
         if self._config.rewards:
             clip = self._config.clip_reward
-            reward = jnp.clip(reward / self._reward_scale(self.merged(statistics, found)["return"]), -clip, clip)
+            reward = jnp.clip(reward / self._reward_scale(self.merged(statistics, added)["return"]), -clip, clip)
         if self._random_start:
             # At a policy lag, statistics may have come since version 0 acted; after a partial restore, version N has none.
             is_empty = statistics[next(iter(self._leaves))].count[0] == 0
@@ -151,13 +152,13 @@ def with_normalization(agent: Agent, config: NormalizationConfig, spec: EnvSpec,
     Its parameters become `{"agent": ..., "statistics": ...}`; its optimizer's state and `extra` stay what they are.
 
     Args:
-        agent: to be wrapped; returned as it is if nothing is to be normalized.
-        config: what, and how far.
-        spec: of the environment.
-        discount: of the running return, in [0, 1]: the agent's own.
+        agent: Agent to wrap; returned unchanged if the settings normalize nothing.
+        config: Settings.
+        spec: Specification of the environment.
+        discount: Discount of the running return, in [0, 1]: the agent's own.
 
     Raises:
-        UserError: observations are to be normalized, and none of their leaves holds floats.
+        UserError: Observations are to be normalized, and none of their leaves holds floats.
     """
     if not config.observations and not config.rewards:
         return agent
@@ -179,36 +180,36 @@ def with_normalization(agent: Agent, config: NormalizationConfig, spec: EnvSpec,
 
 
 def _normalized_update(inner: UpdateFn, normalizer: _Normalizer) -> UpdateFn:
-    """Returns the same update on normalized batches, for an agent whose update cannot be cut into gradient steps."""
+    """Returns the same update on normalized batches; if no step of the batch counts, parameters and optimizer stay."""
 
     def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
         statistics, before = state.params[_STATISTICS], _inner(state)
-        found = normalizer.batch(statistics, batch)
-        learned = normalizer.trajectory(statistics, found, batch)
+        added = normalizer.batch(statistics, batch)
+        learned = normalizer.trajectory(statistics, added, batch)
         new, metrics = inner(before, learned, key)
         skipped = _skipped_fraction(batch, learned)
         params, opt_state = _unless(skipped, (new.params, new.opt_state), (before.params, before.opt_state))
         new = dataclasses.replace(new, params=params, opt_state=opt_state)
-        statistics = normalizer.merged(statistics, found)
+        statistics = normalizer.merged(statistics, added)
         return _outer(new, statistics), metrics | normalizer.metrics(statistics) | {_SKIPPED: skipped}
 
     return update
 
 
 def _normalized_steps(steps: GradientSteps, normalizer: _Normalizer) -> GradientSteps:
-    """Returns the same gradient steps on normalized batches.
+    """Returns the same gradient steps on normalized batches, for the plan `central`.
 
-    The moments of the batch travel to `finish` in the summary, where they are merged. The share of steps that are not learned
-    from travels to `apply` in the metrics.
+    The moments of the batch travel to `finish` in the summary, and are merged there. The share of steps that do not count travels
+    to `apply` in the metrics.
     """
 
     def prepare(params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Summary]:
         statistics = params[_STATISTICS]
-        found = normalizer.batch(statistics, batch)
-        learned = normalizer.trajectory(statistics, found, batch)
+        added = normalizer.batch(statistics, batch)
+        learned = normalizer.trajectory(statistics, added, batch)
         prepared, summary = steps.prepare(params[_AGENT], extra, learned, key)
         skipped = _skipped_fraction(batch, learned)
-        return (prepared, skipped), summary | {_BATCH: found, _SKIPPED: skipped}
+        return (prepared, skipped), summary | {_BATCH: added, _SKIPPED: skipped}
 
     def gradient(params: Params, prepared: tuple[Any, Array], step: Array) -> tuple[Params, Metrics]:
         inner, skipped = prepared
@@ -232,7 +233,7 @@ def _normalized_steps(steps: GradientSteps, normalizer: _Normalizer) -> Gradient
 
 
 def _skipped_fraction(batch: Trajectory, learned: Trajectory) -> Array:
-    """Returns the share of valid steps that are not learned from, float32 scalar; 1 without valid steps."""
+    """Returns the share of valid steps that do not count, float32 scalar; 1 without valid steps."""
     return 1.0 - jnp.sum(learned.valid) / jnp.maximum(jnp.sum(batch.valid), 1)
 
 
@@ -242,12 +243,12 @@ def _unless(skipped: Array, new: Any, old: Any) -> Any:
 
 
 def _inner(state: Any) -> Any:
-    """A learner state, or progress, as the wrapped agent knows it."""
+    """Returns a learner state, or progress, of the wrapped agent."""
     return dataclasses.replace(state, params=state.params[_AGENT])
 
 
 def _outer(state: Any, statistics: dict[str, Any]) -> Any:
-    """The inverse of `_inner`."""
+    """Returns a learner state, or progress, with the statistics: the inverse of `_inner`."""
     return dataclasses.replace(state, params={_AGENT: state.params, _STATISTICS: statistics})
 
 

@@ -12,30 +12,29 @@ from jaxsrl.learner.parameter_server.replica import Replica
 
 
 class AsynchronousReplica:
-    """One of a parameter server's replicas. Thread-safety: one thread."""
+    """One of a parameter server's replicas. Thread-safety: one thread.
+
+    Args:
+        steps: The update in parts.
+        mesh: Mesh of the replica.
+        server: Server to pull from and push to.
+        replica: Number of the replica, from 0.
+        run_key: The same for all replicas. Every trajectory of every replica folds its own number into it; with one replica that
+            is the number of updates, as in a single learner.
+    """
 
     def __init__(
         self, steps: GradientSteps, mesh: LearnerMesh, server: ParameterServer, replica: int, run_key: Array
     ) -> None:
-        """Replica number `replica`.
-
-        Args:
-            steps: the update, cut at its gradients.
-            mesh: the replica's own.
-            server: to pull from and push to.
-            replica: its number, from 0.
-            run_key: the same for all replicas; every trajectory of every replica folds its own number into it, which with one
-                replica is the number of updates, as in a single learner.
-        """
         self._replica = Replica(steps, mesh, run_key)
         self._server, self._number = server, replica
 
     def update(self, batch: Trajectory, should_stop: Callable[[], bool]) -> Metrics | None:
-        """One trajectory: for each gradient step pulls, computes, pushes. Dropped gradients are not computed again.
+        """Learns from one trajectory: pulls, computes and pushes for each gradient step. Dropped gradients are not recomputed.
 
         Args:
-            batch: on the replica's mesh. It has been read when this returns.
-            should_stop: asked between gradient steps.
+            batch: Trajectory on the replica's mesh. It has been read when this returns.
+            should_stop: Called between gradient steps.
 
         Returns:
             Metrics, on the server's device; None if stopped before the last step: the trajectory is then not completed.
@@ -44,14 +43,14 @@ class AsynchronousReplica:
         number = server.trajectories_completed(self._number) * server.num_replicas + self._number
         start = server.pull()
         params, extra = replica.place((start.params, start.extra))
-        # Only when the preparation is done are parameters pulled for the first gradient, so that it is not stale from the start.
+        # Parameters for the first gradient are pulled only after the preparation, so that it is not stale from the start.
         prepared, prepared_metrics = jax.block_until_ready(replica.prepare(params, extra, batch, number))
         step_metrics: list[Block] = []
         for step in range(replica.num_steps):
             if should_stop():
                 return None
             pulled = server.pull()
-            # Pushed when it is computed and not before: otherwise gradients would be applied in the order they were asked for.
+            # Pushed only once it is computed: otherwise gradients would be applied in the order of their requests.
             grads, metrics = jax.block_until_ready(replica.gradient(replica.place(pulled.params), prepared, step))
             server.push(self._number, pulled.version, grads, metrics)
             step_metrics.append(metrics)

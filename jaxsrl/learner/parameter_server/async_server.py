@@ -24,8 +24,8 @@ class Pulled(NamedTuple):
     """Newest parameters, on the server's device. They are never donated.
 
     Attributes:
-        version: gradient steps that this server had taken; what a gradient at these parameters is pushed with.
-        params: the parameters, packed.
+        version: Gradient steps that this server had taken; a gradient at these parameters is pushed with it.
+        params: Parameters, packed.
         extra: `LearnerState.extra`.
     """
 
@@ -39,10 +39,10 @@ class ServerCounters:
     """Totals since the server was made; pushes are `applied + dropped`.
 
     Attributes:
-        applied: gradients taken.
-        dropped: gradients that were older than the bound, and left out.
-        staleness_sum: gradient steps that those applied were behind, summed.
-        staleness_max: most of any that was applied.
+        applied: Gradients taken.
+        dropped: Gradients that were older than the bound, and not applied.
+        staleness_sum: Sum of the staleness of applied gradients, in gradient steps.
+        staleness_max: Largest staleness of an applied gradient.
     """
 
     applied: int = 0
@@ -51,7 +51,7 @@ class ServerCounters:
     staleness_max: int = 0
 
     def values(self) -> dict[str, float]:
-        """By name, for a record."""
+        """Returns the metrics by name, for a record."""
         return {
             "server/applied_gradients": float(self.applied),
             "server/dropped_gradients": float(self.dropped),
@@ -66,13 +66,23 @@ class ParameterServer:
     Two counts must not be confused. A *version* counts gradient steps, and staleness is a difference of versions.
     `num_updates`, which policy lag, checkpoints and the length of a run are measured in, is the number of trajectories that
     *every* replica has completed: one update is one trajectory of each, and a replica that is ahead does not advance it alone.
-    So no replica's policy lag can exceed the run's bound, however uneven the replicas are.
+    So no replica's policy lag can exceed the run's bound, even where replicas differ in speed.
 
     The optimizer takes one step for each gradient applied, num_replicas times as many an update as a single learner takes. A
     learning-rate schedule counts the trajectories that the pushing replica has completed.
 
+    Args:
+        steps: The update in parts.
+        state: State to continue from; its optimizer state is copied.
+        device: Device of the server.
+        num_replicas: Number of replicas that push, numbered from 0.
+        max_staleness: Largest staleness of an applied gradient, in gradient steps; 0 takes only those of the newest parameters.
+        on_update: Called with `num_updates` and the newest parameters after every update, in order, in the thread that completed
+            it. The parameters are on the server's device and never donated. It must not call the server.
+        timeout_seconds: Longest wait for another replica's call, the first of which compiles.
+
     Attributes:
-        busy_seconds: that some replica has held the server to have its gradient taken in or its trajectory ended, in all.
+        busy_seconds: Total time that replicas held the server, to apply a gradient or to end a trajectory.
     """
 
     def __init__(
@@ -85,18 +95,6 @@ class ParameterServer:
         on_update: Callable[[int, Params], None] = lambda num_updates, params: None,
         timeout_seconds: float = 120.0,
     ) -> None:
-        """A server that continues from `state`; the optimizer's state in it is copied.
-
-        Args:
-            steps: the update, cut at its gradients.
-            state: to continue from.
-            device: of the server.
-            num_replicas: that push, numbered from 0.
-            max_staleness: gradient steps that a gradient may be behind; 0 takes only those of the newest parameters.
-            on_update: called with `num_updates` and the newest parameters after each update, in order, none left out, in the
-                thread that completed it. They are on the server's device and never donated. It must not call the server.
-            timeout_seconds: longest wait for another replica's call, the first of which compiles.
-        """
         self.busy_seconds = 0.0
         self._programs = ServerPrograms(steps, device)
         self._copy = jax.jit(lambda values: jax.tree.map(jnp.copy, values))
@@ -124,7 +122,7 @@ class ParameterServer:
         return self._counters
 
     def pull(self) -> Pulled:
-        """The newest parameters."""
+        """Returns the newest parameters."""
         with self._locked():
             return Pulled(self._version, self._params, self._extra)
 
@@ -132,16 +130,16 @@ class ParameterServer:
         """Takes a gradient, or drops and counts it.
 
         Args:
-            replica: who pushes.
-            version: of the parameters that `grads` was computed at, as pulled.
-            grads: whose computation should be done, or the steps of other replicas wait for it.
-            metrics: float32 scalars that came with it.
+            replica: Number of the pushing replica.
+            version: Version of the parameters that `grads` was computed at, as pulled.
+            grads: Gradient. Its computation should be done, or the steps of other replicas wait for it.
+            metrics: float32 scalars of the gradient.
 
         Returns:
             Whether it was taken.
 
         Raises:
-            ValueError: `version` has not been yet.
+            ValueError: `version` is newer than the server's.
         """
         grads, metrics = self._programs.receive((grads, metrics))
         with self._locked():
@@ -169,8 +167,8 @@ class ParameterServer:
         """Ends a replica's trajectory.
 
         Args:
-            replica: whose trajectory it was.
-            prepared_metrics: float32 scalars of its preparation.
+            replica: Number of the replica.
+            prepared_metrics: Summary of `GradientSteps.prepare`.
             step_metrics: float32 scalars of each of its gradients, dropped ones too.
 
         Returns:
@@ -193,17 +191,17 @@ class ParameterServer:
             return metrics
 
     def trajectories_completed(self, replica: int) -> int:
-        """Trajectories this replica has completed, those before a resume included."""
+        """Returns the number of trajectories that this replica has completed, including those before a resume."""
         return self._completed[replica]
 
     def wait_update(self, after: int, timeout_seconds: float) -> int:
-        """`num_updates`, as soon as it is more than `after` or `timeout_seconds` have passed."""
+        """Returns `num_updates`, as soon as it exceeds `after` or `timeout_seconds` have passed."""
         with self._locked():
             self._changed.wait_for(lambda: self._num_updates > after, timeout_seconds)
             return self._num_updates
 
     def state(self) -> LearnerState:
-        """The learner state of this moment, on the server's device; the next push leaves it as it is."""
+        """Returns the current learner state, on the server's device; later pushes do not change it."""
         with self._locked():
             number = jax.device_put(np.int32(self._num_updates), self._device)
             params, opt_state = self._programs.unpack(self._params), self._copy(self._opt_state)

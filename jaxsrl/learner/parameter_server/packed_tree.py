@@ -1,4 +1,4 @@
-"""A pytree as one array a dtype: what travels between a replica and a parameter server in one transfer, not one a leaf."""
+"""Pytrees packed as one array per dtype: one transfer between a replica and a parameter server, not one per leaf."""
 
 import dataclasses
 import math
@@ -13,12 +13,12 @@ from agents.api import Array
 
 @dataclasses.dataclass(frozen=True)
 class BlockLayout:
-    """What a block holds; static under jit.
+    """Layout of a block; static under jit.
 
     Attributes:
-        structure: of the pytree.
-        shapes: of its leaves, in order.
-        dtypes: names, of its leaves.
+        structure: Structure of the pytree.
+        shapes: Shapes of its leaves, in order.
+        dtypes: Names of the dtypes of its leaves.
     """
 
     structure: Any
@@ -29,11 +29,11 @@ class BlockLayout:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A packed pytree. `jax.device_put` moves it; its leaves are there after `unpack`.
+    """A packed pytree. `jax.device_put` moves it, `unpack` returns the pytree.
 
     Attributes:
         arrays: [number of elements] each, by dtype name.
-        layout: of the pytree.
+        layout: Layout of the pytree.
     """
 
     arrays: dict[str, Array]
@@ -41,7 +41,7 @@ class Block:
 
 
 def pack(tree: Any) -> Block:
-    """The pytree as a block, bit for bit. Worth its copy under jit only."""
+    """Returns the pytree as a block, bit for bit. It is worth its copy only under jit."""
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     dtypes = tuple(str(leaf.dtype) for leaf in leaves)
@@ -53,16 +53,16 @@ def pack(tree: Any) -> Block:
 
 
 def unpack(block: Block) -> Any:
-    """The pytree that was packed."""
-    layout, begins = block.layout, dict.fromkeys(block.arrays, 0)
+    """Returns the pytree that was packed."""
+    layout, starts = block.layout, dict.fromkeys(block.arrays, 0)
     leaves: list[Array] = []
     for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True):
-        begin = begins[dtype]
-        begins[dtype] = begin + math.prod(shape)
-        leaves.append(block.arrays[dtype][begin : begins[dtype]].reshape(shape))
+        start = starts[dtype]
+        starts[dtype] = start + math.prod(shape)
+        leaves.append(block.arrays[dtype][start : starts[dtype]].reshape(shape))
     return jax.tree.unflatten(layout.structure, leaves)
 
 
 def unpack_stacked(blocks: Sequence[Block]) -> Any:
-    """Blocks of one layout as one pytree, stacked along a new first axis."""
+    """Returns blocks of one layout as one pytree, stacked along a new first axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[unpack(block) for block in blocks])

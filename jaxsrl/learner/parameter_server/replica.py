@@ -1,4 +1,4 @@
-"""What a replica computes: everything of an update but its optimizer steps, compiled for the replica's own mesh."""
+"""Programs of a replica: everything of an update except its optimizer steps, compiled for the replica's own mesh."""
 
 from typing import Any
 
@@ -15,13 +15,16 @@ class Replica:
 
     Thread-safety: one thread.
 
+    Args:
+        steps: The update in parts.
+        mesh: Mesh of the replica.
+        run_key: The key of an update is its number folded into this.
+
     Attributes:
-        num_steps: gradient steps of an update.
+        num_steps: Gradient steps of an update.
     """
 
     def __init__(self, steps: GradientSteps, mesh: LearnerMesh, run_key: Array) -> None:
-        """Programs of these gradient steps; the key of an update is its number folded into `run_key`."""
-
         def prepare(params: Block, extra: Any, batch: Trajectory, number: Array) -> tuple[Any, Metrics]:
             return steps.prepare(unpack(params), extra, batch, jax.random.fold_in(run_key, number))
 
@@ -35,13 +38,13 @@ class Replica:
         self._gradient = jax.jit(gradient, out_shardings=(mesh.replicated, mesh.replicated))
 
     def place(self, values: Any) -> Any:
-        """A pytree pulled from the server's device, whole on every device of the replica."""
+        """Returns a pytree from the server's device, whole on every device of the replica."""
         return jax.device_put(values, self._mesh.replicated)
 
     def prepare(self, params: Block, extra: Any, batch: Trajectory, number: int | Array) -> tuple[Any, Metrics]:
-        """What all gradients of update `number` share, rows sharded as in `batch`; and its metrics."""
+        """Returns the inputs of all gradients of update `number`, rows sharded as in `batch`; and its metrics."""
         return self._prepare(params, extra, batch, number)
 
     def gradient(self, params: Block, prepared: Any, step: int) -> tuple[Block, Block]:
-        """Gradient number `step` of the update at `params` over all rows, and its metrics; whole on every device."""
+        """Returns gradient number `step` of the update at `params` over all rows, and its metrics; whole on every device."""
         return self._gradient(params, prepared, np.int32(step))

@@ -1,6 +1,6 @@
-"""A parameter server in lockstep: gradients are computed on a mesh, applied on one device, and pulled back every step.
+"""A parameter server in lockstep: every step computes a gradient on a mesh, applies it on one device, and pulls parameters back.
 
-The server's part of an update, which the asynchronous server shares, is `ServerPrograms`.
+`ServerPrograms` is the server's part of an update; the asynchronous server uses it too.
 """
 
 import dataclasses
@@ -22,13 +22,15 @@ from jaxsrl.machine.devices import Device
 class ServerPrograms:
     """Optimizer step and end of an update, compiled for the server's device. Between steps parameters are a block.
 
+    Args:
+        steps: The update in parts.
+        device: Device of the server.
+
     Attributes:
         nothing_skipped: `Progress.num_skipped` before the first gradient step of an update.
     """
 
     def __init__(self, steps: GradientSteps, device: Device) -> None:
-        """Programs of these gradient steps."""
-
         def apply(opt_state: OptState, rest: Progress, grads: Block, metrics: Block) -> Progress:
             before = dataclasses.replace(rest, params=unpack(rest.params), opt_state=opt_state)
             progress = steps.apply(before, unpack(grads), unpack(metrics))
@@ -40,9 +42,9 @@ class ServerPrograms:
             state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
         ) -> tuple[LearnerState, Metrics]:
             progress = dataclasses.replace(progress, params=unpack(progress.params))
-            finished, found = steps.finish(state, progress, prepared_metrics, unpack_stacked(step_metrics))
-            losses = {name: value for name, value in found.items() if name.startswith("loss")}
-            return finished, found | {SKIPPED: 1.0 - all_finite(losses).astype(jnp.float32)}
+            finished, metrics = steps.finish(state, progress, prepared_metrics, unpack_stacked(step_metrics))
+            losses = {name: value for name, value in metrics.items() if name.startswith("loss")}
+            return finished, metrics | {SKIPPED: 1.0 - all_finite(losses).astype(jnp.float32)}
 
         self._device = device
         # The parameters are not donated: a replica on the server's own device may have pulled this very memory.
@@ -52,32 +54,32 @@ class ServerPrograms:
         self.nothing_skipped = jax.device_put(np.int32(0), device)
 
     def receive(self, values: Any) -> Any:
-        """What a replica pushed, on the server's device."""
+        """Returns the values that a replica pushed, on the server's device."""
         return jax.device_put(values, self._device)
 
     def pack(self, params: Params) -> Block:
-        """Parameters as they travel."""
+        """Returns parameters as a block, as they travel."""
         return self._pack(params)
 
     def unpack(self, params: Block) -> Params:
-        """Parameters as `act` takes them."""
+        """Returns parameters as `act` takes them."""
         return self._unpack(params)
 
     def apply(self, progress: Progress, grads: Block, metrics: Block) -> Progress:
-        """One gradient step; `progress.params` is a block, and `progress.opt_state` is donated."""
+        """Takes one gradient step; `progress.params` is a block, and `progress.opt_state` is donated."""
         rest = dataclasses.replace(progress, opt_state=())
         return self._apply(progress.opt_state, rest, grads, metrics)
 
     def finish(
         self, state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
     ) -> tuple[LearnerState, Metrics]:
-        """End of an update, from the metrics of each of its steps.
+        """Ends an update.
 
         Args:
-            state: as the update began, but for its optimizer state, which the first step donated: it is not read.
-            progress: after the last step; its parameters are a block.
-            prepared_metrics: float32 scalars.
-            step_metrics: float32 scalars, one block a gradient step.
+            state: State at the start of the update. Its optimizer state was donated to the first step and is not read.
+            progress: Progress after the last step; its parameters are a block.
+            prepared_metrics: Summary of `GradientSteps.prepare`.
+            step_metrics: float32 scalars, one block per gradient step.
 
         Returns:
             The learner state, its parameters not packed, and metrics.
@@ -87,25 +89,23 @@ class ServerPrograms:
 
 
 class SynchronousUpdate:
-    """Stands in for the jitted update of a mesh: the same (state, batch) -> (state, metrics), the same results.
+    """An update with the interface and the results of a jitted update of a mesh: (state, batch) -> (state, metrics).
 
     The returned state and metrics are on the server's device. The optimizer's state of the argument is donated.
+
+    Args:
+        steps: The update in parts.
+        mesh: Mesh over which rows are sharded, and gradients computed.
+        device: Device of the server, which may be one of the mesh's.
+        run_key: The number of updates is folded into it for each update.
     """
 
     def __init__(self, steps: GradientSteps, mesh: LearnerMesh, device: Device, run_key: Array) -> None:
-        """Gradients over `mesh`, applied on `device`, which may be one of the mesh's.
-
-        Args:
-            steps: the update, cut at its gradients.
-            mesh: over which rows are sharded.
-            device: of the server.
-            run_key: the number of updates is folded into it for each update.
-        """
         self._replica = Replica(steps, mesh, run_key)
         self._server = ServerPrograms(steps, device)
 
     def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
-        """One update. Returns before the devices are done with it."""
+        """Runs one update. Returns before the devices are done with it."""
         replica, server = self._replica, self._server
         state = server.receive(state)
         progress = Progress(server.pack(state.params), state.opt_state, state.num_updates, server.nothing_skipped)

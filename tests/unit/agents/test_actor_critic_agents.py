@@ -100,7 +100,7 @@ def test_no_gradient_flows_through_advantages_and_targets(name):
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_standardized_advantages_have_mean_zero_and_deviation_one(name):
+def test_standardized_advantages_have_mean_0_and_deviation_1(name):
     params, data = two_steps()
     grads, _ = gradient_of(name, params, data, normalize_advantage=True)
     np.testing.assert_allclose(grads["logits"][:2, 0], [[-0.25, 0.25], [-0.25, 0.25]], rtol=1e-5)
@@ -133,7 +133,7 @@ def test_reset_rows_do_not_move_the_parameters(name):
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_a_trajectory_of_which_nothing_counts_moves_nothing(name):
+def test_a_trajectory_without_counted_steps_moves_nothing(name):
     data = trajectory()
     nothing = dataclasses.replace(data, valid=np.zeros_like(data.valid), terminated=np.zeros_like(data.valid))
     make, config = AGENTS[name]
@@ -168,7 +168,7 @@ def test_a_network_with_memory_learns_from_its_stored_state():
     assert float(forgotten["policy/approx_kl"]) > 1e-4
 
 
-def test_a_linear_schedule_ends_at_zero_and_the_update_compiles_once():
+def test_a_linear_schedule_ends_at_zero_and_compiles_once():
     agent = make_a2c(A2CConfig(learning_rate_schedule="linear", total_updates=2, optimizer="adam"), SPEC, NETWORK)
     update, state, rates = jax.jit(agent.update), agent.init(jax.random.key(0)), []
     for number in range(3):

@@ -65,7 +65,7 @@ def updated(config, spec, data, network=NETWORK):
     return jax.jit(agent.update)(agent.init(jax.random.key(1)), data, jax.random.key(2))
 
 
-def test_the_counterfactual_advantage_is_that_of_a_loop_over_own_actions():
+def test_counterfactual_advantage_is_that_of_a_loop():
     rng = np.random.default_rng(0)
     values, logits = rng.normal(size=(2, 3, 4, ACTIONS)).astype(np.float32)
     action = rng.integers(0, ACTIONS, (3, 4))
@@ -137,7 +137,7 @@ def test_the_critic_sees_what_a_loop_over_rows_puts_together(spec):
             np.testing.assert_array_equal((view["own"][name] if name else view["own"])[t, row], leaf[t, row])
 
 
-def test_action_values_depend_on_what_the_others_do_and_not_on_the_agents_own_action():
+def test_action_values_depend_on_the_others_actions_only():
     net = make_coma_networks(NETWORK, GLOBAL)
     params, data = net.init(jax.random.key(0)), trajectory(GLOBAL)
     data = dataclasses.replace(data, valid=np.ones_like(data.valid))
@@ -178,7 +178,7 @@ def linear_networks() -> ComaNetworks:
     return ComaNetworks(None, None, unroll, action_values, categorical(ACTIONS), lambda num_rows: ())
 
 
-def test_bootstraps_take_what_was_done_next_and_where_nothing_was_what_the_policy_does():
+def test_targets_bootstrap_from_the_next_action_or_the_policy():
     data = trajectory(LOCAL)
     config = dataclasses.replace(CONFIG, discount=0.9, td_lambda=0.7)
     batch = coma.make_batch(config, linear_networks(), LOCAL, None, {"target_critic": None}, data, jax.random.key(0))
@@ -200,7 +200,7 @@ def test_bootstraps_take_what_was_done_next_and_where_nothing_was_what_the_polic
 
 @pytest.mark.slow  # to compile
 @pytest.mark.parametrize("spec", [LOCAL, GLOBAL], ids=["observations", "state"])
-def test_junk_where_nobody_acts_changes_no_bit(spec):
+def test_junk_in_steps_without_an_action_changes_no_bit(spec):
     data = trajectory(spec)
     # The observation after a cut is the terminal one, which a value bootstraps from although the step there only resets.
     unseen = ~data.valid
@@ -257,7 +257,7 @@ def test_the_target_network_follows_once_in_its_period():
 
 
 @pytest.mark.slow  # to compile
-def test_a_policy_that_remembers_unrolls_to_what_its_steps_give():
+def test_a_policy_with_memory_unrolls_to_its_steps():
     network = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=4)
     net, data = make_coma_networks(network, LOCAL), trajectory(LOCAL)
     params, state = net.init(jax.random.key(0)), net.initial_state(ROWS)
@@ -274,7 +274,7 @@ def test_a_policy_that_remembers_unrolls_to_what_its_steps_give():
     assert int(learnt.num_updates) == 1
 
 
-def test_greedy_actions_are_the_most_likely_and_sampled_ones_carry_their_log_probability():
+def test_act_is_greedy_or_samples_with_its_log_probability():
     agent = coma.make_coma(CONFIG, GLOBAL, NETWORK)
     params, net = agent.init(jax.random.key(0)).params, make_coma_networks(NETWORK, GLOBAL)
     observation = jax.tree.map(lambda leaf: leaf[0], trajectory(GLOBAL).observation)
@@ -290,7 +290,7 @@ def test_greedy_actions_are_the_most_likely_and_sampled_ones_carry_their_log_pro
 
 
 @pytest.mark.slow  # to compile
-def test_the_update_over_four_devices_is_the_update_on_one_and_gathers_nothing():
+def test_over_four_devices_the_update_is_the_same():
     agent, data, states = coma.make_coma(CONFIG, LOCAL, NETWORK), trajectory(LOCAL), []
     for count in (1, 4):
         mesh = LearnerMesh(jax.local_devices()[:count])

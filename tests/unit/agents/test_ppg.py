@@ -90,7 +90,7 @@ def outputs_of(logits, value, auxiliary):
     ("ratio", "advantage", "expected"),
     [(1.1, 2.0, -2.2), (1.5, 2.0, -2.4), (0.5, 2.0, -1.0), (1.5, -2.0, 3.0), (0.5, -2.0, 1.6)],
 )
-def test_the_policy_phase_has_the_clipped_surrogate_the_value_error_and_the_entropy(ratio, advantage, expected):
+def test_policy_loss_is_surrogate_plus_value_error_minus_entropy(ratio, advantage, expected):
     config = dataclasses.replace(CONFIG, value_coef=0.7, entropy_coef=0.3, normalize_advantage=False)
     array = partial(jnp.full, (1, 1), dtype=jnp.float32)
     batch = ppg.PolicyBatch(
@@ -104,7 +104,7 @@ def test_the_policy_phase_has_the_clipped_surrogate_the_value_error_and_the_entr
     assert float(metrics["policy/clip_fraction"]) == float(abs(ratio - 1.0) > 0.2)
 
 
-def test_the_auxiliary_phase_has_both_value_errors_and_the_kl_from_the_old_policy():
+def test_auxiliary_loss_is_both_value_errors_plus_the_kl():
     config = dataclasses.replace(CONFIG, clone_coef=3.0)
     array = partial(jnp.full, (1, 1), dtype=jnp.float32)
     batch = ppg.AuxiliaryBatch(array(0.0), jnp.log(jnp.array([[[0.8, 0.2]]])), array(5.0), array(1.0))
@@ -124,7 +124,7 @@ def expected_log_ratio(one, other, log_prob, grid):
     return float(np.sum(np.exp(p) * (p - q)) * step)
 
 
-def test_divergences_are_expected_log_ratios_of_every_kind_of_action():
+def test_divergences_are_expected_log_ratios():
     rng = np.random.default_rng(0)
     one, other = rng.normal(size=(2, 4)).astype(np.float32) * 0.5
     for squash in (False, True):
@@ -139,7 +139,7 @@ def test_divergences_are_expected_log_ratios_of_every_kind_of_action():
         assert float(policy_divergence(spec)(one[:2], other[:2])) == pytest.approx(by_definition, rel=2e-2)
 
 
-def test_divergences_of_independent_parts_add_up_and_illegal_actions_have_none():
+def test_divergences_of_parts_add_up_without_illegal_actions():
     def kl(p, q):
         p, q = np.exp(p) / np.exp(p).sum(), np.exp(q) / np.exp(q).sum()
         return (p * np.log(p / q)).sum()
@@ -168,7 +168,7 @@ def test_the_auxiliary_phase_runs_after_every_second_update_only(updated):
     assert reported[1] == reported[2] > 0.0
 
 
-def test_the_policy_phase_leaves_the_auxiliary_value_alone_and_the_auxiliary_phase_trains_it(updated):
+def test_only_the_auxiliary_phase_trains_the_auxiliary_value(updated):
     states, _ = updated
     head = [state.params["actor"]["params"]["auxiliary"]["Dense_0"]["kernel"] for state in states]
     np.testing.assert_array_equal(head[0], head[1])
@@ -176,7 +176,7 @@ def test_the_policy_phase_leaves_the_auxiliary_value_alone_and_the_auxiliary_pha
     np.testing.assert_array_equal(head[2], head[3])
 
 
-def test_observations_and_targets_since_the_last_auxiliary_phase_are_kept_in_their_places(updated):
+def test_the_memory_keeps_each_trajectory_in_its_place(updated):
     states, _ = updated
     data = [trajectory(number) for number in range(3)]
     for after, places in ((1, (0, None)), (2, (0, 1)), (3, (2, 1))):
@@ -231,7 +231,7 @@ def phase(**changes):
 
 
 @pytest.mark.slow  # to compile
-def test_a_heavy_clone_term_keeps_the_policy_where_it_was_while_its_torso_learns_the_value():
+def test_a_heavy_clone_term_keeps_the_policy():
     free, (before, after), _ = phase(clone_coef=0.0)
     assert after < 0.5 * before
     kept, (before, after), _ = phase(clone_coef=1e4)
@@ -239,7 +239,7 @@ def test_a_heavy_clone_term_keeps_the_policy_where_it_was_while_its_torso_learns
     assert after < 0.7 * before
 
 
-def test_the_old_policy_is_the_one_the_auxiliary_phase_begins_with():
+def test_the_old_policy_is_that_at_the_start_of_the_phase():
     _, _, metrics = phase(auxiliary_learning_rate=1e-12)
     assert float(metrics["auxiliary/clone_kl"]) == pytest.approx(0.0, abs=1e-6)
 
@@ -311,7 +311,7 @@ def test_a_linear_schedule_ends_both_phases_at_zero():
     chex.assert_trees_all_equal(before.params, state.params)
 
 
-def test_what_is_kept_has_the_structure_and_the_types_of_the_observation():
+def test_the_memory_has_structure_and_types_of_the_observation():
     spec = EnvSpec(
         "robot", {"arm": (ArraySpec((2,), "float32"),), "camera": ArraySpec((3, 3, 1), "uint8"), "key": DiscreteSpec(4)},
         DiscreteSpec(2),
@@ -326,7 +326,7 @@ def test_what_is_kept_has_the_structure_and_the_types_of_the_observation():
     }
 
 
-def test_trajectories_of_another_size_are_refused_with_the_settings_that_would_do():
+def test_trajectories_of_another_size_are_rejected():
     made = ppg.make_ppg(dataclasses.replace(CONFIG, num_rows=16), SPEC, NETWORK)
     with pytest.raises(
         UserError, match=r"4 x 16 steps, got one of 4 x 8: set agent.rollout_length=4 and agent.num_rows=8"
@@ -341,7 +341,7 @@ def test_trajectories_of_another_size_are_refused_with_the_settings_that_would_d
         (NetworkConfig(shared_torso=True), "expected network.shared_torso False or None, got True"),
     ],
 )
-def test_networks_that_remember_or_share_their_torso_are_refused(network, message):
+def test_networks_with_memory_or_shared_torso_are_rejected(network, message):
     with pytest.raises(UserError, match=message):
         ppg.make_ppg(CONFIG, SPEC, network)
 
@@ -356,11 +356,11 @@ def test_networks_that_remember_or_share_their_torso_are_refused(network, messag
         ({"num_auxiliary_minibatches": 3}, "num_auxiliary_minibatches must divide rollout_length: got 3 and 4"),
     ],
 )
-def test_hyper_parameters_out_of_range_are_refused(change, message):
+def test_hyper_parameters_out_of_range_are_rejected(change, message):
     with pytest.raises(UserError, match=message):
         dataclasses.replace(CONFIG, **change)
 
 
-def test_the_update_is_not_cut_into_gradient_steps_and_a_configuration_is_read_back():
+def test_no_gradient_steps_are_offered_and_configs_are_read_back():
     assert ppg.make_ppg(CONFIG, SPEC, NETWORK).gradient_steps is None
     assert from_json(ppg.PPGConfig, to_json(CONFIG)) == CONFIG

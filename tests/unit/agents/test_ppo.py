@@ -95,7 +95,7 @@ def test_total_is_surrogate_plus_value_error_minus_entropy():
     assert float(total) == pytest.approx(-1.0 + 0.7 * 4.5 - 0.3 * np.log(2.0), rel=1e-5)
 
 
-def test_each_action_is_kept_with_the_observation_it_was_chosen_for():
+def test_make_batch_keeps_actions_with_their_observations():
     leaf = ArraySpec((3,), "float32")
     spec = EnvSpec("test", {"a": leaf, "b": (leaf,)}, {"left": DiscreteSpec(2), "right": DiscreteSpec(2)})
     net, data = make_actor_critic(NETWORK, spec), trajectory()
@@ -117,7 +117,7 @@ def test_value_clipping_takes_the_larger_error():
     assert float(metrics["loss/value"]) == pytest.approx(0.5 * (0.5 - 3.0) ** 2)
 
 
-def test_approximate_kl_is_zero_for_the_same_policy_and_positive_otherwise():
+def test_approximate_kl_is_zero_for_the_same_policy():
     for log_ratio, expected in ((0.0, 0.0), (0.3, np.exp(0.3) - 1 - 0.3), (-0.3, np.exp(-0.3) - 1 + 0.3)):
         _, metrics = one_step_loss(ppo.PPOConfig(), log_ratio, 1.0)
         assert float(metrics["policy/approx_kl"]) == pytest.approx(expected, abs=1e-6)
@@ -138,7 +138,7 @@ def test_reset_rows_do_not_move_the_parameters():
     chex.assert_trees_all_equal(one.params, other.params)
 
 
-def test_early_stop_freezes_the_parameters_and_counts_what_it_skipped():
+def test_early_stop_keeps_parameters_and_counts_skipped_steps():
     config = ppo.PPOConfig(learning_rate=0.05, target_kl=1e-9, num_epochs=3, num_minibatches=4)
     data = trajectory()
     state = compiled(config)[1](jax.random.key(1))
@@ -181,7 +181,7 @@ def test_update_returns_the_structure_it_takes_and_compiles_once():
     assert all(value.dtype == jnp.float32 and value.shape == () for value in metrics.values())
 
 
-def test_greedy_actions_are_the_most_likely_and_sampled_ones_carry_their_log_probability():
+def test_act_is_greedy_or_samples_with_its_log_probability():
     agent, init, _ = compiled(ppo.PPOConfig())
     params = init(jax.random.key(0)).params
     net = make_actor_critic(NETWORK, SPEC)
@@ -195,13 +195,13 @@ def test_greedy_actions_are_the_most_likely_and_sampled_ones_carry_their_log_pro
     np.testing.assert_allclose(extras["behavior_log_prob"], expected, rtol=1e-5)
 
 
-def test_minibatches_that_do_not_divide_the_steps_are_refused():
+def test_minibatches_that_do_not_divide_the_steps_are_rejected():
     with pytest.raises(UserError, match="num_minibatches must divide rollout_length: got 3 and 8"):
         updated(ppo.PPOConfig(num_minibatches=3), trajectory())
 
 
 @pytest.mark.parametrize("change", [{"num_epochs": 0}, {"discount": 1.1}, {"learning_rate": 0.0}])
-def test_hyper_parameters_out_of_range_are_refused(change):
+def test_hyper_parameters_out_of_range_are_rejected(change):
     with pytest.raises(UserError, match=next(iter(change))):
         ppo.PPOConfig(**change)
 
@@ -212,7 +212,7 @@ def sharded_update(agent, devices, data):
     return update, mesh.place_state(jax.jit(agent.init)(jax.random.key(1))), jax.device_put(data, mesh.rows)
 
 
-def test_the_update_over_four_devices_is_the_update_on_one_and_gathers_nothing():
+def test_over_four_devices_the_update_is_the_same():
     agent, init, update_alone = compiled(ppo.PPOConfig())
     data = trajectory(p_end=0.3)
     expected, _ = update_alone(init(jax.random.key(1)), data, jax.random.fold_in(jax.random.key(5), 0))

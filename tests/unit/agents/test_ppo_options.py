@@ -172,7 +172,7 @@ def test_normalized_values_predict_rewards_in_their_own_units(how):
         {"vtrace_clip": 0.0},
     ],
 )
-def test_options_that_mean_nothing_are_refused_by_name(change):
+def test_options_out_of_range_are_rejected_by_name(change):
     with pytest.raises(UserError, match=next(iter(set(change) - {"chunk_length"}), "chunk_length")):
         PPOConfig(**change)
 

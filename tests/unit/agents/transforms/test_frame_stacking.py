@@ -100,7 +100,7 @@ def expected(count, steps):
 
 
 @pytest.mark.parametrize(("count", "length"), [(2, 5), (4, 5), (4, 1), (3, 2), (6, 4)])
-def test_agents_see_what_gymnasiums_wrapper_shows_across_episodes_and_slots(count, length):
+def test_agents_see_the_stacks_of_gymnasiums_wrapper(count, length):
     slots = 30
     reference = expected(count, slots * length)
     assert reference.terminated.sum() > 5

@@ -71,7 +71,7 @@ def test_a_mapping_that_does_not_fit_is_refused(mapping, says):
         places_of_policies(TWINS, mapping)
 
 
-def test_one_policy_cannot_choose_for_agents_with_different_actions():
+def test_agents_with_different_actions_need_policies_of_their_own():
     with pytest.raises(UserError, match=r"agents \['a', 'c'\] have different actions"):
         make_policies(SPEC, MAPPING, ppo)
     with pytest.raises(UserError, match=r"agents \['a', 'b', 'c'\] have different actions"):
@@ -129,7 +129,7 @@ def test_every_policy_acts_for_its_agents_as_it_would_alone(spec, make, mode):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("spec", "make"), [(TWINS, pairs)])
-def test_every_policy_learns_from_its_agents_rows_as_it_would_alone(spec, make):
+def test_every_policy_learns_from_its_own_rows_as_if_alone(spec, make):
     agent, groups = make()
     state, key = jax.jit(agent.init)(jax.random.key(3)), jax.random.key(5)
     batch = random_batch(spec, agent.extras)

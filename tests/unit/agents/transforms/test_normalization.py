@@ -124,7 +124,7 @@ def test_acting_normalizes_with_the_statistics_in_the_parameters(updated):
     assert np.abs(by_hand["place"][0]).max() < 10.0
 
 
-def test_an_update_sees_observations_by_the_older_statistics_and_rewards_by_those_that_include_it(updated):
+def test_rewards_use_the_newer_statistics_than_observations(updated):
     states, _ = updated
     before, after, data = states[1], states[2], trajectory(1)
     mean, variance = moments(before)
@@ -165,7 +165,7 @@ def test_far_values_are_clipped():
 
 
 @pytest.mark.slow  # to compile
-def test_gradients_and_the_optimizers_state_leave_the_statistics_alone(updated):
+def test_statistics_have_no_gradient_and_no_optimizer_state(updated):
     states, _ = updated
     agent = ppo.make_ppo(BOTH, SPEC, NETWORK)
     steps = agent.gradient_steps
@@ -245,7 +245,7 @@ def test_each_can_be_had_without_the_other(which):
     assert bool((got == raw).all()) == (which == "rewards")
 
 
-def test_an_observation_that_is_one_array_is_normalized_and_one_without_floats_refused():
+def test_one_array_is_normalized_and_no_floats_are_rejected():
     spec = EnvSpec("walker", ArraySpec((3,), "float32"), DiscreteSpec(2))
     params = jax.eval_shape(ppo.make_ppo(BOTH, spec, NETWORK).init, KEY).params
     assert params["statistics"]["observation"].mean.shape == (2, 3)
@@ -255,7 +255,7 @@ def test_an_observation_that_is_one_array_is_normalized_and_one_without_floats_r
 
 
 @pytest.mark.parametrize("name", ["clip_observation", "clip_reward", "epsilon"])
-def test_settings_out_of_range_are_refused(name):
+def test_settings_out_of_range_are_rejected(name):
     with pytest.raises(UserError, match=f"normalization.{name} must be positive: got 0.0"):
         NormalizationConfig(**{name: 0.0})
 

@@ -77,7 +77,7 @@ def assert_statistics(state, *batches):
     ],
     ids=["ppo", "server", "ppg"],
 )
-def test_updates_from_steps_of_version_0_make_statistics_and_change_nothing_else(config, learner):
+def test_updates_from_version_0_change_statistics_only(config, learner):
     agent = make(config)
     update, first = learner(agent), jax.device_get(jax.jit(agent.init)(jax.random.key(1)))
     # The second was acted by version 0 as well, as it is at policy lag 1: by then there are statistics.
@@ -103,7 +103,7 @@ def act(agent, params, observation):
     return jax.device_get(agent.act(params, observation, agent.initial_agent_state(ROWS), None, keys, Mode.SAMPLE))
 
 
-def test_without_statistics_actions_are_random_among_the_legal_and_say_so():
+def test_without_statistics_actions_are_random_among_the_legal():
     agent = make(BOTH)
     params = jax.jit(agent.init)(jax.random.key(1)).params
     one, other = (jax.tree.map(lambda leaf: leaf[0], trajectory(seed).observation) for seed in (0, 1))
@@ -116,7 +116,7 @@ def test_without_statistics_actions_are_random_among_the_legal_and_say_so():
     np.testing.assert_allclose(extras["behavior_log_prob"], np.log(0.5), atol=0.05)
 
 
-def test_the_first_steps_that_are_learned_from_are_those_of_the_policy_that_acted():
+def test_the_first_counted_steps_have_a_ratio_of_one():
     """At policy lag 0: the ratio is 1 at the first gradient step of the first update that takes any."""
     agent = make(BOTH)
     state, _ = jax.jit(agent.update)(jax.jit(agent.init)(jax.random.key(1)), trajectory(0), KEY)
@@ -134,7 +134,7 @@ def test_the_first_steps_that_are_learned_from_are_those_of_the_policy_that_acte
     assert float(metrics["gradient/norm"]) > 0.0
 
 
-def test_of_a_trajectory_of_several_versions_the_steps_of_version_0_do_not_count():
+def test_steps_of_version_0_do_not_count():
     agent = make(dataclasses.replace(BOTH, normalization=OF_OBSERVATIONS))
     update = jax.jit(agent.update)
     state, _ = update(jax.jit(agent.init)(jax.random.key(1)), trajectory(0), KEY)

@@ -78,13 +78,13 @@ def test_a_gradient_older_than_the_bound_is_dropped_and_counted(max_staleness, t
     assert counters.values()["server/dropped_gradients"] == 1 - taken
 
 
-def test_a_gradient_from_the_future_is_refused():
+def test_a_gradient_from_the_future_is_rejected():
     server = make_server(0)
     with pytest.raises(ValueError, match="version 1 came to a server at version 0"):
         push_ones(server, 0, 1)
 
 
-def test_every_push_of_two_threads_is_applied_or_counted_and_none_is_staler_than_the_bound():
+def test_pushes_of_two_threads_are_applied_or_counted_as_dropped():
     server, pushes, accepted = make_server(max_staleness=1), 60, [0, 0]
     lifecycle = Lifecycle()
 
@@ -131,7 +131,7 @@ def test_an_update_is_one_trajectory_of_every_replica():
     assert [server.trajectories_completed(replica) for replica in range(2)] == [2, 2]
 
 
-def test_a_rate_is_of_the_trajectories_that_the_pushing_replica_has_completed():
+def test_the_rate_counts_the_trajectories_of_the_pushing_replica():
     rate = make_schedule("linear", 0.8, total_updates=4)
     server = make_server(8, problem=quadratic(optimizer=scale_by_schedule(rate), limit=10.0))
     sizes = []
@@ -201,7 +201,7 @@ def points(seed, num_points=8):
     return np.random.default_rng(seed).normal(size=(num_points, DIMENSION)).astype(np.float32) + np.float32(2.0)
 
 
-def test_one_replica_without_staleness_is_the_synchronous_update_to_the_bit():
+def test_one_replica_without_staleness_is_the_synchronous_update():
     steps, state = quadratic(momentum=0.9)
     mesh, key = LearnerMesh(DEVICES[:1]), jax.random.key(3)
     server = ParameterServer(steps, state, DEVICES[0], 1, max_staleness=0)
@@ -237,7 +237,7 @@ def test_a_stopped_replica_completes_nothing():
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])
-def test_two_replicas_on_devices_of_their_own_find_the_mean_of_all_points(max_staleness):
+def test_two_replicas_converge_to_the_mean_of_all_points(max_staleness):
     steps, state = quadratic(learning_rate=0.05)
     server = ParameterServer(steps, state, DEVICES[2], 2, max_staleness)
     replicas = [

@@ -36,7 +36,7 @@ def test_a_packed_pytree_comes_back_bit_for_bit():
     assert_same_bits(jax.jit(unpack)(block), tree())
 
 
-def test_a_block_moves_like_any_pytree_and_one_layout_compiles_once():
+def test_a_block_moves_like_a_pytree_and_compiles_once():
     device = jax.local_devices()[1]
     unpacked = jax.jit(lambda block: unpack(block))  # a function of its own: jax shares compiled programs by function
     for seed in range(3):

@@ -56,7 +56,7 @@ def plain_updates():
     ("num_devices", "server"),
     [(2, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 0), (2, 0), (4, 3)))],
 )
-def test_gradients_applied_by_a_server_give_the_parameters_of_the_plain_update(num_devices, server, plain_updates):
+def test_synchronous_update_is_the_plain_update(num_devices, server, plain_updates):
     agent = ppo.make_ppo(CONFIG, SPEC, NETWORK)
     devices = jax.local_devices()
     mesh = LearnerMesh(devices[:num_devices])
