@@ -71,7 +71,7 @@ def test_a_mapping_that_does_not_fit_is_refused(mapping, says):
         places_of_policies(TWINS, mapping)
 
 
-def test_agents_with_different_actions_need_policies_of_their_own():
+def test_agents_with_different_actions_need_their_own_policies():
     with pytest.raises(UserError, match=r"agents \['a', 'c'\] have different actions"):
         make_policies(SPEC, MAPPING, ppo)
     with pytest.raises(UserError, match=r"agents \['a', 'b', 'c'\] have different actions"):
