@@ -5,6 +5,7 @@ The tables are made when the site is built, so they cannot be out of date. Nothi
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,13 +39,22 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def configuration() -> str:
     """Returns one table for RunConfig and one for each of its parts."""
     files = [*sorted((ROOT / "jaxsrl" / "config").glob("*.py")), ROOT / "envpool_bridge" / "options.py"]
-    classes = read_options(files)
-    run = classes.pop("RunConfig")
-    parts = {field.name: kind for field in run.fields for kind in classes if kind in field.type}
-    plain = run._replace(fields=tuple(field for field in run.fields if field.name not in parts))
-    tables = [f"## run\n\n{options_table('--run.', plain)}"]
-    tables += [f"## run.{name}\n\n{options_table(f'--run.{name}.', classes[kind])}" for name, kind in parts.items()]
-    return "\n\n".join(tables)
+    return "\n\n".join(part_tables("run", "RunConfig", read_options(files)))
+
+
+def part_tables(name: str, kind: str, classes: dict[str, Options]) -> Iterator[str]:
+    """Yields the table of a dataclass, and those of the dataclasses among its fields.
+
+    Args:
+        name: prefix of its flags. A part of `run` has its own name as prefix, as on the command line.
+        kind: name of the dataclass.
+        classes: all dataclasses by name.
+    """
+    parts = {field.name: field.type for field in classes[kind].fields if field.type in classes}
+    plain = tuple(field for field in classes[kind].fields if field.name not in parts)
+    yield f"## {name}\n\n{options_table(f'--{name}.', classes[kind]._replace(fields=plain))}"
+    for part, part_kind in parts.items():
+        yield from part_tables(part if name == "run" else f"{name}.{part}", part_kind, classes)
 
 
 def commands() -> str:

@@ -4,7 +4,7 @@ from agents.a2c import A2CConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
-# A3C: --policy central --run.gradients asynchronous --run.num-replicas 2 --agent.learning-rate 2e-3
+# A3C: --plan central --learner.gradients asynchronous --learner.num-replicas 2 --agent.learning-rate 2e-3
 EXPERIMENT = Experiment(
     env=EnvConfig("CartPole-v1"),
     network=NetworkConfig(hidden_sizes=(64, 64)),
@@ -16,7 +16,7 @@ EXPERIMENT = Experiment(
         entropy_coef=0.005,
         rmsprop_initial_scale=0.0,
     ),
-    run=RunConfig(num_envs=32, rollout_length=16, env_steps=500_000, max_policy_lag=0),
+    run=RunConfig(num_envs=32, rollout_length=16, total_env_steps=500_000, max_policy_lag=0),
 )
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ EXPERIMENT = Experiment(
         targets="vtrace",
     ),
     # A policy lag of 2 or more makes it asynchronous.
-    run=RunConfig(num_envs=128, rollout_length=32, env_steps=1_500_000, max_policy_lag=4),
+    run=RunConfig(num_envs=128, rollout_length=32, total_env_steps=1_500_000, max_policy_lag=4),
 )
 
 if __name__ == "__main__":

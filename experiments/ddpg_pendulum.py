@@ -1,7 +1,7 @@
 """DDPG on Pendulum-v1 (Lillicrap et al. 2016)."""
 
 from agents.ddpg import DDPGConfig
-from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import CheckpointConfig, EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -13,7 +13,13 @@ EXPERIMENT = Experiment(
         actor_learning_rate=1e-3,
         critic_learning_rate=1e-3,
     ),
-    run=RunConfig(num_envs=8, rollout_length=4, env_steps=20_000, checkpoint_every_updates=0, evaluation_episodes=50),
+    run=RunConfig(
+        num_envs=8,
+        rollout_length=4,
+        total_env_steps=20_000,
+        checkpoint=CheckpointConfig(interval_updates=0),
+        evaluation=EvaluationConfig(episodes=50),
+    ),
 )
 
 if __name__ == "__main__":

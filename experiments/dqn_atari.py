@@ -1,7 +1,7 @@
 """DQN on an Atari game, with 7 GB of replay in host memory (Mnih et al. 2015)."""
 
 from agents.dqn import DQNConfig
-from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, ReplayMemoryConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -18,7 +18,13 @@ EXPERIMENT = Experiment(
         double=True,
         reward_clip=1.0,
     ),
-    run=RunConfig(num_envs=16, rollout_length=16, env_steps=10_000_000, evaluation_episodes=5, replay_on="host"),
+    run=RunConfig(
+        num_envs=16,
+        rollout_length=16,
+        total_env_steps=10_000_000,
+        evaluation=EvaluationConfig(episodes=5),
+        replay=ReplayMemoryConfig(memory="host"),
+    ),
 )
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """DQN, double, dueling, prioritized and with three steps, on CartPole-v1 (Mnih et al. 2015)."""
 
 from agents.dqn import DQNConfig
-from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 # Other value distributions and exploration: --agent.value-type c51 or quantile, --agent.noisy
@@ -24,7 +24,7 @@ EXPERIMENT = Experiment(
         v_min=0.0,
         v_max=100.0,
     ),
-    run=RunConfig(num_envs=16, rollout_length=16, env_steps=100_000, evaluation_episodes=50),
+    run=RunConfig(num_envs=16, rollout_length=16, total_env_steps=100_000, evaluation=EvaluationConfig(episodes=50)),
 )
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ EXPERIMENT = Experiment(
         critic_learning_rate=1e-3,
         replay=ReplayConfig(capacity=300_000, batch_size=256, min_size=9_600, samples_per_insert=1.0),
     ),
-    run=RunConfig(num_envs=96, rollout_length=25, env_steps=1_000_000),
+    run=RunConfig(num_envs=96, rollout_length=25, total_env_steps=1_000_000),
 )
 
 if __name__ == "__main__":

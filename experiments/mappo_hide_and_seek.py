@@ -3,7 +3,7 @@
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
-from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
 # A policy for each team: --policies.mapping '{"hider_*": "hiders", "*": "seekers"}'
@@ -27,7 +27,7 @@ EXPERIMENT = Experiment(
         chunk_length=10,
         normalization=NormalizationConfig(observations=True, clip_observation=5.0),
     ),
-    run=RunConfig(num_envs=64, rollout_length=80, env_steps=4_000_000, evaluation_episodes=20),
+    run=RunConfig(num_envs=64, rollout_length=80, total_env_steps=4_000_000, evaluation=EvaluationConfig(episodes=20)),
 )
 
 if __name__ == "__main__":

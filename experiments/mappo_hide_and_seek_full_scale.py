@@ -3,7 +3,16 @@
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
-from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl import (
+    CheckpointConfig,
+    EnvConfig,
+    EvaluationConfig,
+    Experiment,
+    MetricsConfig,
+    NetworkConfig,
+    PoolConfig,
+    RunConfig,
+)
 from jaxsrl.experiment import cli
 
 # 640,000 agent steps an update (64,000 chunks of 10), for days.
@@ -27,12 +36,12 @@ EXPERIMENT = Experiment(
     ),
     run=RunConfig(
         num_envs=1000,
-        num_env_workers=50,
         rollout_length=160,
-        env_steps=20_000_000_000,
-        checkpoint_every_updates=1000,
-        log_every_seconds=30.0,
-        evaluation_episodes=20,
+        total_env_steps=20_000_000_000,
+        pool=PoolConfig(num_workers=50),
+        checkpoint=CheckpointConfig(interval_updates=1000),
+        metrics=MetricsConfig(interval_seconds=30.0),
+        evaluation=EvaluationConfig(episodes=20),
     ),
 )
 

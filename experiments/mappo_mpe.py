@@ -9,7 +9,7 @@ EXPERIMENT = Experiment(
     env=EnvConfig("simple_spread_v3", suite="mpe", kwargs='{"team_reward": "mean", "global_state": true}'),
     network=NetworkConfig(hidden_sizes=(64, 64)),
     agent=PPOConfig(learning_rate=7e-4, num_epochs=10, num_minibatches=1, entropy_coef=0.01),
-    run=RunConfig(num_envs=96, rollout_length=25, env_steps=2_000_000),
+    run=RunConfig(num_envs=96, rollout_length=25, total_env_steps=2_000_000),
 )
 
 if __name__ == "__main__":

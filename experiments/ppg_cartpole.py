@@ -19,7 +19,7 @@ EXPERIMENT = Experiment(
         num_auxiliary_minibatches=2,
         normalization=NormalizationConfig(rewards=True),
     ),
-    run=RunConfig(num_envs=128, rollout_length=32, env_steps=1_500_000),
+    run=RunConfig(num_envs=128, rollout_length=32, total_env_steps=1_500_000),
 )
 
 if __name__ == "__main__":

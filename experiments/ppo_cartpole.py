@@ -15,7 +15,7 @@ EXPERIMENT = Experiment(
         entropy_coef=0.005,
         num_minibatches=8,
     ),
-    run=RunConfig(num_envs=128, rollout_length=32, env_steps=1_500_000),
+    run=RunConfig(num_envs=128, rollout_length=32, total_env_steps=1_500_000),
 )
 
 if __name__ == "__main__":

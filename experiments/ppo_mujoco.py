@@ -2,7 +2,7 @@
 
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
-from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -16,7 +16,7 @@ EXPERIMENT = Experiment(
         num_minibatches=32,
         normalization=NormalizationConfig(observations=True, rewards=True),
     ),
-    run=RunConfig(num_envs=32, rollout_length=64, env_steps=1_000_000, evaluation_episodes=10),
+    run=RunConfig(num_envs=32, rollout_length=64, total_env_steps=1_000_000, evaluation=EvaluationConfig(episodes=10)),
 )
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Rainbow, every option of DQN at once, on CartPole-v1 (Hessel et al. 2018)."""
 
 from agents.rainbow import rainbow_config
-from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -19,7 +19,7 @@ EXPERIMENT = Experiment(
         v_max=100.0,
         reward_clip=None,
     ),
-    run=RunConfig(num_envs=16, rollout_length=16, env_steps=100_000, evaluation_episodes=50),
+    run=RunConfig(num_envs=16, rollout_length=16, total_env_steps=100_000, evaluation=EvaluationConfig(episodes=50)),
 )
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ EXPERIMENT = Experiment(
     env=EnvConfig("CartPole-v1"),
     network=NetworkConfig(hidden_sizes=(64, 64)),
     agent=REINFORCEConfig(learning_rate=1e-2, learning_rate_schedule="linear", discount=0.99, entropy_coef=0.0),
-    run=RunConfig(num_envs=16, rollout_length=1024, env_steps=1_000_000, max_policy_lag=0),
+    run=RunConfig(num_envs=16, rollout_length=1024, total_env_steps=1_000_000, max_policy_lag=0),
 )
 
 if __name__ == "__main__":

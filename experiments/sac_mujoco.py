@@ -1,7 +1,7 @@
 """SAC on a MuJoCo task (Haarnoja et al. 2018)."""
 
 from agents.sac import SACConfig
-from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import CheckpointConfig, EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -14,10 +14,9 @@ EXPERIMENT = Experiment(
     run=RunConfig(
         num_envs=8,
         rollout_length=4,
-        env_steps=1_000_000,
-        checkpoint_every_updates=3_000,
-        keep_checkpoints=1,
-        evaluation_episodes=10,
+        total_env_steps=1_000_000,
+        checkpoint=CheckpointConfig(interval_updates=3_000, max_to_keep=1),
+        evaluation=EvaluationConfig(episodes=10),
     ),
 )
 

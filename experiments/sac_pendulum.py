@@ -1,7 +1,7 @@
 """SAC on Pendulum-v1 (Haarnoja et al. 2018)."""
 
 from agents.sac import SACConfig
-from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import CheckpointConfig, EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -14,7 +14,13 @@ EXPERIMENT = Experiment(
         critic_learning_rate=1e-3,
         temperature_learning_rate=1e-3,
     ),
-    run=RunConfig(num_envs=8, rollout_length=4, env_steps=15_000, checkpoint_every_updates=0, evaluation_episodes=50),
+    run=RunConfig(
+        num_envs=8,
+        rollout_length=4,
+        total_env_steps=15_000,
+        checkpoint=CheckpointConfig(interval_updates=0),
+        evaluation=EvaluationConfig(episodes=50),
+    ),
 )
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """VDN on a game of two agents whose values no sum can represent (Sunehag et al. 2018)."""
 
 from agents.vdn import VDNConfig
-from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import CheckpointConfig, EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -14,7 +14,9 @@ EXPERIMENT = Experiment(
         epsilon_end=1.0,  # all pairs equally often, as the paper explores this game
         replay=ReplayConfig(capacity=8_192, batch_size=64, min_size=1_024, samples_per_insert=2.0),
     ),
-    run=RunConfig(num_envs=64, rollout_length=8, env_steps=60_000, checkpoint_every_updates=0),
+    run=RunConfig(
+        num_envs=64, rollout_length=8, total_env_steps=60_000, checkpoint=CheckpointConfig(interval_updates=0)
+    ),
 )
 
 if __name__ == "__main__":

@@ -117,8 +117,8 @@ def train(
     if done.seconds:
         speed = done.env_steps / done.seconds
         show(f"trained {done.env_steps:,} env steps in {done.seconds:.1f} s ({speed:,.0f} env steps/s)")
-    if config.evaluation_episodes:
-        episodes, params = config.evaluation_episodes, done.state.params
+    if config.evaluation.episodes:
+        episodes, params = config.evaluation.episodes, done.state.params
         evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
         report = dataclasses.replace(report, evaluation=evaluation)
         write_json(done.directory / "eval.json", evaluation.to_json())
@@ -182,7 +182,7 @@ def cli(experiment: Experiment, flags: Sequence[str] | None = None) -> None:
 
     Args:
         experiment: its values are the flags' defaults.
-        flags: the command line's if None; `--policy NAME` is short for `--run.policy NAME`.
+        flags: the command line's if None; `--plan NAME` is short for `--plan NAME`.
 
     Raises:
         SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it, or 75 (try again) for SIGUSR1.
@@ -191,8 +191,8 @@ def cli(experiment: Experiment, flags: Sequence[str] | None = None) -> None:
     parsed = parse_flags(experiment, flags, sys.modules["__main__"].__doc__)
     use_synchronous_cpu_dispatch()
     # `join` splits the host itself.
-    if join(parsed.run.distributed, parsed.run.host_devices) is None and parsed.run.host_devices:
-        set_num_cpu_devices(parsed.run.host_devices)
+    if join(parsed.run.distributed, parsed.run.machine.num_cpu_devices) is None and parsed.run.machine.num_cpu_devices:
+        set_num_cpu_devices(parsed.run.machine.num_cpu_devices)
     with stop_on_signals(exit_now):
         stopped_by = parsed.train().stopped_by
         if stopped_by:

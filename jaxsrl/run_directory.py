@@ -74,7 +74,7 @@ class RunDirectory:
         if not config["experiment"].get("run", {}).get("partial"):
             raise UserError(
                 f"{problem}choose another --run.name, remove the directory to start over, or restore the arrays of its "
-                f"checkpoint that fit (--run.partial)"
+                f"checkpoint that fit (--checkpoint.partial-restore)"
             )
         self.log(problem)
 

@@ -76,12 +76,12 @@ def run(
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
     source = make_env(env)
     spec = spec or source.spec()
-    plan = add_agent_fragments(plan, agent, config.replay_place)
+    plan = add_agent_fragments(plan, agent, config.local_replay_memory)
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
     path = Path(config.directory) / run_name(config, agent, spec)
     with contextlib.ExitStack() as held:
-        if config.keep_cores_awake:
+        if config.machine.disable_cpu_idle:
             held.enter_context(disable_cpu_idle())
         processes = learner_processes(config)
         if processes is not None:

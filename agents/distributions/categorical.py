@@ -13,7 +13,7 @@ from agents.distributions.masking import ILLEGAL
 
 
 def categorical(num_values: int) -> Distribution:
-    """One of `num_values` actions; parameters are logits. Actions are int32 of shape ().
+    """Returns one of `num_values` actions; parameters are logits. Actions are int32 of shape ().
 
     Examples:
         >>> fair = categorical(4)

@@ -14,7 +14,7 @@ from envpool_bridge.spec.tree import Path, items, shown_path
 
 
 def distribution_for(spec: EnvSpec, squash: bool = False) -> Distribution:
-    """The distribution over the actions of this environment: of its one leaf, or the joint one of all leaves.
+    """Returns the distribution over the actions of this environment: of its one leaf, or the joint one of all leaves.
 
     Args:
         spec: of the environment.
@@ -28,7 +28,7 @@ def distribution_for(spec: EnvSpec, squash: bool = False) -> Distribution:
 
 
 def leaf_distributions(spec: EnvSpec, squash: bool = False) -> list[Distribution]:
-    """The distribution of each leaf of the action, in order; arguments and errors as those of `distribution_for`."""
+    """Returns the distribution of each leaf of the action, in order; arguments and errors as those of `distribution_for`."""
     return [_of_leaf(spec.env_id, path, leaf, squash) for path, leaf in items(spec.action)]
 
 

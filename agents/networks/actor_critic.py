@@ -85,7 +85,7 @@ class _Trunk(NamedTuple):
 
 
 def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
-    """A network for this environment. Heads start small (gain 0.01) for the policy, 1 for the value.
+    """Returns a network for this environment. Heads start small (gain 0.01) for the policy, 1 for the value.
 
     An observation with structure keeps it: weights that a leaf meets first are stored under the leaf's name. The action mask
     is no input, and what is `critic_only` none of the policy's. Where torsos are apart, so are cores.

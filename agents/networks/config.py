@@ -62,7 +62,7 @@ class NetworkConfig:
 
     @property
     def shares_torso(self) -> bool:
-        """Whether policy and value share one torso."""
+        """Returns whether policy and value share one torso."""
         return self.torso in IMAGE_TORSOS if self.shared_torso is None else self.shared_torso
 
 

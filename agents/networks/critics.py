@@ -23,9 +23,9 @@ class CriticEnsemble(NamedTuple):
     """E critics bound to an environment's spec.
 
     Attributes:
-        init: parameters [E, ...] each leaf; the key is consumed.
-        values: (params, observation [B, ...], action [B, D] in [-1, 1]) to [E, B] float32, reward units. Without memory; [T, B]
-            in place of [B] does as well.
+        init: Returns parameters [E, ...] each leaf; the key is consumed.
+        values: Maps (params, observation [B, ...], action [B, D] in [-1, 1]) to [E, B] float32, reward units. Without memory;
+            [T, B] may replace [B].
     """
 
     init: Callable[[Array], Params]
@@ -33,18 +33,18 @@ class CriticEnsemble(NamedTuple):
 
 
 def make_critics(config: NetworkConfig, spec: EnvSpec, num_actions: int, num_critics: int) -> CriticEnsemble:
-    """Critics of independent weights that see every leaf of the observation, the `critic_only` ones too, and the action.
+    """Returns critics with independent weights of the action and every leaf of the observation, `critic_only` ones too.
 
-    The action enters as one more leaf: beside the elements of vectors, and after the convolutions of images.
+    The action is one more leaf: next to the elements of vectors, and after the convolutions of images.
 
     Args:
-        config: of each critic.
-        spec: of the environment.
+        config: Network of each critic.
+        spec: Environment.
         num_actions: D.
         num_critics: E.
 
     Raises:
-        UserError: there is to be no critic, or the torso does not fit the observations.
+        UserError: `num_critics` is less than 1, or the torso does not fit the observations.
     """
     if num_critics < 1:
         raise UserError(f"num_critics must be at least 1: got {num_critics}")

@@ -16,7 +16,7 @@ class BothFn(Protocol):
 
 
 def memoryless_network(init: NetworkInitFn, both: BothFn, distribution: Distribution) -> ActorCritic:
-    """A network of one's own, without memory, for PPO, IMPALA, A2C and REINFORCE: `make_ppo(config, spec, network)`.
+    """Returns a network of one's own, without memory, for PPO, IMPALA, A2C and REINFORCE: `make_ppo(config, spec, network)`.
 
     What such a network makes of the observation is its own affair: an action mask in it counts only where `both` applies it.
 
@@ -56,5 +56,5 @@ def memoryless_network(init: NetworkInitFn, both: BothFn, distribution: Distribu
 
 
 def bound_network(network: NetworkConfig | ActorCritic, spec: EnvSpec) -> ActorCritic:
-    """The network that a configuration describes, or one of the user's own as it is."""
+    """Returns the network that a configuration describes, or one of the user's own as it is."""
     return network if isinstance(network, ActorCritic) else make_actor_critic(network, spec)

@@ -1,4 +1,4 @@
-"""A policy without chance: one action in [-1, 1]^D for an observation.
+"""A deterministic policy: one action in [-1, 1]^D for an observation.
 
 Source: Lillicrap et al. 2016 (arXiv:1509.02971), section 7.
 """
@@ -19,8 +19,8 @@ class DeterministicActor(NamedTuple):
     """Bound to an environment's spec.
 
     Attributes:
-        init: parameters; the key is consumed.
-        action: (params, observation [B, ...]) to [B, D] float32 in [-1, 1].
+        init: Returns parameters; the key is consumed.
+        action: Maps (params, observation [B, ...]) to [B, D] float32 in [-1, 1].
     """
 
     init: Callable[[Array], Params]
@@ -28,17 +28,17 @@ class DeterministicActor(NamedTuple):
 
 
 def make_deterministic_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) -> DeterministicActor:
-    """Torso, a head of D outputs that start near 0 (gain 0.01), and tanh; without memory.
+    """Returns a torso, a head of D outputs that start near 0 (gain 0.01), and tanh; without memory.
 
     Raises:
-        UserError: the torso does not fit the observations.
+        UserError: The torso does not fit the observations.
     """
     inputs = inputs_of(spec, config.torso, without=spec.critic_only)
     require_fit(spec, inputs)
     branch = make_branch(config, inputs, {"head": HeadSize(num_actions, 0.01)})
     outputs = branch.outputs
     if outputs is None:
-        raise TypeError("a deterministic actor sees one step alone: expected network.core 'none'")
+        raise TypeError("a deterministic actor sees single steps: expected network.core 'none'")
 
     def action(params: Params, observation: Observation) -> Array:
         return jnp.tanh(outputs(params, observation)["head"])

@@ -1,4 +1,4 @@
-"""MADDPG's two networks: a policy of each row's own observation, and a critic of what the whole team observes and does."""
+"""Networks of MADDPG: a policy of each row's own observation, and a critic of the observations and actions of the whole team."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,12 +21,12 @@ class MaddpgNetworks(NamedTuple):
     """Bound to a team's spec; n agents, D numbers of each one's action, B = N n rows. Steps stand alone, without memory.
 
     Attributes:
-        init_policy: parameters of the policies; the key is consumed.
-        policy: (params, observation [B, ...]) to outputs [B, D].
-        legal: (observation) to [..., D], 0 where a discrete action is illegal; None if all always are legal.
-        init_critic: parameters of the critics; the key is consumed.
-        value: (params, observation [B, ...], present [B] bool, actions [B, n, D]: of all agents, as the row's critic is to see
-            them) to each row's value [B].
+        init_policy: Returns parameters of the policies; the key is consumed.
+        policy: Maps (params, observation [B, ...]) to outputs [B, D].
+        legal: Maps an observation to [..., D], 0 where a discrete action is illegal; None if all actions are always legal.
+        init_critic: Returns parameters of the critics; the key is consumed.
+        value: Maps (params, observation [B, ...], present [B] bool, actions [B, n, D] of all agents as input of the row's critic)
+            to each row's value [B].
     """
 
     init_policy: Callable[[Array], Params]
@@ -37,16 +37,16 @@ class MaddpgNetworks(NamedTuple):
 
 
 def make_maddpg_networks(config: NetworkConfig, spec: EnvSpec, size: int, *, shared: bool) -> MaddpgNetworks:
-    """Networks of one configuration.
+    """Returns networks of one configuration.
 
     Args:
-        config: of policy and critic.
-        spec: of the rows.
+        config: Configuration of policy and critic.
+        spec: Spec of the rows.
         size: D.
-        shared: whether all agents have the same weights, and see which of them they are; otherwise each has its own.
+        shared: All agents have the same weights, and the index of the agent is an input; otherwise each has its own.
 
     Raises:
-        UserError: the torso does not fit the observations, or the mask not the actions.
+        UserError: The torso does not fit the observations, or the mask does not fit the actions.
     """
     count = spec.rows_per_env
     policies = make_team_branch(config, spec, {"head": HeadSize(size, 0.01)}, shared=shared, without=spec.critic_only)
@@ -73,20 +73,20 @@ def make_maddpg_networks(config: NetworkConfig, spec: EnvSpec, size: int, *, sha
 
 
 def joint_actions(count: int, own: Array, present: Array) -> Array:
-    """What all agents of each row's environment do, [B, n, D] of [B, D]; zeros of those that are not there."""
+    """Returns the actions of all agents of each row's environment, [B, n, D] of [B, D]; zeros of absent agents."""
     there = jnp.where(present[:, None], own, 0.0)
     by_env = by_agent(count, 0, there)
     return by_row(0, jnp.broadcast_to(by_env[:, None], (by_env.shape[0], count, *by_env.shape[1:])))
 
 
 def with_own(count: int, actions: Array, own: Array) -> Array:
-    """`actions` [B, n, D] with the row's own one of the n replaced by `own` [B, D]."""
+    """Returns `actions` [B, n, D] with the row's own one of the n replaced by `own` [B, D]."""
     is_own = jnp.arange(actions.shape[0])[:, None] % count == jnp.arange(count)
     return jnp.where(is_own[..., None], own[:, None], actions)
 
 
 def _for_each(count: int, leaf: Array) -> Array:
-    """[1, N, ...] as [1, N n, ...]: every agent's critic sees the whole team."""
+    """Returns [1, N, ...] as [1, N n, ...]: every agent's critic sees the whole team."""
     return by_row(1, jnp.broadcast_to(leaf[:, :, None], (*leaf.shape[:2], count, *leaf.shape[2:])))
 
 

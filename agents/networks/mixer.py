@@ -1,4 +1,4 @@
-"""From the values of a team's agents to the value of the team: their sum, or anything monotone that the state decides."""
+"""Mixers of the values of a team's agents into the value of the team: a sum, or a monotone function that depends on the state."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -15,9 +15,9 @@ from envpool_bridge.spec.specs import EnvSpec
 
 
 class MixFn(Protocol):
-    """Values [T, N] of N teams, in reward units.
+    """Returns values [T, N] of N teams, in reward units.
 
-    Args: params; values [T, N, n] of the agents; 0 for those that are not there; observation [T, N n, ...]; present [T, N n] bool.
+    Args: params; values [T, N, n] of the agents, 0 for absent ones; observation [T, N n, ...]; present [T, N n] bool.
     """
 
     def __call__(self, params: Params, values: Array, observation: Observation, present: Array) -> Array: ...
@@ -31,7 +31,7 @@ class Mixer(NamedTuple):
 
 
 def make_sum_mixer() -> Mixer:
-    """Q_tot = sum_i Q_i; no parameters. Source: Sunehag et al. 2018 (arXiv:1706.05296), eq. 1."""
+    """Returns Q_tot = sum_i Q_i; no parameters. Source: Sunehag et al. 2018 (arXiv:1706.05296), eq. 1."""
 
     def mix(params: Params, values: Array, observation: Observation, present: Array) -> Array:
         del params, observation, present
@@ -41,9 +41,9 @@ def make_sum_mixer() -> Mixer:
 
 
 def make_monotone_mixer(config: NetworkConfig, spec: EnvSpec, size: int) -> Mixer:
-    """Q_tot = |w_2(s)| . elu(|W_1(s)| q + b_1(s)) + b_2(s): it never falls where a Q_i rises.
+    """Returns Q_tot = |w_2(s)| . elu(|W_1(s)| q + b_1(s)) + b_2(s), which never decreases in any Q_i.
 
-    The four come from one network of the state, with a torso as `config` says and a linear head each.
+    One network of the state computes the four, with the torso of `config` and a linear head each.
 
     Args:
         config: of that network, which has no memory.
@@ -65,14 +65,14 @@ def make_monotone_mixer(config: NetworkConfig, spec: EnvSpec, size: int) -> Mixe
     hyper = make_branch(config, inputs, heads)
 
     def mix(params: Params, values: Array, observation: Observation, present: Array) -> Array:
-        found, _ = hyper.unroll(params, state.view(observation, present), (), present)
-        return monotone(values, **found)
+        weights, _ = hyper.unroll(params, state.view(observation, present), (), present)
+        return monotone(values, **weights)
 
     return Mixer(hyper.init, mix)
 
 
 def monotone(values: Array, first: Array, first_bias: Array, second: Array, second_bias: Array) -> Array:
-    """Two layers with weights made positive.
+    """Returns the output of two layers with non-negative weights.
 
     Args:
         values: [..., n].
@@ -85,6 +85,6 @@ def monotone(values: Array, first: Array, first_bias: Array, second: Array, seco
         [...].
     """
     weights = jnp.abs(first).reshape((*values.shape, first_bias.shape[-1]))
-    # Products and sums, not small matrix products of which there would be one for each step and team.
+    # Products and sums, not small matrix products one for each step and team.
     hidden = jax.nn.elu(jnp.sum(values[..., None] * weights, axis=-2) + first_bias)
     return jnp.sum(hidden * jnp.abs(second), axis=-1) + second_bias[..., 0]

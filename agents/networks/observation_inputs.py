@@ -34,11 +34,11 @@ class ObservationInputs:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Names of the leaves that pass through an image torso; "" for an observation that is one image."""
+        """Returns names of the leaves that pass through an image torso; "" for an observation that is one image."""
         return tuple(path_name(path) for path, leaf in self.leaves if self._is_image(leaf))
 
     def zeros(self) -> Any:
-        """One row of inputs, encoded, [1, ...] each: what parameters are initialised with."""
+        """Returns one row of inputs, encoded, [1, ...] each: what parameters are initialised with."""
         rows = [jnp.zeros((1, *leaf.shape), leaf.dtype) for _, leaf in self.leaves]
         return self._named([self._encode(leaf, row) for (_, leaf), row in zip(self.leaves, rows, strict=True)])
 
@@ -92,12 +92,12 @@ class ObservationInputs:
 
 
 def is_image(leaf: LeafSpec) -> bool:
-    """Whether an image torso takes this leaf: an array of rank 3."""
+    """Returns whether an image torso takes this leaf: an array of rank 3."""
     return isinstance(leaf, ArraySpec) and len(leaf.shape) == 3
 
 
 def inputs_of(spec: EnvSpec, torso: str, without: Path = ()) -> ObservationInputs:
-    """All leaves of the observation but the action mask and what is at the keys `without`, if any.
+    """Returns all leaves of the observation but the action mask and what is at the keys `without`, if any.
 
     Raises:
         UserError: nothing is left to see, or nothing is at `without`.

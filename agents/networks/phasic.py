@@ -50,7 +50,7 @@ class Phasic(NamedTuple):
 
 
 def make_phasic(config: NetworkConfig, spec: EnvSpec) -> Phasic:
-    """A network for this environment, initialised as `make_actor_critic` does; the auxiliary head as the value's.
+    """Returns a network for this environment, initialised as `make_actor_critic` does; the auxiliary head as the value's.
 
     Source: Cobbe et al. 2021 (arXiv:2009.04416), figure 1.
 

@@ -30,7 +30,7 @@ class PolicyHead(NamedTuple):
 
 
 def make_policy_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
-    """The head for this environment's actions.
+    """Returns the head for this environment's actions.
 
     The standard deviation is a parameter of its own, the same in every state (Schulman et al. 2017).
 

@@ -51,13 +51,13 @@ class QNetwork(NamedTuple):
     """Bound to an environment's spec.
 
     Attributes:
-        init: parameters; the key is consumed.
-        outputs: of observations alone; a network that remembers refuses.
-        unroll: of steps; serves networks of every kind.
-        initial_state: of so many rows; () without memory.
-        legal: observation [..., *leaf] to [..., A], 0 where an action is illegal; None where all always are.
+        init: Returns parameters; the key is consumed.
+        outputs: Returns outputs of observations alone; a recurrent network raises TypeError.
+        unroll: Returns outputs of steps; works for all networks.
+        initial_state: Initial recurrent state of a number of rows; () without memory.
+        legal: Maps an observation [..., *leaf] to [..., A], 0 where an action is illegal; None if all are always legal.
         num_actions: A.
-        remembers: whether there is a state.
+        remembers: Whether the network is recurrent.
     """
 
     init: Callable[[Array], Params]
@@ -71,7 +71,7 @@ class QNetwork(NamedTuple):
     def step(
         self, params: Params, observation: Observation, state: AgentState, is_first: Array, noise: Array | None
     ) -> tuple[Array, AgentState]:
-        """[B, A, K] of one step of B rows, and the state after it; arguments as those of `unroll` without T."""
+        """Returns [B, A, K] of one step of B rows and the next state; arguments are those of `unroll` without T."""
         if not self.remembers:
             return self.outputs(params, observation, noise), state
         steps, first = jax.tree.map(lambda leaf: leaf[None], (observation, is_first))
@@ -98,16 +98,16 @@ class _Features(nn.Module):
 
 
 def make_q_network(config: NetworkConfig, spec: EnvSpec, options: QOptions) -> QNetwork:
-    """A network for this environment: torso, core if it remembers, and the streams of `QHead`.
+    """Returns a network for this environment: torso, core if recurrent, and the streams of `QHead`.
 
-    The last of `hidden_sizes` is the size of each stream's hidden layer. Without memory, of an observation that is one array, that
-    layer is the torso's last (so that (512,) over images is the network of Mnih et al. 2015, and with dueling that of Wang et
-    al. 2016); otherwise it follows the whole torso and the core. The action mask is no input, nor what is `critic_only`.
+    The last of `hidden_sizes` is the size of each stream's hidden layer. For a feed-forward network over one array, that layer
+    replaces the torso's last. So (512,) over images is the network of Mnih et al. 2015, and with dueling that of Wang et al. 2016.
+    Otherwise it follows the whole torso and the core. The action mask and `critic_only` leaves are no inputs.
 
     Raises:
-        UserError: the action is not one Discrete leaf, or torso or mask do not fit the environment.
+        UserError: The action is not one Discrete leaf, or torso or mask do not fit the environment.
     """
-    num_actions = require_discrete(spec)
+    num_actions = validate_discrete(spec)
     inputs = inputs_of(spec, config.torso, without=spec.critic_only)
     require_fit(spec, inputs)
     head = QHead(
@@ -128,11 +128,11 @@ def make_q_network(config: NetworkConfig, spec: EnvSpec, options: QOptions) -> Q
     return _bound(inputs, torso, core, head)._replace(legal=legal, num_actions=num_actions)
 
 
-def require_discrete(spec: EnvSpec) -> int:
-    """The number of actions.
+def validate_discrete(spec: EnvSpec) -> int:
+    """Returns the number of actions.
 
     Raises:
-        UserError: the action is not one Discrete leaf.
+        UserError: The action is not one Discrete leaf.
     """
     leaf = spec.action
     if not isinstance(leaf, DiscreteSpec):
@@ -149,17 +149,17 @@ def _bound(inputs: ObservationInputs, torso: nn.Module, core: Core | None, head:
         torso_key, core_key, head_key = jax.random.split(key, 3)
         params = torso.init(torso_key, inputs.zeros())
         size: int = jax.eval_shape(torso.apply, params, inputs.zeros()).shape[-1]  # pyright: ignore
-        found = {"torso": params}
+        trees = {"torso": params}
         if core is not None:
-            found["core"], size = core.init(core_key, size), core.num_outputs
-        return found | {"head": head.init(head_key, jnp.zeros((1, size)), None)}
+            trees["core"], size = core.init(core_key, size), core.num_outputs
+        return trees | {"head": head.init(head_key, jnp.zeros((1, size)), None)}
 
     def features(params: Params, observation: Observation) -> Array:
         return inputs.restore(observation, torso.apply(params["torso"], inputs.encode(observation)))
 
     def outputs(params: Params, observation: Observation, noise: Array | None) -> Array:
         if core is not None:
-            raise TypeError("a network with memory says nothing of an observation alone: use `step` or `unroll`")
+            raise TypeError("a recurrent network has no outputs for an observation alone: use `step` or `unroll`")
         return head.apply(params["head"], features(params, observation), noise)  # pyright: ignore[reportReturnType]
 
     def unroll(

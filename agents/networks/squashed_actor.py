@@ -37,8 +37,8 @@ class SquashedActor(NamedTuple):
     """Bound to an environment's spec.
 
     Attributes:
-        init: parameters; the key is consumed.
-        parameters: (params, observation [B, ...]) to the Gaussian of each row.
+        init: Returns parameters; the key is consumed.
+        parameters: Maps (params, observation [B, ...]) to the Gaussian of each row.
     """
 
     init: Callable[[Array], Params]
@@ -46,10 +46,10 @@ class SquashedActor(NamedTuple):
 
 
 def make_squashed_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) -> SquashedActor:
-    """Torso and heads of D means and D log deviations that start near 0 (gain 0.01); without memory.
+    """Returns a torso and heads of D means and D log deviations that start near 0 (gain 0.01); without memory.
 
     Raises:
-        UserError: the torso does not fit the observations.
+        UserError: The torso does not fit the observations.
     """
     inputs = inputs_of(spec, config.torso, without=spec.critic_only)
     require_fit(spec, inputs)
@@ -57,17 +57,17 @@ def make_squashed_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) 
     branch = make_branch(config, inputs, heads)
     outputs = branch.outputs
     if outputs is None:
-        raise TypeError("a squashed actor sees one step alone: expected network.core 'none'")
+        raise TypeError("a squashed actor sees single steps: expected network.core 'none'")
 
     def parameters(params: Params, observation: Observation) -> Squashed:
-        found = outputs(params, observation)
-        return Squashed(found["mean"], jnp.clip(found["log_std"], *LOG_STD_RANGE))
+        heads = outputs(params, observation)
+        return Squashed(heads["mean"], jnp.clip(heads["log_std"], *LOG_STD_RANGE))
 
     return SquashedActor(branch.init, parameters)
 
 
 def squash(gaussian: Squashed, noise: Array) -> tuple[Array, Array]:
-    """Actions [..., D] in [-1, 1] and their log-densities [...], nats, as differentiable functions of the Gaussian.
+    """Returns actions [..., D] in [-1, 1] and their log-densities [...], nats, as differentiable functions of the Gaussian.
 
     log p(a) = sum_i [ log N(u_i; mean_i, std_i) - log(1 - tanh(u_i)^2) ] with a = tanh(u), u = mean + std * noise.
 
@@ -77,6 +77,6 @@ def squash(gaussian: Squashed, noise: Array) -> tuple[Array, Array]:
     """
     raw = gaussian.mean + jnp.exp(gaussian.log_std) * noise
     log_normal = -0.5 * jnp.square(noise) - gaussian.log_std - 0.5 * _LOG_2PI
-    # log(1 - tanh(u)^2) without cancellation; from u itself: at the bounds the action no longer knows it.
+    # log(1 - tanh(u)^2) without cancellation; from u itself, which the rounded action at a bound does not determine.
     log_slope = 2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
     return jnp.tanh(raw), jnp.sum(log_normal - log_slope, axis=-1)

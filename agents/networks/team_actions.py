@@ -1,4 +1,4 @@
-"""What MADDPG's policies choose and its critics see: points of a cube for continuous actions, one-hot vectors for discrete."""
+"""Encoding of actions for MADDPG: points of a cube for continuous actions, one-hot vectors for discrete ones."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,16 +15,18 @@ from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
 
 
 class TeamActions(NamedTuple):
-    """Of one agent; D numbers each. `outputs` [..., D] are those of a policy's network, `legal` [..., D] a mask or None.
+    """Functions of one agent's actions, D numbers each.
+
+    `outputs` [..., D] are those of a policy's network, `legal` [..., D] a mask or None.
 
     Attributes:
         size: D.
-        encode: actions, [..., *leaf] each leaf, to vectors [..., D] float32.
-        decode: the inverse.
-        best: (outputs, legal) to the policy's action, a vector.
-        explore: (outputs [B, D], legal, keys [B]) to actions of training; keys are consumed.
-        uniform: (legal, keys [B]) to actions drawn evenly, [B, D]; keys are consumed.
-        relaxed: (outputs, legal, key) to vectors that a gradient passes through; the key is consumed.
+        encode: Maps actions, [..., *leaf] each leaf, to vectors [..., D] float32.
+        decode: Maps back.
+        best: Maps (outputs, legal) to the policy's action, a vector.
+        explore: Maps (outputs [B, D], legal, keys [B]) to actions of training; keys are consumed.
+        uniform: Maps (legal, keys [B]) to uniformly random actions, [B, D]; keys are consumed.
+        relaxed: Maps (outputs, legal, key) to differentiable vectors; the key is consumed.
     """
 
     size: int
@@ -37,15 +39,15 @@ class TeamActions(NamedTuple):
 
 
 def make_team_actions(spec: EnvSpec, noise: float, temperature: float) -> TeamActions:
-    """For this environment's actions.
+    """Returns the functions for this environment's actions.
 
     Args:
-        spec: of the rows.
-        noise: deviation of the Gaussian noise on continuous actions, in units of actions scaled to [-1, 1].
-        temperature: of the softmax that stands for a discrete action in gradients.
+        spec: Spec of the rows.
+        noise: Standard deviation of the Gaussian noise on continuous actions, in units of actions scaled to [-1, 1].
+        temperature: Temperature of the softmax that relaxes a discrete action in gradients.
 
     Raises:
-        UserError: the actions are neither one Discrete value nor bounded arrays of floats, or differ among agents.
+        UserError: The actions are neither one Discrete value nor bounded arrays of floats, or differ among agents.
     """
     if isinstance(spec.action, DiscreteSpec):
         return _discrete(num_team_actions(spec), temperature)
@@ -78,7 +80,7 @@ def _continuous(spec: EnvSpec, noise: float) -> TeamActions:
 
 
 def _discrete(size: int, temperature: float) -> TeamActions:
-    """Policies are softmaxes: training draws from them, evaluation and targets take the most likely."""
+    """Returns functions of softmax policies: training samples them, evaluation and targets take the most likely action."""
 
     def encode(action: Action) -> Array:
         return jax.nn.one_hot(action, size)

@@ -34,7 +34,7 @@ class TeamState(NamedTuple):
 
 
 def make_team_state(spec: EnvSpec, torso: str, *, always_observations: bool) -> TeamState:
-    """The global state if the environment has one (`spec.critic_only`), else all observations without action masks.
+    """Returns the global state if the environment has one (`spec.critic_only`), else all observations without action masks.
 
     Args:
         spec: of the rows.
@@ -69,7 +69,7 @@ def make_team_state(spec: EnvSpec, torso: str, *, always_observations: bool) -> 
 
 
 def memoryless_config(config: NetworkConfig, spec: EnvSpec) -> NetworkConfig:
-    """The configuration of a network that sees a view: no core, and dense layers alone where nothing fits the torso.
+    """Returns the configuration of a network that sees a view: no core, and dense layers alone where nothing fits the torso.
 
     A global state is often a vector where agents see images.
     """
@@ -86,6 +86,6 @@ def _of_first(first: Array, leaf: Array) -> Array:
 
 
 def _of_place(present: Array, place: int, leaf: Array) -> Array:
-    """A selection, not a product: absent agents' values may be anything."""
+    """Returns a selection, not a product: absent agents' values may be anything."""
     own = leaf[:, :, place]
     return jnp.where(present.reshape(present.shape + (1,) * (own.ndim - 2)), own, jnp.zeros_like(own))

@@ -1,4 +1,4 @@
-"""A team's action values: each agent's of what it sees itself, and how they make the team's."""
+"""Action values of a team: of each agent from its own observation, and of the team by a mixer."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,12 +23,12 @@ class TeamValues(NamedTuple):
     """Bound to a team's spec; n agents, A actions of each. Parameters are {"agents": ..., "mixer": ...}.
 
     Attributes:
-        init: makes parameters; the key is consumed.
-        unroll: (params, observation [T, N n, ...], state, is_first [T, N n]) to agents' values [T, N n, A] and the state after.
-        legal: (observation) to [..., A], 0 where an action is illegal; None if all always are legal.
-        mixed: (params, values [T, N n, A], action [T, N n], observation [T, N n, ...], present [T, N n]) to the team's values
-            [T, N] of what its agents do; those that are not present have no part in it.
-        initial_state: what agents with memory begin with.
+        init: Returns parameters; the key is consumed.
+        unroll: Maps (params, observation [T, N n, ...], state, is_first [T, N n]) to agents' values [T, N n, A] and the next state.
+        legal: Maps an observation to [..., A], 0 where an action is illegal; None if all actions are always legal.
+        mixed: Maps (params, values [T, N n, A], action [T, N n], observation [T, N n, ...], present [T, N n]) to the team's values
+            [T, N] of the agents' actions. Absent agents do not count.
+        initial_state: Initial recurrent state of agents.
     """
 
     init: Callable[[Array], Params]
@@ -39,10 +39,10 @@ class TeamValues(NamedTuple):
 
 
 def make_team_values(config: NetworkConfig, spec: EnvSpec, mixer: Mixer, *, shared: bool) -> TeamValues:
-    """Networks of one configuration. Only the mixer sees the global state, and only agents remember.
+    """Returns networks of one configuration. Only the mixer sees the global state, and only agents are recurrent.
 
     Raises:
-        UserError: actions other than one Discrete value with as many choices for every agent, or a torso that does not fit.
+        UserError: Actions other than one Discrete value with as many choices for every agent, or a torso that does not fit.
     """
     count, num_actions = spec.rows_per_env, num_team_actions(spec)
     heads = {"value": HeadSize(num_actions, 1.0)}
@@ -70,14 +70,14 @@ def make_team_values(config: NetworkConfig, spec: EnvSpec, mixer: Mixer, *, shar
 
 
 def num_team_actions(spec: EnvSpec) -> int:
-    """A, how many actions every agent of the team chooses among.
+    """Returns A, the number of actions of every agent of the team.
 
     Raises:
-        UserError: the action is not one Discrete value, or the agents' numbers of actions differ.
+        UserError: The action is not one Discrete value, or the agents' numbers of actions differ.
     """
     if not is_one_leaf(spec.action) or not isinstance(spec.action, DiscreteSpec):
         raise UserError(
-            f"{spec.env_id}: every agent of a team maximises over its own actions: expected one Discrete action, got "
+            f"{spec.env_id}: every agent of a team maximizes over its own actions: expected one Discrete action, got "
             f"{spec.action}; use MADDPG for continuous ones, PPO for others"
         )
     if any(agent.action != spec.agents[0].action for agent in spec.agents):

@@ -38,7 +38,7 @@ def num_actions_of(spec: EnvSpec) -> int:
 
 
 def team_spec(spec: EnvSpec) -> EnvSpec:
-    """The spec of `team_view`: what a critic network is made for.
+    """Returns the spec of `team_view`: what a critic network is made for.
 
     Raises:
         UserError: as `num_actions_of`.
@@ -55,7 +55,7 @@ def team_spec(spec: EnvSpec) -> EnvSpec:
 
 
 def team_view(spec: EnvSpec, observation: Observation, action: Action, present: Array) -> Observation:
-    """The critic's inputs for every row.
+    """Returns the critic's inputs for every row.
 
     Args:
         spec: of the rows; n = `spec.rows_per_env`.
@@ -83,7 +83,7 @@ def team_view(spec: EnvSpec, observation: Observation, action: Action, present: 
 
 
 def _without(tree: Any, path: Path) -> Any:
-    """The tree of dicts without what is at these keys; all of it if there are none."""
+    """Returns the tree of dicts without what is at these keys; all of it if there are none."""
     if not path:
         return tree
     key, *rest = path
@@ -92,7 +92,7 @@ def _without(tree: Any, path: Path) -> Any:
 
 
 def _where_present(present: Array, leaf: Array) -> Array:
-    """A selection, not a product: absent agents' values may be anything."""
+    """Returns a selection, not a product: absent agents' values may be anything."""
     return jnp.where(present.reshape(present.shape + (1,) * (leaf.ndim - 2)), leaf, jnp.zeros_like(leaf))
 
 

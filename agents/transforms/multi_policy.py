@@ -123,7 +123,7 @@ def spec_of_policy(spec: EnvSpec, places: Sequence[int]) -> EnvSpec:
 
 
 def make_grouped(spec: EnvSpec, groups: Sequence[PolicyGroup]) -> Agent:
-    """One Agent of several policies: parameters, optimizer states and metrics are by the policy's name.
+    """Returns one Agent of several policies: parameters, optimizer states and metrics are by the policy's name.
 
     Args:
         spec: of all rows.
@@ -181,7 +181,7 @@ def _act(
     keys: Array,
     mode: Mode,
 ) -> tuple[Any, dict[str, Array], AgentState]:
-    """Every policy acts for its own rows of [R, ...], R whole environments."""
+    """Returns every policy acts for its own rows of [R, ...], R whole environments."""
     spec, groups = together.spec, together.groups
     rows = partial(_rows_of, spec.rows_per_env, 0)
     actions: list[Any] = []
@@ -206,7 +206,7 @@ def _act(
 def _update(
     groups: Sequence[LearningGroup], state: LearnerState, batch: Trajectory, key: Array
 ) -> tuple[LearnerState, Metrics]:
-    """Every policy that is not frozen learns from its own rows of [T, B, ...]."""
+    """Returns every policy that is not frozen learns from its own rows of [T, B, ...]."""
     params, opt_state, extra = dict(state.params), dict(state.opt_state), dict(state.extra)
     metrics: Metrics = {}
     for group in groups:
@@ -239,7 +239,7 @@ def _update_group(
 
 
 def _rows_of(rows_per_env: int, axis: int, places: tuple[int, ...], array: Array) -> Array:
-    """The rows of some agents, [.., E * len(places), ...] of [.., E * rows_per_env, ...].
+    """Returns the rows of some agents, [.., E * len(places), ...] of [.., E * rows_per_env, ...].
 
     Environments stay where they are, so that nothing is gathered where the rows axis is sharded over them.
     """
@@ -282,7 +282,7 @@ def make_policies(
     make_agent: MakeAgent,
     frozen: Mapping[str, Params] | None = None,
 ) -> AnyAgent:
-    """An agent in which each policy of `mapping` is `make_agent(its spec)`; without a mapping, `make_agent(spec)` acts for all.
+    """Returns an agent in which each policy of `mapping` is `make_agent(its spec)`; without a mapping, `make_agent(spec)` acts for all.
 
     Args:
         spec: of all rows.

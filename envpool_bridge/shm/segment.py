@@ -138,5 +138,5 @@ def _require_x86() -> None:
     if platform.machine() not in {"x86_64", "AMD64"}:
         raise LayoutMismatchError(
             f"the shared-memory ring relies on x86-64 store order and is not tested on {platform.machine()}: "
-            f"use the serial policy there (--policy serial)"
+            f"use the serial policy there (--plan serial)"
         )

@@ -69,5 +69,5 @@ def check_shape(shape: PoolShape) -> None:
     if shape.workers_per_lane != 1:
         raise UserError(
             f"workers that act themselves need a lane of their own: expected workers_per_lane 1, got "
-            f"{shape.workers_per_lane}: use --run.workers-per-lane 1"
+            f"{shape.workers_per_lane}: use --pool.workers-per-lane 1"
         )

@@ -50,9 +50,9 @@ def bench_cluster(
     try:
         for _ in range(rounds):
             for contender, found in speeds.items():
-                changes: dict[str, Any] = {"policy": "single_learner_coarse", "evaluation_episodes": 0}
+                changes: dict[str, Any] = {"plan": "single_learner_coarse", "evaluation.episodes": 0}
                 if contender == "ray":
-                    changes |= {"cluster": "auto", "cluster_nodes": hosts}
+                    changes |= {"cluster.address": "auto", "cluster.num_hosts": hosts}
                 measured = bench_train(workers, num_envs, 1, env_steps, changes=changes)
                 found.append(measured["env_steps_per_second"])
                 if contender == "ray":

@@ -18,6 +18,7 @@ from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room
 from jaxsrl.cluster.ray.server_actor import RayLink
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.config.parts import ClusterConfig, PoolConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
@@ -39,12 +40,9 @@ def measure_inference(rows: int = 64, calls: int = 300) -> dict[str, float]:
     """
     run = RunConfig(
         num_envs=rows,
-        num_env_workers=1,
-        lanes_per_worker=1,
-        max_policy_lag=2 + calls // 32,  # one version acts for every step
-        cluster="auto",
-        cluster_nodes=1,
-        cluster_inference_servers=1,
+        max_policy_lag=2 + calls // 32,
+        pool=PoolConfig(num_workers=1, lanes_per_worker=1),
+        cluster=ClusterConfig(address="auto", num_hosts=1, num_inference_servers=1),
     )
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()

@@ -19,6 +19,7 @@ from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room, import_ray
 from jaxsrl.cluster.replay.client import RemoteExperience
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
+from jaxsrl.config.parts import ClusterConfig, PoolConfig, ReplayMemoryConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.machine.resources import Resources
@@ -61,9 +62,13 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
     """
     agent, spec = _agent(), _SPECS[kind]
     run = RunConfig(
-        num_envs=_ROWS, num_env_workers=1, rollout_length=_STEPS, cluster="auto", cluster_nodes=1, cluster_replay=True
+        num_envs=_ROWS,
+        rollout_length=_STEPS,
+        replay=ReplayMemoryConfig(memory="cluster"),
+        pool=PoolConfig(num_workers=1),
+        cluster=ClusterConfig(address="auto", num_hosts=1),
     )
-    plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources.detect()), agent, run.replay_place)
+    plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources.detect()), agent, run.local_replay_memory)
     plan = place_on_nodes(run, plan, RayEngine().nodes(), 1)
     config = CollectorConfig(None, spec, plan, agent, 0, 0, jax.random.key(0))  # pyright: ignore[reportArgumentType]
     layout = agent_layout(spec, plan.shape, agent)

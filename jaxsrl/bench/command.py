@@ -121,7 +121,7 @@ class BenchSleep:
         rows: environments in all.
         fewer_rows: further numbers of environments: where the rest becomes the bottleneck.
         steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for) or in "threads".
-        awake: keep all cores from falling asleep meanwhile, as --run.keep-cores-awake does.
+        awake: keep all cores from falling asleep meanwhile, as --machine.disable-cpu-idle does.
         json: print one JSON object instead of a table.
     """
 

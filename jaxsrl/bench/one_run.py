@@ -13,7 +13,7 @@ def run_apart(settings: dict[str, Any]) -> dict[str, Any]:
     """`bench_train` in a new process, with "peak_memory_bytes" of it and its workers beside the results.
 
     Args:
-        settings: of bench_train, as JSON data; "host_devices" splits the processor.
+        settings: of bench_train, as JSON data; "num_cpu_devices" splits the processor.
 
     Raises:
         UserError: what the run says it cannot do.
@@ -29,13 +29,13 @@ def run_apart(settings: dict[str, Any]) -> dict[str, Any]:
     return {**result, "peak_memory_bytes": peak}
 
 
-def _measure(host_devices: int = 0, **settings: Any) -> dict[str, Any]:
+def _measure(num_cpu_devices: int = 0, **settings: Any) -> dict[str, Any]:
     from jaxsrl.bench.train import bench_train
 
-    if host_devices:
+    if num_cpu_devices:
         from jaxsrl.machine.split_cpu import set_num_cpu_devices
 
-        set_num_cpu_devices(host_devices)
+        set_num_cpu_devices(num_cpu_devices)
     if "env" in settings:
         settings["env"] = EnvConfig(**settings["env"])
     return bench_train(**settings)

@@ -13,9 +13,9 @@ from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
 
 # What a policy needs to be itself, beyond the common sizes: two devices where it places replicas or acting apart.
 _CHANGES: dict[str, dict[str, Any]] = {
-    "decoupled": {"num_inference_devices": 1},
-    "multiple_learners": {"num_devices": 2},
-    "central": {"num_devices": 2},
+    "decoupled": {"inference.num_devices": 1},
+    "multiple_learners": {"learner.num_devices": 2},
+    "central": {"learner.num_devices": 2},
 }
 _DEVICES = {"decoupled": 2, "multiple_learners": 2, "central": 2}
 # Its speed is another order of magnitude, and records are made once a second.
@@ -60,11 +60,11 @@ def _row(policy: str, env_steps: int, num_envs: int, platform: str, num_devices:
         "num_envs": num_envs,
         "env_steps": env_steps * _LONGER.get(policy, 1),
         "env": {"id": "CartPole-v1", "suite": "jax" if policy == "device_only" else "gymnasium"},
-        "changes": {"policy": policy, **_CHANGES.get(policy, {})},
-        "host_devices": wanted if wanted > num_devices else 0,
+        "changes": {"plan": policy, **_CHANGES.get(policy, {})},
+        "num_cpu_devices": wanted if wanted > num_devices else 0,
     }
     result = run_apart(settings)
-    columns = ("policy", "env_steps_per_second", "policy_lag_mean", "policy_lag_max", "learner_idle_share")
+    columns = ("plan", "env_steps_per_second", "policy_lag_mean", "policy_lag_max", "learner_idle_share")
     columns += ("peak_memory_bytes", "slots_bytes", "platform", "workers", "records")
     return {**{name: result[name] for name in columns}, "devices": wanted}
 

@@ -15,6 +15,8 @@ from typing import Any
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.processes import answer_settings, run_module
 from jaxsrl.bench.sleep_rows import Size, sleeping_source
+from jaxsrl.config.metrics_config import MetricsConfig
+from jaxsrl.config.parts import CheckpointConfig, PoolConfig
 
 _STAYS = 0.9
 _LIMIT_SECONDS = 600.0
@@ -108,15 +110,14 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
         config = RunConfig(
             name="scale",
             directory=directory,
-            env_steps=updates * rollout * rows,
+            total_env_steps=updates * rollout * rows,
             num_envs=rows,
-            num_env_workers=workers,
-            lanes_per_worker=1,
             rollout_length=rollout,
-            log_every_seconds=1.0,
-            checkpoint_every_updates=0,
+            pool=PoolConfig(num_workers=workers, lanes_per_worker=1),
+            metrics=MetricsConfig(interval_seconds=1.0),
+            checkpoint=CheckpointConfig(interval_updates=0),
         )
-        plan = load_plan(config.policy)(config, Resources.detect())
+        plan = load_plan(config.plan)(config, Resources.detect())
         profile = _Profile()
         report = run(plan, agent, source, config, spec=spec, quiet=True)
         cores_of = profile.stop()

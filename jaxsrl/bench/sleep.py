@@ -35,7 +35,7 @@ class SleepBench:
         limit_seconds: of each measurement of rows that only sleep.
         steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for: `AsyncStep`), or
             "threads" (`EnvConfig.overlap_rows`).
-        awake: whether cores are kept awake meanwhile, those of the limits' runs too (`RunConfig.keep_cores_awake`).
+        awake: whether cores are kept awake meanwhile, those of the limits' runs too (`--machine.disable-cpu-idle`).
     """
 
     milliseconds: float = 5.0
@@ -130,7 +130,7 @@ def _measure(what: SleepBench, rows: int, workers: int, lanes: int) -> dict[str,
             "num_envs": rows,
             "env_steps": updates * rows * rollout_length,
             "env": env,
-            "changes": {"lanes_per_worker": 1, "workers_per_lane": workers // lanes, "rollout_length": rollout_length},
+            "changes": {"pool.lanes_per_worker": 1, "pool.workers_per_lane": workers // lanes, "rollout_length": rollout_length},
         }
     )
     speed = result["env_steps_per_second"]

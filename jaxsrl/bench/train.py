@@ -11,6 +11,9 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.config.changes import with_options
+from jaxsrl.config.metrics_config import MetricsConfig
+from jaxsrl.config.parts import CheckpointConfig, EvaluationConfig, PoolConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment
 from jaxsrl.machine.resources import Resources
@@ -47,7 +50,7 @@ def bench_train(
         env: CartPole-v1 if None.
         network: of the agent.
         agent: PPO's configuration.
-        changes: further fields of RunConfig, the policy among them.
+        changes: further options of RunConfig by dotted name, e.g. `plan` or `learner.num_devices`.
 
     Returns:
         env_steps_per_second, wait shares (of wall time), inference batch size in rows and latency in milliseconds, and the
@@ -56,15 +59,15 @@ def bench_train(
     env, network, agent = env or EnvConfig(), network or NetworkConfig(), agent or PPOConfig()
     config = RunConfig(
         name="bench",
-        env_steps=env_steps,
+        total_env_steps=env_steps,
         num_envs=num_envs,
-        num_env_workers=workers,
         max_policy_lag=max_policy_lag,
-        log_every_seconds=1.0,
-        checkpoint_every_updates=0,
-        evaluation_episodes=0,
+        pool=PoolConfig(num_workers=workers),
+        metrics=MetricsConfig(interval_seconds=1.0),
+        checkpoint=CheckpointConfig(interval_updates=0),
+        evaluation=EvaluationConfig(episodes=0),
     )
-    config = dataclasses.replace(config, **(changes or {}))
+    config = with_options(config, changes or {})
     experiment = Experiment(env, agent, network, config)
     made_agent, _, spec = experiment.build()
     plan = make_plan(config)
@@ -72,7 +75,7 @@ def bench_train(
 
     return {
         "env_id": env.id,
-        "policy": config.policy,
+        "plan": config.plan,
         "workers": workers,
         "num_envs": num_envs,
         "rollout_length": config.rollout_length,

@@ -172,8 +172,8 @@ class RestartManager:
         if wait is None:
             raise HostLostError(
                 f"{handle.describe()} was lost more than {options.max_restarts} times within {options.window_seconds:g} s "
-                f"(max_restarts, window_seconds of --run.supervision). The last time: {reason}. Look at the memory and the logs of "
-                f"that node, then start the same command again: it resumes from the newest checkpoint"
+                f"(max_restarts, window_seconds of --pool.supervision). The last time: {reason}. Look at the memory and the logs "
+                f"of that node, then start the same command again: it resumes from the newest checkpoint"
             )
         _LOG.warning("%s is lost (%s): it is started again where there is room.", handle.describe(), reason)
         handle.restart_at = now + wait
@@ -208,7 +208,7 @@ class RestartManager:
         if now - handle.lost_at > limit:
             sizes = ", ".join(f"{node.name}: {node.num_cores}" for node in self._engine.nodes()) or "there are none"
             raise HostLostError(
-                f"{handle.describe()} was lost, and after {limit:g} s (start_timeout_seconds of --run.supervision) no node has "
+                f"{handle.describe()} was lost, and after {limit:g} s (start_timeout_seconds of --pool.supervision) no node has "
                 f"room for it (cores of the nodes: {sizes}): add nodes, or use fewer {handle.advice}; the same command resumes"
             )
         handle.restart_at = now + _POLL_SECONDS

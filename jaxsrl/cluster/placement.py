@@ -1,4 +1,4 @@
-"""Placement of a run: on this machine, or with environment hosts on the nodes of a cluster (`--run.cluster`)."""
+"""Placement of a run: on this machine, or with environment hosts on the nodes of a cluster (`--cluster.address`)."""
 
 import contextlib
 import dataclasses
@@ -62,11 +62,11 @@ def place_run(
     number = 1 if processes is None else processes.num_processes
     with contextlib.ExitStack() as held:
         nodes: tuple[Node, ...] = ()
-        if config.cluster == "local":
+        if config.cluster.address == "local":
             nodes = _local_nodes(config, plan, number)
             if processes is not None:
                 validate_one_machine(processes)
-        elif config.cluster:
+        elif config.cluster.address:
             held.enter_context(_connection())
             nodes = (
                 _find_nodes(config, plan, number, replay_bytes)
@@ -78,7 +78,9 @@ def place_run(
         @contextlib.contextmanager
         def open_engine(store_bytes: int) -> Iterator[Engine]:
             with contextlib.ExitStack() as opened:
-                if config.cluster == "local":  # a cluster that is there already has the store that it was started with
+                if (
+                    config.cluster.address == "local"
+                ):  # a cluster that is there already has the store that it was started with
                     opened.enter_context(shared_local_cluster(nodes, store_bytes, processes))
                 engine = _reserve(config, placement.plan, replay_bytes, processes)
                 yield opened.enter_context(engine)
@@ -96,14 +98,14 @@ def preview_placement(config: RunConfig, plan: Plan, resources: Resources, repla
     number = distributed.num_processes if distributed.is_on else 1
     if not number:
         raise UserError(
-            f"--run.distributed.coordinator {distributed.coordinator} finds the number of processes where a run is started: "
-            f"to see its plan, use --run.distributed.coordinator HOST:PORT --run.distributed.num-processes N "
-            f"--run.distributed.process-id 0 (nothing connects to it)"
+            f"--distributed.coordinator {distributed.coordinator} finds the number of processes where a run is started: "
+            f"to see its plan, use --distributed.coordinator HOST:PORT --distributed.num-processes N "
+            f"--distributed.process-id 0 (nothing connects to it)"
         )
     nodes: tuple[Node, ...] = ()
-    if config.cluster == "local":
+    if config.cluster.address == "local":
         nodes = _local_nodes(config, plan, number)
-    elif config.cluster:
+    elif config.cluster.address:
         with _connection():
             nodes = _find_nodes(config, plan, number, replay_bytes)
     return _place(config, plan, nodes, resources, number, replay_bytes)
@@ -141,17 +143,17 @@ def _find_nodes(config: RunConfig, plan: Plan, processes: int, replay_bytes: int
     from jaxsrl.cluster.ray.engine import RayEngine
 
     engine = RayEngine()
-    if config.cluster_nodes:
+    if config.cluster.num_hosts:
         hosts = num_hosts(config, 0, processes)
         return nodes_in_time(
             engine.nodes,
             lambda nodes: place_on_nodes(config, plan, nodes, hosts, processes, replay_bytes),
             hosts,
-            config.cluster_wait_seconds,
+            config.cluster.placement_timeout_seconds,
         )
     nodes = engine.nodes()
     if not nodes:
-        raise UserError("--run.cluster auto: no node of the cluster gives out a core: start nodes with --num-cpus")
+        raise UserError("--cluster.address auto: no node of the cluster gives out a core: start nodes with --num-cpus")
     return nodes
 
 

@@ -39,23 +39,23 @@ class DistributedConfig:
                 raise UserError(f"run.distributed.{name} must be at least 1: got {getattr(self, name)}")
         if len(set(self.local_devices)) < len(self.local_devices) or min(self.local_devices, default=0) < 0:
             raise UserError(
-                f"run.distributed.local_devices must be different numbers from 0: got {list(self.local_devices)}; give every "
-                f"process of a host its own, --run.distributed.local-devices 0 for the first"
+                f"distributed.local_devices must be different numbers from 0: got {list(self.local_devices)}; give every "
+                f"process of a host its own, --distributed.local-devices 0 for the first"
             )
         given = self.num_processes, self.process_id
         if not self.coordinator or self.coordinator == AUTO:
             if given != (0, -1):
                 raise UserError(
-                    f"run.distributed.num_processes and process_id need run.distributed.coordinator HOST:PORT: got "
+                    f"distributed.num_processes and process_id need distributed.coordinator HOST:PORT: got "
                     f"{given[0]} and {given[1]} with coordinator {self.coordinator!r}"
                 )
             return
         host, _, port = self.coordinator.rpartition(":")
         if not host or not port.isdigit():
-            raise UserError(f"run.distributed.coordinator must be HOST:PORT or auto: got {self.coordinator!r}")
+            raise UserError(f"distributed.coordinator must be HOST:PORT or auto: got {self.coordinator!r}")
         if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
             raise UserError(
-                f"with run.distributed.coordinator, num_processes must be at least 1 and process_id from 0 to one less: got "
+                f"with distributed.coordinator, num_processes must be at least 1 and process_id from 0 to one less: got "
                 f"{given[0]} and {given[1]}"
             )
 

@@ -10,6 +10,7 @@ class MetricsConfig:
     """Sinks of a run. None of them can end it: a record that one does not take is counted (`metrics/dropped_records_total`).
 
     Attributes:
+        interval_seconds: seconds between records.
         tensorboard: write TensorBoard event files into the run directory.
         wandb: also send records to Weights & Biases (WANDB_MODE=offline keeps them in the run directory). A resumed run continues
             the same run there. Needs jaxsrl[wandb].
@@ -19,6 +20,7 @@ class MetricsConfig:
         prometheus_address: that the port listens at. Others than a loopback address let anyone who reaches it read the metrics.
     """
 
+    interval_seconds: float = 2.0
     tensorboard: bool = True
     wandb: bool = False
     wandb_project: str = "jaxsrl"
@@ -27,7 +29,9 @@ class MetricsConfig:
     prometheus_address: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
+        if self.interval_seconds < 0:
+            raise UserError(f"metrics.interval_seconds must not be negative: got {self.interval_seconds}")
         if not 0 <= self.prometheus_port < 1 << 16:
             raise UserError(
-                f"run.metrics.prometheus_port must be from 1 to 65535, or 0 for none: got {self.prometheus_port}"
+                f"metrics.prometheus_port must be from 1 to 65535, or 0 for none: got {self.prometheus_port}"
             )

@@ -44,7 +44,7 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
     if version < (3, 11):
         return Check("python", False, finding, "install Python 3.11 or newer")
     if machine not in {"x86_64", "AMD64"}:
-        return Check("python", False, finding, "environment processes need x86-64; elsewhere use --policy serial")
+        return Check("python", False, finding, "environment processes need x86-64; elsewhere use --plan serial")
     return Check("python", True, finding)
 
 
@@ -105,9 +105,7 @@ def check_cores() -> Check:
     finding = f"{cores}, of which the control group allows {allowed:.1f} to be busy at once"
     if allowed >= cores:
         return Check("cores", True, finding)
-    return Check(
-        "cores", False, finding, f"use --run.num-env-workers {max(1, int(allowed))} or less, or raise the quota"
-    )
+    return Check("cores", False, finding, f"use --pool.num-workers {max(1, int(allowed))} or less, or raise the quota")
 
 
 def check_open_files(least: int = _LEAST_FILES) -> Check:

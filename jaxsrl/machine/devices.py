@@ -13,6 +13,11 @@ def run_devices(platform: str = "") -> list[Device]:
     return sorted(devices, key=lambda device: (device.process_index, device.id))
 
 
+def local_devices() -> list[Device]:
+    """Returns the devices of this process on jax's default platform."""
+    return jax.local_devices()
+
+
 def on_device(tree: Any, device: Device) -> Any:
     """Returns the tree on one device. Shards of replicated arrays that are already there are taken without a transfer.
 

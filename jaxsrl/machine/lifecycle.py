@@ -154,7 +154,7 @@ def exit_status(signal_name: str) -> int:
 
 
 @contextlib.contextmanager
-def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0) -> Iterator[None]:
+def stop_on_signals(requested: Callable[[str], None], timeout_seconds: float = 0.0) -> Iterator[None]:
     """Calls `requested(name)` once on SIGINT, SIGTERM, SIGHUP or SIGUSR1; a second signal exits the process at once.
 
     A repeat of the same signal within one second is ignored, because `timeout` and shells signal the process and its group.
@@ -163,7 +163,7 @@ def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0
 
     Args:
         requested: stops the run, or raises.
-        grace_seconds: after the signal, time until the process exits with the stacks of its threads on stderr; 0 for never.
+        timeout_seconds: after the signal, time until the process exits with the stacks of its threads on stderr; 0 for never.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -180,8 +180,8 @@ def stop_on_signals(requested: Callable[[str], None], grace_seconds: float = 0.0
             os._exit(exit_status(name))  # the kernel kills the children with their parent
         first = number, now
         _drop_lost_output()
-        if grace_seconds:
-            timer = threading.Timer(grace_seconds, _leave, (name, grace_seconds))
+        if timeout_seconds:
+            timer = threading.Timer(timeout_seconds, _leave, (name, timeout_seconds))
             timer.daemon = True
             timers.append(timer)
             timer.start()
@@ -220,9 +220,9 @@ def _drop_lost_output() -> None:
                 os.close(nothing)
 
 
-def _leave(name: str, grace_seconds: float) -> None:
+def _leave(name: str, timeout_seconds: float) -> None:
     with contextlib.suppress(Exception):  # stderr may be a pipe without a reader
-        sys.stderr.write(f"the run did not stop within {grace_seconds:g} s of {name}; stacks of its threads:\n")
+        sys.stderr.write(f"the run did not stop within {timeout_seconds:g} s of {name}; stacks of its threads:\n")
         sys.stderr.flush()
         faulthandler.dump_traceback()
     os._exit(exit_status(name))

@@ -38,12 +38,12 @@ def set_num_cpu_devices(num_devices: int) -> None:
             num_found = len(jax.local_devices(backend="cpu"))
     except RuntimeError as error:
         raise UserError(
-            f"--run.host-devices {num_devices}: jax has no devices of the host: add cpu to JAX_PLATFORMS"
+            f"--machine.num-cpu-devices {num_devices}: jax has no devices of the host: add cpu to JAX_PLATFORMS"
         ) from error
     if num_found != num_devices:
         raise UserError(
-            f"--run.host-devices {num_devices} is set too late: jax already runs with {num_found} host devices; split the host "
-            f"before anything uses jax"
+            f"--machine.num-cpu-devices {num_devices} is set too late: jax already runs with {num_found} host devices; split the "
+            f"host before anything uses jax"
         )
 
 

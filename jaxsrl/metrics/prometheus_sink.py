@@ -26,14 +26,14 @@ class PrometheusSink:
         address: address to listen at.
         port: port to listen on.
         run: value of every sample's label `run`.
-        policy: name of the plan, value of every sample's label `policy`.
+        plan: name of the plan, value of every sample's label `plan`.
 
     Raises:
         UserError: the port cannot be bound.
     """
 
-    def __init__(self, address: str, port: int, run: str, policy: str) -> None:
-        self._newest = _NewestRecord(run, policy)
+    def __init__(self, address: str, port: int, run: str, plan: str) -> None:
+        self._newest = _NewestRecord(run, plan)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self._newest)
         try:
@@ -41,7 +41,7 @@ class PrometheusSink:
         except OSError as error:
             raise UserError(
                 f"cannot listen on {address}:{port} for Prometheus ({error.strerror}): choose another "
-                f"--run.metrics.prometheus-port, or an address of this machine as --run.metrics.prometheus-address"
+                f"--metrics.prometheus-port, or an address of this machine as --metrics.prometheus-address"
             ) from error
         self._closed = False
 
@@ -66,9 +66,9 @@ def _listen(address: str, port: int, registry: CollectorRegistry) -> tuple[WSGIS
 class _NewestRecord(Collector):
     """Newest record as Prometheus metrics, converted on request; empty before the first record."""
 
-    def __init__(self, run: str, policy: str) -> None:
+    def __init__(self, run: str, plan: str) -> None:
         self.record: tuple[Record, float] | None = None  # replaced atomically
-        self._labels = {"run": run, "policy": policy}
+        self._labels = {"run": run, "plan": plan}
 
     def collect(self) -> Iterator[Metric]:
         """Yields every metric of the newest record."""

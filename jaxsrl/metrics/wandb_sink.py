@@ -46,7 +46,7 @@ class WandbSink:
         except wandb.errors.UsageError as error:
             raise UserError(
                 f"cannot use Weights & Biases: {error}; log in with `wandb login`, set WANDB_MODE=offline, or remove "
-                f"--run.metrics.wandb"
+                f"--metrics.wandb"
             ) from error
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
@@ -92,6 +92,6 @@ def _wandb() -> Any:
         import wandb  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
-            "--run.metrics.wandb needs the package wandb: pip install jaxsrl[wandb], or remove the flag"
+            "--metrics.wandb needs the package wandb: pip install jaxsrl[wandb], or remove the flag"
         ) from error
     return wandb

@@ -22,4 +22,4 @@ def make_plan(config: RunConfig, resources: Resources | None = None) -> Plan:
     Raises:
         UserError: there is no such plan, or it does not fit the resources.
     """
-    return load_plan(config.policy)(config, Resources.detect() if resources is None else resources)
+    return load_plan(config.plan)(config, Resources.detect() if resources is None else resources)

@@ -1,8 +1,6 @@
 """Devices of a plan's fragments and their replicas."""
 
-import jax
-
-from jaxsrl.machine.devices import Device, run_devices
+from jaxsrl.machine.devices import Device, local_devices, run_devices
 from jaxsrl.plan.fragment import Devices, Fragment
 
 
@@ -10,8 +8,7 @@ def devices_of(fragment: Fragment) -> list[Device]:
     """Returns the fragment's devices, in order; the first one of the default platform where it has no device of its own."""
     placement = fragment.placement
     if not isinstance(placement, Devices):
-        local: list[Device] = jax.local_devices()  # pyright: ignore[reportUnknownMemberType]
-        return local[:1]
+        return local_devices()[:1]
     devices = run_devices(placement.platform)
     return [devices[index] for index in placement.indices]
 

@@ -86,7 +86,7 @@ def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources
     if isinstance(fragment.placement, Devices) and resources.device_memory_bytes is not None:
         number = len(fragment.placement.indices)
         free, share, place = resources.device_memory_bytes, -(-replay.held // number), "each device's memory"
-        hint += ", --run.replay-on host, or more --run.num-devices"
+        hint += ", --replay.memory host, or more --learner.num-devices"
     if free is not None and share > free:
         raise UserError(f"{where} takes {share:,} bytes of {place}, of which {free:,} are free: {hint}")
 
@@ -125,7 +125,8 @@ def _validate_drops(plan: Plan, channel: Channel, where: str) -> None:
     if channel.kept and (gradients is not None or len(plan.learners) > 1):
         raise UserError(
             f"{where} keeps trajectories, which needs one learner that applies its own gradients: got "
-            f"{'a parameter server' if gradients is not None else f'{len(plan.learners)} learners'}; use --run.kept-trajectories 0"
+            f"{'a parameter server' if gradients is not None else f'{len(plan.learners)} learners'}; "
+            f"use --learner.trajectory-buffer-size 0"
         )
 
 
@@ -156,7 +157,7 @@ def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> 
         if max(placement.cores, default=0) >= resources.num_cores:
             raise UserError(
                 f"{where} wants core {max(placement.cores)}, but this process may run on {resources.num_cores}: "
-                f"use fewer --run.num-env-workers"
+                f"use fewer --pool.num-workers"
             )
     if not isinstance(placement, Devices):
         return
@@ -169,8 +170,8 @@ def _validate_fragment(plan: Plan, fragment: Fragment, resources: Resources) -> 
             )
         raise UserError(
             f"{where} wants device {max(placement.indices, default=0)}, but there are {available} {platform} devices: "
-            f"use --run.num-devices {available} or less"
-            + (" (or split the host: --run.host-devices N)" if platform == "cpu" else "")
+            f"use --learner.num-devices {available} or less"
+            + (" (or split the host: --machine.num-cpu-devices N)" if platform == "cpu" else "")
         )
     if len(placement.indices) > fragment.replicas and len(placement.indices) % fragment.replicas:
         raise UserError(

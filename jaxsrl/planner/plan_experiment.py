@@ -63,11 +63,11 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
         if number < 0:
             raise UserError(f"--{name} must not be negative: got {number}; leave it out for this machine")
     config = experiment.run
-    if config.host_devices:
-        set_num_cpu_devices(config.host_devices)
+    if config.machine.num_cpu_devices:
+        set_num_cpu_devices(config.machine.num_cpu_devices)
     agent, source, spec = experiment.build()
     resources = _resources(cores, gpus)
-    plan = add_agent_fragments(make_plan(config, resources), agent, config.replay_place)
+    plan = add_agent_fragments(make_plan(config, resources), agent, config.local_replay_memory)
     processes = config.distributed.num_processes if config.distributed.is_on else 1
     placement = preview_placement(config, plan, resources, kept_bytes(config, agent, spec))
     plan, resources = placement.plan, placement.resources

@@ -98,13 +98,13 @@ def with_handover_cost(calibration: Calibration, config: RunConfig, measured: fl
 def _config(experiment: Experiment, point: Point) -> RunConfig:
     return dataclasses.replace(
         experiment.run,
-        policy="single_learner_fine",
+        plan="single_learner_fine",
         num_envs=point.rows,
-        num_env_workers=point.workers,
-        lanes_per_worker=point.lanes_per_worker,
-        workers_per_lane=1,
         max_policy_lag=point.max_policy_lag,
-        num_devices=1,
+        pool=dataclasses.replace(
+            experiment.run.pool, num_workers=point.workers, lanes_per_worker=point.lanes_per_worker, workers_per_lane=1
+        ),
+        learner=dataclasses.replace(experiment.run.learner, num_devices=1),
     )
 
 
@@ -127,10 +127,10 @@ def _measure(experiment: Experiment, config: RunConfig, expected: float, seconds
             config,
             directory=directory,
             name="point",
-            env_steps=updates * config.env_steps_per_update,
-            log_every_seconds=1.0,
-            checkpoint_every_updates=0,
-            evaluation_episodes=0,
+            total_env_steps=updates * config.env_steps_per_update,
+            metrics=dataclasses.replace(config.metrics, interval_seconds=1.0),
+            checkpoint=dataclasses.replace(config.checkpoint, interval_updates=0),
+            evaluation=dataclasses.replace(config.evaluation, episodes=0),
         )
         report = dataclasses.replace(experiment, run=config).train(quiet=True)
         records = [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]

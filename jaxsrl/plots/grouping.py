@@ -12,9 +12,9 @@ from jaxsrl.config.run_config import OPERATION
 from jaxsrl.plots.run_curve import RunCurve
 
 # Fields in which repetitions differ, and fields without an effect on learning.
-IGNORED = (OPERATION - {"run.env_steps"}) | {"run.seed", "run.name"}
+IGNORED = (OPERATION - {"run.total_env_steps"}) | {"run.seed", "run.name"}
 AGENT, _ENV = "agent_name", "env."
-_SHORT = {"agent": AGENT, "policy": "run.policy", "seed": "run.seed"}
+_SHORT = {"agent": AGENT, "plan": "run.plan", "seed": "run.seed"}
 _MOST_FIELDS = 3
 
 
@@ -38,8 +38,8 @@ def group_curves(curves: Sequence[RunCurve], by: Sequence[str] = ()) -> list[Gro
 
     Args:
         curves: curves of any runs.
-        by: fields of the configuration. Runs that agree in these and in their environment form a group. "agent", "policy" and
-            "seed" are short for `agent_name`, `run.policy` and `run.seed`; "run" makes each run a group. Without fields, runs of
+        by: fields of the configuration. Runs that agree in these and in their environment form a group. "agent", "plan" and
+            "seed" are short for `agent_name`, `run.plan` and `run.seed`; "run" makes each run a group. Without fields, runs of
             a group differ only in the seed.
 
     Raises:
@@ -136,7 +136,7 @@ def _labels(configs: list[dict[str, Any]], fields: list[str]) -> list[str]:
 
 def _rank(name: str) -> tuple[bool, bool, str]:
     """Returns a sort key: the plan first, then the agent's fields."""
-    return name != "run.policy", not name.startswith("agent."), name
+    return name != "run.plan", not name.startswith("agent."), name
 
 
 def _value(value: Any) -> str:

@@ -31,7 +31,7 @@ class RunSummary:
         last_return: mean return of the newest record.
         env: environment id.
         agent: name of the algorithm.
-        policy: name of the plan.
+        plan: its name.
         seed: seed of the run.
         update: updates done, by records and checkpoints.
         num_updates: updates of the whole run; None if the configuration is missing.
@@ -49,7 +49,7 @@ class RunSummary:
     last_return: float | None
     env: str
     agent: str
-    policy: str
+    plan: str
     seed: int | None
     update: int
     num_updates: int | None
@@ -148,7 +148,7 @@ def summarize_records(
         last_return=records.last(RETURN),
         env=str(_dict(config.get("env_spec")).get("env_id") or env.get("id") or ""),
         agent=str(config.get("agent_name") or ""),
-        policy=str(run.get("policy") or ""),
+        plan=str(run.get("plan") or ""),
         seed=seed if isinstance(seed, int) else None,
         update=update,
         num_updates=total,

@@ -149,7 +149,7 @@ class AsynchronousLearners:
         """
         del learnt
         raise NotFiniteError(
-            "asynchronous replicas cannot be rolled back: use --run.gradients synchronous, or resume the run"
+            "asynchronous replicas cannot be rolled back: use --learner.gradients synchronous, or resume the run"
         )
 
     def _publish(self, num_updates: int, params: Params) -> None:

@@ -64,7 +64,7 @@ class DeviceTrainable:
     def start(self) -> AnyLearner:
         setup, config = self._setup, self._setup.config
         mesh = LearnerMesh(devices_of(setup.plan.learner))
-        watch = FiniteWatch(config.max_skipped_updates, setup.directory.path / NOT_FINITE_BATCH)
+        watch = FiniteWatch(config.learner.max_nonfinite_updates, setup.directory.path / NOT_FINITE_BATCH)
         sizes, state = config.rollout_length, self.final_state()
         self._learner = DeviceLearner(self._agent, self._env, mesh, sizes, state, self._run_keys(), self._saved, watch)
         self._initial = self._saved = None
@@ -75,7 +75,7 @@ class DeviceTrainable:
 
     def step(self) -> bool:
         config, learner = self._setup.config, self.learner
-        learner.advance(config.num_updates, config.checkpoint_every_updates)
+        learner.advance(config.num_updates, config.checkpoint.interval_updates)
         learner.take_episodes(self._episodes)
         return True
 
@@ -84,7 +84,7 @@ class DeviceTrainable:
 
     def to_arrays(self) -> Arrays:
         episodes = {EPISODES + name: value for name, value in self._episodes.to_arrays().items()}
-        state = state_to_arrays(self.learner.state, self._setup.config.checkpoint_replay)
+        state = state_to_arrays(self.learner.state, self._setup.config.checkpoint.include_replay)
         return {**state, **episodes, **self.learner.save_arrays()}
 
     def episode_metrics(self) -> dict[str, float]:

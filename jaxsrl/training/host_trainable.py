@@ -74,7 +74,7 @@ class HostTrainable:
         # A batch whose rows are in several processes is not written.
         has_all_rows = self._collectors.num_rows == setup.config.num_envs
         dump = setup.directory.path / NOT_FINITE_BATCH if has_all_rows else None
-        watch = FiniteWatch(setup.config.max_skipped_updates, dump)
+        watch = FiniteWatch(setup.config.learner.max_nonfinite_updates, dump)
         self._learner = make_learner(setup, collector, progress, self._replay, watch)
         collector.start(progress.reset)
         return self._learner
@@ -116,7 +116,7 @@ class HostTrainable:
         )
 
     def to_arrays(self) -> Arrays:
-        with_replay, progress = self._setup.config.checkpoint_replay, self.progress
+        with_replay, progress = self._setup.config.checkpoint.include_replay, self.progress
         behind = self.learner.behind if self._setup.plan.max_policy_lag == 1 else None
         arrays = to_arrays(self.learner.state, behind, progress.episodes, progress.log, with_replay)
         if self._replay is not None and with_replay:
@@ -161,7 +161,7 @@ class HostTrainable:
             first,
             self._key_of_actions(first),
             agent_state,
-            supervision=setup.config.supervision,
+            supervision=setup.config.pool.supervision,
         )
 
     def _key_of_actions(self, first: int) -> jax.Array:

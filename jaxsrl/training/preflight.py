@@ -81,7 +81,7 @@ def jax_env_of_source(source: EnvSource) -> JaxEnv:
     if not isinstance(source, JaxSource):
         raise UserError(
             "plan device_only: fragment environments: an environment on a device must be written in JAX, got "
-            f"{type(source).__name__}: use --env.suite jax (CartPole-v1), gymnax, brax or jumanji, or another --policy"
+            f"{type(source).__name__}: use --env.suite jax (CartPole-v1), gymnax, brax or jumanji, or another --plan"
         )
     return source.make_jax_env()
 
@@ -95,6 +95,6 @@ def gradient_steps_of(agent: AnyAgent, plan: Plan) -> GradientSteps:
     if not isinstance(agent, Agent) or agent.gradient_steps is None:
         raise UserError(
             f"plan {plan.name}: a parameter server needs an update that is cut into gradient steps, which agent "
-            f"{agent.name} has not: use another --policy (multiple_learners shares gradients without a server)"
+            f"{agent.name} has not: use another --plan (multiple_learners shares gradients without a server)"
         )
     return agent.gradient_steps

@@ -39,7 +39,7 @@ class RunCheckpoints:
     def __init__(self, setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator) -> None:
         self.saved_update = 0
         self._setup, self._trainable, self._coordinator = setup, trainable, coordinator
-        self._store = CheckpointStore(setup.directory.checkpoints, setup.config.keep_checkpoints)
+        self._store = CheckpointStore(setup.directory.checkpoints, setup.config.checkpoint.max_to_keep)
 
     def restore(self) -> Arrays | None:
         """Returns the arrays of the newest checkpoint that this run can use; None where the run starts from scratch.
@@ -48,7 +48,7 @@ class RunCheckpoints:
             UserError: no checkpoint is intact, or the newest is of another network or algorithm.
         """
         setup, config = self._setup, self._setup.config
-        validate = None if config.partial else self._validate_fit
+        validate = None if config.checkpoint.partial_restore else self._validate_fit
         restored = self._coordinator.restore(lambda: self._store.restore_newest(validate=validate))
         if restored is None:
             setup.directory.log(f"begins: {config.num_updates} updates")
@@ -104,16 +104,16 @@ class RunCheckpoints:
         """
         setup, config = self._setup, self._setup.config
         problem = (
-            f"{config.max_skipped_updates} updates in a row, the last of them {learner.num_updates}, came to NaN or infinity "
-            f"and were left out; the batch is in {NOT_FINITE_BATCH} of {setup.directory.path}"
+            f"{config.learner.max_nonfinite_updates} consecutive updates produced NaN or infinity and were skipped (last: "
+            f"{learner.num_updates}); the batch is in {NOT_FINITE_BATCH} of {setup.directory.path}"
         )
         restored = None
-        if config.when_not_finite == "roll_back":
+        if config.learner.on_nonfinite == "roll_back":
             restored = self._coordinator.restore(self._store.restore_newest)
         if restored is None:
             raise NotFiniteError(
                 f"{problem}: look for rewards or observations that are not finite, use a smaller learning rate, or "
-                f"--run.when-not-finite roll_back with --run.checkpoint-every-updates"
+                f"--learner.on-nonfinite roll_back with --checkpoint.interval-updates"
             )
         step, arrays, _, _ = restored
         setup.log(f"{problem}: goes on from what the checkpoint of update {step} had learned")
@@ -124,7 +124,7 @@ class RunCheckpoints:
         setup = self._setup
         if setup.plan.replay is not None and not holds_replay(arrays):
             setup.log("the checkpoint holds no experience (--run.no-checkpoint-replay): replay starts empty")
-        if setup.config.partial:
+        if setup.config.checkpoint.partial_restore:
             arrays = self._select_fitting(arrays)
         has_same_env, has_same_seed = self._has_same_environments(metadata)
         if not has_same_env and holds_replay(arrays):
@@ -157,7 +157,7 @@ class RunCheckpoints:
                 validate_match(self._replay_forms(), forms, REPLAY)
         except UserError as error:
             raise UserError(
-                f"{error}\nchoose another --run.name, or restore the arrays that fit (--run.partial)"
+                f"{error}\nchoose another --run.name, or restore the arrays that fit (--checkpoint.partial-restore)"
             ) from error
 
     def _replay_forms(self) -> dict[str, Form]:

@@ -54,7 +54,7 @@ class TrainingLoop:
         started = time.perf_counter()
         sinks = self._make_sinks(first)
         with contextlib.ExitStack() as held:
-            held.enter_context(stop_on_signals(self._stop, config.grace_seconds))
+            held.enter_context(stop_on_signals(self._stop, config.shutdown_timeout_seconds))
             held.enter_context(self._watchdog.watching())
             held.callback(sinks.close)
             held.push(lambda kind, failure, trace: trainable.close(failure))
@@ -78,9 +78,9 @@ class TrainingLoop:
         self._coordinator.send_metrics(learner.num_updates, self._trainable)
         if learner.is_stuck:
             self._checkpoints.roll_back(learner)
-        if config.checkpoint_every_updates and learner.num_updates % config.checkpoint_every_updates == 0:
+        if config.checkpoint.interval_updates and learner.num_updates % config.checkpoint.interval_updates == 0:
             self._save(learner)
-        if self._reporter is not None and self._reporter.due(config.log_every_seconds):
+        if self._reporter is not None and self._reporter.due(config.metrics.interval_seconds):
             self._write_record()
 
     def should_stop(self) -> bool:

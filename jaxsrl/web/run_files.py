@@ -42,7 +42,7 @@ class RunFiles:
             "state": summary.state,
             "env": summary.env,
             "agent": summary.agent,
-            "policy": summary.policy or str(self._json(PLAN).get("policy") or ""),
+            "plan": summary.plan or str(self._json(PLAN).get("name") or ""),
             "seed": summary.seed,
             "update": summary.update,
             "total_updates": summary.num_updates,

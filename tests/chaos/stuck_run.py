@@ -42,9 +42,9 @@ def train(directory: Path, policy: str, **changes) -> None:
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     config = RunConfig(
-        name="run", directory=str(directory), policy=policy, num_envs=8, rollout_length=8, env_steps=10**7
+        name="run", directory=str(directory), plan=policy, num_envs=8, rollout_length=8, total_env_steps=10**7
     )
-    sizes = {"num_env_workers": 2, "evaluation_episodes": 0, "log_every_seconds": 0.0, **changes}
+    sizes = {"pool_num_workers": 2, "evaluation_episodes": 0, "metrics_interval_seconds": 0.0, **changes}
     config = dataclasses.replace(config, **sizes)
     agent = make_ppo(PPOConfig(num_minibatches=1, num_epochs=1), spec, NetworkConfig(hidden_sizes=(8,)))
     run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)

@@ -37,9 +37,9 @@ os.execv(sys.executable, [sys.executable, "-m", "jaxsrl.cli.main", "train", "ppo
 """
 ENV_STEPS_PER_UPDATE = 64
 SMALL = (
-    *("--run.num-envs", "8", "--run.rollout-length", "8", "--run.num-env-workers", "2", "--agent.num-minibatches", "1"),
-    *("--agent.num-epochs", "1", "--run.name", "run", "--run.log-every-seconds", "0.1"),
-    *("--run.checkpoint-every-updates", "0"),
+    *("--run.num-envs", "8", "--run.rollout-length", "8", "--pool.num-workers", "2", "--agent.num-minibatches", "1"),
+    *("--agent.num-epochs", "1", "--run.name", "run", "--metrics.interval-seconds", "0.1"),
+    *("--checkpoint.interval-updates", "0"),
 )
 
 
@@ -74,8 +74,8 @@ def start(directory, phase, policy, *flags):
 
 
 def arguments(directory, updates, episodes, policy):
-    budget = f"--run.env-steps {updates * ENV_STEPS_PER_UPDATE} --run.evaluation-episodes {episodes}"
-    return [*SMALL, *budget.split(), "--run.directory", str(directory), "--run.policy", policy]
+    budget = f"--run.total-env-steps {updates * ENV_STEPS_PER_UPDATE} --evaluation.episodes {episodes}"
+    return [*SMALL, *budget.split(), "--run.directory", str(directory), "--plan", policy]
 
 
 def stop(directory, phase, numbers, policy="single_learner_fine", *flags, send=signal_all):
@@ -170,7 +170,7 @@ def test_a_run_whose_terminal_closes_saves(tmp_path):
 def test_group_signal_spares_local_cluster_until_checkpoint(tmp_path, number):
     pytest.importorskip("ray")
     # Ray's own processes end at a signal, so this one goes to the process group, as those of `timeout` and a terminal do.
-    flags = ("--run.cluster", "local", "--run.cluster-nodes", "2")
+    flags = ("--cluster.address", "local", "--cluster.num-hosts", "2")
     stop(tmp_path, "training", [number], "single_learner_fine", *flags, send=os.killpg)
 
 

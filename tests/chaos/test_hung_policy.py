@@ -144,7 +144,7 @@ def test_inference_thread_error_ends_the_run_without_leftovers(tmp_path, monkeyp
 
     monkeypatch.setattr(server, "act_in_slot", breaks)
     source = make_env(EnvConfig("CartPole-v1"))
-    config = RunConfig(name="run", directory=str(tmp_path), num_envs=8, rollout_length=4, env_steps=10**7)
+    config = RunConfig(name="run", directory=str(tmp_path), num_envs=8, rollout_length=4, total_env_steps=10**7)
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), source.spec(), NetworkConfig(hidden_sizes=(8,)))
     plan = PLANS["single_learner_fine"](config, Resources.detect())
     with pytest.raises(FloatingPointError, match="the policy broke"):

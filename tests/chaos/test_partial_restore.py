@@ -17,6 +17,7 @@ from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 SOURCE = make_env(EnvConfig("CartPole-v1"))
 SPEC = SOURCE.spec()
@@ -29,16 +30,16 @@ class Experiment:
 
 
 def train(directory, hidden_sizes, updates, partial=False):
-    config = RunConfig(
+    config = run_config(
         name="run",
         directory=str(directory),
-        policy="serial",
+        plan="serial",
         num_envs=2,
         rollout_length=4,
-        env_steps=2 * 4 * updates,
+        total_env_steps=2 * 4 * updates,
         max_policy_lag=0,
-        checkpoint_every_updates=0,
-        partial=partial,
+        checkpoint_interval_updates=0,
+        checkpoint_partial_restore=partial,
     )
     network = NetworkConfig(hidden_sizes=hidden_sizes)
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), SPEC, network)
@@ -74,7 +75,7 @@ def test_changed_network_needs_partial_restore(tmp_path):
     train(tmp_path, (8, 8), 2)
     with pytest.raises(UserError, match=r"network\.hidden_sizes"):
         train(tmp_path, (8, 6), 4)
-    report = train(tmp_path, (8, 6), 4, partial=True)
+    report = train(tmp_path, (8, 6), 4, checkpoint_partial_restore=True)
     assert report.num_updates == 4
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "partial restore: " in log
@@ -88,7 +89,7 @@ def test_changed_network_needs_partial_restore(tmp_path):
 def test_partial_changes_nothing_where_all_fits(tmp_path):
     whole = train(tmp_path / "whole", (8,), 4)
     train(tmp_path / "cut", (8,), 2)
-    cut = train(tmp_path / "cut", (8,), 4, partial=True)
+    cut = train(tmp_path / "cut", (8,), 4, checkpoint_partial_restore=True)
     for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(cut.state), strict=True):
         np.testing.assert_array_equal(one, other)
     assert CheckpointStore(tmp_path / "cut" / "run" / "checkpoints").steps() == [2, 4]

@@ -11,11 +11,11 @@ from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 UPDATES = 24
 SOURCE = make_env(EnvConfig("CartPole-v1"))
@@ -29,17 +29,17 @@ AGENTS = {
 
 
 def train(directory, name, policy, updates):
-    config = RunConfig(
+    config = run_config(
         name="run",
         directory=str(directory),
-        policy=policy,
+        plan=policy,
         num_envs=8,
-        num_env_workers=2,
-        lanes_per_worker=1,
+        pool_num_workers=2,
+        pool_lanes_per_worker=1,
         rollout_length=4,
-        env_steps=8 * 4 * updates,
+        total_env_steps=8 * 4 * updates,
         max_policy_lag=1,
-        checkpoint_every_updates=0,
+        checkpoint_interval_updates=0,
     )
     plan = PLANS[policy](config, Resources.detect())
     return run(plan, AGENTS[name], SOURCE, config, spec=SPEC, quiet=True)

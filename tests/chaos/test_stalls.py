@@ -83,7 +83,7 @@ def test_stuck_async_replica_ends_the_run(tmp_path, monkeypatch):
         monkeypatch.setattr(AsynchronousReplica, "update", stuck)
         try:
             with pytest.raises(StalledError) as raised:
-                train(tmp_path, "central", gradients="asynchronous", num_devices=2, num_env_workers=2)
+                train(tmp_path, "central", learner_gradients="asynchronous", learner_num_devices=2, pool_num_workers=2)
         finally:
             released.set()
     assert f"replica 1 has not completed its trajectory of update {STUCK_AFTER + 1}" in str(raised.value)
@@ -109,7 +109,7 @@ def test_a_learner_without_its_sample_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(prefetch, "_JOIN_SECONDS", 0.5)
     try:
         with pytest.raises(WaitTimeoutError) as raised:
-            train_from_replay(tmp_path, "serial", replay_on="host", stall_timeout_seconds=1234.0)
+            train_from_replay(tmp_path, "serial", replay_memory="host", stall_timeout_seconds=1234.0)
     finally:
         released.set()
     assert limits == [1234.0] * STUCK_AFTER  # of the run

@@ -37,7 +37,7 @@ def learnt(request) -> Learnt:
     return Learnt(agent, first, sample, update, state, metrics, np.asarray(priority))
 
 
-def test_a_gradient_step_moves_what_is_learned_and_is_no_trajectory(learnt):
+def test_update_changes_params_but_not_num_updates(learnt):
     assert int(learnt.state.num_updates) == int(learnt.first.num_updates)
     before, after = (
         (state.params, state.extra) for state in (learnt.first, learnt.state)
@@ -47,7 +47,7 @@ def test_a_gradient_step_moves_what_is_learned_and_is_no_trajectory(learnt):
     chex.assert_tree_all_finite(after)
 
 
-def test_a_state_keeps_its_structure_so_that_it_can_be_donated_and_saved(learnt):
+def test_update_keeps_the_state_structure(learnt):
     chex.assert_trees_all_equal_shapes_and_dtypes(learnt.first, learnt.state)
     if learnt.agent.data.sync_acting_params is not None:
         chex.assert_trees_all_equal_shapes_and_dtypes(learnt.first, learnt.agent.data.sync_acting_params(learnt.state))
@@ -81,7 +81,7 @@ def test_a_step_that_only_resets_changes_nothing_to_the_bit(learnt):
     chex.assert_trees_all_equal(other[0], learnt.state)
 
 
-def test_acting_depends_on_the_rows_own_key_alone_and_adds_what_is_declared(learnt):
+def test_act_depends_on_own_key_and_adds_declared_extras(learnt):
     agent, rows = learnt.agent, 2 * learnt.agent.data.agents_per_window
     observation = np.asarray(learnt.sample.trajectory.observation[0][: 2 * rows])
     keys, state = jax.random.split(jax.random.key(2), 2 * rows), agent.initial_agent_state(2 * rows)
@@ -96,6 +96,6 @@ def test_acting_depends_on_the_rows_own_key_alone_and_adds_what_is_declared(lear
 
 
 @pytest.mark.parametrize("name", REPLAYING)
-def test_a_configuration_comes_back_from_the_json_of_a_checkpoint(name):
+def test_configuration_round_trips_through_json(name):
     config = dataclasses.replace(AGENTS[name].config(), discount=0.5, total_updates=7)
     assert from_json(AGENTS[name].config, json.loads(json.dumps(dataclasses.asdict(config)))) == config

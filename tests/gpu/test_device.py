@@ -10,13 +10,13 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import view_slots
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 pytestmark = pytest.mark.gpu
 SOURCE = EnvConfig("CartPole-v1").source()
@@ -75,10 +75,10 @@ def test_a_batch_on_the_device_is_a_copy_of_the_slot():
 @pytest.mark.seconds(60)
 def test_cartpole_is_learned_with_inference_and_learning_on_the_device(tmp_path, size):
     spec = SOURCE.spec()
-    config = RunConfig(directory=str(tmp_path), env_steps=size(600_000, 10_000), checkpoint_every_updates=0)
+    config = run_config(directory=str(tmp_path), total_env_steps=size(600_000, 10_000), checkpoint_interval_updates=0)
     agent_config = PPOConfig(1e-3, "linear", config.num_updates, entropy_coef=0.005)
     agent = make_ppo(agent_config, spec, NetworkConfig())
-    plan = PLANS[config.policy](config, Resources.detect())
+    plan = PLANS[config.plan](config, Resources.detect())
     report = run(plan, agent, SOURCE, config, spec=spec, quiet=True)
     assert evaluate(agent, report.state.params, SOURCE, episodes=20).mean_return >= size(475.0, 0.0)
 
@@ -88,7 +88,7 @@ ON_ONE_DEVICE = [
     ("serial", {"inference_platform": "cpu"}),
     ("single_learner_fine", {"inference_platform": "cpu"}),
     ("single_learner_coarse", {}),
-    ("decoupled", {"inference_platform": "cpu", "num_inference_servers": 2}),
+    ("decoupled", {"inference_platform": "cpu", "inference_num_servers": 2}),
     ("multiple_learners", {}),
     ("central", {"num_replicas": 2}),
     ("central", {"num_replicas": 2, "gradients": "asynchronous"}),
@@ -101,8 +101,8 @@ ON_ONE_DEVICE = [
 def test_every_policy_learns_with_the_device_and_with_the_host_beside_it(tmp_path, policy, changes):
     source = make_env(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
     spec = source.spec()
-    config = RunConfig(
-        name="run", directory=str(tmp_path), policy=policy, env_steps=20 * 128 * 32, max_policy_lag=0, **changes
+    config = run_config(
+        name="run", directory=str(tmp_path), plan=policy, total_env_steps=20 * 128 * 32, max_policy_lag=0, **changes
     )
     agent = make_ppo(PPOConfig(num_epochs=1), spec, NetworkConfig())
     report = run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)

@@ -31,7 +31,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def command(experiment, directory, *flags):
-    own = ("--run.name", "run", "--run.directory", str(directory), "--run.evaluation-episodes", "0")
+    own = ("--run.name", "run", "--run.directory", str(directory), "--evaluation.episodes", "0")
     return [sys.executable, "-m", "jaxsrl.cli.main", "train", experiment, *own, *flags]
 
 
@@ -60,8 +60,8 @@ def ends(arguments, seconds=140, **environment):
 
 
 def small(updates, *flags):
-    sizes = ("--run.num-envs", "16", "--run.rollout-length", "16", "--run.num-env-workers", "2")
-    return (*sizes, "--run.env-steps", str(256 * updates), *flags)
+    sizes = ("--run.num-envs", "16", "--run.rollout-length", "16", "--pool.num-workers", "2")
+    return (*sizes, "--run.total-env-steps", str(256 * updates), *flags)
 
 
 @pytest.mark.seconds(75)
@@ -74,9 +74,9 @@ def test_ctrl_c_in_the_first_minute_ends_with_130(row, size, tmp_path):
             command(
                 experiment,
                 tmp_path / str(seconds),
-                "--run.env-steps",
+                "--run.total-env-steps",
                 "1000000000",
-                "--run.num-env-workers",
+                "--pool.num-workers",
                 "2",
                 *flags,
             )
@@ -97,15 +97,15 @@ def test_ctrl_c_in_the_first_minute_ends_with_130(row, size, tmp_path):
 
 @pytest.mark.seconds(40)
 def test_replay_on_the_host_learns_where_jax_has_the_accelerator_alone(tmp_path, size):
-    flags = ("--run.num-envs", "8", "--run.num-env-workers", "2", "--run.env-steps", str(size(20_000, 3_000)))
-    arguments = command("rainbow_cartpole", tmp_path, *flags, "--run.replay-on", "host")
+    flags = ("--run.num-envs", "8", "--pool.num-workers", "2", "--run.total-env-steps", str(size(20_000, 3_000)))
+    arguments = command("rainbow_cartpole", tmp_path, *flags, "--replay.memory", "host")
     status, output = ends(arguments, JAX_PLATFORMS=PLATFORM)
     assert status == 0, output[-1000:]
 
 
 @pytest.mark.seconds(40)
 def test_acting_on_the_host_needs_jax_to_have_the_host(tmp_path):
-    acting = ("--run.inference-platform", "cpu")
+    acting = ("--inference.platform", "cpu")
     if not DRY:
         status, output = ends(command("ppo_cartpole", tmp_path, *small(3), *acting), JAX_PLATFORMS=PLATFORM)
         assert status == 2, output[-1000:]
@@ -134,8 +134,8 @@ def wait_for_checkpoint(directory, process):
 @pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse"])
 def test_a_run_is_one_process_on_the_device_and_evaluation_fits_beside_it(policy, row, size, tmp_path):
     before = compute_processes()
-    sizes = ("--run.num-envs", "64", "--run.num-env-workers", str(size(16, 2)), "--run.env-steps", "1000000000")
-    arguments = command("ppo_cartpole", tmp_path, *sizes, "--policy", policy, "--run.checkpoint-every-updates", "20")
+    sizes = ("--run.num-envs", "64", "--pool.num-workers", str(size(16, 2)), "--run.total-env-steps", "1000000000")
+    arguments = command("ppo_cartpole", tmp_path, *sizes, "--plan", policy, "--checkpoint.interval-updates", "20")
     # The run takes three quarters of the memory, as runs of users do; evaluation has to do with the rest.
     with running(start(arguments, XLA_PYTHON_CLIENT_PREALLOCATE="true")) as (process,):
         wait_for_checkpoint(tmp_path, process)
@@ -163,7 +163,7 @@ def test_the_same_command_twice_and_interrupted(flags, row, size, tmp_path):
     updates, found = size(60, 6), {}
     for name in ("once", "twice", "interrupted"):
         where = tmp_path / name
-        every = ("--run.checkpoint-every-updates", "2")
+        every = ("--checkpoint.interval-updates", "2")
         if name == "interrupted":
             endless = command("ppo_cartpole", where, *small(updates, *every))
             with running(start(endless, XLA_FLAGS=own)) as (process,):

@@ -56,7 +56,7 @@ def test_the_pool(row):
 )
 def test_training_on_cartpole_by_where_acting_is(name, changes, row, size):
     steps = size(3_000_000, 30_000)
-    result = bench_train(workers=WORKERS, num_envs=size(64, 8) * WORKERS, env_steps=steps, changes=changes)
+    result = bench_train(workers=WORKERS, num_envs=size(64, 8) * WORKERS, total_env_steps=steps, changes=changes)
     row(f"train CartPole-v1, acting {name}: {size_of(result)}", *cells(result))
 
 
@@ -67,15 +67,17 @@ def test_training_on_pong(changes, row, size):
         pytest.skip("not run: ale_py or cv2 is not installed")
     pong, network = EnvConfig("ALE/Pong-v5", suite="atari"), NetworkConfig("nature_cnn", (size(512, 16),), "relu")
     steps = size(300_000, 600)
-    result = bench_train(WORKERS, size(16, 2) * WORKERS, env_steps=steps, env=pong, network=network, changes=changes)
+    result = bench_train(
+        WORKERS, size(16, 2) * WORKERS, total_env_steps=steps, env=pong, network=network, changes=changes
+    )
     where = "host" if changes else "device"
     row(f"train ALE/Pong-v5, acting on the {where}: {size_of(result)}", *cells(result))
 
 
 @pytest.mark.seconds(40)
 def test_samples_are_ready_before_the_learner_asks(row, size, tmp_path):
-    flags = ("--run.num-envs", "16", "--run.num-env-workers", "2", "--run.log-every-seconds", "1")
-    steps = ("--run.env-steps", str(size(60_000, 3_000)), "--run.replay-on", "host")
+    flags = ("--run.num-envs", "16", "--pool.num-workers", "2", "--metrics.interval-seconds", "1")
+    steps = ("--run.total-env-steps", str(size(60_000, 3_000)), "--replay.memory", "host")
     status, output = ends(command("rainbow_cartpole", tmp_path, *flags, *steps))
     assert status == 0, output[-1000:]
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])

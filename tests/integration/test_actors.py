@@ -24,12 +24,12 @@ from envpool_bridge.worker.policy import LocalPolicySpec
 from jaxsrl.collect.actor_pool import ActorCollector
 from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.collect.serial import SerialCollector
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.loop import Learner
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 ROWS, STEPS, SLOTS = 6, 8, 6
 CARTPOLE = EnvConfig("CartPole-v1").source()
@@ -41,7 +41,7 @@ def make_agent(source: GymnasiumSource) -> Agent:
 
 
 def make_config(source, agent: Agent, lag: int, first_sequence: int = 0, policy="single_learner_coarse"):
-    settings = RunConfig(num_envs=ROWS, num_env_workers=2, rollout_length=STEPS, max_policy_lag=lag)
+    settings = run_config(num_envs=ROWS, pool_num_workers=2, rollout_length=STEPS, max_policy_lag=lag)
     plan = PLANS[policy](settings, Resources.detect())
     return CollectorConfig(source, source.spec(), plan, agent, 3, first_sequence, jax.random.key(8))
 
@@ -126,8 +126,8 @@ def test_actors_wait_for_parameters_and_go_on_when_they_come():
 
 @pytest.mark.slow
 def test_from_lag_2_on_no_version_is_older_than_the_lag(tmp_path):
-    settings = {"num_envs": ROWS, "num_env_workers": 2, "rollout_length": STEPS, "max_policy_lag": 3}
-    config = RunConfig(name="run", directory=str(tmp_path), env_steps=ROWS * STEPS * 20, **settings)
+    settings = {"num_envs": ROWS, "pool_num_workers": 2, "rollout_length": STEPS, "max_policy_lag": 3}
+    config = run_config(name="run", directory=str(tmp_path), total_env_steps=ROWS * STEPS * 20, **settings)
     plan = PLANS["single_learner_coarse"](config, Resources.detect())
     lags = []
     original = Learner._measure_lag

@@ -13,7 +13,6 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import Arrays
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Devices
@@ -23,6 +22,7 @@ from jaxsrl.plan.policies import PLANS
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_plan import RunReport, run
 from jaxsrl.runs.read_checkpoint import read_saved_run
+from tests.support.run_configs import run_config
 
 TWO = PoliciesConfig('{"adversary_*": "hunters", "*": "prey"}')
 THREE = PoliciesConfig('{"adversary_0": "leader", "adversary_*": "hunters", "*": "prey"}')
@@ -42,17 +42,17 @@ def parts(policies=TWO, **changes):
     pytest.importorskip("mpe2")
     settings = {
         "num_envs": ROWS,
-        "num_env_workers": 1,
+        "pool_num_workers": 1,
         "rollout_length": STEPS,
-        "env_steps": ROWS * STEPS * UPDATES,
+        "total_env_steps": ROWS * STEPS * UPDATES,
         "max_policy_lag": 0,
-        "policy": "dedicated_environments",
+        "plan": "dedicated_environments",
     }
-    config = RunConfig(name="run", **{**settings, **changes})
+    config = run_config(name="run", **{**settings, **changes})
     source = EnvConfig("simple_tag_v3", "mpe", '{"max_cycles": 10}').source()
     spec = source.spec()
     agent = make_multi_policy_agent(spec, policies, lambda own: make_ppo(AGENT, own, NETWORK))
-    plan = add_agent_fragments(PLANS[config.policy](config, Resources.detect()), agent)
+    plan = add_agent_fragments(PLANS[config.plan](config, Resources.detect()), agent)
     return plan, agent, source, config, spec
 
 
@@ -78,14 +78,14 @@ def assert_close(one, other):
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
     """What one learner of both policies comes to on one device, where they share it."""
-    report = train(tmp_path_factory.mktemp("together"), num_devices=1)
+    report = train(tmp_path_factory.mktemp("together"), learner_num_devices=1)
     assert plan_of(report).learner.placement == Devices((0,))
     return report
 
 
 @pytest.mark.parametrize("num_devices", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_policies_on_devices_of_their_own_learn_what_they_do_on_a_common_one(tmp_path, together, num_devices):
-    report = train(tmp_path, num_devices=num_devices)
+    report = train(tmp_path, learner_num_devices=num_devices)
     half = num_devices // 2
     learners = {learner.group: learner.placement for learner in plan_of(report).learners}
     assert learners == {"hunters": Devices(tuple(range(half))), "prey": Devices(tuple(range(half, num_devices)))}
@@ -97,7 +97,7 @@ def test_policies_on_devices_of_their_own_learn_what_they_do_on_a_common_one(tmp
 @pytest.mark.parametrize("num_devices", [(2, 1), (1, 2)])
 def test_a_checkpoint_of_either_plan_is_gone_on_with_under_the_other(tmp_path, together, num_devices):
     for devices, updates in zip(num_devices, (2, UPDATES), strict=True):
-        report = train(tmp_path, num_devices=devices, env_steps=ROWS * STEPS * updates)
+        report = train(tmp_path, learner_num_devices=devices, total_env_steps=ROWS * STEPS * updates)
     assert report.num_updates == UPDATES
     assert_close(report.state.params, together.state.params)
     mine, theirs = arrays_of(report), arrays_of(together)
@@ -108,9 +108,11 @@ def test_a_checkpoint_of_either_plan_is_gone_on_with_under_the_other(tmp_path, t
 
 @pytest.mark.slow
 def test_a_run_with_learners_of_their_own_resumes_to_the_bit(tmp_path):
-    whole = train(tmp_path / "whole", num_devices=2, max_policy_lag=1)
+    whole = train(tmp_path / "whole", learner_num_devices=2, max_policy_lag=1)
     for updates in (2, UPDATES):
-        resumed = train(tmp_path / "parts", num_devices=2, max_policy_lag=1, env_steps=ROWS * STEPS * updates)
+        resumed = train(
+            tmp_path / "parts", learner_num_devices=2, max_policy_lag=1, total_env_steps=ROWS * STEPS * updates
+        )
     for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
     assert resumed.metrics == whole.metrics
@@ -118,7 +120,7 @@ def test_a_run_with_learners_of_their_own_resumes_to_the_bit(tmp_path):
 
 @pytest.mark.slow
 def test_the_parameters_of_a_finished_run_can_be_acted_with(tmp_path):
-    plan, agent, source, config, spec = parts(directory=str(tmp_path), num_devices=2)
+    plan, agent, source, config, spec = parts(directory=str(tmp_path), learner_num_devices=2)
     report = run(plan, agent, source, config, spec=spec, quiet=True)
     assert evaluate(agent, report.state.params, source, episodes=2, seed=0, mode=Mode.GREEDY).returns
 
@@ -126,27 +128,27 @@ def test_the_parameters_of_a_finished_run_can_be_acted_with(tmp_path):
 @pytest.mark.slow
 def test_a_frozen_policy_takes_no_device_and_stays_as_it_was(tmp_path, together):
     frozen = dataclasses.replace(THREE, frozen=json.dumps({"prey": str(together.directory)}))
-    report = train(tmp_path, frozen, num_devices=2)
+    report = train(tmp_path, frozen, learner_num_devices=2)
     learners = {learner.group: learner.placement for learner in plan_of(report).learners}
     assert learners == {"leader": Devices((0,)), "hunters": Devices((1,))}
     for mine, theirs in zip(
         jax.tree.leaves(report.state.params["prey"]), jax.tree.leaves(together.state.params["prey"]), strict=True
     ):
         np.testing.assert_array_equal(mine, theirs)
-    alone = train(tmp_path / "one device", frozen, num_devices=1)
+    alone = train(tmp_path / "one device", frozen, learner_num_devices=1)
     assert len(plan_of(alone).learners) == 1
     assert_close(report.state.params, alone.state.params)
 
 
 @pytest.mark.slow
 def test_what_one_record_says_is_said_of_every_policy(tmp_path):
-    report = train(tmp_path, num_devices=2)
+    report = train(tmp_path, learner_num_devices=2)
     record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert all(np.isfinite(record[f"{name}/loss/total"]) for name in ("hunters", "prey"))
 
 
 def test_plans_that_do_not_fit_the_agent_are_refused_before_anything_starts(tmp_path):
-    plan, agent, source, config, spec = parts(directory=str(tmp_path), num_devices=2)
+    plan, agent, source, config, spec = parts(directory=str(tmp_path), learner_num_devices=2)
     other = make_multi_policy_agent(spec, PoliciesConfig(), lambda own: make_ppo(AGENT, own, NETWORK))
     with pytest.raises(
         UserError, match="fragment learner hunters learns policy 'hunters', which agent ppo does not have"

@@ -26,7 +26,7 @@ from jaxsrl.bench.train import bench_train, steady_records
 
 
 def test_a_short_training_run_is_measured(capsys):
-    result = bench_train(workers=1, num_envs=8, max_policy_lag=0, env_steps=8 * 32 * 3)
+    result = bench_train(workers=1, num_envs=8, max_policy_lag=0, total_env_steps=8 * 32 * 3)
     assert result["env_steps_per_second"] > 0.0
     assert (result["workers"], result["num_envs"], result["max_policy_lag"]) == (1, 8, 0)
     assert (result["env_id"], result["platform"], result["policy_lag_mean"]) == ("CartPole-v1", "cpu", 0.0)
@@ -165,7 +165,7 @@ def test_every_named_policy_is_measured_with_what_it_needs_to_be_itself(monkeypa
 
     monkeypatch.setattr(jaxsrl.bench.plans, "run_apart", run_apart)
     monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("cpu", 1))
-    rows = bench_plans(["single_learner_fine", "multiple_learners", "device_only"], env_steps=100, num_envs=4)
+    rows = bench_plans(["single_learner_fine", "multiple_learners", "device_only"], total_env_steps=100, num_envs=4)
     assert [(row["policy"], row["devices"], row["workers"]) for row in rows] == [
         ("single_learner_fine", 1, 2),
         ("multiple_learners", 2, 2),
@@ -182,7 +182,7 @@ def test_every_named_policy_is_measured_with_what_it_needs_to_be_itself(monkeypa
 
 @pytest.mark.slow
 def test_every_named_policy_is_measured_in_a_process_of_its_own():
-    rows = bench_plans(["multiple_learners"], env_steps=128 * 32 * 2)
+    rows = bench_plans(["multiple_learners"], total_env_steps=128 * 32 * 2)
     assert [row["policy"] for row in rows] == ["multiple_learners"]
     for row in rows:
         assert row["env_steps_per_second"] > 0
@@ -294,7 +294,7 @@ def test_a_sleeping_benchmark_that_does_not_divide_is_refused():
 
 @pytest.mark.slow
 def test_networks_with_memory_are_measured_against_the_one_without():
-    result = bench_recurrent(("gru",), workers=1, num_envs=8, env_steps=8 * 32 * 3, core_size=4, rounds=1)
+    result = bench_recurrent(("gru",), workers=1, num_envs=8, total_env_steps=8 * 32 * 3, core_size=4, rounds=1)
     assert [row["core"] for row in result["cores"]] == ["none", "gru"]
     base, gru = (row["env_steps_per_second"] for row in result["cores"])
     assert result["cores"][0]["ratio_to_feed_forward"] == 1.0

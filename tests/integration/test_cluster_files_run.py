@@ -71,16 +71,16 @@ def slurm(tmp_path):
 def planned(capsys, words, processes):
     """The plan of a command line, with a cluster that is started here in place of the one that would be there."""
     flags = [word for word in words if not word.endswith(".py")]
-    while "--run.distributed.coordinator" in flags:
-        begin = flags.index("--run.distributed.coordinator")
+    while "--distributed.coordinator" in flags:
+        begin = flags.index("--distributed.coordinator")
         del flags[begin : begin + 2]
-    for name in ("--run.distributed.num-processes", "--run.distributed.process-id"):
+    for name in ("--distributed.num-processes", "--distributed.process-id"):
         if name in flags:
             begin = flags.index(name)
             del flags[begin : begin + 2]
     flags = ["local" if word == "auto" else word for word in flags]
-    several = ["--run.distributed.coordinator", "h:1", "--run.distributed.num-processes", str(processes)]
-    several += ["--run.distributed.process-id", "0"]
+    several = ["--distributed.coordinator", "h:1", "--distributed.num-processes", str(processes)]
+    several += ["--distributed.process-id", "0"]
     arguments = ["plan", "experiments/ppo_cartpole.py", "--json", "--gpus", "1", "--cores", str(CORES)]
     jaxsrl.cli.main.main([*arguments, *flags, *(several if processes > 1 else [])])
     return json.loads(capsys.readouterr().out)

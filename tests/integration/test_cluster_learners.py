@@ -28,16 +28,16 @@ from tests.integration.test_distributed_learners import (
 ray = pytest.importorskip("ray")
 
 pytestmark = RAY_MARKS
-WORKERS = ("--run.num-env-workers", "4", "--run.lanes-per-worker", "1")
-HOSTS = ("--cluster", "local", "--run.cluster-nodes", "2")
+WORKERS = ("--pool.num-workers", "4", "--pool.lanes-per-worker", "1")
+HOSTS = ("--cluster.address", "local", "--cluster.num-hosts", "2")
 START_SECONDS = 400.0
 PATIENT = (
-    "--run.distributed.lost-seconds",
+    "--distributed.lost-seconds",
     "100",
 )  # starting Ray may take all of a small machine; who is killed is seen at once
 
 
-SERVERS = ("--run.cluster-inference-servers", "2")  # one for each learner
+SERVERS = ("--cluster.num-inference-servers", "2")  # one for each learner
 
 
 def start_both(directory, *flags, updates=UPDATES):
@@ -94,10 +94,12 @@ def cluster():
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse"])
 def test_two_learners_with_two_hosts_each_are_one_process_without_a_cluster_to_the_bit(tmp_path, cluster, policy):
-    flags = (*WORKERS, "--run.policy", policy)
-    one = start(tmp_path / "one", "--run.host-devices", "2", *flags)
+    flags = (*WORKERS, "--plan", policy)
+    one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", *flags)
     assert ends([one])[0][0] == 0
-    ended = ends(start_both(tmp_path / "two", *flags, "--cluster", "auto", "--run.cluster-nodes", "4"), START_SECONDS)
+    ended = ends(
+        start_both(tmp_path / "two", *flags, "--cluster.address", "auto", "--cluster.num-hosts", "4"), START_SECONDS
+    )
     assert [status for status, _, _ in ended] == [0, 0], ended
     assert_same_bits(final(tmp_path / "one"), final(tmp_path / "two"))
     fragments = json.loads((tmp_path / "two/run/plan.json").read_text())["fragments"]
@@ -108,11 +110,12 @@ def test_two_learners_with_two_hosts_each_are_one_process_without_a_cluster_to_t
 def test_two_learners_with_two_hosts_and_a_server_each_are_one_process_without_a_cluster_to_the_bit(
     tmp_path, cluster, lag
 ):
-    flags = (*WORKERS, "--run.policy", "single_learner_fine", "--run.max-policy-lag", str(lag))
-    one = start(tmp_path / "one", "--run.host-devices", "2", *flags)
+    flags = (*WORKERS, "--plan", "single_learner_fine", "--run.max-policy-lag", str(lag))
+    one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", *flags)
     assert ends([one])[0][0] == 0
     ended = ends(
-        start_both(tmp_path / "two", *flags, *SERVERS, "--cluster", "auto", "--run.cluster-nodes", "4"), START_SECONDS
+        start_both(tmp_path / "two", *flags, *SERVERS, "--cluster.address", "auto", "--cluster.num-hosts", "4"),
+        START_SECONDS,
     )
     assert [status for status, _, _ in ended] == [0, 0], ended
     assert_same_bits(final(tmp_path / "one"), final(tmp_path / "two"))
@@ -129,10 +132,10 @@ def last_record(directory):
 
 def test_servers_of_both_learners_that_are_killed_are_followed_and_the_curve_does_not_change(tmp_path, cluster):
     updates = 200
-    flags = (*WORKERS, "--run.policy", "single_learner_fine", "--run.log-every-seconds", "0.2")
-    one = start(tmp_path / "one", "--run.host-devices", "2", *flags, updates=updates)
+    flags = (*WORKERS, "--plan", "single_learner_fine", "--metrics.interval-seconds", "0.2")
+    one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", *flags, updates=updates)
     assert ends([one])[0][0] == 0
-    auto = ("--cluster", "auto", "--run.cluster-nodes", "4")
+    auto = ("--cluster.address", "auto", "--cluster.num-hosts", "4")
     started = start_both(tmp_path / "two", *flags, *SERVERS, *auto, updates=updates)
     try:
         wait_for_record(tmp_path / "two/run/metrics.jsonl", lambda record: record["update"] > 10)
@@ -156,8 +159,8 @@ def test_servers_of_both_learners_that_are_killed_are_followed_and_the_curve_doe
 def test_a_learner_that_is_killed_ends_the_other_and_leaves_nothing_and_the_restart_resumes_to_the_bit(
     tmp_path, run_files, served
 ):
-    flags = (*WORKERS, "--run.policy", "single_learner_fine")
-    one = start(tmp_path / "one", "--run.host-devices", "2", *flags, updates=200)
+    flags = (*WORKERS, "--plan", "single_learner_fine")
+    one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", *flags, updates=200)
     assert ends([one])[0][0] == 0
     flags = (*flags, *served)
     started = start_both(tmp_path / "two", *flags, *HOSTS, updates=200)
@@ -173,7 +176,7 @@ def test_a_learner_that_is_killed_ends_the_other_and_leaves_nothing_and_the_rest
 
 
 def test_process_0_which_has_the_cluster_is_killed_and_nothing_is_left(tmp_path, run_files):
-    flags = (*WORKERS, "--run.policy", "single_learner_fine")
+    flags = (*WORKERS, "--plan", "single_learner_fine")
     started = start_both(tmp_path, *flags, *HOSTS, updates=100_000)
     wait_for_checkpoint(tmp_path, START_SECONDS)
     started[0].kill()
@@ -183,8 +186,8 @@ def test_process_0_which_has_the_cluster_is_killed_and_nothing_is_left(tmp_path,
 
 
 def test_a_node_of_the_other_learner_is_killed_and_its_host_goes_on_elsewhere(tmp_path, cluster):
-    flags = ("--run.policy", "single_learner_coarse", "--run.num-env-workers", "2", "--run.log-every-seconds", "0.5")
-    started = start_both(tmp_path, *flags, "--cluster", "auto", "--run.cluster-nodes", "2", updates=1_000_000)
+    flags = ("--plan", "single_learner_coarse", "--pool.num-workers", "2", "--metrics.interval-seconds", "0.5")
+    started = start_both(tmp_path, *flags, "--cluster.address", "auto", "--cluster.num-hosts", "2", updates=1_000_000)
     records = tmp_path / "run" / "metrics.jsonl"
     try:
         wait_for_record(records, lambda record: record.get("cluster/node2/env_steps_per_second", 0.0) > 0.0)

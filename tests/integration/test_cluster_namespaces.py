@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 HOSTS = 3
 LEARNED = ("loss/total", "gradient/norm", "policy/entropy", "episode/return_mean", "episode/count")
-SHAPE = ("--run.num-env-workers", "3", "--run.num-envs", "96", "--policy", "single_learner_coarse")
+SHAPE = ("--pool.num-workers", "3", "--run.num-envs", "96", "--plan", "single_learner_coarse")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def machines():
 def trained(machines, tmp_path, experiment, *flags, cluster="auto"):
     """The run directory of an experiment that ran on the head, or where `cluster` is "" without any."""
     where = ("--run.directory", tmp_path, "--run.name", cluster or "here")
-    on = ("--cluster", cluster) if cluster else ()
+    on = ("--cluster.address", cluster) if cluster else ()
     done = machines.run_at_head(
         sys.executable, ROOT / "experiments" / experiment, *on, *where, *SHAPE, *flags, limit_seconds=600.0
     )
@@ -51,7 +51,7 @@ def curve(directory):
     ("experiment", "env_steps"), [("ppo_cartpole.py", 300_000), ("impala_cartpole.py", 500_000)], ids=["ppo", "impala"]
 )
 def test_cartpole_is_balanced_through_hosts_on_other_machines(machines, tmp_path, experiment, env_steps):
-    directory = trained(machines, tmp_path, experiment, "--run.env-steps", str(env_steps))
+    directory = trained(machines, tmp_path, experiment, "--run.total-env-steps", str(env_steps))
     assert json.loads((directory / "eval.json").read_text())["mean_return"] >= 475.0
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     sent = {name.split("/")[1] for record in records for name in record if name.endswith("/env_steps_per_second")}
@@ -59,9 +59,9 @@ def test_cartpole_is_balanced_through_hosts_on_other_machines(machines, tmp_path
 
 
 def test_at_lag_0_the_curve_is_that_of_one_machine(machines, tmp_path):
-    flags = ("--run.env-steps", "30720", "--run.max-policy-lag", "0", "--run.log-every-seconds", "0")
+    flags = ("--run.total-env-steps", "30720", "--run.max-policy-lag", "0", "--metrics.interval-seconds", "0")
     apart = curve(trained(machines, tmp_path, "ppo_cartpole.py", *flags))
-    together = curve(trained(machines, tmp_path, "ppo_cartpole.py", *flags, cluster=""))
+    together = curve(trained(machines, tmp_path, "ppo_cartpole.py", *flags, cluster_address=""))
     assert len(together) == 10
     assert apart == together
 
@@ -79,7 +79,7 @@ def test_a_machine_that_loses_its_power_is_done_without(machines, tmp_path):
     cutting = threading.Thread(target=cut_when_it_learns)
     cutting.start()
     directory = trained(
-        machines, tmp_path, "ppo_cartpole.py", "--run.env-steps", "600000", "--run.log-every-seconds", "1"
+        machines, tmp_path, "ppo_cartpole.py", "--run.total-env-steps", "600000", "--metrics.interval-seconds", "1"
     )
     cutting.join()
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]

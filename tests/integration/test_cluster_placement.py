@@ -51,10 +51,10 @@ def test_a_run_gets_all_its_hosts_or_is_refused_with_numbers_and_holds_nothing(c
         assert [engine.reserved_node(host) for host in (0, 1)] == ["node2", "node1"]
         begin = time.monotonic()
         with pytest.raises(UserError, match=r"3 environment hosts of 1 cores each.*2 cores are free"):
-            train(tmp_path, cluster="auto", cluster_nodes=3, cluster_wait_seconds=2.0)
+            train(tmp_path, cluster_address="auto", cluster_num_hosts=3, cluster_placement_timeout_seconds=2.0)
         assert time.monotonic() - begin < 20.0
         assert len(groups_held()) == 1  # that of the engine
-    report = train(tmp_path, cluster="auto", cluster_nodes=3, cluster_wait_seconds=10.0)
+    report = train(tmp_path, cluster_address="auto", cluster_num_hosts=3, cluster_placement_timeout_seconds=10.0)
     assert report.num_updates == 5
     assert groups_held() == []
 
@@ -127,16 +127,22 @@ def test_only_who_has_the_token_is_let_into_a_cluster_that_was_started_here(clus
 
 
 def test_memory_that_no_node_has_is_refused_by_name(cluster, tmp_path):
-    with pytest.raises(UserError, match=r"977 TiB of memory.*node1: 4 cores and .* GiB.*--run.cluster-host-gib"):
-        train(tmp_path, cluster="auto", cluster_nodes=3, cluster_host_gib=1e6, cluster_wait_seconds=1.0)
+    with pytest.raises(UserError, match=r"977 TiB of memory.*node1: 4 cores and .* GiB.*--cluster.host-memory-gib"):
+        train(
+            tmp_path,
+            cluster_address="auto",
+            cluster_num_hosts=3,
+            cluster_host_memory_gib=1e6,
+            cluster_placement_timeout_seconds=1.0,
+        )
 
 
 def test_when_the_learner_is_killed_its_hosts_end_and_their_room_is_free(cluster, tmp_path):
     directory = cluster.directory
     before = ray_processes(directory)
-    flags = ["--cluster", "auto", "--run.cluster-nodes", "2", "--run.num-env-workers", "2", "--run.num-envs", "16"]
-    flags += ["--policy", "single_learner_coarse", "--run.directory", str(tmp_path), "--run.name", "run"]
-    flags += ["--run.log-every-seconds", "0.5", "--run.env-steps", "100000000"]
+    flags = ["--cluster.address", "auto", "--cluster.num-hosts", "2", "--pool.num-workers", "2", "--run.num-envs", "16"]
+    flags += ["--plan", "single_learner_coarse", "--run.directory", str(tmp_path), "--run.name", "run"]
+    flags += ["--metrics.interval-seconds", "0.5", "--run.total-env-steps", "100000000"]
     address = ray.get_runtime_context().gcs_address
     learner = subprocess.Popen(
         [sys.executable, "experiments/ppo_cartpole.py", *flags],

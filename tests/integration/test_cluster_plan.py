@@ -14,14 +14,14 @@ TWO = (
     "1",
     "--cores",
     "8",
-    "--run.num-devices",
+    "--learner.num-devices",
     "2",
-    "--run.num-env-workers",
+    "--pool.num-workers",
     "4",
 )
-PROCESSES = ("--run.distributed.coordinator", "learner-0:7777", "--run.distributed.num-processes", "2")
-PROCESSES = (*PROCESSES, "--run.distributed.process-id", "0")
-HOSTS = ("--cluster", "local", "--run.cluster-nodes", "4", "--run.lanes-per-worker", "1")
+PROCESSES = ("--distributed.coordinator", "learner-0:7777", "--distributed.num-processes", "2")
+PROCESSES = (*PROCESSES, "--distributed.process-id", "0")
+HOSTS = ("--cluster.address", "local", "--cluster.num-hosts", "4", "--pool.lanes-per-worker", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -39,22 +39,20 @@ def shown(capsys, *arguments):
 
 def test_a_plan_of_learner_processes_on_a_cluster_says_who_has_which_hosts_rows_and_devices(capsys):
     pytest.importorskip("ray")
-    found = json.loads(shown(capsys, *TWO, *PROCESSES, *HOSTS, "--policy", "single_learner_coarse", "--json"))
+    found = json.loads(shown(capsys, *TWO, *PROCESSES, *HOSTS, "--plan", "single_learner_coarse", "--json"))
     none = {"servers": [], "server_nodes": []}
     assert found["processes"] == [
         {"process": 0, "devices": [0], "rows": [0, 63], "replicas": [0, 1], "nodes": ["node1", "node2"], **none},
         {"process": 1, "devices": [1], "rows": [64, 127], "replicas": [2, 3], "nodes": ["node3", "node4"], **none},
     ]
-    table = shown(capsys, *TWO, *PROCESSES, *HOSTS, "--run.cluster-placement", "strict_pack").split(
-        "learner processes"
-    )[1]
+    table = shown(capsys, *TWO, *PROCESSES, *HOSTS, "--cluster.placement", "strict_pack").split("learner processes")[1]
     assert "64-127" in table
     assert "node1, node1" in table
 
 
 def test_servers_of_each_learner_process_are_shown_with_their_nodes(capsys):
     pytest.importorskip("ray")
-    served = (*TWO, *PROCESSES, *HOSTS, "--run.cluster-inference-servers", "2")
+    served = (*TWO, *PROCESSES, *HOSTS, "--cluster.num-inference-servers", "2")
     found = json.loads(shown(capsys, *served, "--json"))
     (inference,) = [fragment for fragment in found["fragments"] if fragment["kind"] == "inference"]
     assert [(one["servers"], one["server_nodes"]) for one in found["processes"]] == [
@@ -68,11 +66,11 @@ def test_servers_of_each_learner_process_are_shown_with_their_nodes(capsys):
 def test_servers_that_do_not_divide_over_the_processes_are_refused_with_the_numbers(capsys, monkeypatch):
     monkeypatch.setattr("jaxsrl.cluster.ray.engine.import_ray", lambda: importlib.import_module("json"))
     with pytest.raises(SystemExit) as stopped:
-        shown(capsys, *TWO, *PROCESSES, *HOSTS, "--run.cluster-inference-servers", "3")
+        shown(capsys, *TWO, *PROCESSES, *HOSTS, "--cluster.num-inference-servers", "3")
     assert stopped.value.code == 2
     said = capsys.readouterr().err
     assert "3 inference servers do not divide over 2 learner processes" in said
-    assert "use --run.cluster-inference-servers 4, or 0" in said
+    assert "use --cluster.num-inference-servers 4, or 0" in said
 
 
 def test_without_a_cluster_it_shows_each_process_with_its_own_environments(capsys):
@@ -84,16 +82,16 @@ def test_without_a_cluster_it_shows_each_process_with_its_own_environments(capsy
 
 def test_a_number_of_processes_that_only_the_scheduler_knows_is_asked_for(capsys):
     with pytest.raises(SystemExit) as stopped:
-        shown(capsys, *TWO, "--run.distributed.coordinator", "auto")
+        shown(capsys, *TWO, "--distributed.coordinator", "auto")
     assert stopped.value.code == 2
-    assert "use --run.distributed.coordinator HOST:PORT --run.distributed.num-processes N" in capsys.readouterr().err
+    assert "use --distributed.coordinator HOST:PORT --distributed.num-processes N" in capsys.readouterr().err
 
 
 def test_hosts_that_do_not_divide_over_the_processes_are_refused(capsys, monkeypatch):
     monkeypatch.setattr("jaxsrl.cluster.ray.engine.import_ray", lambda: importlib.import_module("json"))
     with pytest.raises(SystemExit) as stopped:
-        shown(capsys, *TWO, *PROCESSES, "--cluster", "local", "--run.cluster-nodes", "3")
+        shown(capsys, *TWO, *PROCESSES, "--cluster.address", "local", "--cluster.num-hosts", "3")
     assert stopped.value.code == 2
     assert (
-        "3 environment hosts do not divide over 2 learner processes: use --run.cluster-nodes" in capsys.readouterr().err
+        "3 environment hosts do not divide over 2 learner processes: use --cluster.num-hosts" in capsys.readouterr().err
     )

@@ -19,13 +19,13 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.protocol.engine import ReplayLostError
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from tests.integration.ray_marks import RAY_MARKS
 from tests.support.journal import journal_in
+from tests.support.run_configs import run_config
 
 ray = pytest.importorskip("ray")
 
@@ -49,22 +49,22 @@ def train(directory, updates=12, replay=UNIFORM, **changes):
     settings = {
         "name": "run",
         "directory": str(directory),
-        "policy": "single_learner_coarse",
+        "plan": "single_learner_coarse",
         "num_envs": 16,
-        "num_env_workers": 2,
-        "lanes_per_worker": 1,
+        "pool_num_workers": 2,
+        "pool_lanes_per_worker": 1,
         "rollout_length": 4,
-        "env_steps": 16 * 4 * updates,
-        "checkpoint_every_updates": 0,
+        "total_env_steps": 16 * 4 * updates,
+        "checkpoint_interval_updates": 0,
         "max_policy_lag": 0,
-        "replay_on": "host",
+        "replay_memory": "host",
     }
-    config = RunConfig(**{**settings, **changes})
+    config = run_config(**{**settings, **changes})
     dqn = DQNConfig(replay=replay, learning_rate=1e-3, n_step=2, double=True, target_update_period=5, total_updates=12)
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_dqn(dqn, spec, NetworkConfig(hidden_sizes=(16,)))
-    plan = PLANS[config.policy](config, Resources.detect())
+    plan = PLANS[config.plan](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 
 
@@ -90,7 +90,7 @@ def none_is_left(seconds=20.0):
     return not processes("RayReplay") and not processes("RayHost")
 
 
-ON_NODE = {"cluster": "auto", "cluster_nodes": 2, "cluster_replay": True}
+ON_NODE = {"cluster_address": "auto", "cluster_num_hosts": 2, "replay_memory": "cluster"}
 CASES = [
     (0, UNIFORM, "single_learner_coarse"),
     (0, PRIORITISED, "distributed_replay"),
@@ -102,7 +102,7 @@ CASES = [
 def test_the_curve_is_that_of_one_machine_and_runs_go_on_here_and_there_to_the_bit(
     cluster, tmp_path, lag, replay, policy
 ):
-    how = {"max_policy_lag": lag, "replay": replay, "policy": policy}
+    how = {"max_policy_lag": lag, "replay": replay, "plan": policy}
     alone = train(tmp_path / "alone", **how)
     train(tmp_path / "there", updates=4, **how, **ON_NODE)
     train(tmp_path / "there", updates=8, **how)  # on one machine
@@ -143,8 +143,8 @@ LONG = {
     "updates": 400,
     "replay": DELAYED,
     "max_policy_lag": 1,
-    "log_every_seconds": 0.1,
-    "checkpoint_every_updates": 20,
+    "metrics_interval_seconds": 0.1,
+    "checkpoint_interval_updates": 20,
 }
 
 
@@ -193,8 +193,8 @@ def test_a_host_that_is_killed_is_followed_and_every_step_goes_into_replay_once(
 
 
 def test_experience_that_is_not_saved_is_collected_anew(cluster, tmp_path):
-    train(tmp_path, updates=6, checkpoint_replay=False, **ON_NODE)
-    report = train(tmp_path, updates=8, checkpoint_replay=False, **ON_NODE)
+    train(tmp_path, updates=6, checkpoint_include_replay=False, **ON_NODE)
+    report = train(tmp_path, updates=8, checkpoint_include_replay=False, **ON_NODE)
     (checkpoint,) = [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.endswith("8")]
     assert report.num_updates == 8
     assert not any("replay" in name for path in checkpoint.rglob("*.npz") for name in np.load(path))
@@ -205,7 +205,7 @@ def test_experience_that_is_not_saved_is_collected_anew(cluster, tmp_path):
 def test_a_run_for_whose_experience_no_node_has_memory_is_refused(cluster, tmp_path):
     huge = dataclasses.replace(UNIFORM, capacity=900_000_000)
     with pytest.raises(UserError, match="no node has a core left and .* of memory for replay"):
-        train(tmp_path, replay=huge, cluster_wait_seconds=1.0, **ON_NODE)
+        train(tmp_path, replay=huge, cluster_placement_timeout_seconds=1.0, **ON_NODE)
 
 
 def test_a_node_that_dies_with_replay_on_it_ends_the_run(cluster, tmp_path):
@@ -226,7 +226,7 @@ def test_a_node_that_dies_with_replay_on_it_ends_the_run(cluster, tmp_path):
     removing = threading.Thread(target=remove, daemon=True)
     removing.start()
     with pytest.raises(ReplayLostError, match="is lost with what it held"):
-        train(tmp_path, **{**LONG, "updates": 100_000, "checkpoint_every_updates": 0}, **ON_NODE)
+        train(tmp_path, **{**LONG, "updates": 100_000, "checkpoint_interval_updates": 0}, **ON_NODE)
     removing.join(60.0)
     print("seconds from the node's death to the run's end:", time.monotonic() - removed[0])
     assert time.monotonic() - removed[0] < 100.0

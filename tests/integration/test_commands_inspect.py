@@ -18,7 +18,7 @@ ARRAYS = {
 }
 CONFIG = {
     "agent_name": "mine",
-    "experiment": {"run": {"num_envs": 2, "rollout_length": 5, "env_steps": 100}},
+    "experiment": {"run": {"num_envs": 2, "rollout_length": 5, "total_env_steps": 100}},
     "env_spec": {"env_id": "E"},
 }
 

@@ -14,8 +14,8 @@ def make_run(path, returns=(), log="", checkpoints=(), seed=0, env_steps=1000, a
     (path / "checkpoints").mkdir(parents=True)
     run = {
         "seed": seed,
-        "policy": "serial",
-        "env_steps": env_steps,
+        "plan": "serial",
+        "total_env_steps": env_steps,
         "num_envs": 10,
         "rollout_length": 10,
         "name": path.name,

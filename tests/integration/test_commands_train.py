@@ -162,7 +162,7 @@ def make():
 """
     source = source.replace("EXPERIMENT =", own + "\n\nEXPERIMENT =", 1)
     file.write_text(source.replace('EnvConfig("CartPole-v1")', "GymnasiumSource(make)"))
-    flags = ["--run.env-steps", "20000", "--run.evaluation-episodes", "4", "--run.num-envs", "16"]
+    flags = ["--run.total-env-steps", "20000", "--evaluation.episodes", "4", "--run.num-envs", "16"]
     first = subprocess.run(
         command(str(file), *flags),
         cwd=tmp_path,
@@ -174,7 +174,7 @@ def make():
     )
     assert first.returncode == 0, first.stderr
     assert "evaluated 4 greedy episodes" in first.stdout
-    longer = command(str(file), *flags, "--run.env-steps", "4000000")
+    longer = command(str(file), *flags, "--run.total-env-steps", "4000000")
     with subprocess.Popen(longer, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")

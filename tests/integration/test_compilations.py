@@ -8,13 +8,13 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.spec.specs import EnvSpec
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from jaxsrl.training.train import TrainingLoop
 from tests.support.compilations import compilations
+from tests.support.run_configs import run_config
 
 UPDATES = 7
 MIN_SIZE = 256  # of replay: two rollouts
@@ -33,21 +33,21 @@ def dqn(spec: EnvSpec) -> AnyAgent:
     return make_dqn(DQNConfig(replay=replay, total_updates=UPDATES), spec, NetworkConfig(hidden_sizes=(8,)))
 
 
-SERVERS = {"num_inference_devices": 2, "num_inference_servers": 2}
+SERVERS = {"inference_num_devices": 2, "inference_num_servers": 2}
 CASES = [
     *(pytest.param(policy, ppo, {}, marks=pytest.mark.slow) for policy in ("serial", "single_learner_coarse")),
-    ("single_learner_fine", ppo, {"inference_batching": "merged", "lanes_per_worker": 2, "max_policy_lag": 2}),
+    ("single_learner_fine", ppo, {"inference_batching": "merged", "pool_lanes_per_worker": 2, "max_policy_lag": 2}),
     pytest.param("single_learner_fine", gru, {}, marks=pytest.mark.slow),
-    ("decoupled", ppo, {**SERVERS, "inference_batching": "merged", "lanes_per_worker": 2}),
+    ("decoupled", ppo, {**SERVERS, "inference_batching": "merged", "pool_lanes_per_worker": 2}),
     pytest.param("decoupled", gru, SERVERS, marks=pytest.mark.slow),
     pytest.param("multiple_learners", ppo, {"num_devices": 2}, marks=pytest.mark.slow),
     pytest.param("central", ppo, {"num_devices": 2}, marks=pytest.mark.slow),
-    ("central", ppo, {"num_devices": 2, "gradients": "asynchronous", "max_policy_lag": 2}),
+    ("central", ppo, {"learner_num_devices": 2, "learner_gradients": "asynchronous", "max_policy_lag": 2}),
     ("device_only", ppo, {}),
-    pytest.param("dedicated_environments", ppo, {"num_env_workers": 1}, marks=pytest.mark.slow),
+    pytest.param("dedicated_environments", ppo, {"pool_num_workers": 1}, marks=pytest.mark.slow),
     ("distributed_replay", dqn, {"num_devices": 2}),
-    pytest.param("single_learner_fine", dqn, {"replay_on": "device"}, marks=pytest.mark.slow),
-    pytest.param("single_learner_fine", dqn, {"replay_on": "host"}, marks=pytest.mark.slow),
+    pytest.param("single_learner_fine", dqn, {"replay_memory": "device"}, marks=pytest.mark.slow),
+    pytest.param("single_learner_fine", dqn, {"replay_memory": "host"}, marks=pytest.mark.slow),
 ]
 
 
@@ -61,14 +61,14 @@ def test_every_policy_is_among_them():
 def test_nothing_compiles_after_the_first_update(tmp_path, monkeypatch, policy, make_agent, changes):
     source = make_env(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
     spec = source.spec()
-    settings = {"num_env_workers": 2, "checkpoint_every_updates": 2, "log_every_seconds": 0.0, **changes}
-    config = RunConfig(
+    settings = {"pool_num_workers": 2, "checkpoint_interval_updates": 2, "metrics_interval_seconds": 0.0, **changes}
+    config = run_config(
         name="run",
         directory=str(tmp_path),
-        policy=policy,
+        plan=policy,
         num_envs=16,
         rollout_length=8,
-        env_steps=UPDATES * 128,
+        total_env_steps=UPDATES * 128,
         **settings,
     )
     plan = PLANS[policy](config, Resources.detect())

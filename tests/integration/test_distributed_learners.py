@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 UPDATES = 20
 SIZES = (
-    *("--run.num-envs", "16", "--run.rollout-length", "8", "--run.name", "run", "--run.num-devices", "2"),
-    *("--run.checkpoint-every-updates", "5", "--run.evaluation-episodes", "0", "--network.hidden-sizes", "16"),
+    *("--run.num-envs", "16", "--run.rollout-length", "8", "--run.name", "run", "--learner.num-devices", "2"),
+    *("--checkpoint.interval-updates", "5", "--evaluation.episodes", "0", "--network.hidden-sizes", "16"),
     *("--agent.num-minibatches", "2", "--agent.num-epochs", "2"),
 )
 END_SECONDS = 240  # of a run, whose programs may have to be compiled beside other tests
@@ -31,7 +31,7 @@ def start(
     directory: Path, *flags: str, updates: int = UPDATES, program: str = "experiments/ppo_cartpole.py"
 ) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    budget = ("--run.env-steps", str(16 * 8 * updates), "--run.directory", str(directory))
+    budget = ("--run.total-env-steps", str(16 * 8 * updates), "--run.directory", str(directory))
     command = [sys.executable, program, *SIZES, *budget, *flags]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
@@ -48,13 +48,13 @@ def start_two(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    together = ("--run.host-devices", "1", "--run.distributed.coordinator", f"127.0.0.1:{port}", *flags)
+    together = ("--machine.num-cpu-devices", "1", "--distributed.coordinator", f"127.0.0.1:{port}", *flags)
     return [
         start(
             directory,
             *together,
-            *("--run.distributed.num-processes", "2", "--run.distributed.process-id", str(process)),
-            *("--run.distributed.lost-seconds", "10", "--run.distributed.wait-seconds", "120"),
+            *("--distributed.num-processes", "2", "--distributed.process-id", str(process)),
+            *("--distributed.lost-seconds", "10", "--distributed.wait-seconds", "120"),
             *(own or {}).get(process, ()),
             updates=updates,
             program=programs[process],
@@ -100,9 +100,9 @@ def assert_same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -
 
 @pytest.mark.parametrize("policy", ["multiple_learners", "single_learner_fine"])
 def test_two_processes_give_the_parameters_of_one_with_two_devices_to_the_bit(tmp_path, policy):
-    one = start(tmp_path / "one", "--run.host-devices", "2", "--run.policy", policy)
+    one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", "--plan", policy)
     assert ends([one])[0][0] == 0
-    ended = ends(start_two(tmp_path / "two", "--run.policy", policy))
+    ended = ends(start_two(tmp_path / "two", "--plan", policy))
     assert [status for status, _, _ in ended] == [0, 0], ended
     assert_same_bits(final(tmp_path / "one"), final(tmp_path / "two"))
     assert "run directory" in ended[0][1]
@@ -112,9 +112,11 @@ def test_two_processes_give_the_parameters_of_one_with_two_devices_to_the_bit(tm
 
 
 def test_a_killed_process_ends_the_other_and_the_restart_resumes_to_the_bit(tmp_path):
-    uninterrupted = start(tmp_path / "one", "--run.host-devices", "2", "--run.policy", "multiple_learners", updates=100)
+    uninterrupted = start(
+        tmp_path / "one", "--machine.num-cpu-devices", "2", "--plan", "multiple_learners", updates=100
+    )
     assert ends([uninterrupted])[0][0] == 0
-    flags = ("--run.policy", "multiple_learners")
+    flags = ("--plan", "multiple_learners")
     started = start_two(tmp_path / "two", *flags, updates=100)
     wait_for_checkpoint(tmp_path / "two")
     started[1].kill()
@@ -131,7 +133,7 @@ def test_a_killed_process_ends_the_other_and_the_restart_resumes_to_the_bit(tmp_
 
 
 def test_when_process_0_is_killed_the_other_says_so_and_can_be_started_again(tmp_path):
-    started = start_two(tmp_path, "--run.policy", "multiple_learners", updates=100_000)
+    started = start_two(tmp_path, "--plan", "multiple_learners", updates=100_000)
     wait_for_checkpoint(tmp_path)
     started[0].kill()
     (killed, _, _), (status, _, said) = ends(started, seconds=60)
@@ -141,7 +143,7 @@ def test_when_process_0_is_killed_the_other_says_so_and_can_be_started_again(tmp
 
 
 def test_a_signal_to_one_stops_both_after_the_same_update(tmp_path):
-    started = start_two(tmp_path, "--run.policy", "multiple_learners", updates=100_000)
+    started = start_two(tmp_path, "--plan", "multiple_learners", updates=100_000)
     wait_for_checkpoint(tmp_path)
     started[1].send_signal(signal.SIGTERM)
     ended = ends(started, seconds=60)
@@ -153,14 +155,14 @@ def test_a_signal_to_one_stops_both_after_the_same_update(tmp_path):
 
 
 def test_processes_of_different_experiments_are_refused_with_what_differs(tmp_path):
-    ended = ends(start_two(tmp_path, "--run.policy", "multiple_learners", own={1: ("--run.seed", "7")}))
+    ended = ends(start_two(tmp_path, "--plan", "multiple_learners", own={1: ("--run.seed", "7")}))
     assert [status for status, _, _ in ended] == [75, 2], ended
     assert "run.seed: 0 -> 7" in ended[1][2]
     assert "run.seed: 0 -> 7" in ended[0][2] or "learner process 1" in ended[0][2]
 
 
 def test_a_process_whose_others_never_come_says_so_in_the_end(tmp_path):
-    alone = start_two(tmp_path, own={0: ("--run.distributed.start-seconds", "3"), 1: ("--help",)})
+    alone = start_two(tmp_path, own={0: ("--distributed.start-seconds", "3"), 1: ("--help",)})
     (status, _, said), _ = ends(alone, seconds=60)
     assert status == 75
     assert "error: the learner processes did not all come to 127.0.0.1:" in said
@@ -168,21 +170,23 @@ def test_a_process_whose_others_never_come_says_so_in_the_end(tmp_path):
 
 def test_a_process_that_never_comes_to_an_update_ends_all_and_is_named(tmp_path):
     programs = ("experiments/ppo_cartpole.py", "tests/integration/stuck_learner.py")
-    waits = dict.fromkeys(range(2), ("--run.distributed.wait-seconds", "40"))
-    started = start_two(tmp_path, "--run.policy", "multiple_learners", own=waits, programs=programs)
+    waits = dict.fromkeys(range(2), ("--distributed.wait-seconds", "40"))
+    started = start_two(tmp_path, "--plan", "multiple_learners", own=waits, programs=programs)
     ended = ends(started)
     assert [status for status, _, _ in ended] == [75, 75], ended
     assert "process 0 of 2 waited for process 1, 40 s at most" in ended[0][2]
 
 
 def test_two_processes_restore_in_part_and_take_over_the_checkpoint_of_one(tmp_path):
-    alone = start(tmp_path, "--run.host-devices", "2", "--run.policy", "serial", "--run.max-policy-lag", "0", updates=5)
+    alone = start(
+        tmp_path, "--machine.num-cpu-devices", "2", "--plan", "serial", "--run.max-policy-lag", "0", updates=5
+    )
     assert ends([alone])[0][0] == 0
-    flags = ("--run.policy", "multiple_learners")
+    flags = ("--plan", "multiple_learners")
     ended = ends(start_two(tmp_path, *flags, updates=10))
     assert [status for status, _, _ in ended] == [0, 0], ended
     assert "environments start new episodes" not in (tmp_path / "run/log.txt").read_text()
-    ended = ends(start_two(tmp_path, *flags, "--network.hidden-sizes", "8", "--run.partial", updates=15))
+    ended = ends(start_two(tmp_path, *flags, "--network.hidden-sizes", "8", "--checkpoint.partial-restore", updates=15))
     assert [status for status, _, _ in ended] == [0, 0], ended
     log = (tmp_path / "run/log.txt").read_text()
     assert "partial restore: " in log
@@ -190,7 +194,7 @@ def test_two_processes_restore_in_part_and_take_over_the_checkpoint_of_one(tmp_p
 
 
 def test_process_0_sends_its_checkpoint_to_a_process_with_another_directory(tmp_path):
-    flags = ("--run.policy", "multiple_learners")
+    flags = ("--plan", "multiple_learners")
     own = {1: ("--run.directory", str(tmp_path / "other"))}
     arrays: list[dict[str, np.ndarray]] = []
     for _ in range(2):
@@ -204,7 +208,7 @@ def test_process_0_sends_its_checkpoint_to_a_process_with_another_directory(tmp_
 
 
 def test_a_checkpoint_that_process_0_rejects_ends_both_with_the_reason(tmp_path):
-    flags = ("--run.policy", "multiple_learners")
+    flags = ("--plan", "multiple_learners")
     own = {1: ("--run.directory", str(tmp_path / "other"))}
     ended = ends(start_two(tmp_path / "two", *flags, own=own, updates=5))
     assert [status for status, _, _ in ended] == [0, 0], ended

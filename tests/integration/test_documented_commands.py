@@ -195,7 +195,7 @@ FORMS = {
         ["inspect", "runs/ppo_CartPole-v1_seed0"],
         ["inspect", "runs/ppo_CartPole-v1_seed0", "--everything"],
     ],
-    "plan": [["plan", "ppo_cartpole"], ["plan", "ppo_cartpole", "--policy", "decoupled", "--gpus", "2"]],
+    "plan": [["plan", "ppo_cartpole"], ["plan", "ppo_cartpole", "--plan", "decoupled", "--gpus", "2"]],
     "doctor": [["doctor", "--runs", "runs"]],
 }
 ELSEWHERE = {"view": "test_view.py", "bench": "above"}

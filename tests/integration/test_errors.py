@@ -22,6 +22,7 @@ from jaxsrl import run_plan as run_module
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
 from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.run_directory import RunDirectory
+from tests.support.run_configs import change_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +56,7 @@ def refusal(capsys, monkeypatch, *changes, experiment=None):
 
 def test_cores_that_may_not_be_kept_awake_are_told_before_anything_starts(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(run_module, "disable_cpu_idle", partial(disable_cpu_idle, tmp_path / "latency"))
-    settings = {"keep_cores_awake": True, "directory": str(tmp_path / "runs")}
+    settings = {"machine_disable_cpu_idle": True, "directory": str(tmp_path / "runs")}
     assert "remove keep_cores_awake" in refusal(capsys, monkeypatch, ("run", settings))
     assert not (tmp_path / "runs").exists()
 
@@ -129,9 +130,7 @@ def test_an_unknown_flag_ends_with_status_2():
 @pytest.mark.slow
 def test_evaluate_prints_one_json_object_for_a_run(capsys, tmp_path):
     experiment = ppo_cartpole.EXPERIMENT
-    run = dataclasses.replace(
-        experiment.run, name="run", directory=str(tmp_path), env_steps=8192, evaluation_episodes=0
-    )
+    run = change_run(experiment.run, name="run", directory=str(tmp_path), total_env_steps=8192, evaluation_episodes=0)
     dataclasses.replace(experiment, run=run).train()
     capsys.readouterr()
     jaxsrl.cli.main.main(["evaluate", str(tmp_path / "run"), "--episodes", "5", "--json"])

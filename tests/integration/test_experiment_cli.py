@@ -38,9 +38,9 @@ def ran(when: str, *arguments: str, flags: str = "") -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=150)
 
 
-@pytest.mark.parametrize("flags", [("--policy", "serial"), ("--policy=serial",), ("--run.policy", "serial")])
+@pytest.mark.parametrize("flags", [("--plan", "serial"), ("--plan=serial",), ("--run.plan", "serial")])
 def test_parse_flags_reads_short_policy_flag(flags):
-    assert parse_flags(EXPERIMENT, flags).run == RunConfig(num_envs=8, policy="serial")
+    assert parse_flags(EXPERIMENT, flags).run == RunConfig(num_envs=8, plan="serial")
 
 
 def test_parse_flags_changes_only_the_named_fields():
@@ -66,7 +66,7 @@ def test_help_shows_short_policy_flag(capsys):
         cli(EXPERIMENT, ["--help"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    assert "--policy STR, --run.policy STR" in printed
+    assert "--plan STR, --plan STR" in printed
     assert "make-agent" not in printed
 
 
@@ -78,21 +78,21 @@ def test_cli_rejects_unknown_agent_config(capsys):
 
 
 def test_host_is_split_before_jax_starts():
-    done = ran("early", "--run.host-devices", "4")
+    done = ran("early", "--machine.num-cpu-devices", "4")
     assert (done.stdout, done.returncode) == ("devices 4\n", 0), done.stderr
     assert ran("early").stdout == "devices 1\n"
 
 
 @pytest.mark.slow
 def test_host_that_is_split_already_stays_as_it_is():
-    done = ran("late", "--run.host-devices", "4", flags="--xla_force_host_platform_device_count=4")
+    done = ran("late", "--machine.num-cpu-devices", "4", flags="--xla_force_host_platform_device_count=4")
     assert (done.stdout, done.returncode) == ("devices 4\n", 0), done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", ["", "--xla_force_host_platform_device_count=3"])
 def test_splitting_host_too_late_is_rejected_in_one_line(flags):
-    done = ran("late", "--run.host-devices", "4", flags=flags)
+    done = ran("late", "--machine.num-cpu-devices", "4", flags=flags)
     assert done.returncode == 2
     assert f"jax already runs with {3 if flags else 1} host devices; split the host" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -101,6 +101,6 @@ def test_splitting_host_too_late_is_rejected_in_one_line(flags):
 @pytest.mark.slow
 def test_flag_overrides_environment_variable():
     assert (
-        ran("early", "--run.host-devices", "2", flags="--xla_force_host_platform_device_count=3").stdout
+        ran("early", "--machine.num-cpu-devices", "2", flags="--xla_force_host_platform_device_count=3").stdout
         == "devices 2\n"
     )

@@ -9,6 +9,7 @@ import jaxsrl
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
+from tests.support.run_configs import run_config
 
 
 def make_shorter(steps):
@@ -18,15 +19,15 @@ def make_shorter(steps):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """(the environment's function, the run's directory) after three updates of an experiment."""
-    run = jaxsrl.RunConfig(
+    run = run_config(
         name="run",
         directory=str(tmp_path_factory.mktemp("runs")),
         num_envs=4,
-        num_env_workers=2,
+        pool_num_workers=2,
         rollout_length=8,
-        env_steps=3 * 4 * 8,
+        total_env_steps=3 * 4 * 8,
         evaluation_episodes=2,
-        log_every_seconds=0,
+        metrics_interval_seconds=0,
     )
     make = make_shorter(7)
     agent, network = PPOConfig(num_minibatches=1, num_epochs=1), NetworkConfig(hidden_sizes=(8,))
@@ -57,8 +58,13 @@ def test_a_checkpoint_plays_once_it_is_given_the_function(trained):
 @pytest.mark.slow
 def test_run_takes_a_function_itself(tmp_path):
     make = make_shorter(5)
-    config = jaxsrl.RunConfig(
-        name="own", directory=str(tmp_path), num_envs=4, rollout_length=8, env_steps=32, log_every_seconds=0
+    config = run_config(
+        name="own",
+        directory=str(tmp_path),
+        num_envs=4,
+        rollout_length=8,
+        total_env_steps=32,
+        metrics_interval_seconds=0,
     )
     source = jaxsrl.make_env(make)
     agent = make_ppo(PPOConfig(num_minibatches=1), source.spec(), NetworkConfig(hidden_sizes=(8,)))

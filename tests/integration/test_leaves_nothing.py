@@ -17,7 +17,7 @@ _SECONDS = 150.0  # for what takes a moment on a machine that does nothing else
 NUM_CHILDREN = 3  # the fork server and two workers
 TRAIN = [
     *(sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py")),
-    *("--run.name", "run", "--run.log-every-seconds", "0.1", "--run.evaluation-episodes", "4"),
+    *("--run.name", "run", "--metrics.interval-seconds", "0.1", "--evaluation.episodes", "4"),
 ]
 # An environment that lives in a module of its own, where workers find it, and says when it is about to go wrong.
 ENVIRONMENTS = """
@@ -140,13 +140,13 @@ def start(tmp_path):
 
 
 def start_training(start, directory: Path, env_steps: int = 10**8) -> Run:
-    run = start(*TRAIN, "--run.directory", directory, "--run.env-steps", env_steps)
+    run = start(*TRAIN, "--run.directory", directory, "--run.total-env-steps", env_steps)
     run.wait_for("env steps/s")
     return run
 
 
 def test_a_run_that_reaches_its_end_leaves_nothing(start, tmp_path):
-    run = start_training(start, tmp_path, env_steps=20_000)
+    run = start_training(start, tmp_path, total_env_steps=20_000)
     output, _ = run.process.communicate(timeout=_SECONDS)
     assert run.process.returncode == 0, output
     assert "trained " in output

@@ -17,12 +17,12 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.metrics_config import MetricsConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENT = (REPOSITORY / "docs" / "reference" / "metrics.md").read_text()
@@ -31,8 +31,8 @@ UPDATES = 4
 
 
 def train(directory, policy="serial", suite="gymnasium", quiet=True, **changes):
-    settings = {"num_envs": 8, "rollout_length": 8, "env_steps": 8 * 8 * UPDATES, "log_every_seconds": 0.0}
-    config = RunConfig(**{"name": "run", "directory": str(directory), "policy": policy, **settings, **changes})
+    settings = {"num_envs": 8, "rollout_length": 8, "total_env_steps": 8 * 8 * UPDATES, "metrics_interval_seconds": 0.0}
+    config = run_config(**{"name": "run", "directory": str(directory), "policy": policy, **settings, **changes})
     source = make_env(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(8,)))
@@ -84,18 +84,18 @@ def test_metrics_of_agents_and_servers_are_documented():
     [
         (
             "single_learner_fine",
-            {"num_env_workers": 1},
+            {"pool_num_workers": 1},
             {"busy": {"environments", "inference", "learner"}, "wait": {"environments", "inference", "learner"}},
         ),
         pytest.param(
             "single_learner_coarse",
-            {"num_env_workers": 1},
+            {"pool_num_workers": 1},
             {"busy": {"environments", "inference", "learner"}, "wait": {"environments", "learner"}},
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "central",
-            {"num_env_workers": 1, "gradients": "asynchronous", "num_replicas": 1},
+            {"pool_num_workers": 1, "learner_gradients": "asynchronous", "learner_num_replicas": 1},
             {
                 "busy": {"environments", "inference", "learner", "server"},
                 "wait": {"environments", "inference", "learner"},
@@ -128,21 +128,21 @@ def test_on_devices_alone_the_learner_stands_for_the_program(tmp_path):
 
 @pytest.mark.slow
 def test_replay_on_the_host_is_told_apart_from_learning(tmp_path):
-    config = RunConfig(
+    config = run_config(
         name="run",
         directory=str(tmp_path),
-        policy="distributed_replay",
+        plan="distributed_replay",
         num_envs=4,
-        num_env_workers=1,
+        pool_num_workers=1,
         rollout_length=8,
-        env_steps=4 * 8 * 12,
-        log_every_seconds=0.0,
+        total_env_steps=4 * 8 * 12,
+        metrics_interval_seconds=0.0,
     )
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     replay = ReplayConfig(capacity=512, batch_size=8, min_size=64, samples_per_insert=0.25)
     agent = make_dqn(DQNConfig(replay=replay, total_updates=12), spec, NetworkConfig(hidden_sizes=(8,)))
-    report = run(PLANS[config.policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    report = run(PLANS[config.plan](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     written = records(report)
     assert undocumented({name for record in written for name in record}) == []
     assert max(record["utilization/replay/busy"] for record in written) > 0.0
@@ -221,7 +221,7 @@ def test_run_with_unwritable_files_completes_and_logs_once(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_resume_without_sinks_section_in_the_old_config(tmp_path):
-    path = train(tmp_path, env_steps=8 * 8 * 2).directory / "config.json"
+    path = train(tmp_path, total_env_steps=8 * 8 * 2).directory / "config.json"
     saved = json.loads(path.read_text())
     del saved["experiment"]["run"]["metrics"]
     path.write_text(json.dumps(saved))

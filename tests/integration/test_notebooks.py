@@ -32,7 +32,7 @@ SMALL = {
     ),
     "04_own_distribution_policy": (
         "ENV_STEPS = 4096",
-        "assert largest_difference < 1e-4 and 'use --run.num-env-workers' in refusal",
+        "assert largest_difference < 1e-4 and 'use --pool.num-workers' in refusal",
     ),
     "05_own_environment_and_network": (
         "ENV_STEPS = 20_480; SIZE = 3",

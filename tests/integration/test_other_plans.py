@@ -23,6 +23,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
 from jaxsrl.training.collectors import CollectorFactory
+from tests.support.run_configs import run_config
 
 RESTART = "environments start new episodes"
 LEARNS = ReplayConfig(capacity=512, batch_size=8, min_size=32, samples_per_insert=0.25, priority_exponent=0.6)
@@ -49,16 +50,16 @@ def train(
     env_kwargs="{}",
     **changes,
 ):
-    settings = {"num_envs": 8, "rollout_length": 4, "num_env_workers": 2, "lanes_per_worker": 1, "seed": env_seed}
+    settings = {"num_envs": 8, "rollout_length": 4, "pool_num_workers": 2, "pool_lanes_per_worker": 1, "seed": env_seed}
     settings |= OPTIONS.get(policy, {}) | changes
     per_update = settings["num_envs"] * settings["rollout_length"]
-    config = RunConfig(
+    config = run_config(
         name="run",
         directory=str(directory),
-        policy=policy,
+        plan=policy,
         max_policy_lag=lag,
-        env_steps=per_update * updates,
-        checkpoint_every_updates=0,
+        total_env_steps=per_update * updates,
+        checkpoint_interval_updates=0,
         **settings,
     )
     env, network = EnvConfig("CartPole-v1", suite=suite, kwargs=env_kwargs), NetworkConfig(hidden_sizes=hidden)
@@ -149,7 +150,7 @@ def test_every_host_plan_and_device_only_take_over_from_each_other(tmp_path, pol
 )
 def test_a_partial_restore_trains_on_at_every_lag(tmp_path, policy, lag):
     train(tmp_path, policy, lag, 2)
-    report = train(tmp_path, policy, lag, 4, hidden=(6,), partial=True)
+    report = train(tmp_path, policy, lag, 4, hidden=(6,), checkpoint_partial_restore=True)
     assert report.num_updates == 4
     assert "partial restore: " in log_of(report)
     assert RESTART in log_of(report)
@@ -159,7 +160,7 @@ def test_a_partial_restore_trains_on_at_every_lag(tmp_path, policy, lag):
 @pytest.mark.timeout(600)
 def test_asynchronous_replicas_take_over_a_checkpoint_of_lag_0(tmp_path):
     train(tmp_path, "serial", 0, 3)
-    report = train(tmp_path, "central", 1, 6, gradients="asynchronous")
+    report = train(tmp_path, "central", 1, 6, learner_gradients="asynchronous")
     assert report.num_updates == 6
     assert RESTART not in log_of(report)
 
@@ -172,7 +173,7 @@ def test_another_size_of_update_is_refused_and_a_partial_restore_restarts_the_en
     with pytest.raises(UserError, match=r"run\.num_envs: 8 -> 4\n.*--run\.partial"):
         train(tmp_path, "serial", 1, 4, num_envs=4)
     assert (tmp_path / "run/config.json").read_text() == before
-    report = train(tmp_path, "serial", 1, 4, num_envs=4, partial=True)
+    report = train(tmp_path, "serial", 1, 4, num_envs=4, checkpoint_partial_restore=True)
     assert report.num_updates == 4
     assert RESTART in log_of(report)
     assert "run.num_envs x run.rollout_length: 32 so far" in log_of(report)
@@ -182,7 +183,7 @@ def test_another_size_of_update_is_refused_and_a_partial_restore_restarts_the_en
 @pytest.mark.parametrize("change", [{"env_seed": 1}, pytest.param({"suite": "jax"}, marks=pytest.mark.slow)])
 def test_a_partial_restore_of_other_environments_does_not_replay_their_episodes(tmp_path, change):
     train(tmp_path, "serial", 0, 2)
-    report = train(tmp_path, "serial", 0, 3, partial=True, **change)
+    report = train(tmp_path, "serial", 0, 3, checkpoint_partial_restore=True, **change)
     assert report.num_updates == 3
     assert RESTART in log_of(report)
     assert "could not be restored" not in log_of(report)
@@ -193,7 +194,7 @@ def test_a_partial_restore_of_other_environments_does_not_replay_their_episodes(
 def test_a_partial_restore_of_another_environment_drops_its_experience(tmp_path):
     train(tmp_path, "serial", 0, 2, agent="dqn")
     kwargs = '{"sutton_barto_reward": true}'
-    report = train(tmp_path, "serial", 0, 3, agent="dqn", env_kwargs=kwargs, partial=True)
+    report = train(tmp_path, "serial", 0, 3, agent="dqn", env_kwargs=kwargs, checkpoint_partial_restore=True)
     assert "experience is of another environment: replay starts empty" in log_of(report)
     arrays = load_checkpoint(tmp_path / "run/checkpoints/3")[0]
     rewards = next(value for name, value in arrays.items() if name.startswith("replay") and "reward" in name)
@@ -231,8 +232,10 @@ def test_experience_is_taken_along_wherever_it_is_kept(tmp_path, saved, resumed)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("replay_on", ["device", "host"])
 def test_experience_of_another_size_is_dropped_by_a_partial_restore(tmp_path, replay_on):
-    train(tmp_path, "serial", 0, 4, agent="dqn", replay_on=replay_on)
-    report = train(tmp_path, "serial", 0, 8, agent="dqn", replay_on=replay_on, num_envs=4, partial=True)
+    train(tmp_path, "serial", 0, 4, agent="dqn", replay_memory=replay_on)
+    report = train(
+        tmp_path, "serial", 0, 8, agent="dqn", replay_memory=replay_on, num_envs=4, checkpoint_partial_restore=True
+    )
     assert report.num_updates == 8
     assert "experience does not fit: replay starts empty" in log_of(report)
 
@@ -262,7 +265,7 @@ def test_after_dropped_trajectories_a_resumed_run_acts_with_keys_of_its_own(tmp_
     monkeypatch.setattr(Learner, "step", drop_one_and_step)
     monkeypatch.setattr(CollectorFactory, "make_collector", note_key)
     for updates in (2, 4):
-        report = train(tmp_path, "single_learner_fine", 2, updates, when_full="drop_oldest")
+        report = train(tmp_path, "single_learner_fine", 2, updates, learner_when_full="drop_oldest")
         steps.append(int(load_checkpoint(report.directory / "checkpoints" / str(updates))[0]["steps"]))
     assert keys[0] != keys[1]
     assert steps[0] >= 2 * 2 * 4  # each update dropped a trajectory of 4 steps, at least

@@ -10,11 +10,11 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.load_plan import load_plan
 from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how_to" / "custom_plan.md"
 
@@ -30,15 +30,15 @@ def file(tmp_path):
 
 
 def trained(directory, policy):
-    config = RunConfig(
+    config = run_config(
         name="run",
         directory=str(directory),
-        policy=policy,
+        plan=policy,
         num_envs=8,
-        num_env_workers=2,
-        lanes_per_worker=1,
+        pool_num_workers=2,
+        pool_lanes_per_worker=1,
         rollout_length=8,
-        env_steps=8 * 8 * 2,
+        total_env_steps=8 * 8 * 2,
         max_policy_lag=0,
     )
     source = EnvConfig("CartPole-v1").source()

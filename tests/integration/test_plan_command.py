@@ -25,7 +25,7 @@ EXPERIMENT = Experiment(
     env=lambda: gymnasium.make("CartPole-v1", max_episode_steps=50), agent={"discount": 0.9}, make_agent=make_agent
 )
 """
-FOUR = ("--gpus", "4", "--cores", "8", "--run.num-devices", "2", "--run.num-env-workers", "4")
+FOUR = ("--gpus", "4", "--cores", "8", "--learner.num-devices", "2", "--pool.num-workers", "4")
 
 
 @pytest.fixture(autouse=True)
@@ -57,13 +57,13 @@ def test_every_policy_is_shown_and_its_json_is_its_plan(capsys, policy):
     if policy in REPLAY_PLANS:
         suite = ("--run.num-envs", "128", "--run.rollout-length", "32")
     experiment = REPLAYING if policy in REPLAY_PLANS else CARTPOLE
-    data = json.loads(shown(capsys, experiment, "--policy", policy, "--json", *FOUR, *suite))
+    data = json.loads(shown(capsys, experiment, "--plan", policy, "--json", *FOUR, *suite))
     plan = plan_from_json(data)
     validate_plan(plan, Resources(8, "gpu", 4))
     assert (plan.name, plan.num_rows) == (policy, 128)
     assert len(data["bytes"]["channels"]) == len(plan.channels)
     assert data["bytes"]["slots"] > data["bytes"]["slot"] > 128 * 32
-    table = shown(capsys, experiment, "--policy", policy, *FOUR, *suite)
+    table = shown(capsys, experiment, "--plan", policy, *FOUR, *suite)
     for channel in plan.channels:
         assert f"{channel.source} -> {channel.target}" in table
     for fragment in plan.fragments:
@@ -80,21 +80,21 @@ def test_flags_of_the_experiment_reach_the_plan(capsys):
 def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("from jaxsrl.plan.policies.serial import serial as mine\n")
-    assert "plan serial on" in shown(capsys, CARTPOLE, "--policy", f"{file}:mine")
+    assert "plan serial on" in shown(capsys, CARTPOLE, "--plan", f"{file}:mine")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((CARTPOLE, "--policy", "seriall"), "unknown plan 'seriall': did you mean serial?"),
+        ((CARTPOLE, "--plan", "seriall"), "unknown plan 'seriall': did you mean serial?"),
         ((CARTPOLE, "--run.num-envs", "66"), "66 rows do not divide over 2 workers x 2 lanes: use --run.num-envs 64"),
         (
-            (CARTPOLE, "--cores", "2", "--policy", "dedicated_environments"),
-            "but there are 2: use --run.num-env-workers 1",
+            (CARTPOLE, "--cores", "2", "--plan", "dedicated_environments"),
+            "but there are 2: use --pool.num-workers 1",
         ),
-        ((CARTPOLE, "--gpus", "2", "--run.num-devices", "4"), "wants device 3, but there are 2 gpu devices"),
+        ((CARTPOLE, "--gpus", "2", "--learner.num-devices", "4"), "wants device 3, but there are 2 gpu devices"),
         ((CARTPOLE, "--gpus", "-1"), "--gpus must not be negative: got -1"),
-        ((CARTPOLE, "--policy", "device_only"), "must be written in JAX"),
+        ((CARTPOLE, "--plan", "device_only"), "must be written in JAX"),
         ((CARTPOLE, "--agent.num-minibatches", "5"), "minibatches"),
         (("nowhere.py",), "there is no file nowhere.py"),
         (
@@ -132,7 +132,7 @@ def test_policies_of_agents_have_learners_of_their_own_where_environments_are_de
     table = shown(
         capsys,
         "experiments/mappo_mpe.py",
-        *("--policy", "dedicated_environments", "--gpus", "4", "--cores", "8", "--run.num-devices", "4"),
+        *("--plan", "dedicated_environments", "--gpus", "4", "--cores", "8", "--learner.num-devices", "4"),
         *("--env.id", "simple_tag_v3", "--env.kwargs", "{}", "--policies.mapping", mapping),
     )
     assert "learner hunters" in table

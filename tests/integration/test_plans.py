@@ -20,6 +20,7 @@ from jaxsrl.learner.loop import Learner
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
+from tests.support.run_configs import run_config
 
 NETWORK = NetworkConfig(hidden_sizes=(16,))
 AGENT = PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2)
@@ -31,15 +32,15 @@ def train(directory, **changes) -> RunReport:
         "directory": str(directory),
         "num_envs": 16,
         "rollout_length": 8,
-        "env_steps": 16 * 8 * 20,
-        "checkpoint_every_updates": 0,
+        "total_env_steps": 16 * 8 * 20,
+        "checkpoint_interval_updates": 0,
         "max_policy_lag": 0,
     }
-    config = RunConfig(**{**settings, **changes})
+    config = run_config(**{**settings, **changes})
     source = EnvConfig("CartPole-v1").source()
     spec = source.spec()
     agent = make_ppo(AGENT, spec, NETWORK)
-    plan = PLANS[config.policy](config, Resources.detect())
+    plan = PLANS[config.plan](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 
 
@@ -56,7 +57,7 @@ def assert_same_bits(one: RunReport, other: RunReport) -> None:
 @pytest.fixture(scope="module")
 def serial_runs(tmp_path_factory):
     """What the serial plan comes to, by lag."""
-    return {lag: train(tmp_path_factory.mktemp("serial"), policy="serial", max_policy_lag=lag) for lag in (0, 1)}
+    return {lag: train(tmp_path_factory.mktemp("serial"), plan="serial", max_policy_lag=lag) for lag in (0, 1)}
 
 
 DIVISIONS = [
@@ -71,7 +72,7 @@ DIVISIONS = [
 @pytest.mark.parametrize(("workers", "per_lane", "lag"), DIVISIONS)
 def test_environment_processes_give_the_parameters_of_the_serial_plan(tmp_path, serial_runs, workers, per_lane, lag):
     serial = serial_runs[lag]
-    fine = train(tmp_path / "fine", num_env_workers=workers, workers_per_lane=per_lane, max_policy_lag=lag)
+    fine = train(tmp_path / "fine", pool_num_workers=workers, pool_workers_per_lane=per_lane, max_policy_lag=lag)
     assert fine.num_updates == serial.num_updates == 20
     assert fine.metrics["episode/count"] == serial.metrics["episode/count"] > 10
     for a, b in zip(leaves(serial), leaves(fine), strict=True):
@@ -85,7 +86,7 @@ def test_the_same_run_twice_gives_the_same_bits(tmp_path, lag):
 
 @pytest.mark.slow
 def test_another_seed_gives_other_parameters(tmp_path):
-    one, other = train(tmp_path / "a", env_steps=256), train(tmp_path / "b", env_steps=256, seed=1)
+    one, other = train(tmp_path / "a", total_env_steps=256), train(tmp_path / "b", total_env_steps=256, seed=1)
     assert any(not np.array_equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
@@ -100,9 +101,9 @@ RESUMES = [
 
 @pytest.mark.parametrize(("policy", "lag"), RESUMES)
 def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(tmp_path, policy, lag):
-    whole = train(tmp_path / "whole", policy=policy, max_policy_lag=lag)
+    whole = train(tmp_path / "whole", plan=policy, max_policy_lag=lag)
     for updates in (3, 20):
-        resumed = train(tmp_path / "parts", policy=policy, max_policy_lag=lag, env_steps=16 * 8 * updates)
+        resumed = train(tmp_path / "parts", plan=policy, max_policy_lag=lag, total_env_steps=16 * 8 * updates)
         assert resumed.num_updates == updates
     assert_same_bits(whole, resumed)
     assert resumed.metrics == whole.metrics
@@ -128,15 +129,15 @@ def test_a_run_that_a_signal_interrupts_saves_and_resumes_to_the_bit(tmp_path, m
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
-    first = train(tmp_path, env_steps=256)
-    again = train(tmp_path, env_steps=256)
+    first = train(tmp_path, total_env_steps=256)
+    again = train(tmp_path, total_env_steps=256)
     assert again.seconds == 0.0
     assert_same_bits(first, again)
 
 
 @pytest.mark.slow
 def test_asynchronous_lag_stays_within_its_bound(tmp_path):
-    report = train(tmp_path, max_policy_lag=3, inference_batching="merged", num_env_workers=2)
+    report = train(tmp_path, max_policy_lag=3, inference_batching="merged", pool_num_workers=2)
     assert report.num_updates == 20
     lines = (report.directory / "metrics.jsonl").read_text().splitlines()
     assert 0 <= json.loads(lines[-1])["policy/lag_max"] <= 3
@@ -144,16 +145,16 @@ def test_asynchronous_lag_stays_within_its_bound(tmp_path):
 
 @pytest.mark.slow  # to compile; with actors in test_policies.py
 def test_the_learner_sharded_over_four_devices_gives_the_parameters_of_one(tmp_path):
-    one, four = train(tmp_path / "one"), train(tmp_path / "four", num_devices=4)
+    one, four = train(tmp_path / "one"), train(tmp_path / "four", learner_num_devices=4)
     for a, b in zip(leaves(one), leaves(four), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
 
 
 def test_an_environment_that_raises_stops_the_run_with_row_and_traceback(tmp_path):
-    config = RunConfig(name="bad", directory=str(tmp_path), num_envs=4, rollout_length=8, env_steps=10_000)
+    config = RunConfig(name="bad", directory=str(tmp_path), num_envs=4, rollout_length=8, total_env_steps=10_000)
     source = GymnasiumSource(BreaksAtStepTwenty)
     spec = source.spec()
-    plan = PLANS[config.policy](config, Resources.detect())
+    plan = PLANS[config.plan](config, Resources.detect())
     with pytest.raises(WorkerError, match=r"row \d, step 39: RuntimeError: the belt came off") as raised:
         run(plan, make_ppo(AGENT, spec, NETWORK), source, config, spec=spec, quiet=True)
     assert 'raise RuntimeError("the belt came off")' in str(raised.value)  # the worker's own traceback

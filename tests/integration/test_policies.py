@@ -16,13 +16,13 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
 from jaxsrl.training.host_trainable import HostTrainable
+from tests.support.run_configs import run_config
 
 # Sums over rows are taken in another order where rows are cut otherwise; ten updates of Adam carry that on.
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
@@ -33,16 +33,16 @@ def train(directory: Path, policy: str, suite: str = "gymnasium", **changes) -> 
     settings = {
         "name": "run",
         "directory": str(directory),
-        "policy": policy,
+        "plan": policy,
         "num_envs": 16,
-        "num_env_workers": 4,
-        "lanes_per_worker": 1,
+        "pool_num_workers": 4,
+        "pool_lanes_per_worker": 1,
         "rollout_length": 8,
-        "env_steps": 16 * 8 * UPDATES,
-        "checkpoint_every_updates": 0,
+        "total_env_steps": 16 * 8 * UPDATES,
+        "checkpoint_interval_updates": 0,
         "max_policy_lag": 0,
     }
-    config = RunConfig(**{**settings, **changes})
+    config = run_config(**{**settings, **changes})
     source = make_env(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
     agent = make_ppo(
@@ -61,8 +61,8 @@ def serial_parameters(tmp_path_factory):
 
 
 FAST = [
-    ("single_learner_coarse", {"num_env_workers": 2, "num_devices": 4}),
-    ("decoupled", {"num_devices": 2, "num_inference_devices": 2, "num_inference_servers": 2}),
+    ("single_learner_coarse", {"pool_num_workers": 2, "learner_num_devices": 4}),
+    ("decoupled", {"learner_num_devices": 2, "inference_num_devices": 2, "inference_num_servers": 2}),
     ("multiple_learners", {"num_devices": 2}),
     ("central", {"num_devices": 4}),
 ]
@@ -70,9 +70,9 @@ FAST = [
 SLOW = [
     ("single_learner_fine", {}),
     ("central", {"num_replicas": 2}),
-    ("dedicated_environments", {"num_env_workers": 1}),
+    ("dedicated_environments", {"pool_num_workers": 1}),
     ("single_learner_fine", {"num_devices": 4}),
-    ("single_learner_coarse", {"num_env_workers": 2}),
+    ("single_learner_coarse", {"pool_num_workers": 2}),
     ("decoupled", {}),
     ("multiple_learners", {}),
     ("multiple_learners", {"num_devices": 4}),
@@ -101,7 +101,7 @@ def test_every_policy_computes_what_the_serial_one_does(tmp_path, serial_paramet
     "num_devices", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
 )
 def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_path, serial_parameters, num_devices):
-    report = train(tmp_path, "device_only", "jax", num_devices=num_devices)
+    report = train(tmp_path, "device_only", "jax", learner_num_devices=num_devices)
     for mine, reference in zip(
         jax.tree.leaves(report.state.params), jax.tree.leaves(serial_parameters("jax")), strict=True
     ):
@@ -127,7 +127,7 @@ def test_a_parameter_server_refuses_an_update_that_is_not_cut_before_anything_st
     agent = make_ppo(PPOConfig(num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,)))._replace(
         gradient_steps=None
     )
-    config = RunConfig(directory=str(tmp_path), policy="central", num_envs=16, num_env_workers=4, rollout_length=8)
+    config = run_config(directory=str(tmp_path), plan="central", num_envs=16, pool_num_workers=4, rollout_length=8)
     with pytest.raises(UserError, match="a parameter server needs an update that is cut into gradient steps"):
         run(PLANS["central"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     assert not list(tmp_path.iterdir())
@@ -137,10 +137,10 @@ def test_a_parameter_server_refuses_an_update_that_is_not_cut_before_anything_st
     "policy", ["central", *(pytest.param(name, marks=pytest.mark.slow) for name in ("decoupled", "multiple_learners"))]
 )
 def test_runs_of_several_pools_resume_to_the_bit(tmp_path, policy):
-    changes = {"max_policy_lag": 1, "num_devices": 2, "num_inference_servers": 2}
+    changes = {"max_policy_lag": 1, "learner_num_devices": 2, "inference_num_servers": 2}
     whole = train(tmp_path / "whole", policy, **changes)
     for updates in (3, UPDATES):
-        resumed = train(tmp_path / "parts", policy, env_steps=16 * 8 * updates, **changes)
+        resumed = train(tmp_path / "parts", policy, total_env_steps=16 * 8 * updates, **changes)
     for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
     assert resumed.metrics == whole.metrics
@@ -152,11 +152,11 @@ def test_asynchronous_replicas_stay_within_their_staleness_and_count_what_they_d
         tmp_path,
         "central",
         num_envs=12,
-        num_env_workers=3,
-        env_steps=12 * 8 * UPDATES,
-        num_replicas=replicas,
-        gradients="asynchronous",
-        max_gradient_staleness=2,
+        pool_num_workers=3,
+        total_env_steps=12 * 8 * UPDATES,
+        learner_num_replicas=replicas,
+        learner_gradients="asynchronous",
+        learner_max_gradient_staleness=2,
         max_policy_lag=1,
     )
     assert report.num_updates == UPDATES
@@ -170,8 +170,8 @@ def test_asynchronous_replicas_stay_within_their_staleness_and_count_what_they_d
 
 @pytest.mark.slow
 def test_an_asynchronous_run_goes_on_from_its_checkpoint(tmp_path):
-    settings = {"gradients": "asynchronous", "num_replicas": 2, "max_policy_lag": 1}
-    first = train(tmp_path, "central", env_steps=16 * 8 * 4, **settings)
+    settings = {"learner_gradients": "asynchronous", "learner_num_replicas": 2, "max_policy_lag": 1}
+    first = train(tmp_path, "central", total_env_steps=16 * 8 * 4, **settings)
     second = train(tmp_path, "central", **settings)
     assert (first.num_updates, second.num_updates) == (4, UPDATES)
     assert second.metrics["episode/count"] >= first.metrics["episode/count"]
@@ -179,9 +179,11 @@ def test_an_asynchronous_run_goes_on_from_its_checkpoint(tmp_path):
 
 @pytest.mark.slow  # of the learner alone: test_device_only.py
 def test_on_the_device_alone_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path):
-    whole = train(tmp_path / "whole", "device_only", "jax", num_devices=2)
+    whole = train(tmp_path / "whole", "device_only", "jax", learner_num_devices=2)
     for updates in (3, UPDATES):
-        resumed = train(tmp_path / "parts", "device_only", "jax", num_devices=2, env_steps=16 * 8 * updates)
+        resumed = train(
+            tmp_path / "parts", "device_only", "jax", learner_num_devices=2, total_env_steps=16 * 8 * updates
+        )
     for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
@@ -197,13 +199,15 @@ def test_a_slow_learner_that_may_drop_takes_the_newest_and_counts_the_others(tmp
         publish(self)
 
     monkeypatch.setattr(Learner, "publish", slowly)
-    report = train(tmp_path, "single_learner_fine", max_policy_lag=3, when_full="drop_oldest")
+    report = train(tmp_path, "single_learner_fine", max_policy_lag=3, learner_when_full="drop_oldest")
     record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert report.num_updates == UPDATES
     assert record["trajectories/dropped_total"] > 0
     assert record["policy/lag_max"] <= 3
     monkeypatch.undo()
-    again = train(tmp_path, "single_learner_fine", max_policy_lag=3, when_full="drop_oldest", env_steps=16 * 8 * 15)
+    again = train(
+        tmp_path, "single_learner_fine", max_policy_lag=3, learner_when_full="drop_oldest", total_env_steps=16 * 8 * 15
+    )
     assert again.num_updates == 15
 
 
@@ -216,7 +220,12 @@ def test_trajectories_that_are_kept_are_learned_from_again_while_no_new_one_is_t
         return None if next(looks) % 5 else acquire(self, timeout_seconds)
 
     monkeypatch.setattr(PoolCollector, "acquire", seldom)
-    keeps = {"max_policy_lag": 3, "when_full": "drop_oldest", "kept_trajectories": 4, "trajectory_reuses": 3}
+    keeps = {
+        "max_policy_lag": 3,
+        "learner_when_full": "drop_oldest",
+        "learner_trajectory_buffer_size": 4,
+        "learner_sample_reuse": 3,
+    }
     report = train(tmp_path, "single_learner_fine", **keeps)
     record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert report.num_updates == UPDATES
@@ -225,4 +234,4 @@ def test_trajectories_that_are_kept_are_learned_from_again_while_no_new_one_is_t
     channel = plan_from_json(json.loads((report.directory / "plan.json").read_text())).channels[2]
     assert (channel.kept, channel.reuses) == (4, 3)
     monkeypatch.undo()
-    assert train(tmp_path, "single_learner_fine", **keeps, env_steps=16 * 8 * 15).num_updates == 15
+    assert train(tmp_path, "single_learner_fine", **keeps, total_env_steps=16 * 8 * 15).num_updates == 15

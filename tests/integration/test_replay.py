@@ -18,6 +18,7 @@ from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
+from tests.support.run_configs import run_config
 
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
 UPDATES = 12
@@ -41,16 +42,16 @@ def train(
     settings = {
         "name": "run",
         "directory": str(directory),
-        "policy": policy,
+        "plan": policy,
         "num_envs": 16,
-        "num_env_workers": 2,
-        "lanes_per_worker": 1,
+        "pool_num_workers": 2,
+        "pool_lanes_per_worker": 1,
         "rollout_length": 4,
-        "env_steps": 16 * 4 * UPDATES,
-        "checkpoint_every_updates": 0,
+        "total_env_steps": 16 * 4 * UPDATES,
+        "checkpoint_interval_updates": 0,
         "max_policy_lag": 0,
     }
-    config = RunConfig(**{**settings, **changes})
+    config = run_config(**{**settings, **changes})
     dqn = DQNConfig(
         replay=replay, learning_rate=1e-3, n_step=2, double=True, target_update_period=5, total_updates=UPDATES
     )
@@ -70,14 +71,16 @@ def serial_parameters(tmp_path_factory):
 
 slow = pytest.mark.slow
 CASES = [
-    ("serial", {"replay_on": "host"}),
+    ("serial", {"replay_memory": "host"}),
     pytest.param("single_learner_fine", {}, marks=slow),
     pytest.param("single_learner_coarse", {}, marks=slow),
     pytest.param("distributed_replay", {}, marks=slow),
     ("distributed_replay", {"num_devices": 2}),
-    pytest.param("decoupled", {"num_devices": 2, "num_inference_devices": 2, "num_inference_servers": 2}, marks=slow),
-    pytest.param("multiple_learners", {"num_devices": 2, "replay_on": "host"}, marks=slow),
-    pytest.param("multiple_learners", {"num_devices": 4, "num_env_workers": 4}, marks=slow),
+    pytest.param(
+        "decoupled", {"learner_num_devices": 2, "inference_num_devices": 2, "inference_num_servers": 2}, marks=slow
+    ),
+    pytest.param("multiple_learners", {"learner_num_devices": 2, "replay_memory": "host"}, marks=slow),
+    pytest.param("multiple_learners", {"learner_num_devices": 4, "pool_num_workers": 4}, marks=slow),
 ]
 
 
@@ -93,7 +96,7 @@ def test_every_policy_learns_what_the_serial_one_does(tmp_path, serial_parameter
 @slow
 def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_path):
     serial = train(tmp_path / "serial", "serial", "jax")
-    report = train(tmp_path / "device", "device_only", "jax", num_devices=2)
+    report = train(tmp_path / "device", "device_only", "jax", learner_num_devices=2)
     same(report.state.params, serial.state.params, **TOLERANCE)
 
 
@@ -109,15 +112,15 @@ def test_runs_with_their_experience_resume_to_the_bit(tmp_path, policy, suite, c
     replay = ReplayConfig(**{**vars(REPLAY), "priority_delay": 1})
     whole = train(tmp_path / "whole", policy, suite, replay, **changes)
     for updates in (5, UPDATES):
-        resumed = train(tmp_path / "parts", policy, suite, replay, env_steps=16 * 4 * updates, **changes)
+        resumed = train(tmp_path / "parts", policy, suite, replay, total_env_steps=16 * 4 * updates, **changes)
     same(resumed.state, whole.state, rtol=0, atol=0)
     assert resumed.metrics == whole.metrics
 
 
 @pytest.mark.slow
 def test_experience_that_was_not_saved_is_collected_anew_and_that_is_said(tmp_path, capsys):
-    train(tmp_path, "serial", env_steps=16 * 4 * 5, checkpoint_replay=False)
-    report = train(tmp_path, "serial", checkpoint_replay=False)
+    train(tmp_path, "serial", total_env_steps=16 * 4 * 5, checkpoint_include_replay=False)
+    report = train(tmp_path, "serial", checkpoint_include_replay=False)
     assert "holds no experience" in (report.directory / "log.txt").read_text()
     assert report.num_updates == UPDATES
 
@@ -125,13 +128,13 @@ def test_experience_that_was_not_saved_is_collected_anew_and_that_is_said(tmp_pa
 @slow
 def test_experience_saved_on_the_host_goes_on_on_a_device(tmp_path):
     whole = train(tmp_path / "whole", "serial")
-    train(tmp_path / "parts", "serial", env_steps=16 * 4 * 5, replay_on="host")
-    resumed = train(tmp_path / "parts", "serial", replay_on="device")
+    train(tmp_path / "parts", "serial", total_env_steps=16 * 4 * 5, replay_memory="host")
+    resumed = train(tmp_path / "parts", "serial", replay_memory="device")
     same(resumed.state.params, whole.state.params, **TOLERANCE)
 
 
 def test_a_checkpoint_with_experience_is_loaded_for_evaluation_without_it(tmp_path):
-    report = train(tmp_path, "serial", env_steps=16 * 4 * 3)
+    report = train(tmp_path, "serial", total_env_steps=16 * 4 * 3)
     loaded = load_agent(report.directory)
     assert loaded.agent.name == "dqn"
     same(loaded.params, report.state.params, rtol=0, atol=0)

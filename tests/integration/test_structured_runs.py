@@ -9,11 +9,11 @@ from gymnasium import spaces
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
 
@@ -83,14 +83,14 @@ SOURCES = {
 
 
 def train(directory, kind, policy, updates=6, **changes):
-    settings = {"name": "run", "directory": str(directory), "policy": policy, "num_envs": 8, "num_env_workers": 2}
+    settings = {"name": "run", "directory": str(directory), "plan": policy, "num_envs": 8, "pool_num_workers": 2}
     settings |= {
-        "lanes_per_worker": 1,
+        "pool_lanes_per_worker": 1,
         "rollout_length": 8,
-        "env_steps": 8 * 8 * updates,
-        "checkpoint_every_updates": 0,
+        "total_env_steps": 8 * 8 * updates,
+        "checkpoint_interval_updates": 0,
     }
-    config = RunConfig(**{**settings, "max_policy_lag": 0, **changes})
+    config = run_config(**{**settings, "max_policy_lag": 0, **changes})
     source = SOURCES[kind]
     spec = source.spec()
     ppo = PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2)
@@ -147,7 +147,7 @@ def test_a_structured_run_resumes_to_the_bit(tmp_path, kind, policy, lag):
 
 @pytest.mark.slow
 def test_a_merged_inference_batch_gathers_every_leaf(tmp_path, serial):
-    _, report = train(tmp_path, "hybrid", "single_learner_fine", inference_batching="merged", lanes_per_worker=2)
+    _, report = train(tmp_path, "hybrid", "single_learner_fine", inference_batching="merged", pool_lanes_per_worker=2)
     for one, other in zip(
         jax.tree.leaves(report.state.params), jax.tree.leaves(serial["hybrid"].state.params), strict=True
     ):

@@ -9,7 +9,6 @@ import pytest
 
 from envpool_bridge.shm.layout import make_layout
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
@@ -18,6 +17,7 @@ from jaxsrl.run_directory import RunDirectory
 from tests.integration.headless_chromium import chromium, find_chromium
 from tests.integration.test_view import viewing
 from tests.integration.view_runs import make_run, record
+from tests.support.run_configs import run_config
 from tests.unit.jaxsrl.plan.drawing.test_group_layout import plan_of
 
 pytest.importorskip("websockets", reason="drives Chromium: pip install websockets")
@@ -316,15 +316,21 @@ def test_no_page_is_wider_than_its_window(opened, width, height):
 
 @pytest.mark.parametrize("as_file", [False, True])
 def test_no_text_of_a_plan_overlaps(browser, as_file, tmp_path):
-    settings = {"num_envs": 1024, "num_env_workers": 32, "rollout_length": 128, "max_policy_lag": 12, "num_devices": 8}
-    settings |= {
-        "num_inference_servers": 8,
-        "num_inference_devices": 4,
-        "gradients": "asynchronous",
-        "when_full": "drop_oldest",
+    settings = {
+        "num_envs": 1024,
+        "pool_num_workers": 32,
+        "rollout_length": 128,
+        "max_policy_lag": 12,
+        "learner_num_devices": 8,
     }
-    plans = [policy(RunConfig(**settings), Resources(96, "gpu", 16)) for policy in PLANS.values()]
-    plans += [plan_of(4), plan_of(3, when_full="drop_oldest", inference_platform="cpu")]
+    settings |= {
+        "inference_num_servers": 8,
+        "inference_num_devices": 4,
+        "learner_gradients": "asynchronous",
+        "learner_when_full": "drop_oldest",
+    }
+    plans = [policy(run_config(**settings), Resources(96, "gpu", 16)) for policy in PLANS.values()]
+    plans += [plan_of(4), plan_of(3, learner_when_full="drop_oldest", inference_platform="cpu")]
     if as_file:
         style, drawings = "", []
         for plan in plans:

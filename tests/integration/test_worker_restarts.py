@@ -10,30 +10,30 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from jaxsrl.training.train import TrainingLoop
 from tests.chaos.counting import kill, pids
+from tests.support.run_configs import run_config
 
 UPDATES = 30
 
 
 def train(directory, monkeypatch, kills, **supervision):
     """Kills a worker after each of these updates."""
-    config = RunConfig(
+    config = run_config(
         name="run",
         directory=str(directory),
-        policy="single_learner_fine",
+        plan="single_learner_fine",
         num_envs=8,
-        num_env_workers=2,
-        lanes_per_worker=1,
+        pool_num_workers=2,
+        pool_lanes_per_worker=1,
         rollout_length=8,
-        env_steps=8 * 8 * UPDATES,
-        checkpoint_every_updates=0,
-        supervision=SupervisorOptions(**supervision),
+        total_env_steps=8 * 8 * UPDATES,
+        checkpoint_interval_updates=0,
+        pool_supervision=SupervisorOptions(**supervision),
     )
     after, start, pools = TrainingLoop.after_update, EnvPool.start, []
 
@@ -58,7 +58,7 @@ def train(directory, monkeypatch, kills, **supervision):
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
-    return run(PLANS[config.policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    return run(PLANS[config.plan](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
 
 
 def test_killed_workers_come_back_and_the_run_ends_as_it_should(tmp_path, monkeypatch):

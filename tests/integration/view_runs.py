@@ -25,7 +25,7 @@ def record(update, wall_seconds, **values):
 def make_run(path, seed=0, updates=NUM_UPDATES, log="complete"):
     """A run of 20 updates of which `updates` are done."""
     path.mkdir(parents=True)
-    config = RunConfig(name=path.name, seed=seed, env_steps=NUM_UPDATES * 128, num_envs=8, rollout_length=16)
+    config = RunConfig(name=path.name, seed=seed, total_env_steps=NUM_UPDATES * 128, num_envs=8, rollout_length=16)
     spec = {
         "env_id": "CartPole-v1",
         "observation": {

@@ -1,10 +1,10 @@
 """What is known of the probe environments, and the run in turn that learns it."""
 
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 DISCOUNT = 0.9
 # observation -> optimal value, as each probe's docstring derives it
@@ -29,14 +29,14 @@ def trained(directory, source, make_agent, *, rows, steps, updates, policy="seri
     """(spec, agent, parameters) after so many updates on trajectories of `steps` steps of `rows` environments at policy lag 0."""
     spec = source.spec()
     agent = make_agent(spec)
-    config = RunConfig(
-        policy=policy,
+    config = run_config(
+        plan=policy,
         directory=str(directory),
         num_envs=rows,
         rollout_length=steps,
-        env_steps=rows * steps * updates,
+        total_env_steps=rows * steps * updates,
         max_policy_lag=0,
-        checkpoint_every_updates=0,
+        checkpoint_interval_updates=0,
         **changes,
     )
     report = run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)

@@ -27,10 +27,10 @@ from envpool_bridge.envs.probes.single_agent import (
     Step,
 )
 from experiments import ddpg_pendulum, sac_mujoco, sac_pendulum, td3_pendulum
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 DISCOUNT = 0.9
 LOW, HIGH = -1.0, 3.0  # not symmetric: actions must be scaled and shifted
@@ -109,14 +109,14 @@ def _critics(spec, critic, observations: np.ndarray, actions: np.ndarray) -> np.
 @pytest.mark.parametrize("probe", VALUES, ids=lambda probe: probe.__name__)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
-    config = RunConfig(
-        policy="serial",
+    config = run_config(
+        plan="serial",
         directory=str(tmp_path),
         num_envs=8,
         rollout_length=8,
-        env_steps=64 * 110,
+        total_env_steps=64 * 110,
         max_policy_lag=0,
-        checkpoint_every_updates=0,
+        checkpoint_interval_updates=0,
     )
     make_agent, agent_config = ALGORITHMS[name]
     source = GymnasiumSource(_bounded(probe))
@@ -150,14 +150,14 @@ def _trained(module, directory, **changes):
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("module", [ddpg_pendulum, td3_pendulum, sac_pendulum], ids=lambda module: module.__name__)
 def test_the_pendulum_is_swung_up(tmp_path, module, seed, policy):
-    directory = _trained(module, tmp_path, seed=seed, policy=policy)
+    directory = _trained(module, tmp_path, seed=seed, plan=policy)
     assert json.loads((directory / "eval.json").read_text())["mean_return"] >= -200.0
 
 
 @pytest.mark.slow
 def test_soft_actor_critic_trains_on_a_task_of_mujoco(tmp_path):
     pytest.importorskip("mujoco")
-    directory = _trained(sac_mujoco, tmp_path, env_steps=12_000, evaluation_episodes=1)
+    directory = _trained(sac_mujoco, tmp_path, total_env_steps=12_000, evaluation_episodes=1)
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     losses = [record[name] for record in records for name in record if name.startswith("loss/")]
     assert losses

@@ -15,6 +15,7 @@ from agents.r2d2 import make_r2d2
 from experiments import dqn_cartpole, r2d2_remember_cue, rainbow_cartpole
 from jaxsrl.evaluation.evaluate import evaluate
 from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, make_env, trained
+from tests.support.run_configs import change_run
 
 PLAIN = DQNConfig(
     replay=ReplayConfig(capacity=4_096, batch_size=64, min_size=256, samples_per_insert=16.0, priority_exponent=0.5),
@@ -67,7 +68,7 @@ def cue_named(directory, policy):
     source = make_env("RememberCue")
     make_agent = partial(make_r2d2, agent_config, network=experiment.network)
     spec, agent, params = trained(
-        directory, source, make_agent, rows=run.num_envs, steps=run.rollout_length, updates=updates, policy=policy
+        directory, source, make_agent, rows=run.num_envs, steps=run.rollout_length, updates=updates, plan=policy
     )
     return evaluate(agent, params, source, episodes=100, seed=1).mean_return, agent_config, spec, params
 
@@ -112,9 +113,7 @@ CARTPOLE = {
 def greedy_return(directory, kind, **changes):
     module, options = CARTPOLE[kind]
     experiment = module.EXPERIMENT
-    run = dataclasses.replace(
-        experiment.run, directory=str(directory), name="run", checkpoint_every_updates=0, **changes
-    )
+    run = change_run(experiment.run, directory=str(directory), name="run", checkpoint_interval_updates=0, **changes)
     dataclasses.replace(experiment, run=run, agent=dataclasses.replace(experiment.agent, **options)).train()
     return json.loads((directory / "run" / "eval.json").read_text())["mean_return"]
 

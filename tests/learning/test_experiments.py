@@ -36,7 +36,7 @@ def test_cartpole_is_solved_within_ninety_seconds(tmp_path, capsys, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [ppo_mujoco, ppo_atari])
 def test_twenty_thousand_steps_of_a_real_task_train_and_evaluate(tmp_path, capsys, module):
-    run = trained(module, tmp_path, env_steps=20_000, evaluation_episodes=0)
+    run = trained(module, tmp_path, total_env_steps=20_000, evaluation_episodes=0)
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [record[name] for record in records for name in record if name.startswith("loss/")]
     assert losses

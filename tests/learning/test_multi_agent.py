@@ -12,6 +12,7 @@ import jaxsrl.cli.main
 from experiments import mappo_mpe
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.population.policies import PoliciesConfig
+from tests.support.run_configs import change_run
 
 SUITES = {
     "spread": ("mpe2", "mpe", "simple_spread_v3", {"global_state": True, "team_reward": "mean"}, {}),
@@ -26,8 +27,8 @@ SUITES = {
 
 def trained(directory, suite, env_id, kwargs, policies, name="run", **changes):
     experiment = mappo_mpe.EXPERIMENT
-    run = dataclasses.replace(
-        experiment.run, directory=str(directory), name=name, env_steps=20_000, evaluation_episodes=0, **changes
+    run = change_run(
+        experiment.run, directory=str(directory), name=name, total_env_steps=20_000, evaluation_episodes=0, **changes
     )
     env = dataclasses.replace(experiment.env, id=env_id, suite=suite, kwargs=json.dumps(kwargs))
     dataclasses.replace(experiment, env=env, policies=policies, run=run).train()

@@ -12,12 +12,12 @@ from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
 ROOT = Path(__file__).parents[2]
 # What a policy needs beside its name on a machine of two cores without an accelerator.
 FLAGS = {
-    "decoupled": ["--run.host-devices", "2"],
-    "multiple_learners": ["--run.host-devices", "2", "--run.num-devices", "2"],
-    "central": ["--run.host-devices", "2", "--run.num-devices", "2"],
-    "central, asynchronous": ["--run.num-replicas", "2", "--run.gradients", "asynchronous"],
+    "decoupled": ["--machine.num-cpu-devices", "2"],
+    "multiple_learners": ["--machine.num-cpu-devices", "2", "--learner.num-devices", "2"],
+    "central": ["--machine.num-cpu-devices", "2", "--learner.num-devices", "2"],
+    "central, asynchronous": ["--learner.num-replicas", "2", "--learner.gradients", "asynchronous"],
     "device_only": ["--env.suite", "jax"],
-    "dedicated_environments": ["--run.num-env-workers", "1"],
+    "dedicated_environments": ["--pool.num-workers", "1"],
 }
 
 
@@ -26,7 +26,7 @@ FLAGS = {
 def test_ppo_solves_cartpole(tmp_path, policy):
     flags = FLAGS.get(policy, [])
     policy = policy.partition(",")[0]
-    command = [sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py"), "--policy", policy]
+    command = [sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py"), "--plan", policy]
     places = ["--run.directory", str(tmp_path), "--run.name", "run"]
     done = subprocess.run(command + places + flags, capture_output=True, text=True, timeout=600, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

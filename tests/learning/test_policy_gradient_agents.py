@@ -16,6 +16,7 @@ from agents.networks.config import NetworkConfig
 from agents.reinforce import REINFORCEConfig, make_reinforce
 from experiments import a2c_cartpole, impala_cartpole, reinforce_cartpole
 from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, make_env, trained
+from tests.support.run_configs import change_run
 
 NETWORK, UPDATES = NetworkConfig(hidden_sizes=(32,)), 400
 COMMON = {
@@ -64,9 +65,7 @@ def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
 @pytest.mark.parametrize("module", [impala_cartpole, a2c_cartpole, reinforce_cartpole])
 def test_cartpole_is_solved(tmp_path, module, seed):
     experiment = module.EXPERIMENT
-    run_config = dataclasses.replace(
-        experiment.run, directory=str(tmp_path), name="run", seed=seed, evaluation_episodes=50
-    )
+    run_config = change_run(experiment.run, directory=str(tmp_path), name="run", seed=seed, evaluation_episodes=50)
     start = time.monotonic()
     dataclasses.replace(experiment, run=run_config).train()
     report = json.loads((tmp_path / "run" / "eval.json").read_text())
@@ -79,13 +78,13 @@ def test_replicas_that_push_at_their_own_pace_solve_cartpole(tmp_path):
     """A3C, with a learning rate for gradients of half as many rows."""
     experiment = a2c_cartpole.EXPERIMENT
     agent = dataclasses.replace(experiment.agent, learning_rate=2e-3)
-    run_config = dataclasses.replace(
+    run_config = change_run(
         experiment.run,
         directory=str(tmp_path),
         name="run",
-        policy="central",
-        gradients="asynchronous",
-        num_replicas=2,
+        plan="central",
+        learner_gradients="asynchronous",
+        learner_num_replicas=2,
         max_policy_lag=1,
         evaluation_episodes=50,
     )

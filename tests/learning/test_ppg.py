@@ -13,6 +13,7 @@ from agents.networks.phasic import make_phasic
 from agents.ppg import PPGConfig, make_ppg
 from experiments import ppg_cartpole
 from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, make_env, trained
+from tests.support.run_configs import change_run
 
 ROWS, STEPS = 16, 16
 NETWORK = NetworkConfig(hidden_sizes=(32,))
@@ -45,8 +46,6 @@ def test_values_and_actions_of_a_probe_are_learned_by_both_values(tmp_path, name
 @pytest.mark.parametrize("seed", [0, 1])
 def test_cartpole_is_solved(tmp_path, seed):
     experiment = ppg_cartpole.EXPERIMENT
-    changed = dataclasses.replace(
-        experiment.run, directory=str(tmp_path), name="run", seed=seed, evaluation_episodes=50
-    )
+    changed = change_run(experiment.run, directory=str(tmp_path), name="run", seed=seed, evaluation_episodes=50)
     dataclasses.replace(experiment, run=changed).train()
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean_return"] >= 475.0

@@ -9,6 +9,7 @@ import pytest
 import jaxsrl.cli.main
 from envpool_bridge.envs.config import EnvConfig
 from experiments import ppo_atari, ppo_minigrid, ppo_mujoco, ppo_vizdoom
+from tests.support.run_configs import change_run
 
 LIVES = {"terminal_on_life_loss": True, "clip_rewards": True, "repeat_action_probability": 0.25, "screen_size": 42}
 SMALL = {"grayscale": True, "frame_stack": 4, "screen_size": [42, 60]}
@@ -29,8 +30,8 @@ SUITES = {
 
 def trained(module, env, directory):
     experiment = module.EXPERIMENT
-    run = dataclasses.replace(
-        experiment.run, directory=str(directory), name="run", env_steps=20_000, evaluation_episodes=0
+    run = change_run(
+        experiment.run, directory=str(directory), name="run", total_env_steps=20_000, evaluation_episodes=0
     )
     dataclasses.replace(experiment, env=env or experiment.env, run=run).train()
     return directory / "run"
@@ -64,6 +65,6 @@ def test_twenty_thousand_steps_of_a_suite_train_evaluate_and_draw(tmp_path, caps
 def test_the_key_and_the_door_are_learned_within_300_000_steps(tmp_path):
     pytest.importorskip("minigrid")
     experiment = ppo_minigrid.EXPERIMENT
-    run = dataclasses.replace(experiment.run, directory=str(tmp_path), name="run", env_steps=300_000)
+    run = dataclasses.replace(experiment.run, directory=str(tmp_path), name="run", total_env_steps=300_000)
     dataclasses.replace(experiment, run=run).train()
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean_return"] > 0.9

@@ -22,6 +22,7 @@ from experiments import coma_coordination
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from tests.learning import probe_runs
 from tests.learning.probe_runs import DISCOUNT
+from tests.support.run_configs import change_run
 
 NETWORK = NetworkConfig(hidden_sizes=(32,))
 PPO = PPOConfig(learning_rate=5e-3, discount=DISCOUNT, entropy_coef=0.0, max_grad_norm=10.0)
@@ -170,7 +171,7 @@ def test_coma_by_a_parameter_server_of_two_replicas_learns_what_it_learns_in_tur
 @SLOW
 def test_the_coma_experiment_trains_is_saved_and_evaluated_at_the_value_of_the_game(tmp_path, capsys):
     experiment = coma_coordination.EXPERIMENT
-    config = dataclasses.replace(experiment.run, directory=str(tmp_path), name="run", evaluation_episodes=0)
+    config = change_run(experiment.run, directory=str(tmp_path), name="run", evaluation_episodes=0)
     dataclasses.replace(experiment, run=config).train()
     capsys.readouterr()
     jaxsrl.cli.main.main(["evaluate", str(tmp_path / "run"), "--episodes", "8", "--json"])

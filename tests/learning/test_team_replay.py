@@ -17,11 +17,11 @@ from agents.networks.team_values import make_team_values
 from agents.qmix import QMIXConfig, make_qmix
 from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 pytestmark = pytest.mark.slow
 
@@ -56,13 +56,13 @@ def trained(directory, name, make_agent, num_updates, policy="serial", with_stat
     source = EnvConfig(name, suite="probe", kwargs=json.dumps({"global_state": with_state})).source()
     spec = source.spec()
     agent = make_multi_policy_agent(spec, PoliciesConfig(), make_agent)
-    config = RunConfig(
-        policy=policy,
+    config = run_config(
+        plan=policy,
         directory=str(directory),
         num_envs=64,
         rollout_length=8,
-        env_steps=64 * 8 * num_updates,
-        checkpoint_every_updates=0,
+        total_env_steps=64 * 8 * num_updates,
+        checkpoint_interval_updates=0,
     )
     report = run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     return spec, agent, report.state

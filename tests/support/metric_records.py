@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.record_file import parse_record
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.plan.policies import PLANS
+from tests.support.run_configs import run_config
 
 STEPS = 64  # env steps an update
 
@@ -18,7 +18,7 @@ def record(update=1, seconds=None, **values):
 
 def make_plan(policy="single_learner_fine", **changes):
     resources = Resources(num_cores=8, num_devices=4, platform="cpu")
-    return PLANS[policy](RunConfig(policy=policy, num_envs=16, **changes), resources)
+    return PLANS[policy](run_config(plan=policy, num_envs=16, **changes), resources)
 
 
 def facts(updates=10, policy="single_learner_fine", **changes):

@@ -57,7 +57,7 @@ def remember(state: AgentState, inputs: Array, is_first: Array) -> AgentState:
 
 
 def _episodes(filled: Array, is_first: Array, num_memory: int) -> Array:
-    """Number of the episode of each place, [B, M + T] int32: 0 that of the memory, -1 where a place holds no step."""
+    """Returns number of the episode of each place, [B, M + T] int32: 0 that of the memory, -1 where a place holds no step."""
     remembered = jnp.arange(num_memory) >= num_memory - filled[:, None]
     episode = jnp.cumsum(is_first.T, axis=1, dtype=jnp.int32)
     return jnp.concatenate([jnp.where(remembered, 0, -1), episode], axis=1)

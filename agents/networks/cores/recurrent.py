@@ -43,7 +43,7 @@ class Core(NamedTuple):
 
 
 def make_core(config: NetworkConfig) -> Core:
-    """The core that the configuration names.
+    """Returns the core that the configuration names.
 
     Raises:
         UserError: it names none.

@@ -23,12 +23,12 @@ class EntitySet(NamedTuple):
 
 
 def is_entity_set(leaf: LeafSpec) -> bool:
-    """Whether this leaf is a set: floats of rank 2 that are no stack of frames."""
+    """Returns whether this leaf is a set: floats of rank 2 that are no stack of frames."""
     return isinstance(leaf, ArraySpec) and leaf.dtype.startswith("float") and len(leaf.shape) == 2 and leaf.frames == 1
 
 
 def masks_of(leaves: Sequence[tuple[Path, LeafSpec]]) -> dict[Path, Path | None]:
-    """Each set among the leaves and its mask, None where it has none and all entities are visible."""
+    """Returns each set among the leaves and its mask, None where it has none and all entities are visible."""
     paths = {path for path, _ in leaves}
     sets = [path for path, leaf in leaves if is_entity_set(leaf)]
     masks = {path: (*path[:-1], f"{path[-1]}_mask") for path in sets if path}

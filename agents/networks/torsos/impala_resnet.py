@@ -20,7 +20,7 @@ class ResidualBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """The block's output, same shape."""
+        """Returns the block's output, same shape."""
         y = nn.Conv(self.features, (3, 3))(nn.relu(x))
         return x + nn.Conv(self.features, (3, 3))(nn.relu(y))
 

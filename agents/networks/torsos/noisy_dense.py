@@ -47,7 +47,7 @@ class NoisyDense(nn.Module):
 
 
 def fold(keys: Array, number: int) -> Array:
-    """Keys of their own for the `number`-th of several uses; of the shape of `keys`, () or [B]."""
+    """Returns keys of their own for the `number`-th of several uses; of the shape of `keys`, () or [B]."""
     return jax.random.fold_in(keys, number) if keys.ndim == 0 else jax.vmap(lambda key: fold(key, number))(keys)
 
 

@@ -20,7 +20,7 @@ class ShowPlan:
 
     Attributes:
         experiment: name of one in experiments/, as for `jaxsrl train`, or a Python file with a value `EXPERIMENT`.
-        policy: distribution policy by name, or your own as file.py:function; the experiment's if empty.
+        plan: name of a plan, or your own as file.py:function; "" for the experiment's.
         cores: processor cores to plan for; 0 for those of this machine.
         gpus: GPUs to plan for; 0 for the devices of this machine.
         out: also draw it into this .svg file.
@@ -35,7 +35,7 @@ class ShowPlan:
     """
 
     experiment: tyro.conf.Positional[str]
-    policy: str = ""
+    plan: str = ""
     cores: int = 0
     gpus: int = 0
     out: Path | None = None
@@ -54,7 +54,7 @@ class ShowPlan:
         from jaxsrl.planner.plan_experiment import plan_experiment
 
         path = find_experiment(self.experiment)
-        flags = [*self.flags, "--policy", self.policy] if self.policy else self.flags
+        flags = [*self.flags, "--plan", self.plan] if self.plan else self.flags
         experiment = load_experiment(path, flags)
         if self.simulate:
             return self._simulate(experiment, path.stem)

@@ -65,7 +65,7 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
         console.width = 200  # into a pipe lines are as long as they are
     colours = {"running": "cyan", "finished": "green", "stopped": "yellow", "crashed": "red", "empty": "bright_black"}
     table = Table(box=SIMPLE_HEAD)
-    for column in ("run", "state", "done", "best", "last", "env steps", "env", "agent", "policy", "seed", "age"):
+    for column in ("run", "state", "done", "best", "last", "env steps", "env", "agent", "plan", "seed", "age"):
         table.add_column(
             column, justify="right" if column in ("done", "best", "last", "env steps", "seed", "age") else "left"
         )
@@ -78,7 +78,7 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
             f"{row['env_steps']:,}",
             *(
                 Text(str(row[name] if row[name] not in ("", None) else "-"))
-                for name in ("env", "agent", "policy", "seed")
+                for name in ("env", "agent", "plan", "seed")
             ),
             format_age(row["age_seconds"]),
         )

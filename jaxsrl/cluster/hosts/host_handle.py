@@ -32,7 +32,7 @@ class HostHandle(Handle[RemoteHost]):
     """
 
     kind = "environment host"
-    advice = "--run.num-env-workers"
+    advice = "--pool.num-workers"
 
     def __init__(
         self,

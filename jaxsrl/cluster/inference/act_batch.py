@@ -41,7 +41,7 @@ class ActingCalls:
             UserError: lanes are merged for an agent that remembers.
         """
         if config.plan.merge_lanes and messages.remembers:
-            raise UserError(f"agent {config.agent.name} carries state between steps: use --run.inference-batching lane")
+            raise UserError(f"agent {config.agent.name} carries state between steps: use --inference.batching lane")
         self.rows_per_lane = size = config.plan.shape.rows_per_lane
         self._spec, self._lanes, self._messages, self._device = config.spec, lanes, messages, device
         self._last = config.plan.shape.rollout_length - 1

@@ -31,5 +31,5 @@ def acting_device(placement: Placement, server: int) -> Device:
         raise UserError(
             f"inference server {server} was given a GPU of its node (host {socket.gethostname()}; {given}), but jax sees none "
             f'there ({said}): install jax for it (pip install "jaxsrl[cuda]"), start Ray there without JAX_PLATFORMS and with no '
-            f"more --num-gpus than there are, or have servers act on processors: --run.inference-platform cpu"
+            f"more --num-gpus than there are, or have servers act on processors: --inference.platform cpu"
         ) from error

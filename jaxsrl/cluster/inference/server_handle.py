@@ -19,7 +19,7 @@ class ServerHandle(Handle[RemoteServer]):
     """One inference server of a plan."""
 
     kind = "inference server"
-    advice = "--run.cluster-inference-servers"
+    advice = "--cluster.num-inference-servers"
 
     def __init__(self, config: CollectorConfig, params: ParamsLayout, index: int, node: str) -> None:
         lanes, size = lanes_of_server(config.plan, index), config.plan.shape.rows_per_lane

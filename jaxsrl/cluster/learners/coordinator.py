@@ -55,7 +55,7 @@ class ProcessCoordinator(Coordinator):
             listed = "\n  ".join(lines)
             raise UserError(
                 f"process {processes.process_id} was started with another experiment than process 0 (theirs -> its):\n  {listed}\n"
-                f"start the same command at every process, but for --run.distributed.process-id"
+                f"start the same command at every process, but for --distributed.process-id"
             )
 
     def request_stop(self, signal_name: str) -> bool:
@@ -87,7 +87,7 @@ class ProcessCoordinator(Coordinator):
         seconds = now - self._sent_at
         before = num_updates - 1 if self._sent_updates is None else self._sent_updates
         self._sent_updates = before
-        if seconds < min(1.0, config.log_every_seconds):
+        if seconds < min(1.0, config.metrics.interval_seconds):
             return
         totals = trainable.totals()
         waits = {"slot": totals["learner/wait_seconds"], "barrier": totals["learner_process/barrier_wait_seconds"]}

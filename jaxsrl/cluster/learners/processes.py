@@ -162,16 +162,16 @@ class Processes:
         self.raise_failed()
         raise LostLearnerError(
             f"process {self.process_id} of {self.num_processes} waited for {_late(answer) or what}, {self.wait_seconds} s at most: "
-            f"{_first_line(answer)}; if one is only slow, use a larger --run.distributed.wait-seconds"
+            f"{_first_line(answer)}; if one is only slow, use a larger --distributed.wait-seconds"
         ) from answer
 
 
-def join(config: DistributedConfig, host_devices: int = 0) -> Processes | None:
+def join(config: DistributedConfig, num_cpu_devices: int = 0) -> Processes | None:
     """Joins the others, before jax has devices; None for a run of one process, or where this process has joined already.
 
     Args:
         config: where the others are.
-        host_devices: devices to split this process's host into; 0 leaves it whole.
+        num_cpu_devices: devices to split this process's host into; 0 leaves it whole.
 
     Raises:
         UserError: jax has its devices already, or the scheduler's variables are not there. (Where the others do not come in time,
@@ -179,8 +179,8 @@ def join(config: DistributedConfig, host_devices: int = 0) -> Processes | None:
     """
     if not config.is_on:
         return None
-    if host_devices:
-        jax.config.update("jax_num_cpu_devices", host_devices)
+    if num_cpu_devices:
+        jax.config.update("jax_num_cpu_devices", num_cpu_devices)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     given: dict[str, Any] = {}
     if config.coordinator != AUTO:
@@ -192,7 +192,7 @@ def join(config: DistributedConfig, host_devices: int = 0) -> Processes | None:
             "cluster_detection_method": "deactivate",
         }
     advice = (
-        "start the same command at every process, each with its own --run.distributed.process-id, and see that process 0 can be "
+        "start the same command at every process, each with its own --distributed.process-id, and see that process 0 can be "
         "reached at that address"
     )
     missing = (
@@ -226,7 +226,7 @@ def learner_processes(config: RunConfig) -> Processes | None:
     """
     if not config.distributed.is_on:
         return None
-    processes = joined(config.distributed) or join(config.distributed, config.host_devices)
+    processes = joined(config.distributed) or join(config.distributed, config.machine.num_cpu_devices)
     return processes if processes is not None and processes.num_processes > 1 else None
 
 

@@ -76,7 +76,7 @@ def shared_nodes(processes: Processes, find: Callable[[], tuple[Node, ...]]) -> 
     nodes = tuple(Node(**node) for node in message["nodes"])
     if not set(message["ids"]) & set(engine.node_ids()):
         raise UserError(
-            f"--run.cluster auto: the Ray cluster of learner process {processes.process_id} (nodes "
+            f"--cluster.address auto: the Ray cluster of learner process {processes.process_id} (nodes "
             f"{', '.join(node.name for node in engine.nodes())}) is another than that of process 0 (nodes "
             f"{', '.join(node.name for node in nodes)}): join the machine to that one (ray start --address), or set "
             f"RAY_ADDRESS to it at every process"
@@ -99,14 +99,14 @@ def shared_engine(processes: Processes, config: RunConfig, placed: Plan) -> Iter
     processes.send(f"{_AT}{processes.process_id}", RayEngine().here())
     if processes.is_main:
         at = [processes.wait_for(f"{_AT}{process}") for process in range(processes.num_processes)]
-        hosts, servers = bundles_near(placed, config.cluster_host_gib, at)
+        hosts, servers = bundles_near(placed, config.cluster.host_memory_gib, at)
         with engine_with_room(hosts, reserving(config), servers) as engine:
             rooms = [room for room in (engine.room, engine.servers_room) if room is not None]
             processes.send(_ROOM, json.dumps([[room.hex_id, room.bundle_of_host] for room in rooms]))
             yield engine
         return
     message = json.loads(processes.wait_for(_ROOM))
-    kinds = [bundles_of(placed, config.cluster_host_gib), bundles_of_servers(placed)]
+    kinds = [bundles_of(placed, config.cluster.host_memory_gib), bundles_of_servers(placed)]
     rooms = [
         HostGroup.of_other_process(import_ray(), hex_id, bundles[0], bundle_of_each)
         for (hex_id, bundle_of_each), bundles in zip(message, kinds, strict=False)  # without servers there is one
@@ -148,9 +148,9 @@ def validate_one_machine(processes: Processes) -> None:
     if any(machine != machines[0] for machine in machines):
         names = ", ".join(str(machine[0]) for machine in machines)
         raise UserError(
-            f"--run.cluster local starts a cluster on the loopback interface, which learner processes on several machines (or in "
-            f"containers: {names}) do not share: start Ray on them (ray start --head, ray start --address) and use "
-            f"--run.cluster auto"
+            f"--cluster.address local starts a cluster on the loopback interface, which learner processes on several machines (or "
+            f"in containers: {names}) do not share: start Ray on them (ray start --head, ray start --address) and use "
+            f"--cluster.address auto"
         )
 
 

@@ -15,7 +15,7 @@ from jaxsrl.terminal.format import format_bytes
 HOSTS, SERVERS, REPLAY = "environment hosts", "inference servers", "replay"
 _GIB = 1 << 30
 _SMALLER = {
-    HOSTS: "a smaller --run.cluster-host-gib",
+    HOSTS: "a smaller --cluster.host-memory-gib",
     REPLAY: "a smaller --agent.replay.capacity",
 }
 
@@ -85,14 +85,14 @@ def bundles_of_replay(plan: Plan, num_bytes: int) -> tuple[Bundle, ...]:
 
 def reserving(config: RunConfig) -> Reserving:
     """Returns how a run asks for its room."""
-    return Reserving(config.cluster_placement, config.cluster_host_gib, config.cluster_wait_seconds)
+    return Reserving(config.cluster.placement, config.cluster.host_memory_gib, config.cluster.placement_timeout_seconds)
 
 
 def requested_bundles(
     config: RunConfig, placed: Plan, replay_bytes: int = 0
 ) -> tuple[tuple[Bundle, ...], Reserving, tuple[Bundle, ...], tuple[Bundle, ...]]:
     """Returns the bundles of hosts, how they are asked for, and the bundles of inference servers and of replay."""
-    hosts, servers = bundles_of(placed, config.cluster_host_gib), bundles_of_servers(placed)
+    hosts, servers = bundles_of(placed, config.cluster.host_memory_gib), bundles_of_servers(placed)
     return hosts, reserving(config), servers, bundles_of_replay(placed, replay_bytes)
 
 
@@ -138,14 +138,14 @@ def refusal(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Sequence[N
     advice = [
         "wait until other runs have ended",
         "add nodes",
-        "use fewer --run.num-env-workers or --run.cluster-nodes",
+        "use fewer --pool.num-workers or --cluster.num-hosts",
         *([SPREADING_ADVICE[how.spreading]] if how.spreading in SPREADING_ADVICE else []),
         *[_SMALLER[one.what] for one in first if one.memory_bytes and one.what in _SMALLER],
-        *(["fewer --run.cluster-inference-servers"] if any(one.what == SERVERS for one in first) else []),
+        *(["fewer --cluster.num-inference-servers"] if any(one.what == SERVERS for one in first) else []),
     ]
     beside = "".join(f", and at the same time for {words}" for words in others)
     return (
-        f"the cluster had no room within {how.wait_seconds:g} s (--run.cluster-wait-seconds) for {hosts}, "
+        f"the cluster had no room within {how.wait_seconds:g} s (--cluster.placement-timeout-seconds) for {hosts}, "
         f"{SPREADING_TEXT[how.spreading]}{beside}; it has {sizes}, of which {free_cores:g} cores are free. Nothing is held. "
         f"Do one of: {'; '.join(advice)}"
     )

@@ -35,7 +35,7 @@ def import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise UserError('--run.cluster needs Ray, which is not installed: pip install "jaxsrl[ray]"') from error
+        raise UserError('--cluster.address needs Ray, which is not installed: pip install "jaxsrl[ray]"') from error
 
 
 def node_names(alive: Sequence[dict[str, Any]]) -> dict[str, str]:

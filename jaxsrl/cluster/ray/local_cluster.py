@@ -54,7 +54,7 @@ class LocalCluster:
         self._ray = import_ray()
         if self._ray.is_initialized():
             raise UserError(
-                "--run.cluster local starts a cluster, but this process is connected to one: use --run.cluster auto"
+                "--cluster.address local starts a cluster, but this process is connected to one: use --cluster.address auto"
             )
         for attempt in range(_STARTS):
             self.directory = Path(tempfile.mkdtemp(prefix="jaxsrl-ray-", dir=_place()))  # which nobody else can enter
@@ -172,10 +172,12 @@ def joined_local_cluster(directory: str) -> Iterator[None]:
     if not place.is_dir() or place.is_symlink() or place.stat().st_uid != os.getuid() or place.stat().st_mode & 0o077:
         raise UserError(
             f"process 0 told of a Ray cluster in {directory}, which is no directory of this user's alone: run all learner "
-            f"processes as one user on one machine, or use --run.cluster auto"
+            f"processes as one user on one machine, or use --cluster.address auto"
         )
     if ray.is_initialized():
-        raise UserError("--run.cluster local, but this process is connected to a cluster: use --run.cluster auto")
+        raise UserError(
+            "--cluster.address local, but this process is connected to a cluster: use --cluster.address auto"
+        )
     _connect((place / _ADDRESS).read_text(), token_of(place))
     try:
         yield
@@ -212,8 +214,8 @@ def joined_cluster() -> Iterator[None]:
                 ray.init(address="auto", **_QUIET)
         except (ConnectionError, RuntimeError) as error:
             raise UserError(
-                f"--run.cluster auto found no Ray cluster to join ({error}): start one (ray start --head, and ray start --address "
-                f"on the other machines), set RAY_ADDRESS, or use --run.cluster local"
+                f"--cluster.address auto found no Ray cluster to join ({error}): start one (ray start --head, and ray start "
+                f"--address on the other machines), set RAY_ADDRESS, or use --cluster.address local"
             ) from error
     try:
         yield

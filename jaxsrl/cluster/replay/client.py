@@ -33,7 +33,7 @@ class RemoteExperience:
     """An `Experience` at a `ReplayHost` somewhere. One thread, the learner's.
 
     Every wait has a deadline (`start_timeout_seconds` before the first answer, then `step_timeout_seconds`, of
-    `--run.supervision`). All methods that wait raise ReplayLostError when it has passed, or when replay is no more.
+    `--pool.supervision`). All methods that wait raise ReplayLostError when it has passed, or when replay is no more.
 
     Attributes:
         num_steps: env steps that are there.
@@ -311,7 +311,7 @@ class RemoteExperience:
 
     def _silent(self, setting: str) -> ReplayLostError:
         return self.lost(
-            HostGoneError(f"it did not answer for {self._limit(setting):g} s: {setting} of --run.supervision")
+            HostGoneError(f"it did not answer for {self._limit(setting):g} s: {setting} of --pool.supervision")
         )
 
 

@@ -81,7 +81,7 @@ class InferenceServer:
         self._agent_states = [take_rows(state, rows) for rows in lanes]
         self._keys = jax.device_put(keys, device)
         if merge and jax.tree.leaves(self._agent_states):
-            raise UserError(f"agent {agent.name} carries state between steps: use --run.inference-batching lane")
+            raise UserError(f"agent {agent.name} carries state between steps: use --inference.batching lane")
 
     def warm_up(self, params: Params) -> None:
         """Compiles every call size, so that no call compiles while environments wait.

@@ -11,7 +11,7 @@ from jaxsrl.plan.passes.place_hosts import cores_of_host, place_hosts
 from jaxsrl.plan.passes.place_inference import call_servers, place_servers
 from jaxsrl.plan.passes.place_replay import CORES_OF_REPLAY, place_replay
 from jaxsrl.plan.passes.policy_groups import plan_with_groups
-from jaxsrl.plan.passes.replay import ReplayOn, plan_with_replay
+from jaxsrl.plan.passes.replay import ReplayMemory, plan_with_replay
 from jaxsrl.plan.plan import Plan, nearest_multiple
 
 _LOCAL_NODES = 2
@@ -20,12 +20,12 @@ _SPARE = 2  # hosts that a local node says it has room for: so that the others c
 
 
 def local_nodes(config: RunConfig, plan: Plan, processes: int = 1) -> tuple[Node, ...]:
-    """Returns the nodes of the cluster that `--run.cluster local` starts: one a host."""
+    """Returns the nodes of the cluster that `--cluster.address local` starts: one a host."""
     hosts = num_hosts(config, max(_LOCAL_NODES, processes), processes)
     names = [f"node{number + 1}" for number in range(hosts)]
-    trial = place_hosts(plan, [Node(name, config.num_env_workers + 1) for name in names], hosts)
-    cores = cores_of_host(trial) * (hosts if config.cluster_placement == "strict_pack" else _SPARE)
-    others = config.cluster_inference_servers + CORES_OF_REPLAY * config.cluster_replay
+    trial = place_hosts(plan, [Node(name, config.pool.num_workers + 1) for name in names], hosts)
+    cores = cores_of_host(trial) * (hosts if config.cluster.placement == "strict_pack" else _SPARE)
+    others = config.cluster.num_inference_servers + CORES_OF_REPLAY * config.replay.is_remote
     return tuple(Node(name, cores + others) for name in names)
 
 
@@ -35,28 +35,28 @@ def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
     Raises:
         UserError: they do not divide over the learner processes.
     """
-    if not config.cluster_nodes:
+    if not config.cluster.num_hosts:
         return max(1, by_default // processes) * processes
-    if config.cluster_nodes % processes:
+    if config.cluster.num_hosts % processes:
         raise UserError(
-            f"{config.cluster_nodes} environment hosts do not divide over {processes} learner processes: use --run.cluster-nodes "
-            f"{nearest_multiple(config.cluster_nodes, processes)}"
+            f"{config.cluster.num_hosts} environment hosts do not divide over {processes} learner processes: use "
+            f"--cluster.num-hosts {nearest_multiple(config.cluster.num_hosts, processes)}"
         )
-    return config.cluster_nodes
+    return config.cluster.num_hosts
 
 
-def add_agent_fragments(plan: Plan, agent: AnyAgent, replay_on: ReplayOn = "device") -> Plan:
+def add_agent_fragments(plan: Plan, agent: AnyAgent, memory: ReplayMemory = "device") -> Plan:
     """Returns the plan with the fragments that this agent needs: learners of its policies, and replay.
 
     Args:
         plan: of a planning function, which knows no agent.
         agent: to train.
-        replay_on: memory of the replay, unless the plan places replay itself.
+        memory: memory of the replay, unless the plan places replay itself.
 
     Raises:
         UserError: the plan has no place for them.
     """
-    return plan_with_replay(plan_with_groups(plan, agent), agent, replay_on)
+    return plan_with_replay(plan_with_groups(plan, agent), agent, memory)
 
 
 def place_plan(
@@ -102,12 +102,12 @@ def place_on_nodes(
     Raises:
         UserError: the plan cannot be on a cluster, or not on this one.
     """
-    servers = config.cluster_inference_servers
+    servers = config.cluster.num_inference_servers
     if servers:
         plan = call_servers(plan)
-    plan = place_hosts(plan, nodes, hosts, config.cluster_placement)
+    plan = place_hosts(plan, nodes, hosts, config.cluster.placement)
     if servers:
-        plan = place_servers(plan, nodes, servers, processes, may_use_gpus=config.inference_platform != "cpu")
-    if config.cluster_replay:
+        plan = place_servers(plan, nodes, servers, processes, may_use_gpus=config.inference.platform != "cpu")
+    if config.replay.is_remote:
         plan = place_replay(plan, nodes, replay_bytes)
     return plan

@@ -8,7 +8,7 @@ from jaxsrl.plan.fragment import Carries, Devices, FragmentKind, Processes, When
 from jaxsrl.plan.passes.place_inference import servers_of_hosts
 from jaxsrl.plan.plan import Plan, nearest_multiple
 
-_POLICIES = "use --policy multiple_learners or single_learner_fine"
+_POLICIES = "use --plan multiple_learners or single_learner_fine"
 
 
 def split_over_processes(plan: Plan, processes: int, devices_each: int) -> Plan:
@@ -39,13 +39,13 @@ def split_over_processes(plan: Plan, processes: int, devices_each: int) -> Plan:
         if shape.num_workers % group:
             raise UserError(
                 f"plan {plan.name}: fragment {plan.environments.name}: {shape.num_workers} workers do not divide over "
-                f"{processes} processes: use --run.num-env-workers {nearest_multiple(shape.num_workers, group)}"
+                f"{processes} processes: use --pool.num-workers {nearest_multiple(shape.num_workers, group)}"
             )
         shape = dataclasses.replace(shape, num_workers=shape.num_workers // processes)
     elif replicas % processes:
         raise UserError(
             f"plan {plan.name}: fragment {plan.environments.name}: {replicas} replicas do not divide over {processes} "
-            f"processes: use --run.num-devices {nearest_multiple(replicas, processes)}"
+            f"processes: use --learner.num-devices {nearest_multiple(replicas, processes)}"
         )
     acting = devices if plan.environments.replicas > 1 else tuple(p * devices_each for p in range(processes))
     changes = {
@@ -86,12 +86,12 @@ def split_learner(plan: Plan, processes: int, devices_each: int) -> Plan:
     if plan.environments.replicas % processes:
         raise UserError(
             f"plan {plan.name}: {plan.environments.replicas} environment hosts do not divide over {processes} learner processes: "
-            f"use --run.cluster-nodes {nearest_multiple(plan.environments.replicas, processes)}"
+            f"use --cluster.num-hosts {nearest_multiple(plan.environments.replicas, processes)}"
         )
     if plan.calls_servers and plan.inference.replicas % processes:
         raise UserError(
             f"plan {plan.name}: {plan.inference.replicas} inference servers do not divide over {processes} learner processes: "
-            f"use --run.cluster-inference-servers {nearest_multiple(plan.inference.replicas, processes)}"
+            f"use --cluster.num-inference-servers {nearest_multiple(plan.inference.replicas, processes)}"
         )
     devices = _devices_over(plan, len(learner.placement.indices), processes, devices_each)
     learning = dataclasses.replace(learner, placement=Devices(devices))
@@ -164,12 +164,12 @@ def _devices_over(plan: Plan, number: int, processes: int, devices_each: int) ->
     if number % processes:
         raise UserError(
             f"{where}: {number} devices, counted over all processes, do not divide over {processes} processes: use "
-            f"--run.num-devices {nearest_multiple(number, processes)}"
+            f"--learner.num-devices {nearest_multiple(number, processes)}"
         )
     share = number // processes
     if share > devices_each:
         raise UserError(
-            f"{where} wants {share} devices of each process, which has {devices_each}: use --run.num-devices "
+            f"{where} wants {share} devices of each process, which has {devices_each}: use --learner.num-devices "
             f"{devices_each * processes} or less"
         )
     return tuple(process * devices_each + index for process in range(processes) for index in range(share))
@@ -203,5 +203,5 @@ def _raise_for(plan: Plan, reasons: list[str]) -> None:
     if reasons or len(plan.learners) != 1 or not isinstance(plan.learner.placement, Devices):
         raise UserError(
             f"plan {plan.name} cannot run in several learner processes: {', and '.join(reasons) or 'no device learns'}; "
-            f"{_POLICIES} with --run.when-full block, or one process"
+            f"{_POLICIES} with --learner.when-full block, or one process"
         )

@@ -20,8 +20,8 @@ SPREADING_TEXT = {
 }
 
 SPREADING_ADVICE = {
-    "strict_spread": "--run.cluster-placement spread",
-    "strict_pack": "--run.cluster-placement pack",
+    "strict_spread": "--cluster.placement spread",
+    "strict_pack": "--cluster.placement pack",
 }
 
 
@@ -44,7 +44,7 @@ def place_hosts(plan: Plan, nodes: Sequence[Node], num_hosts: int, spreading: Sp
     environments = plan.environments
     if not isinstance(environments.placement, Processes):
         raise UserError(
-            f"{where}: fragment {environments.name} is in the learner's own process: use a --policy with environment "
+            f"{where}: fragment {environments.name} is in the learner's own process: use a --plan with environment "
             f"processes (single_learner_coarse, single_learner_fine, ...)"
         )
     for channel in plan.channels:
@@ -54,7 +54,7 @@ def place_hosts(plan: Plan, nodes: Sequence[Node], num_hosts: int, spreading: Sp
     if workers % num_hosts or workers // num_hosts % per_lane:
         wanted = nearest_multiple(workers, num_hosts * per_lane)
         raise UserError(
-            f"{where}: {workers} environment workers do not divide over {num_hosts} hosts: use --run.num-env-workers {wanted}"
+            f"{where}: {workers} environment workers do not divide over {num_hosts} hosts: use --pool.num-workers {wanted}"
         )
     shape = dataclasses.replace(plan.shape, num_workers=workers // num_hosts)
     placed = dataclasses.replace(plan, shape=shape)
@@ -94,7 +94,7 @@ def assign_nodes(
             sizes = ", ".join(f"{node.name}: {node.num_cores}" for node in nodes) or "there are none"
             raise UserError(
                 f"no node has {cores} cores left for environment host {host} of {num_hosts} (cores of the nodes: {sizes}): use "
-                f"fewer --run.num-env-workers, or add nodes"
+                f"fewer --pool.num-workers, or add nodes"
             )
         left[name] -= cores
         chosen.append(name)
@@ -105,11 +105,11 @@ def _require_sendable(where: str, channel: Channel) -> None:
     if channel.when_full is WhenFull.DROP_OLDEST:
         raise UserError(
             f"{where}: channel {channel.source} -> {channel.target} drops its oldest, which hosts cannot: use "
-            f"--run.when-full block"
+            f"--learner.when-full block"
         )
     if channel.carries is Carries.GRADIENTS and not channel.synchronous:
         raise UserError(
-            f"{where}: asynchronous replicas need environments of their own on this machine: use --run.gradients synchronous"
+            f"{where}: asynchronous replicas need environments of their own on this machine: use --learner.gradients synchronous"
         )
 
 
@@ -148,7 +148,7 @@ def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Sp
         advice = SPREADING_ADVICE.get(spreading, "larger nodes")
         raise UserError(
             f"{hosts} environment hosts of {cores} cores each, {SPREADING_TEXT[spreading]}, do not fit into a cluster with "
-            f"{sizes}: add nodes, use fewer --run.num-env-workers or --run.cluster-nodes, or {advice}"
+            f"{sizes}: add nodes, use fewer --pool.num-workers or --cluster.num-hosts, or {advice}"
         )
     return tuple(chosen)
 

@@ -25,10 +25,10 @@ def call_servers(plan: Plan) -> Plan:
     Raises:
         UserError: its environments do not ask anybody, or its servers cannot be elsewhere.
     """
-    where = f"plan {plan.name} with --run.cluster-inference-servers"
+    where = f"plan {plan.name} with --cluster.num-inference-servers"
     if not isinstance(plan.environments.placement, Processes) or isinstance(plan.inference.placement, Processes):
         raise UserError(
-            f"{where}: fragment {plan.inference.name} acts where its environments are: use --policy decoupled or "
+            f"{where}: fragment {plan.inference.name} acts where its environments are: use --plan decoupled or "
             f"single_learner_fine, whose environment processes ask a server"
         )
     channels = tuple(
@@ -101,7 +101,7 @@ def choose_node(
         wanted = "a core" if gpus_taken is None else "a core and a GPU"
         raise UserError(
             f"no node has {wanted} left for inference server {server} of {of} (cores and GPUs of the nodes: {sizes}): use fewer "
-            f"--run.num-env-workers or --run.cluster-inference-servers, or add nodes"
+            f"--pool.num-workers or --cluster.num-inference-servers, or add nodes"
         )
     return max(able, key=lambda name: (gpus[name] if gpus_taken is not None else 0, left[name]))
 
@@ -131,7 +131,7 @@ def _require_shares(plan: Plan, num_servers: int, processes: int) -> None:
     """
     hosts = plan.environments.replicas
     lanes, where = plan.shape.num_lanes * hosts, f"plan {plan.name} on a cluster"
-    advice = "use --run.cluster-inference-servers "
+    advice = "use --cluster.num-inference-servers "
     advice += str(_divisor(max(1, lanes // processes), max(1, round(num_servers / processes))) * processes)
     if num_servers % processes:
         raise UserError(

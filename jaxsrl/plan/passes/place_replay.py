@@ -31,15 +31,15 @@ def place_replay(plan: Plan, nodes: Sequence[Node], num_bytes: int = 0) -> Plan:
     Raises:
         UserError: the plan keeps none, or keeps it on devices, or no node has a core and the memory.
     """
-    where = f"plan {plan.name} with --run.cluster-replay"
+    where = f"plan {plan.name} with --replay.memory cluster"
     if plan.replay is None:
         raise UserError(
-            f"{where}: the agent learns from each trajectory once, and keeps none: leave --run.cluster-replay out, or use an "
+            f"{where}: the agent learns from each trajectory once and stores none: omit --replay.memory cluster, or use an "
             f"agent that learns from replay (dqn, ...)"
         )
     if not isinstance(plan.replay.placement, InProcess | Processes):
         raise UserError(
-            f"{where}: fragment {plan.replay.name} is on devices of the learner: leave --run.cluster-replay out, or use a --policy "
+            f"{where}: fragment {plan.replay.name} is on devices of the learner: omit --replay.memory cluster, or use a --plan "
             f"that does not place replay itself"
         )
     node = _node_with_room(plan, nodes, num_bytes, where)
@@ -81,7 +81,7 @@ def _node_with_room(plan: Plan, nodes: Sequence[Node], num_bytes: int, where: st
         sizes = ", ".join(_format_node(node, used) for node in nodes) or "there are none"
         raise UserError(
             f"{where}: no node has a core left and {format_bytes(num_bytes)} of memory for replay ({sizes}): use a smaller "
-            f"--agent.replay.capacity, fewer --run.num-env-workers, or add nodes (ray start --memory says how much one gives out)"
+            f"--agent.replay.capacity, fewer --pool.num-workers, or add nodes (ray start --memory says how much one gives out)"
         )
     # The first of those that are alike.
     best = max(

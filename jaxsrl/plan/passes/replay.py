@@ -19,13 +19,13 @@ from jaxsrl.plan.fragment import (
 from jaxsrl.plan.plan import Plan
 from jaxsrl.plan.policies.channels import REPLAY, replay_channels
 
-ReplayOn = Literal["device", "host"]
+ReplayMemory = Literal["device", "host"]
 
 
-def plan_with_replay(plan: Plan, agent: AnyAgent, replay_on: ReplayOn) -> Plan:
+def plan_with_replay(plan: Plan, agent: AnyAgent, memory: ReplayMemory) -> Plan:
     """Returns the plan with a replay fragment between environments and learner if the agent learns from replay.
 
-    A plan that places its own replay fragment keeps it; other plans get one in the memory `replay_on`.
+    A plan that places its own replay fragment keeps it; other plans get one in the memory `memory`.
 
     Raises:
         UserError: the plan and the agent disagree on whether there is replay, or the plan has no place for it.
@@ -34,16 +34,16 @@ def plan_with_replay(plan: Plan, agent: AnyAgent, replay_on: ReplayOn) -> Plan:
         if plan.replay is not None:
             raise UserError(
                 f"plan {plan.name}: fragment {plan.replay.name} keeps experience, but agent {agent.name} learns from each "
-                f"trajectory once: use another --policy"
+                f"trajectory once: use another --plan"
             )
         return plan
     if plan.parameter_server is not None:
         raise UserError(
             f"plan {plan.name}: agent {agent.name} learns from replay, which replicas of a parameter server do not have: use "
-            f"another --policy (multiple_learners shares gradients without a server)"
+            f"another --plan (multiple_learners shares gradients without a server)"
         )
     if plan.replay is None:
-        plan = _with_fragment(plan, replay_on)
+        plan = _with_fragment(plan, memory)
     if agent.data.config.priority_exponent > 0.0 and plan.channel(Carries.PRIORITIES) is None:
         plan = dataclasses.replace(plan, channels=(*plan.channels, _priorities(plan, agent.data)))
     _validate(plan, agent.data)
@@ -55,8 +55,8 @@ def replays_on_host(plan: Plan) -> bool:
     return plan.replay is not None and isinstance(plan.replay.placement, InProcess | Processes)
 
 
-def _with_fragment(plan: Plan, replay_on: ReplayOn) -> Plan:
-    learner, on_host = plan.learner, replay_on == "host"
+def _with_fragment(plan: Plan, memory: ReplayMemory) -> Plan:
+    learner, on_host = plan.learner, memory == "host"
     placement = InProcess() if on_host else learner.placement
     fragment = Fragment(REPLAY, FragmentKind.REPLAY, 1, placement)
     place = plan.fragments.index(learner)
@@ -86,13 +86,13 @@ def _validate(plan: Plan, replay: Replay) -> None:
         )
     if isinstance(fragment.placement, InProcess) and isinstance(plan.environments.placement, Devices):
         raise UserError(
-            f"{where} is on the host, but {plan.environments.name} are on devices: use --run.replay-on device"
+            f"{where} is on the host, but {plan.environments.name} are on devices: use --replay.memory device"
         )
     trajectories = plan.channel(Carries.TRAJECTORIES)
     if trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST:
         raise UserError(
             f"{where} keeps the steps of a row one after another, so that no trajectory may be missing between two: use "
-            f"--run.when-full block"
+            f"--learner.when-full block"
         )
     channel = plan.channel(Carries.PRIORITIES)
     if channel is not None and channel.max_lag != replay.config.priority_delay:

@@ -18,11 +18,11 @@ def central(run: RunConfig, resources: Resources) -> Plan:
         UserError: rows or workers do not divide over the replicas.
     """
     del resources
-    replicas = run.num_replicas or run.num_devices
+    replicas = run.learner.num_replicas or run.learner.num_devices
     shape = pool_shape("central", run, replicas=replicas)
-    devices = Devices(tuple(range(run.num_devices)))
-    synchronous = run.gradients == "synchronous"
-    staleness = 0 if synchronous else run.max_gradient_staleness
+    devices = Devices(tuple(range(run.learner.num_devices)))
+    synchronous = run.learner.gradients == "synchronous"
+    staleness = 0 if synchronous else run.learner.max_gradient_staleness
     return Plan(
         name="central",
         fragments=(
@@ -45,5 +45,5 @@ def central(run: RunConfig, resources: Resources) -> Plan:
             Channel("server", "learner", Carries.PARAMETERS, Transport.DEVICE_COPY, 1),
         ),
         shape=shape,
-        merge_lanes=run.inference_batching == "merged",
+        merge_lanes=run.inference.batching == "merged",
     )

@@ -32,9 +32,9 @@ def served_channels(run: RunConfig, shape: PoolShape, parameters_from: str = "le
             Carries.TRAJECTORIES,
             Transport.SHARED_RING,
             shape.num_slots,
-            WhenFull(run.when_full),
-            kept=run.kept_trajectories,
-            reuses=run.trajectory_reuses,
+            WhenFull(run.learner.when_full),
+            kept=run.learner.trajectory_buffer_size,
+            reuses=run.learner.sample_reuse,
         ),
         Channel(parameters_from, "inference", Carries.PARAMETERS, Transport.DEVICE_COPY, lag + 1, max_lag=lag),
     )

@@ -20,26 +20,26 @@ def decoupled(run: RunConfig, resources: Resources) -> Plan:
     Raises:
         UserError: the rows do not divide over the servers, or no device is left for inference.
     """
-    servers = run.num_inference_servers
+    servers = run.inference.num_servers
     shape = pool_shape("decoupled", run, replicas=servers)
-    if run.inference_platform:
-        acting = Devices((0,), run.inference_platform)
+    if run.inference.platform == "cpu":
+        acting = Devices((0,), "cpu")
     else:
-        acting = Devices(tuple(range(run.num_devices, run.num_devices + run.num_inference_devices)))
+        acting = Devices(tuple(range(run.learner.num_devices, run.learner.num_devices + run.inference.num_devices)))
         if max(acting.indices) >= resources.num_devices:
             raise UserError(
-                f"plan decoupled: fragment inference: {run.num_inference_devices} devices next to {run.num_devices} of "
-                f"the learner are requested, but there are {resources.num_devices}: use fewer --run.num-devices, "
-                f"--run.inference-platform cpu with an accelerator, or split a CPU-only host: --run.host-devices 2"
+                f"plan decoupled: fragment inference: {run.inference.num_devices} devices next to {run.learner.num_devices} of "
+                f"the learner are requested, but there are {resources.num_devices}: use fewer --learner.num-devices, "
+                f"--inference.platform cpu with an accelerator, or split a CPU-only host: --machine.num-cpu-devices 2"
             )
     return Plan(
         name="decoupled",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, servers, Processes(shape.num_workers)),
             Fragment("inference", FragmentKind.INFERENCE, servers, acting),
-            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.num_devices)))),
+            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.learner.num_devices)))),
         ),
         channels=served_channels(run, shape),
         shape=shape,
-        merge_lanes=run.inference_batching == "merged",
+        merge_lanes=run.inference.batching == "merged",
     )

@@ -21,11 +21,11 @@ def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
     Raises:
         UserError: the rows do not divide, or there are not enough cores.
     """
-    workers = run.num_env_workers
+    workers = run.pool.num_workers
     if workers >= resources.num_cores:
         raise UserError(
             f"plan dedicated_environments: fragment environments: {workers} workers need a core each, and inference and "
-            f"learning one more, but there are {resources.num_cores}: use --run.num-env-workers "
+            f"learning one more, but there are {resources.num_cores}: use --pool.num-workers "
             f"{max(1, resources.num_cores - 1)} (single_learner_fine shares cores)"
         )
     shape = pool_shape("dedicated_environments", run)
@@ -34,10 +34,10 @@ def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
         name="dedicated_environments",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, Processes(workers, cores)),
-            Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference_platform)),
-            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.num_devices))), EACH_GROUP),
+            Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference.jax_platform)),
+            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.learner.num_devices))), EACH_GROUP),
         ),
         channels=served_channels(run, shape),
         shape=shape,
-        merge_lanes=run.inference_batching == "merged",
+        merge_lanes=run.inference.batching == "merged",
     )

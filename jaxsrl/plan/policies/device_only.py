@@ -14,7 +14,7 @@ from jaxsrl.plan.policies.channels import in_process_channels
 def device_only(run: RunConfig, resources: Resources) -> Plan:
     """Returns a plan with environments sharded over `num_devices`. The newest policy acts, whatever the lag of the run."""
     del resources
-    devices = Devices(tuple(range(run.num_devices)))
+    devices = Devices(tuple(range(run.learner.num_devices)))
     return Plan(
         name="device_only",
         fragments=(

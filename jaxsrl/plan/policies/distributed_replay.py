@@ -14,7 +14,7 @@ from jaxsrl.plan.policies.single_learner_coarse import single_learner_coarse
 
 
 def distributed_replay(run: RunConfig, resources: Resources) -> Plan:
-    """Returns the plan `single_learner_coarse` with replay in host memory, whatever `replay_on` is.
+    """Returns the plan `single_learner_coarse` with replay in host memory, whatever `replay.memory` is.
 
     With a `max_policy_lag` of 2 or more, actors wait only for a learner that is that many trajectories behind.
 

@@ -18,7 +18,7 @@ def multiple_learners(run: RunConfig, resources: Resources) -> Plan:
         UserError: rows or workers do not divide over the replicas.
     """
     del resources
-    replicas = run.num_devices
+    replicas = run.learner.num_devices
     shape = pool_shape("multiple_learners", run, replicas=replicas)
     devices = Devices(tuple(range(replicas)))
     return Plan(
@@ -30,5 +30,5 @@ def multiple_learners(run: RunConfig, resources: Resources) -> Plan:
         ),
         channels=served_channels(run, shape),
         shape=shape,
-        merge_lanes=run.inference_batching == "merged",
+        merge_lanes=run.inference.batching == "merged",
     )

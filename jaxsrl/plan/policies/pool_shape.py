@@ -19,22 +19,22 @@ def pool_shape(plan: str, run: RunConfig, replicas: int = 1, lanes_per_worker: i
         UserError: a number does not divide. The message names one that does.
     """
     where = f"plan {plan}"
-    if run.num_env_workers % replicas:
+    if run.pool.num_workers % replicas:
         raise UserError(
-            f"{where}: fragment environments: {run.num_env_workers} workers do not divide over {replicas} replicas: "
-            f"use --run.num-env-workers {nearest_multiple(run.num_env_workers, replicas)}"
+            f"{where}: fragment environments: {run.pool.num_workers} workers do not divide over {replicas} replicas: "
+            f"use --pool.num-workers {nearest_multiple(run.pool.num_workers, replicas)}"
         )
-    workers, lanes = run.num_env_workers // replicas, lanes_per_worker or run.lanes_per_worker
-    per_lane = run.workers_per_lane
+    workers, lanes = run.pool.num_workers // replicas, lanes_per_worker or run.pool.lanes_per_worker
+    per_lane = run.pool.workers_per_lane
     if workers % per_lane:
         raise UserError(
-            f"{where}: workers_per_lane must divide num_env_workers: got {per_lane} and {workers}; "
-            f"use --run.workers-per-lane 1"
+            f"{where}: pool.workers_per_lane must divide pool.num_workers: got {per_lane} and {workers}; "
+            f"use --pool.workers-per-lane 1"
         )
     parts = workers * lanes
     if run.num_envs % (parts * replicas):
         raise UserError(
-            f"{where}: fragment environments: {run.num_envs} rows do not divide over {run.num_env_workers} workers x "
+            f"{where}: fragment environments: {run.num_envs} rows do not divide over {run.pool.num_workers} workers x "
             f"{lanes} lanes: use --run.num-envs {nearest_multiple(run.num_envs, parts * replicas)}"
         )
     # The learner reads one slot while workers fill the next ones, as many as the lag allows.

@@ -15,8 +15,8 @@ def serial(run: RunConfig, resources: Resources) -> Plan:
         name="serial",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, InProcess()),
-            Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference_platform)),
-            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.num_devices)))),
+            Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference.jax_platform)),
+            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.learner.num_devices)))),
         ),
         channels=in_process_channels(run.max_policy_lag),
         shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, run.max_policy_lag + 1),

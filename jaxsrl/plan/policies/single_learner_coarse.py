@@ -18,10 +18,10 @@ def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
         UserError: the rows do not divide, or `workers_per_lane` is not 1.
     """
     del resources
-    if run.workers_per_lane != 1:
+    if run.pool.workers_per_lane != 1:
         raise UserError(
             f"plan single_learner_coarse: an actor acts for its own rows only: expected workers_per_lane 1, got "
-            f"{run.workers_per_lane}"
+            f"{run.pool.workers_per_lane}"
         )
     # One lane: an actor never waits for a reply, which a second lane would bridge.
     shape = pool_shape("single_learner_coarse", run, lanes_per_worker=1)
@@ -31,7 +31,7 @@ def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, actors),
             Fragment("inference", FragmentKind.INFERENCE, 1, actors),
-            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.num_devices)))),
+            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.learner.num_devices)))),
         ),
         channels=(
             Channel("environments", "inference", Carries.OBSERVATIONS, Transport.IN_PROCESS, 1),

@@ -23,10 +23,10 @@ def single_learner_fine(run: RunConfig, resources: Resources) -> Plan:
         name="single_learner_fine",
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, Processes(shape.num_workers)),
-            Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference_platform)),
-            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.num_devices)))),
+            Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference.jax_platform)),
+            Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(run.learner.num_devices)))),
         ),
         channels=served_channels(run, shape),
         shape=shape,
-        merge_lanes=run.inference_batching == "merged",
+        merge_lanes=run.inference.batching == "merged",
     )

@@ -56,7 +56,7 @@ export function dataflowTab(store, name) {
   function update() {
     const run = store.run(name),
       records = store.recordsOf(name);
-    say(policy, run?.policy ?? "");
+    say(policy, run?.plan ?? "");
     if (!fragments) return;
     const measured = fragments.map((fragment) => ({ ...fragment, ...columnsOf(records, fragment) }));
     for (const one of measured) color(one);

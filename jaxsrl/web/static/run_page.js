@@ -57,7 +57,7 @@ export function runPage(store, name, asked) {
     }
     state.replaceChildren(stateMark(run));
     const seed = run.seed === null ? "" : `seed ${run.seed}`;
-    say(about, [run.env, run.agent, run.policy, seed].filter(Boolean).join("  ·  "));
+    say(about, [run.env, run.agent, run.plan, seed].filter(Boolean).join("  ·  "));
     fillTiles(tiles, run, store.recordsOf(name));
     const { numDamaged, stride } = store.recordsOf(name);
     const told = [

@@ -110,7 +110,7 @@ export function runsPage(store) {
 
   function visible() {
     const matches = (run) =>
-      [run.name, run.env, run.agent, run.policy, run.state].some((text) => text.toLowerCase().includes(find));
+      [run.name, run.env, run.agent, run.plan, run.state].some((text) => text.toLowerCase().includes(find));
     const column = COLUMNS.find((column) => column.key === order.key);
     return store.runs.filter(matches).sort((a, b) => order.direction * compareValues(column.of(a), column.of(b)));
   }

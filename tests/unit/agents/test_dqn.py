@@ -98,7 +98,7 @@ def errors_by_loop(steps, online, target, *, double, clip):
 
 
 @pytest.mark.parametrize(("double", "num_steps"), [(False, 1), (True, 3)])
-def test_errors_are_those_of_a_loop_over_windows_with_masks_and_every_kind_of_end(double, num_steps):
+def test_dqn_errors_equal_a_loop_over_windows(double, num_steps):
     config = DQNConfig(**STILL, discount=DISCOUNT, n_step=num_steps, double=double, huber_delta=None, reward_clip=1.5)
     dqn, steps = tabular(config), windows(num_steps)
     online, target = np.random.default_rng(1).normal(size=(2, STATES, ACTIONS, 1)).astype(np.float32)
@@ -163,7 +163,7 @@ def prioritized(beta, total_updates=10):
     )
 
 
-def test_windows_that_are_drawn_often_weigh_less_and_at_the_end_of_the_run_by_the_whole_probability():
+def test_importance_weights_correct_fully_at_end_of_run():
     dqn, probability = build_dqn(prioritized(0.5), SPEC, NETWORK), np.array([0.1, 0.4, 0.2], np.float32)
     first, last = (importance_weights(probability, np.int32(1000), dqn.beta(np.int32(n))) for n in (0, 10))
     np.testing.assert_allclose(first, [1.0, 0.5, 0.5**0.5], rtol=1e-6)
@@ -206,7 +206,7 @@ def same(a, b):
     return all(jax.tree.leaves(jax.tree.map(lambda x, y: bool(np.array_equal(x, y)), a, b)))
 
 
-def test_the_target_network_is_copied_every_period_of_gradient_steps(learnt):
+def test_target_network_is_copied_every_period(learnt):
     _, _, _, states, _, _ = learnt
     networks = [state.params["network"] for state in states]
     assert same(states[1].extra.target, networks[0])
@@ -224,7 +224,7 @@ def test_a_gradient_step_counts_no_version_and_learns(learnt):
     assert all(np.isfinite(value) and value.shape == () and value.dtype == jnp.float32 for value in metrics.values())
 
 
-def test_a_window_that_begins_with_a_reset_has_no_priority_and_changes_nothing_to_the_bit(learnt):
+def test_window_starting_with_reset_changes_no_bit(learnt):
     _, update, sample, states, _, _ = learnt
     junk = ~sample.trajectory.valid[0]
     assert junk.any()
@@ -250,7 +250,7 @@ def test_the_epsilon_of_a_version_is_what_acts(learnt):
     assert same(later.params["network"], states[3].params["network"])
 
 
-def test_acting_explores_by_each_rows_rung_of_the_ladder_and_not_at_all_when_greedy():
+def test_apex_rows_explore_at_their_own_rates():
     rows = 4_000
     config = DQNConfig(epsilon_start=0.5, epsilon_end=0.5, apex_alpha=7.0, total_updates=10, initial_priority="actor")
     agent = make_dqn(config, MASKED, NETWORK)

@@ -144,7 +144,7 @@ def test_an_actor_climbs_through_its_own_action_alone():
 @pytest.mark.parametrize(
     "shared", [pytest.param(True, id="shared", marks=pytest.mark.slow), pytest.param(False, id="apart")]
 )
-def test_a_critic_sees_the_state_and_what_all_agents_observe_and_do_but_no_mask(shared):
+def test_critic_inputs_are_state_observations_and_actions(shared):
     net, data = make_maddpg_networks(NETWORK, DISCRETE, CHOICES, shared=shared), sample(DISCRETE).trajectory
     params, value = jax.jit(net.init_critic)(jax.random.key(0)), jax.jit(net.value)
     seen = jax.tree.map(lambda leaf: leaf[0], data.observation)
@@ -216,7 +216,7 @@ def test_junk_of_agents_that_are_not_there_changes_no_bit(learnt):
     chex.assert_trees_all_equal(one, other)
 
 
-def test_acting_is_even_until_learning_begins_then_near_the_policy_and_always_legal(learnt):
+def test_acting_is_uniform_until_first_gradient_step(learnt):
     agent, state, _, drawn, spec = learnt
     seen = jax.tree.map(lambda leaf: np.tile(leaf[0], (50, 1)), drawn.trajectory.observation)
     rows = 50 * ROWS
@@ -243,7 +243,7 @@ def test_acting_is_even_until_learning_begins_then_near_the_policy_and_always_le
     np.testing.assert_allclose((near - best).std(0), 0.1 * (high - low) / 2, rtol=0.1)
 
 
-def test_a_discrete_action_is_one_hot_forwards_and_soft_backwards():
+def test_discrete_action_is_one_hot_with_softmax_gradient():
     actions = make_team_actions(DISCRETE, 0.0, 0.5)
     outputs, weights = jnp.array([[1.0, 0.0, -1.0]]), jnp.array([1.0, 2.0, 4.0])
     legal = jnp.array([[1, 1, 0]])

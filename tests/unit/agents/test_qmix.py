@@ -100,7 +100,7 @@ def test_vdn_learns_the_closest_sums_and_takes_the_worse_room(game):
 
 
 @pytest.mark.slow  # to compile
-def test_qmix_learns_the_values_of_the_game_and_takes_the_better_room(game):
+def test_qmix_learns_two_step_game(game):
     spec, sample = game
     agent = make_qmix(QMIXConfig(**COMMON, mixing_size=8), spec, NETWORK)
     net = make_team_values(NETWORK, spec, make_monotone_mixer(NETWORK, spec, 8), shared=True)

@@ -157,7 +157,7 @@ def test_the_density_integrates_to_one_over_the_actions():
     assert np.abs(np.asarray(action)[:, 0] - np.tanh(raw)).max() < 1e-5
 
 
-def test_far_out_at_the_bounds_the_density_and_its_gradient_keep_their_digits():
+def test_squash_density_is_exact_at_the_bounds():
     raw = np.array([[-30.0], [-9.0], [9.0], [30.0]], np.float32)
     zeros = jnp.zeros_like(raw)
     expected = -0.5 * np.log(2 * np.pi) + 2.0 * np.log(np.cosh(raw.astype(np.float64)))[:, 0]  # 1 - tanh^2 = 1 / cosh^2
@@ -193,7 +193,7 @@ def test_targets_are_soft_values_of_the_least_target_critic(learnt):
         assert target[row] == pytest.approx(reward[row] + discount[row] * soft, rel=1e-4), row
 
 
-def test_what_is_added_to_a_value_is_the_temperature_times_the_surprise(learnt):
+def test_entropy_term_is_minus_alpha_log_density(learnt):
     action, added = _added(learnt, learnt.sample.trajectory.observation[0], jax.random.key(3))
     unsquashed = np.arctanh(np.asarray(action, np.float64))
     # Actors start with means near 0 and deviations near 1: the density of each action is known without the network.
@@ -203,7 +203,7 @@ def test_what_is_added_to_a_value_is_the_temperature_times_the_surprise(learnt):
     np.testing.assert_allclose(added, -0.5 * log_prob, atol=0.2)
 
 
-def test_the_critics_loss_is_the_weighted_half_squared_error_of_each(learnt):
+def test_critic_loss_is_weighted_half_squared_error(learnt):
     bound, state, batch = learnt.bound, learnt.first, _batch(learnt)
     target = np.arange(N, dtype=np.float32)
     importance = _importance(learnt)
@@ -216,7 +216,7 @@ def test_the_critics_loss_is_the_weighted_half_squared_error_of_each(learnt):
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
-def test_priorities_are_mean_absolute_errors_and_0_where_the_step_only_reset(learnt):
+def test_sac_priorities_are_mean_absolute_errors(learnt):
     bound, state, batch = learnt.bound, learnt.first, _batch(learnt)
     target_key, _ = jax.random.split(jax.random.key(KEY))
     targets = jax.jit(partial(soft_targets, bound))
@@ -227,7 +227,7 @@ def test_priorities_are_mean_absolute_errors_and_0_where_the_step_only_reset(lea
     np.testing.assert_allclose(learnt.priorities, expected, rtol=1e-4)
 
 
-def test_one_step_moves_critics_actor_temperature_and_targets_and_is_counted(learnt):
+def test_sac_update_moves_all_parts_and_counts(learnt):
     old, new = learnt.first, learnt.state
     assert int(new.extra.num_gradient_steps) == 1
     assert int(new.num_updates) == int(old.num_updates)
@@ -279,7 +279,7 @@ def test_the_actor_climbs_the_least_critic_and_entropy(learnt):
 
 
 @pytest.mark.parametrize(("entropy", "sign"), [(-2.5, 1.0), (-1.5, -1.0)])
-def test_too_little_entropy_raises_the_temperature_and_too_much_lowers_it(learnt, entropy, sign):
+def test_too_little_entropy_raises_temperature(learnt, entropy, sign):
     # The target is -2, one nat for each of two elements; a step goes against the gradient.
     gradient = temperature_gradient(learnt.bound, learnt.first.extra.log_temperature, jnp.float32(entropy))
     assert float(gradient) == pytest.approx(-sign * 0.5 * 0.5, rel=1e-3)
@@ -307,7 +307,7 @@ def _actions(learnt: Learnt, state: LearnerState, mode: Mode) -> np.ndarray:
     return np.asarray(action)
 
 
-def test_actions_are_uniform_within_the_bounds_until_the_first_gradient_step(learnt):
+def test_sac_acts_uniformly_until_first_gradient_step(learnt):
     refresh = learnt.agent.data.sync_acting_params
     assert refresh is not None
     # A policy that would go far to one side, were it asked.

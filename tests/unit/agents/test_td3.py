@@ -82,7 +82,7 @@ def _moved(before, after) -> bool:
     return any(jax.tree.leaves(jax.tree.map(lambda a, b: bool(np.any(np.asarray(a) != b)), before, after)))
 
 
-def test_the_actor_and_all_targets_wait_for_as_many_critic_steps_as_the_delay(learnt):
+def test_td3_actor_and_targets_move_after_policy_delay(learnt):
     for step, moves in enumerate((False, False, True)):
         old, new = learnt.states[step], learnt.states[step + 1]
         assert _moved(old.extra.critic, new.extra.critic)
@@ -126,7 +126,7 @@ def _numpy_critic(params, member, observation, action) -> np.ndarray:
     return _numpy_mlp(params, member, layers, observation, action)[:, 0]
 
 
-def test_targets_and_critic_losses_without_noise_are_a_numpy_networks(learnt):
+def test_td3_targets_and_critic_loss_equal_numpy(learnt):
     state = learnt.states[0]
     _, metrics, priorities = learnt.update(state, learnt.sample, jax.random.key(0))
     steps = jax.tree.map(np.asarray, learnt.sample.trajectory)
@@ -140,7 +140,7 @@ def test_targets_and_critic_losses_without_noise_are_a_numpy_networks(learnt):
     np.testing.assert_allclose(priorities, np.abs(errors).mean(0), rtol=1e-4)
 
 
-def test_the_actors_loss_is_what_the_first_critic_says_of_its_actions(learnt):
+def test_td3_actor_loss_is_minus_first_critic(learnt):
     state, here = learnt.states[0], np.asarray(learnt.sample.trajectory.observation[0])
     value = _numpy_critic(learnt.states[1].extra.critic, 0, here, _numpy_actor(state.params["actor"], here))
     assert float(learnt.metrics[0]["loss/actor"]) == pytest.approx(-value.mean(), rel=1e-4)
@@ -169,7 +169,7 @@ def test_smoothing_of_targets_is_clipped_noise_within_the_bounds(learnt):
     assert np.std(moved) == pytest.approx(0.35, abs=0.05)
 
 
-def test_exploration_adds_noise_of_its_deviation_and_stays_within_the_bounds(learnt):
+def test_td3_exploration_noise_stays_within_bounds(learnt):
     state = learnt.states[0]
     observation = np.zeros((1000, 3), np.float32)
     params = {"actor": state.params["actor"], "acts_uniformly": np.zeros((), bool)}

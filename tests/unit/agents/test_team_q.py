@@ -105,7 +105,7 @@ def targets_by_loop(data, next_value, discount, num_steps):
 
 
 @pytest.mark.parametrize("num_steps", [1, 3])
-def test_targets_of_the_team_are_those_of_a_loop_over_deaths_cuts_and_joiners(num_steps):
+def test_team_targets_equal_a_loop(num_steps):
     data, rng = trajectory(), np.random.default_rng(4)
     next_value = rng.normal(size=(STEPS, ENVS)).astype(np.float32)
     steps = jax.jit(team_steps, static_argnums=1)(data, TEAM)
@@ -188,7 +188,7 @@ def learnt():
     return agent, jax.jit(agent.init)(jax.random.key(1)), jax.jit(agent.update), trajectory()
 
 
-def test_a_gradient_step_leaves_the_version_and_moves_the_target_once_in_its_period(learnt):
+def test_qmix_update_moves_target_once_per_period(learnt):
     agent, state, update, data = learnt
     first, _, priorities = update(state, sample_of(data), jax.random.key(0))
     chex.assert_trees_all_equal_shapes_and_dtypes(state, first)
@@ -222,7 +222,7 @@ def test_junk_of_agents_that_are_not_there_changes_no_bit(learnt):
     assert all(np.isfinite(value) and value.dtype == jnp.float32 for value in one[1].values())
 
 
-def test_acting_explores_with_the_rate_of_its_version_and_takes_legal_actions_only(learnt):
+def test_qmix_acts_legally_at_the_scheduled_epsilon(learnt):
     agent, state, _, data = learnt
     observation = jax.tree.map(lambda leaf: np.tile(leaf[0], (40, *(1,) * (leaf.ndim - 2))), data.observation)
     rows = 40 * ROWS
@@ -256,7 +256,7 @@ SLOW = pytest.mark.slow  # to compile
         pytest.param(RECURRENT, False, id="gru-apart", marks=SLOW),
     ],
 )
-def test_agents_that_see_the_same_differ_and_unroll_to_what_single_steps_give(network, shared):
+def test_team_unroll_equals_single_steps(network, shared):
     spec = team()
     net = make_team_values(network, spec, make_sum_mixer(), shared=shared)
     params = jax.jit(net.init)(jax.random.key(0))
@@ -309,7 +309,7 @@ def test_burn_in_brings_the_state_up_to_date_without_a_gradient():
     assert of_rest[2:].max() > 0
 
 
-def test_a_window_holds_burn_in_the_steps_learned_from_and_the_rewards_they_see():
+def test_team_window_has_burn_in_steps_and_rewards():
     config = dataclasses.replace(CONFIG, burn_in=3, sequence_length=4, n_step=2, window_start="any", stride=8)
     data = make_vdn(config, team(), RECURRENT).data
     assert (data.sequence_length, data.window_start, data.stride, data.agents_per_window) == (8, "any", 8, TEAM)

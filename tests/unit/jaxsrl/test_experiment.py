@@ -17,6 +17,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
 from jaxsrl.experiment import Experiment, load_experiment
+from tests.support.run_configs import run_config
 
 FILES = sorted((Path(__file__).parents[3] / "experiments").glob("[a-z]*.py"))
 SMALL = PPOConfig(num_minibatches=1, num_epochs=1)
@@ -24,8 +25,10 @@ NETWORK = NetworkConfig(hidden_sizes=(4,))
 
 
 def small_run(directory, **changes):
-    settings = {"num_envs": 4, "rollout_length": 8, "env_steps": 64, "policy": "serial", "evaluation_episodes": 3}
-    return RunConfig(**{"name": "run", "directory": str(directory), "log_every_seconds": 0, **settings, **changes})
+    settings = {"num_envs": 4, "rollout_length": 8, "total_env_steps": 64, "plan": "serial", "evaluation_episodes": 3}
+    return run_config(
+        **{"name": "run", "directory": str(directory), "metrics_interval_seconds": 0, **settings, **changes}
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -64,7 +67,7 @@ def test_build_calls_custom_make_agent_with_total_updates():
         calls.append((config, spec.env_id, network))
         return make_ppo(config, spec, NETWORK)
 
-    run = RunConfig(num_envs=4, rollout_length=8, env_steps=320)
+    run = RunConfig(num_envs=4, rollout_length=8, total_env_steps=320)
     experiment = Experiment(EnvConfig("CartPole-v1"), SMALL, "my network", run, make_agent=make_agent)
     agent, _, spec = experiment.build()
     assert calls == [(dataclasses.replace(SMALL, total_updates=10), "CartPole-v1", "my network")]

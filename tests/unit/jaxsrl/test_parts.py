@@ -25,6 +25,7 @@ from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.run_directory import RunDirectory
+from tests.support.run_configs import run_config
 
 
 def test_a_configuration_survives_json():
@@ -43,11 +44,11 @@ def test_differences_are_listed_by_path():
 )
 def test_settings_out_of_range_are_refused(change):
     with pytest.raises(UserError, match=f"run.{next(iter(change))}"):
-        RunConfig(**change)
+        run_config(**change)
 
 
 def test_updates_cover_the_env_steps():
-    config = RunConfig(num_envs=10, rollout_length=10, env_steps=101)
+    config = RunConfig(num_envs=10, rollout_length=10, total_env_steps=101)
     assert (config.env_steps_per_update, config.num_updates) == (100, 2)
 
 
@@ -215,7 +216,7 @@ def test_only_harmless_settings_may_change_when_a_run_goes_on(tmp_path):
 
     with RunDirectory(tmp_path / "run") as directory:
         directory.record(config(), {})
-        directory.validate(config(env_steps=2))
+        directory.validate(config(total_env_steps=2))
         with pytest.raises(UserError, match="run.seed: 0 -> 1"):
             directory.validate(config(seed=1))
 

@@ -83,52 +83,51 @@ def test_a_new_directory_takes_the_configuration(tmp_path):
 
 
 CHANGES = {
-    "run.env_steps": 5,
-    "run.evaluation_episodes": 3,
-    "run.policy": "serial",
-    "run.num_env_workers": 4,
-    "run.lanes_per_worker": 1,
-    "run.workers_per_lane": 2,
+    "run.total_env_steps": 5,
+    "run.evaluation.episodes": 3,
+    "run.plan": "serial",
+    "run.pool.num_workers": 4,
+    "run.pool.lanes_per_worker": 1,
+    "run.pool.workers_per_lane": 2,
     "run.max_policy_lag": 0,
-    "run.when_full": "drop_oldest",
-    "run.kept_trajectories": 4,
-    "run.trajectory_reuses": 2,
-    "run.inference_batching": "merged",
-    "run.num_devices": 2,
-    "run.inference_platform": "cpu",
-    "run.num_inference_devices": 2,
-    "run.num_inference_servers": 2,
-    "run.num_replicas": 2,
-    "run.gradients": "asynchronous",
-    "run.max_gradient_staleness": 2,
-    "run.host_devices": 4,
+    "run.learner.when_full": "drop_oldest",
+    "run.learner.trajectory_buffer_size": 4,
+    "run.learner.sample_reuse": 2,
+    "run.inference.batching": "merged",
+    "run.learner.num_devices": 2,
+    "run.inference.platform": "cpu",
+    "run.inference.num_devices": 2,
+    "run.inference.num_servers": 2,
+    "run.learner.num_replicas": 2,
+    "run.learner.gradients": "asynchronous",
+    "run.learner.max_gradient_staleness": 2,
+    "run.machine.num_cpu_devices": 4,
     "run.stall_timeout_seconds": 60.0,
     "run.directory": "elsewhere",
-    "run.checkpoint_every_updates": 7,
-    "run.keep_checkpoints": 9,
-    "run.log_every_seconds": 0.5,
-    "run.checkpoint_replay": False,
-    "run.replay_on": "host",
-    "run.max_skipped_updates": 3,
-    "run.when_not_finite": "roll_back",
-    "run.grace_seconds": 20.0,
-    "run.supervision.max_restarts": 2,
-    "run.supervision.window_seconds": 9.0,
-    "run.supervision.max_backoff_seconds": 1.0,
-    "run.supervision.step_timeout_seconds": 30.0,
-    "run.supervision.start_timeout_seconds": 40.0,
-    "run.supervision.min_alive_fraction": 0.9,
-    "run.supervision.bad_env_output": "drop_episode",
-    "run.supervision.keep_spare": False,
-    "run.partial": True,
-    "run.keep_cores_awake": True,
-    "run.cluster": "local",
-    "run.cluster_nodes": 2,
-    "run.cluster_inference_servers": 1,
-    "run.cluster_replay": True,
-    "run.cluster_placement": "pack",
-    "run.cluster_host_gib": 0.5,
-    "run.cluster_wait_seconds": 5,
+    "run.checkpoint.interval_updates": 7,
+    "run.checkpoint.max_to_keep": 9,
+    "run.metrics.interval_seconds": 0.5,
+    "run.checkpoint.include_replay": False,
+    "run.replay.memory": "host",
+    "run.learner.max_nonfinite_updates": 3,
+    "run.learner.on_nonfinite": "roll_back",
+    "run.shutdown_timeout_seconds": 20.0,
+    "run.pool.supervision.max_restarts": 2,
+    "run.pool.supervision.window_seconds": 9.0,
+    "run.pool.supervision.max_backoff_seconds": 1.0,
+    "run.pool.supervision.step_timeout_seconds": 30.0,
+    "run.pool.supervision.start_timeout_seconds": 40.0,
+    "run.pool.supervision.min_alive_fraction": 0.9,
+    "run.pool.supervision.bad_env_output": "drop_episode",
+    "run.pool.supervision.keep_spare": False,
+    "run.checkpoint.partial_restore": True,
+    "run.machine.disable_cpu_idle": True,
+    "run.cluster.address": "local",
+    "run.cluster.num_hosts": 2,
+    "run.cluster.num_inference_servers": 1,
+    "run.cluster.placement": "pack",
+    "run.cluster.host_memory_gib": 0.5,
+    "run.cluster.placement_timeout_seconds": 5,
     "run.distributed": {},
     "run.distributed.coordinator": "host:1",
     "run.distributed.num_processes": 2,
@@ -176,9 +175,9 @@ def test_an_allowed_change_passes_and_is_what_the_file_then_says(tmp_path, path)
 def test_what_changes_a_step_is_refused_and_the_file_stays(tmp_path, name, value, line):
     claim(tmp_path / "run", saved())
     with pytest.raises(UserError) as refused:
-        claim(tmp_path / "run", saved(env_steps=5, **{name: value}))
+        claim(tmp_path / "run", saved(total_env_steps=5, **{name: value}))
     assert line in str(refused.value)
-    assert "run.env_steps" not in str(refused.value)
+    assert "run.total_env_steps" not in str(refused.value)
     assert "choose another --run.name" in str(refused.value)
     assert read_json(tmp_path / "run" / "config.json") == saved()
 
@@ -186,13 +185,11 @@ def test_what_changes_a_step_is_refused_and_the_file_stays(tmp_path, name, value
 def test_record_logs_changes_and_writes_config_and_plan(tmp_path):
     claim(tmp_path / "run", saved())
     with RunDirectory(tmp_path / "run") as directory:
-        directory.validate(saved(policy="serial"))
+        directory.validate(saved(plan="serial"))
         assert read_json(directory.path / "config.json") == saved()  # nothing has been restored yet
-        directory.record(saved(policy="serial"), {"policy": "another"})
+        directory.record(saved(plan="serial"), {"policy": "another"})
         assert read_json(directory.path / "plan.json") == {"policy": "another"}
-    assert (
-        "options that changed: run.policy: 'single_learner_fine' -> 'serial'" in (tmp_path / "run/log.txt").read_text()
-    )
+    assert "options that changed: run.plan: 'single_learner_fine' -> 'serial'" in (tmp_path / "run/log.txt").read_text()
 
 
 def test_every_difference_is_listed_at_once(tmp_path):

@@ -15,14 +15,14 @@ def _spec(action) -> EnvSpec:
     return EnvSpec("test", OBSERVATION, action)
 
 
-def test_bounds_are_the_corners_of_the_cube_and_its_centre_lies_between_them():
+def test_bounds_map_to_corners_of_the_cube():
     actions = continuous_actions(_spec(ArraySpec((2,), "float32", (-2.0, 0.0), (4.0, 0.5))))
     corners = np.array([[-2.0, 0.0], [1.0, 0.25], [4.0, 0.5]], np.float32)
     np.testing.assert_array_equal(actions.to_unit(jnp.array(corners)), [[-1, -1], [0, 0], [1, 1]])
     np.testing.assert_array_equal(actions.from_unit(jnp.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]])), corners)
 
 
-def test_leaves_of_an_action_lie_in_one_vector_and_come_back_in_their_shapes():
+def test_action_leaves_round_trip_through_one_vector():
     spec = _spec({"b": ArraySpec((2, 2), "float32", -1.0, 1.0), "a": (ArraySpec((), "float32", 0.0, 10.0),)})
     actions = continuous_actions(spec)
     unit = np.linspace(-1.0, 1.0, 3 * 4 * 5, dtype=np.float32).reshape(3, 4, 5)
@@ -54,6 +54,6 @@ def test_rounding_never_leaves_the_bounds():
         (ArraySpec((2,), "int32", 0, 5), r"arrays of floats"),
     ],
 )
-def test_what_cannot_be_scaled_is_refused_by_the_name_of_its_leaf(action, message):
+def test_unscalable_action_leaf_is_named(action, message):
     with pytest.raises(UserError, match=message):
         continuous_actions(_spec(action))

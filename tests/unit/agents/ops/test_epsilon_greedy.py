@@ -16,13 +16,13 @@ from envpool_bridge.errors import UserError
 choose = jax.jit(epsilon_greedy)
 
 
-def test_epsilon_falls_linearly_over_its_fraction_of_the_run_and_stays():
+def test_epsilon_decays_linearly_and_stays():
     schedule = epsilon_schedule(1.0, 0.2, 0.5, total_updates=100)
     epsilons = [float(schedule(np.int32(n))) for n in (0, 25, 50, 51, 1000)]
     np.testing.assert_allclose(epsilons, [1.0, 0.6, 0.2, 0.2, 0.2], rtol=1e-6)
 
 
-def test_a_rate_that_changes_over_a_run_of_unknown_length_is_refused():
+def test_changing_epsilon_needs_total_updates():
     with pytest.raises(UserError, match=r"total_updates=0; set it, or epsilon_start equal to epsilon_end"):
         epsilon_schedule(1.0, 0.05, 0.5, 0)
     assert float(epsilon_schedule(0.1, 0.1, 0.5, 0)(np.int32(7))) == np.float32(0.1)
@@ -43,7 +43,7 @@ def test_the_best_legal_action_is_taken_without_exploration():
     assert greedy(preference, None).tolist() == [1, 1, 2]
 
 
-def test_explored_actions_are_even_over_the_legal_ones_at_each_rows_own_rate():
+def test_random_actions_are_uniform_over_legal_ones():
     rows = 30_000
     preference = np.tile(np.array([0.0, 9.0, 1.0, 2.0], np.float32), (rows, 1))
     legal = np.tile(np.array([True, False, True, True]), (rows, 1))

@@ -27,7 +27,7 @@ def test_the_exponent_grows_to_one_over_the_run():
     assert float(importance_exponent_schedule(1.0, 0)(jnp.int32(3))) == 1.0
 
 
-def test_exponent_of_uniform_replay_is_zero_without_total_updates():
+def test_exponent_of_uniform_replay_is_zero():
     schedule = importance_exponent_schedule(0.4, 0, is_prioritized=False)
     assert float(schedule(jnp.int32(3))) == 0.0
     assert importance_weights(jnp.array([0.1, 0.4]), jnp.int32(10), schedule(jnp.int32(3))).tolist() == [1.0, 1.0]

@@ -81,7 +81,7 @@ def test_no_steps_are_refused():
         n_step_rewards(*random_window(0, 2, 1), discount=DISCOUNT, n_step=0)
 
 
-def test_an_episode_that_was_cut_without_an_end_bootstraps_from_its_last_observation():
+def test_cut_episode_bootstraps_from_last_observation():
     # A failure at the third step, of which only `valid` tells: the episode's last step was in an earlier slot.
     reward, value = np.array([[1.0], [2.0], [0.0], [4.0]], np.float32), np.array([[8.0], [9.0], [10.0], [11.0], [12.0]])
     no, valid = np.zeros((4, 1), bool), np.array([[True], [True], [False], [True]])

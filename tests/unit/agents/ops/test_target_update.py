@@ -29,7 +29,7 @@ def test_many_polyak_steps_are_the_numpy_loop():
     np.testing.assert_allclose(target, expected, rtol=1e-5)
 
 
-def test_a_whole_polyak_step_is_a_copy_to_the_bit_and_none_changes_nothing():
+def test_polyak_with_tau_one_copies_and_zero_keeps():
     rng = np.random.default_rng(1)
     target, online = (rng.normal(size=1000).astype(np.float32) for _ in range(2))
     np.testing.assert_array_equal(jax.jit(polyak)(target, online, 1.0), online)
@@ -41,7 +41,7 @@ def test_a_polyak_step_keeps_the_dtype_of_the_target():
     assert moved.dtype == jnp.bfloat16
 
 
-def test_a_periodic_target_is_copied_at_every_multiple_of_its_period_and_at_no_other_step():
+def test_periodic_target_is_copied_at_multiples_of_period():
     step = jax.jit(periodic, static_argnums=3)
     copied = [int(n) for n in range(1, 10) if step(TARGET, ONLINE, jnp.int32(n), 3)["bias"][0] == 0.0]
     assert copied == [3, 6, 9]

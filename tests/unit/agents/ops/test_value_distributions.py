@@ -53,7 +53,7 @@ def test_a_distribution_is_projected_as_the_paper_says():
     np.testing.assert_allclose(found, theirs, atol=1e-4)
 
 
-def test_c51_is_the_cross_entropy_with_the_projected_target_and_its_priority_the_divergence():
+def test_c51_loss_and_priority_match_reference():
     taken, following = outputs(), outputs()
     reward, discount = RNG.normal(size=(2, 20)).astype(np.float32)
     values = categorical_value(ATOMS, LOW, HIGH)
@@ -82,7 +82,7 @@ def test_quantiles_are_fitted_as_rlax_and_the_loop_do():
     np.testing.assert_allclose(found * kappa, jax.jit(theirs)(taken, target), rtol=1e-4)  # rlax does not divide
 
 
-def test_the_priority_of_quantiles_is_the_difference_of_means_in_reward_units():
+def test_quantile_priority_is_difference_of_means():
     taken, following = outputs((3,), 5), outputs((3,), 5)
     reward, discount = np.array([1.0, -2.0, 0.5], np.float32), np.array([0.9, 0.0, 0.5], np.float32)
     _, priority = jax.jit(quantile_value(5).loss)(taken, following, reward, discount)
@@ -91,7 +91,7 @@ def test_the_priority_of_quantiles_is_the_difference_of_means_in_reward_units():
 
 
 @pytest.mark.parametrize("delta", [None, 0.5])
-def test_an_scalar_value_is_fitted_by_squares_or_hubers_loss_without_gradient_of_the_target(delta):
+def test_scalar_loss_is_square_or_huber_without_target_gradient(delta):
     values = scalar_value(delta)
     taken, following = np.array([[0.0], [2.0]], np.float32), np.array([[1.0], [5.0]], np.float32)
     reward, discount = np.array([0.1, 1.0], np.float32), np.array([0.9, 0.0], np.float32)
@@ -110,7 +110,7 @@ def test_hubers_loss_is_rlaxs():
     np.testing.assert_allclose(huber(error, 0.8), rlax.huber_loss(jnp.asarray(error), 0.8), rtol=1e-6)
 
 
-def test_rescaling_is_the_papers_and_its_inverse_holds_over_nine_decades():
+def test_rescale_and_inverse_over_nine_decades():
     x = np.concatenate([-np.logspace(-4, 5, 19), [0.0], np.logspace(-4, 5, 19)]).astype(np.float32)
     found = rescale(x, 1e-3)
     expected = np.sign(x) * (np.sqrt(np.abs(x.astype(np.float64)) + 1) - 1) + 1e-3 * x

@@ -12,6 +12,7 @@ from envpool_bridge.errors import UserError
 from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
 from jaxsrl.config.run_config import MAY_CHANGE, OPERATION, RunConfig
 from jaxsrl.config.serialization import differences, from_json, to_json
+from tests.support.run_configs import run_config
 
 POSITIVE = [
     "env_steps",
@@ -28,16 +29,16 @@ NOT_NEGATIVE = ["seed", "max_policy_lag", "checkpoint_every_updates", "log_every
 
 @pytest.mark.parametrize("name", POSITIVE)
 def test_sizes_start_at_one(name):
-    assert getattr(RunConfig(**{name: 1}), name) == 1
+    assert getattr(run_config(**{name: 1}), name) == 1
     with pytest.raises(UserError, match=f"^run.{name} must be at least 1: got 0$"):
-        RunConfig(**{name: 0})
+        run_config(**{name: 0})
 
 
 @pytest.mark.parametrize("name", NOT_NEGATIVE)
 def test_counts_and_times_start_at_zero(name):
-    assert getattr(RunConfig(**{name: 0}), name) == 0
+    assert getattr(run_config(**{name: 0}), name) == 0
     with pytest.raises(UserError, match=f"^run.{name} must not be negative: got -1$"):
-        RunConfig(**{name: -1})
+        run_config(**{name: -1})
 
 
 @pytest.mark.parametrize("name", ["a/b", "/tmp/run", ".", ".."])
@@ -50,7 +51,7 @@ def test_a_run_cannot_be_named_out_of_its_directory(name):
     ("env_steps", "num_updates"), [(1, 1), (4096, 1), (4097, 2), (8192, 2), (800_000, 196)], ids=str
 )
 def test_the_budget_is_rounded_up_to_whole_updates(env_steps, num_updates):
-    assert RunConfig(env_steps=env_steps, num_envs=128, rollout_length=32).num_updates == num_updates
+    assert RunConfig(total_env_steps=env_steps, num_envs=128, rollout_length=32).num_updates == num_updates
 
 
 @pytest.mark.parametrize("module", [ppo_cartpole, ppo_mujoco, ppo_atari])

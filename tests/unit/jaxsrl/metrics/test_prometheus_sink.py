@@ -65,7 +65,7 @@ def test_prometheus_answers_before_the_first_record(sink, port):
 
 
 def test_a_port_in_use_is_refused_with_what_to_do(sink, port):
-    with pytest.raises(UserError, match=rf"127.0.0.1:{port} for Prometheus .*--run.metrics.prometheus-port"):
+    with pytest.raises(UserError, match=rf"127.0.0.1:{port} for Prometheus .*--metrics.prometheus-port"):
         PrometheusSink("127.0.0.1", port, run="r2", policy="serial")
 
 

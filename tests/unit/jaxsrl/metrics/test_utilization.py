@@ -2,16 +2,16 @@
 
 import pytest
 
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.utilization import utilization, wait_reason
 from jaxsrl.plan.policies import PLANS
+from tests.support.run_configs import run_config
 
 RESOURCES = Resources(num_cores=8, num_devices=4, platform="cpu")
 
 
 def plan(policy, **changes):
-    return PLANS[policy](RunConfig(policy=policy, num_envs=16, **changes), RESOURCES)
+    return PLANS[policy](run_config(plan=policy, num_envs=16, **changes), RESOURCES)
 
 
 def test_a_worker_that_does_not_wait_works():
@@ -67,7 +67,7 @@ def test_device_plan_has_only_the_learner_share():
 
 
 def test_the_parameter_server_is_busy_while_it_is_held():
-    asynchronous = plan("central", num_replicas=2, gradients="asynchronous")
+    asynchronous = plan("central", learner_num_replicas=2, learner_gradients="asynchronous")
     gained = {"learner/wait_seconds": 0.5, "server/busy_seconds": 0.25}
     shares = utilization(asynchronous, gained, 1.0)
     assert shares == {"utilization/learner/wait": 0.5, "utilization/server/busy": 0.25}
@@ -96,5 +96,5 @@ def test_what_a_fragment_waits_for_is_what_its_channels_carry(policy, name, expe
 
 
 def test_wait_reason_omits_free_slots_for_droppable_slots():
-    drops = plan("single_learner_fine", when_full="drop_oldest", max_policy_lag=2)
+    drops = plan("single_learner_fine", learner_when_full="drop_oldest", max_policy_lag=2)
     assert wait_reason(drops, "environments") == "actions"

@@ -17,9 +17,9 @@ def make_run(tmp_path):
             "run": {
                 "seed": seed,
                 "name": name,
-                "policy": "serial",
-                "env_steps": 1000,
-                "log_every_seconds": seed,
+                "plan": "serial",
+                "total_env_steps": 1000,
+                "metrics_interval_seconds": seed,
                 **run,
             },
         }

@@ -27,7 +27,7 @@ def test_labels_show_differences_within_an_agent(make_run, grouped):
     make_run("a", [1.0], learning_rate=0.1)
     make_run("b", [1.0], learning_rate=0.1, seed=1)
     make_run("c", [1.0], learning_rate=0.2)
-    make_run("d", [1.0], learning_rate=0.2, policy="central")
+    make_run("d", [1.0], learning_rate=0.2, plan="central")
     make_run("e", [1.0], agent="dqn", learning_rate=0.7)
     assert grouped() == {
         ("CartPole-v1", "ppo, policy serial, learning_rate 0.1"): ["a", "b"],
@@ -51,18 +51,18 @@ def test_one_environment_with_other_options_is_another_group(make_run, grouped):
 
 
 def test_labels_truncate_and_fall_back_to_directories(make_run, grouped):
-    make_run("a", [1.0], env_steps=1, num_envs=1, rollout_length=1, max_policy_lag=1)
-    make_run("b", [1.0], env_steps=2, num_envs=2, rollout_length=2, max_policy_lag=2)
+    make_run("a", [1.0], total_env_steps=1, num_envs=1, rollout_length=1, max_policy_lag=1)
+    make_run("b", [1.0], total_env_steps=2, num_envs=2, rollout_length=2, max_policy_lag=2)
     assert list(grouped()) == [
         ("CartPole-v1", "ppo, env_steps 1, max_policy_lag 1, num_envs 1, ..."),
         ("CartPole-v1", "ppo, env_steps 2, max_policy_lag 2, num_envs 2, ..."),
     ]
-    make_run("c", [1.0], env_steps=2, num_envs=2, rollout_length=3, max_policy_lag=2)
+    make_run("c", [1.0], total_env_steps=2, num_envs=2, rollout_length=3, max_policy_lag=2)
     assert [label for _, label in grouped()] == ["a", "b", "c"]
 
 
 def test_groups_are_by_the_fields_that_are_asked_for(make_run, grouped):
-    make_run("a", [1.0], learning_rate=0.1, policy="central")
+    make_run("a", [1.0], learning_rate=0.1, plan="central")
     make_run("b", [1.0], learning_rate=0.2, seed=1)
     make_run("c", [1.0], learning_rate=0.2, agent="dqn")
     assert grouped("agent") == {("CartPole-v1", "ppo"): ["a", "b"], ("CartPole-v1", "dqn"): ["c"]}

@@ -19,12 +19,12 @@ from tests.support.metric_records import make_plan
 CONFIG = {
     "num_updates": 6,
     "env_steps_per_update": 4,
-    "checkpoint_every_updates": 4,
-    "keep_checkpoints": 9,
-    "partial": True,
+    "checkpoint_interval_updates": 4,
+    "checkpoint_max_to_keep": 9,
+    "checkpoint_partial_restore": True,
     "stall_timeout_seconds": 600.0,
-    "grace_seconds": 0.0,
-    "log_every_seconds": 0.0,
+    "shutdown_timeout_seconds": 0.0,
+    "metrics_interval_seconds": 0.0,
     "metrics": SimpleNamespace(prometheus_port=0, wandb=False, tensorboard=False),
 }
 

@@ -14,7 +14,7 @@ from jaxsrl.web.runs import Runs
 
 CONFIG = {
     "agent_name": "ppo",
-    "experiment": {"run": {"seed": 3, "policy": "serial", "env_steps": 1000, "num_envs": 4, "rollout_length": 30}},
+    "experiment": {"run": {"seed": 3, "plan": "serial", "total_env_steps": 1000, "num_envs": 4, "rollout_length": 30}},
     "env_spec": {"env_id": "CartPole-v1", "observation": {"high": [float("inf")]}},
 }
 RECORD = {"update": 5, "env_steps": 600, "frames": 2400, "wall_seconds": 3.0, "episode/return_mean": 21.0}

@@ -24,7 +24,6 @@ from envpool_bridge.spec.tree import leaves
 from jaxsrl.cluster.hosts.source import ClusterSource
 from jaxsrl.cluster.protocol.engine import HostLostError
 from jaxsrl.collect.collector import CollectorConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.passes.place_hosts import place_hosts
@@ -32,6 +31,7 @@ from jaxsrl.plan.policies import PLANS
 from tests.support.cluster_audit import audit_cluster
 from tests.support.collecting import RESET, ROWS, SECONDS, STEPS, collect, collect_locally
 from tests.support.journal import journal_in
+from tests.support.run_configs import run_config
 from tests.support.thread_engine import ThreadEngine
 
 NODES = {"one": 4, "two": 4}
@@ -39,8 +39,13 @@ NODES = {"one": 4, "two": 4}
 
 def run_of(lag, env_source=None, hosts=2, nodes=NODES, **options):
     """(CollectorConfig on a cluster, the same on this machine, parameters of versions 0, 1, ...)."""
-    run = RunConfig(
-        num_envs=ROWS, num_env_workers=2, lanes_per_worker=1, rollout_length=STEPS, max_policy_lag=lag, env_steps=1
+    run = run_config(
+        num_envs=ROWS,
+        pool_num_workers=2,
+        pool_lanes_per_worker=1,
+        rollout_length=STEPS,
+        max_policy_lag=lag,
+        total_env_steps=1,
     )
     source = env_source or make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
@@ -224,7 +229,7 @@ def test_a_host_has_no_more_slots_on_their_way_than_a_ring_would_hold():
 
 
 def test_a_host_that_is_lost_too_often_ends_the_run_with_its_name():
-    config, _, params = run_of(0, supervision=SupervisorOptions(max_restarts=0))
+    config, _, params = run_of(0, pool_supervision=SupervisorOptions(max_restarts=0))
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)
@@ -234,7 +239,7 @@ def test_a_host_that_is_lost_too_often_ends_the_run_with_its_name():
 
 
 def test_a_host_that_does_not_answer_is_ended_and_followed():
-    config, _, params = run_of(0, supervision=SupervisorOptions(step_timeout_seconds=0.3))
+    config, _, params = run_of(0, pool_supervision=SupervisorOptions(step_timeout_seconds=0.3))
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)
@@ -259,7 +264,7 @@ def wait_until(condition):
 @pytest.mark.slow
 def test_a_lost_host_waits_for_a_node_that_comes_back_and_no_longer_than_it_may():
     options = SupervisorOptions(start_timeout_seconds=0.5)
-    config, _, params = run_of(0, nodes={"one": 2, "two": 2}, supervision=options)
+    config, _, params = run_of(0, nodes={"one": 2, "two": 2}, pool_supervision=options)
     with cluster_source(config, {"one": 2, "two": 2}) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)

@@ -17,13 +17,13 @@ from jaxsrl.cluster.hosts.source import ClusterSource
 from jaxsrl.cluster.inference import server as action_server
 from jaxsrl.cluster.protocol.engine import HostLostError
 from jaxsrl.collect.collector import CollectorConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.passes.place_hosts import place_hosts
 from jaxsrl.plan.passes.place_inference import call_servers, place_servers
 from jaxsrl.plan.policies import PLANS
 from tests.support.collecting import RESET, ROWS, SECONDS, STEPS, collect, collect_locally
+from tests.support.run_configs import run_config
 from tests.support.serving_engine import ServingEngine
 
 NODES = {"one": 4, "two": 4}
@@ -32,8 +32,14 @@ NODES = {"one": 4, "two": 4}
 def run_of(lag, servers=1, core="none", gpus=0, **changes):
     """(CollectorConfig on a cluster with servers, the same on this machine, parameters of versions 0, 1, ...)."""
     options = {name: changes.pop(name) for name in ("supervision",) if name in changes}
-    sizes = {"num_envs": ROWS, "num_env_workers": 2, "lanes_per_worker": 1, "rollout_length": STEPS, "env_steps": 1}
-    run = RunConfig(**{**sizes, "max_policy_lag": lag, **changes})
+    sizes = {
+        "num_envs": ROWS,
+        "pool_num_workers": 2,
+        "pool_lanes_per_worker": 1,
+        "rollout_length": STEPS,
+        "total_env_steps": 1,
+    }
+    run = run_config(**{**sizes, "max_policy_lag": lag, **changes})
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     network = NetworkConfig(hidden_sizes=(8,), core=core, core_size=4)
@@ -68,7 +74,7 @@ def require_same(found, wanted):
     ("lag", "servers", "core"), [pytest.param(0, 1, "gru", marks=pytest.mark.slow), (1, 2, "none")]
 )
 def test_servers_elsewhere_choose_what_one_here_does_to_the_bit(lag, servers, core):
-    config, local, params = run_of(lag, servers, core, lanes_per_worker=2)
+    config, local, params = run_of(lag, servers, core, pool_lanes_per_worker=2)
     with served(config) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)
@@ -109,7 +115,7 @@ def test_a_host_that_is_lost_is_followed_at_the_servers_too():
 
 @pytest.mark.slow
 def test_a_server_that_is_lost_too_often_ends_the_run_with_its_name():
-    config, _, params = run_of(0, supervision=SupervisorOptions(max_restarts=1))
+    config, _, params = run_of(0, pool_supervision=SupervisorOptions(max_restarts=1))
     with served(config) as (source, engine):
         engine.servers[0].dies_at = 3
         engine.deaths = [3]
@@ -121,7 +127,7 @@ def test_a_server_that_is_lost_too_often_ends_the_run_with_its_name():
 
 @pytest.mark.slow
 def test_a_server_that_does_not_answer_is_ended_and_followed():
-    config, local, params = run_of(0, supervision=SupervisorOptions(step_timeout_seconds=0.3))
+    config, local, params = run_of(0, pool_supervision=SupervisorOptions(step_timeout_seconds=0.3))
     with served(config) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)
@@ -137,7 +143,7 @@ def test_a_server_that_does_not_answer_is_ended_and_followed():
     ("lag", "servers", "core"), [pytest.param(0, 4, "gru", marks=pytest.mark.slow), (1, 2, "none")]
 )
 def test_each_learner_process_has_its_hosts_and_their_servers_and_all_rows_are_those_of_one_process(lag, servers, core):
-    config, local, params = run_of(lag, servers, core, lanes_per_worker=2)
+    config, local, params = run_of(lag, servers, core, pool_lanes_per_worker=2)
     each, shares = servers // 2, []
     for process in range(2):
         with served(config, hosts=range(process, process + 1)) as (source, engine):

@@ -97,7 +97,7 @@ def test_jax_starts_no_device_before_the_processes_have_joined(monkeypatch):
     monkeypatch.setattr(jaxsrl.run_plan, "add_agent_fragments", lambda plan, *_: plan)
     monkeypatch.setattr(jaxsrl.run_plan, "spec_to_dict", lambda spec: {})
     config = SimpleNamespace(
-        **{"num_envs": 2, "rollout_length": 4, "replay_place": "", "directory": ".", "name": "run"},
+        **{"num_envs": 2, "rollout_length": 4, "local_replay_memory": "", "directory": ".", "name": "run"},
         keep_cores_awake=False,
     )
     plan = SimpleNamespace(num_rows=2, shape=SimpleNamespace(rollout_length=4))

@@ -5,17 +5,17 @@ import pytest
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.protocol.bundles import SERVERS, Bundle, Reserving, bundles_of, match_bundles, refusal
 from jaxsrl.cluster.ray.placement_group import placed_on
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.passes.apply import num_hosts, place_on_nodes
 from jaxsrl.plan.passes.place_hosts import preferred_nodes, with_hosts_on
 from jaxsrl.plan.policies import PLANS
+from tests.support.run_configs import run_config
 
 NODES = (Node("a", 9), Node("b", 8), Node("c", 4))
 
 
 def plan_of(policy, **changes):
-    run = RunConfig(num_envs=24, num_env_workers=6, lanes_per_worker=1, policy=policy, **changes)
+    run = run_config(num_envs=24, pool_num_workers=6, pool_lanes_per_worker=1, plan=policy, **changes)
     return place_on_nodes(run, PLANS[policy](run, Resources(8, "cpu", 4)), NODES, 3)
 
 
@@ -43,8 +43,8 @@ def test_hosts_are_expected_where_an_empty_cluster_would_have_them(spreading, ex
 @pytest.mark.parametrize(
     ("spreading", "hosts", "cores", "advice"),
     [
-        ("strict_spread", 3, 5, "--run.cluster-placement spread"),
-        ("strict_pack", 4, 3, "--run.cluster-placement pack"),
+        ("strict_spread", 3, 5, "--cluster.placement spread"),
+        ("strict_pack", 4, 3, "--cluster.placement pack"),
         ("pack", 4, 4, None),
         ("pack", 6, 4, "larger nodes"),
     ],
@@ -74,7 +74,7 @@ def test_a_refusal_says_what_was_asked_what_there_is_and_what_to_do():
     said = refusal([[Bundle(3, 2 << 30)] * 4], how, [Node("a", 8, memory_bytes=1 << 30)], 2.0)
     for words in ("within 5 s", "4 environment hosts of 3 cores and 2 GiB", "a: 8 cores and 1 GiB", "2 cores are free"):
         assert words in said
-    for words in ("wait until", "--run.cluster-placement spread", "--run.cluster-host-gib", "--run.num-env-workers"):
+    for words in ("wait until", "--cluster.placement spread", "--cluster.host-memory-gib", "--pool.num-workers"):
         assert words in said
 
 
@@ -83,7 +83,7 @@ def test_a_refusal_names_all_that_was_asked_for_together():
     said = refusal(asked, Reserving("spread"), [Node("a", 8, 1), Node("b", 8)], 2.0)
     assert "4 environment hosts of 3 cores each, on as many nodes as possible, and at the same time" in said
     assert "for 2 inference servers of 1 cores and 1 GPU each; it has a: 8 cores and 1 GPUs, b: 8 cores and 0" in said
-    assert said.endswith("fewer --run.cluster-inference-servers")
+    assert said.endswith("fewer --cluster.num-inference-servers")
 
 
 def test_a_bundle_of_a_dead_node_is_nowhere():
@@ -93,8 +93,8 @@ def test_a_bundle_of_a_dead_node_is_nowhere():
 
 
 def test_hosts_are_as_many_for_every_learner_process():
-    run = RunConfig(cluster="auto")
+    run = run_config(cluster_address="auto")
     assert [num_hosts(run, nodes, 2) for nodes in (1, 2, 3, 5)] == [2, 2, 2, 4]
-    assert num_hosts(RunConfig(cluster="auto", cluster_nodes=6), 2, 3) == 6
+    assert num_hosts(run_config(cluster_address="auto", cluster_num_hosts=6), 2, 3) == 6
     with pytest.raises(UserError, match="5 environment hosts do not divide over 2 learner processes: use .* 4"):
-        num_hosts(RunConfig(cluster="auto", cluster_nodes=5), 2, 2)
+        num_hosts(run_config(cluster_address="auto", cluster_num_hosts=5), 2, 2)

@@ -20,7 +20,6 @@ from jaxsrl.cluster.replay.host import ReplayHost, bytes_of_leaves
 from jaxsrl.cluster.replay.setup import SampleBlocks, make_replay_setup
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh, trajectory_on_host
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.resources import Node, Resources
@@ -33,6 +32,7 @@ from jaxsrl.replay.experience import LocalExperience
 from tests.support.counting_agent import make_counting
 from tests.support.journal import RECORD, journal_in, learner_name
 from tests.support.replay_engine import ReplayEngine
+from tests.support.run_configs import run_config
 
 SPEC = EnvSpec("Frames", ArraySpec((3, 2), "float32", frames=3), DiscreteSpec(4))
 HOSTS, ROWS, STEPS = 2, 8, 4
@@ -49,7 +49,9 @@ def first_priority(steps):
 
 
 def config_of(replay=UNIFORM, first_sequence=0, **options):
-    run = RunConfig(num_envs=ROWS, num_env_workers=2, lanes_per_worker=1, rollout_length=STEPS, env_steps=1)
+    run = run_config(
+        num_envs=ROWS, pool_num_workers=2, pool_lanes_per_worker=1, rollout_length=STEPS, total_env_steps=1
+    )
     agent = make_counting(Replay(replay, sequence_length=2, initial_priority=first_priority))
     plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources(4, "cpu", 1)), agent, "host")
     plan = place_replay(place_hosts(plan, NODES, HOSTS), NODES)
@@ -245,13 +247,13 @@ def test_replay_that_is_lost_or_silent_ends_the_run_with_what_to_do():
             ReplayLostError, match="replay on node one is lost .* the same command resumes from the newest"
         ):
             experience.get()
-    silent = config_of(supervision=SupervisorOptions(step_timeout_seconds=0.02, start_timeout_seconds=60.0))
+    silent = config_of(pool_supervision=SupervisorOptions(step_timeout_seconds=0.02, start_timeout_seconds=60.0))
     with remote(silent) as (experience, engine):
         experience.wait_until_started()
         engine.replays[0].silent = True
         experience._ask()
         with pytest.raises(
-            ReplayLostError, match=r"it did not answer for 0.02 s: step_timeout_seconds of --run.supervision"
+            ReplayLostError, match=r"it did not answer for 0.02 s: step_timeout_seconds of --pool.supervision"
         ):
             experience.get()
         experience._asked_at = 0.0

@@ -176,7 +176,7 @@ def test_lanes_in_different_slots_use_their_own_versions(merge):
 
 def test_merging_lanes_of_an_agent_with_memory_is_refused():
     agent = adding_agent()._replace(initial_agent_state=lambda num_rows: jnp.zeros((num_rows, 2)))
-    with pytest.raises(UserError, match="agent adding carries state between steps: use --run.inference-batching lane"):
+    with pytest.raises(UserError, match="agent adding carries state between steps: use --inference.batching lane"):
         InferenceServer(FakePool([]), agent, ParamsStore(0), KEYS, jax.devices()[0], merge=True)
 
 

@@ -11,17 +11,17 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.shm.layout import make_layout
 from envpool_bridge.shm.slots import view_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan, params_bytes_of
 from jaxsrl.plan.fragment import Carries
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.terminal.format import format_bytes, format_ranges
+from tests.support.run_configs import run_config
 
 SPEC = EnvSpec("test", ArraySpec((3, 5), "uint8"), DiscreteSpec(4))
 FOUR_GPUS = Resources(8, "gpu", 4)
-RUN = RunConfig(
-    num_envs=64, num_env_workers=4, rollout_length=8, num_devices=2, max_policy_lag=2, num_inference_servers=2
+RUN = run_config(
+    num_envs=64, pool_num_workers=4, rollout_length=8, learner_num_devices=2, max_policy_lag=2, inference_num_servers=2
 )
 PARAMS = 1000
 

@@ -4,21 +4,27 @@ import itertools
 
 import pytest
 
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.drawing.group_layout import place_learners, place_learners_channels
 from jaxsrl.plan.drawing.layout import place_groups, with_replicas
 from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import Plan
 from jaxsrl.plan.policies import PLANS
+from tests.support.run_configs import run_config
 from tests.unit.jaxsrl.plan.passes.test_policy_groups import agent_of
 
 NAMES = ("hunters", "prey", "leader", "scouts")
 
 
 def plan_of(count: int, **changes) -> Plan:
-    settings = {"num_envs": 1024, "num_env_workers": 32, "rollout_length": 128, "num_devices": 8, "max_policy_lag": 12}
-    config = RunConfig(**{**settings, **changes})
+    settings = {
+        "num_envs": 1024,
+        "pool_num_workers": 32,
+        "rollout_length": 128,
+        "learner_num_devices": 8,
+        "max_policy_lag": 12,
+    }
+    config = run_config(**{**settings, **changes})
     return add_agent_fragments(
         PLANS["dedicated_environments"](config, Resources(96, "gpu", 8)), agent_of(*NAMES[:count])
     )

@@ -4,27 +4,27 @@ import itertools
 
 import pytest
 
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.drawing.layout import Box, place_channels, place_fragments, place_groups, with_replicas
 from jaxsrl.plan.policies import PLANS
+from tests.support.run_configs import run_config
 
-SMALL = {"num_envs": 16, "num_env_workers": 4, "max_policy_lag": 0, "num_devices": 1}
+SMALL = {"num_envs": 16, "pool_num_workers": 4, "max_policy_lag": 0, "learner_num_devices": 1}
 LARGE = {
     "num_envs": 1024,
-    "num_env_workers": 32,
+    "pool_num_workers": 32,
     "rollout_length": 128,
     "max_policy_lag": 12,
-    "num_devices": 8,
-    "num_inference_servers": 8,
-    "num_inference_devices": 4,
-    "gradients": "asynchronous",
-    "when_full": "drop_oldest",
+    "learner_num_devices": 8,
+    "inference_num_servers": 8,
+    "inference_num_devices": 4,
+    "learner_gradients": "asynchronous",
+    "learner_when_full": "drop_oldest",
 }
 
 
 def planned(policy, settings):
-    return PLANS[policy](RunConfig(**settings), Resources(96, "gpu", 16))
+    return PLANS[policy](run_config(**settings), Resources(96, "gpu", 16))
 
 
 @pytest.mark.parametrize("settings", [SMALL, LARGE], ids=["small", "large"])

@@ -12,17 +12,19 @@ from matplotlib.textpath import TextPath
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import make_layout
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.terminal.format import format_bytes
+from tests.support.run_configs import run_config
 from tests.unit.jaxsrl.plan.drawing.test_group_layout import plan_of
 
 SVG = "{http://www.w3.org/2000/svg}"
-CONFIG = RunConfig(num_envs=16, num_env_workers=4, num_devices=2, num_inference_servers=2, num_inference_devices=2)
+CONFIG = run_config(
+    num_envs=16, pool_num_workers=4, learner_num_devices=2, inference_num_servers=2, inference_num_devices=2
+)
 SPEC = EnvSpec("pixels", ArraySpec((4, 84, 84), "uint8"), DiscreteSpec(4))
 
 
@@ -120,14 +122,14 @@ def test_draw_plan_rejects_other_files(tmp_path):
 
 LARGE = {
     "num_envs": 1024,
-    "num_env_workers": 32,
+    "pool_num_workers": 32,
     "rollout_length": 128,
     "max_policy_lag": 12,
-    "num_devices": 8,
-    "num_inference_servers": 8,
-    "num_inference_devices": 4,
-    "gradients": "asynchronous",
-    "when_full": "drop_oldest",
+    "learner_num_devices": 8,
+    "inference_num_servers": 8,
+    "inference_num_devices": 4,
+    "learner_gradients": "asynchronous",
+    "learner_when_full": "drop_oldest",
 }
 
 
@@ -147,8 +149,8 @@ def overlap(one, other):
 
 
 def large_plans():
-    plans = [policy(RunConfig(**LARGE), Resources(96, "gpu", 16)) for policy in PLANS.values()]
-    return [*plans, plan_of(4), plan_of(3, when_full="drop_oldest", inference_platform="cpu")]
+    plans = [policy(run_config(**LARGE), Resources(96, "gpu", 16)) for policy in PLANS.values()]
+    return [*plans, plan_of(4), plan_of(3, learner_when_full="drop_oldest", inference_platform="cpu")]
 
 
 @pytest.mark.parametrize("plan", large_plans(), ids=lambda plan: f"{plan.name}-{len(plan.learners)}")

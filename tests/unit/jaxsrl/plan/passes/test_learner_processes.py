@@ -7,15 +7,15 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config.learner_processes import DistributedConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.learner_processes import replicas_of, resources_over, split_over_processes
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
+from tests.support.run_configs import run_config
 
 HOST = Resources(4, "cpu", 2, 2, 1 << 30)
-RUN = RunConfig(num_envs=48, num_env_workers=4, num_devices=4)
+RUN = run_config(num_envs=48, pool_num_workers=4, learner_num_devices=4)
 
 
 def planned(policy: str, processes: int = 2, **changes):
@@ -24,7 +24,7 @@ def planned(policy: str, processes: int = 2, **changes):
 
 
 def test_every_process_serves_its_share_of_the_rows_on_its_first_device():
-    plan = planned("single_learner_fine", num_devices=2)
+    plan = planned("single_learner_fine", learner_num_devices=2)
     assert plan.environments.replicas == plan.inference.replicas == 2
     assert plan.num_rows == 48
     assert plan.inference.placement == Devices((0, 2))
@@ -56,11 +56,15 @@ def test_one_process_has_the_plan_as_it_was():
     [
         ("serial", {"num_devices": 2}, "environments run in the main process"),
         ("single_learner_coarse", {"num_devices": 2}, "its actors hold the policy"),
-        ("single_learner_fine", {"num_devices": 3}, "use --run.num-devices"),
-        ("single_learner_fine", {"num_devices": 2, "num_env_workers": 3}, "use --run.num-env-workers"),
-        ("single_learner_fine", {"num_devices": 6}, "use --run.num-devices 4 or less"),
-        ("single_learner_fine", {"num_devices": 2, "when_full": "drop_oldest", "max_policy_lag": 2}, "it drops"),
-        ("multiple_learners", {"num_devices": 3, "num_env_workers": 3}, "do not divide over 2 processes"),
+        ("single_learner_fine", {"num_devices": 3}, "use --learner.num-devices"),
+        ("single_learner_fine", {"learner_num_devices": 2, "pool_num_workers": 3}, "use --pool.num-workers"),
+        ("single_learner_fine", {"num_devices": 6}, "use --learner.num-devices 4 or less"),
+        (
+            "single_learner_fine",
+            {"learner_num_devices": 2, "learner_when_full": "drop_oldest", "max_policy_lag": 2},
+            "it drops",
+        ),
+        ("multiple_learners", {"learner_num_devices": 3, "pool_num_workers": 3}, "do not divide over 2 processes"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_what_to_change(policy, changes, says):

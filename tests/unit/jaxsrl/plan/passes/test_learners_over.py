@@ -9,7 +9,6 @@ from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners.shared_cluster import bundles_near
 from jaxsrl.cluster.learners.shared_metrics import add_totals, summable_totals
 from jaxsrl.cluster.learners.synchronized_collector import SynchronizedCollector
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.apply import place_on_nodes
@@ -17,10 +16,11 @@ from jaxsrl.plan.passes.learner_processes import replicas_of, resources_over, se
 from jaxsrl.plan.passes.place_inference import lanes_of_server
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
+from tests.support.run_configs import run_config
 
 HOST = Resources(4, "cpu", 2, 2, 1 << 30)
 NODES = (Node("a", 8), Node("b", 8), Node("c", 8), Node("d", 8))
-RUN = RunConfig(num_envs=48, num_env_workers=4, num_devices=4, lanes_per_worker=1)
+RUN = run_config(num_envs=48, pool_num_workers=4, learner_num_devices=4, pool_lanes_per_worker=1)
 SERVED = {"cluster": "auto"}
 
 
@@ -42,7 +42,7 @@ def test_every_process_has_its_hosts_in_order_and_its_devices_learn_from_their_r
 
 def test_lanes_are_those_of_one_process_without_a_cluster_so_that_actions_are_the_same_to_the_bit():
     one = PLANS["single_learner_fine"](dataclasses.replace(RUN, num_devices=2), HOST)
-    plan = planned("single_learner_fine", hosts=2, num_devices=2)
+    plan = planned("single_learner_fine", hosts=2, learner_num_devices=2)
     assert plan.shape.rows_per_lane == one.shape.rows_per_lane
     assert plan.learner.placement == Devices((0, 2))
 
@@ -53,16 +53,16 @@ def test_lanes_are_those_of_one_process_without_a_cluster_so_that_actions_are_th
         ("serial", 4, {}, "in the learner's own process"),
         ("distributed_replay", 4, {"num_devices": 2}, "it keeps experience for replay"),
         ("decoupled", 4, {"num_devices": 2}, "inference has devices of its own"),
-        ("single_learner_fine", 1, {"num_devices": 2}, "use --run.cluster-nodes 2"),
-        ("single_learner_fine", 4, {"num_devices": 3}, "use --run.num-devices"),
-        ("single_learner_coarse", 4, {"num_devices": 8}, "use --run.num-devices 4 or less"),
+        ("single_learner_fine", 1, {"num_devices": 2}, "use --cluster.num-hosts 2"),
+        ("single_learner_fine", 4, {"num_devices": 3}, "use --learner.num-devices"),
+        ("single_learner_coarse", 4, {"num_devices": 8}, "use --learner.num-devices 4 or less"),
         (
             "multiple_learners",
             4,
-            {**SERVED, "cluster_inference_servers": 3},
+            {**SERVED, "cluster_num_inference_servers": 3},
             "3 inference servers do not divide over 2 learner",
         ),
-        ("single_learner_coarse", 4, {**SERVED, "cluster_inference_servers": 2}, "acts where its environments are"),
+        ("single_learner_coarse", 4, {**SERVED, "cluster_num_inference_servers": 2}, "acts where its environments are"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_what_to_change(policy, hosts, changes, says):
@@ -82,7 +82,7 @@ def nodes_near(plan, learners_at):
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "multiple_learners"])
 def test_every_process_has_servers_of_its_own_which_act_for_its_hosts(policy):
-    plan = planned(policy, **SERVED, cluster_inference_servers=2)
+    plan = planned(policy, **SERVED, cluster_num_inference_servers=2)
     assert plan.calls_servers
     assert plan.inference.replicas == len(plan.inference.nodes) == 2
     assert [servers_of(plan, process, 2) for process in (0, 1)] == [range(0, 1), range(1, 2)]
@@ -105,7 +105,7 @@ def test_a_plan_that_was_placed_for_one_process_with_one_server_is_refused_for_t
     run = dataclasses.replace(RUN, **SERVED, cluster_inference_servers=1)
     placed = place_on_nodes(run, PLANS["multiple_learners"](run, resources_over(HOST, 2)), NODES, 4)
     with pytest.raises(
-        UserError, match=r"1 inference servers do not divide over 2 .* --run.cluster-inference-servers 2"
+        UserError, match=r"1 inference servers do not divide over 2 .* --cluster.num-inference-servers 2"
     ):
         split_learner(placed, 2, HOST.num_devices)
 

@@ -6,7 +6,6 @@ import pytest
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.placement import place_run
 from jaxsrl.cluster.ray.engine import node_names, nodes_of
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.metrics.cluster_traffic import NodeTraffic, traffic_totals, traffic_values
 from jaxsrl.plan.cost.channel_bytes import PlanBytes
@@ -16,13 +15,14 @@ from jaxsrl.plan.passes.place_hosts import assign_nodes, place_hosts
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
+from tests.support.run_configs import run_config
 
 NODES = [Node("a", 8), Node("b", 8), Node("c", 8)]
 HERE = Resources(8, "cpu", 4, nodes=tuple(NODES))
 
 
 def plan_of(policy, nodes=NODES, hosts=3, **changes):
-    run = RunConfig(**{"num_envs": 24, "num_env_workers": 6, "lanes_per_worker": 1, **changes})
+    run = run_config(**{"num_envs": 24, "pool_num_workers": 6, "pool_lanes_per_worker": 1, **changes})
     return place_hosts(PLANS[policy](run, HERE), nodes, hosts)
 
 
@@ -55,9 +55,17 @@ def test_a_host_goes_where_the_most_cores_are_left():
     ("policy", "changes", "message"),
     [
         ("serial", {}, "in the learner's own process"),
-        ("single_learner_coarse", {"num_env_workers": 4}, "4 environment workers do not divide over 3 hosts: use .* 3"),
-        ("single_learner_fine", {"when_full": "drop_oldest", "max_policy_lag": 2}, "use --run.when-full block"),
-        ("central", {"gradients": "asynchronous"}, "use --run.gradients synchronous"),
+        (
+            "single_learner_coarse",
+            {"pool_num_workers": 4},
+            "4 environment workers do not divide over 3 hosts: use .* 3",
+        ),
+        (
+            "single_learner_fine",
+            {"learner_when_full": "drop_oldest", "max_policy_lag": 2},
+            "use --learner.when-full block",
+        ),
+        ("central", {"gradients": "asynchronous"}, "use --learner.gradients synchronous"),
     ],
 )
 def test_what_cannot_be_on_nodes_is_refused(policy, changes, message):
@@ -114,7 +122,7 @@ def test_a_record_says_what_each_node_sent_and_how_late():
 @pytest.mark.parametrize("kind", ["local", "auto"])
 def test_without_ray_the_message_names_what_to_install(kind, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    run = RunConfig(num_envs=24, num_env_workers=6, lanes_per_worker=1, cluster=kind)
+    run = run_config(num_envs=24, pool_num_workers=6, pool_lanes_per_worker=1, cluster_address=kind)
     with (
         pytest.raises(UserError, match=r'pip install "jaxsrl\[ray\]"'),
         place_run(run, PLANS["single_learner_coarse"](run, HERE), HERE),

@@ -9,7 +9,6 @@ from envpool_bridge.shm.slots import SlotAccess, allocate_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.cluster.inference.messages import ActingMessages
 from jaxsrl.cluster.protocol.bundles import bundles_of, bundles_of_servers
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.metrics.cluster_traffic import traffic_values
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
@@ -21,6 +20,7 @@ from jaxsrl.plan.passes.place_inference import lanes_of_server, server_of_lane, 
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
+from tests.support.run_configs import run_config
 
 NODES = [Node("a", 8), Node("b", 8), Node("c", 4)]
 SPEC = EnvSpec(
@@ -29,8 +29,8 @@ SPEC = EnvSpec(
 
 
 def run_of(servers=1, **changes):
-    sizes = {"num_envs": 24, "num_env_workers": 6, "lanes_per_worker": 2, "cluster": "auto"}
-    return RunConfig(**{**sizes, "cluster_inference_servers": servers, **changes})
+    sizes = {"num_envs": 24, "pool_num_workers": 6, "pool_lanes_per_worker": 2, "cluster_address": "auto"}
+    return run_config(**{**sizes, "cluster_num_inference_servers": servers, **changes})
 
 
 def plan_of(servers=1, policy="single_learner_fine", nodes=NODES, hosts=2, processes=1, **changes):
@@ -86,9 +86,9 @@ def test_servers_of_hosts_are_those_that_act_for_their_lanes():
 @pytest.mark.parametrize(
     ("servers", "changes", "message"),
     [
-        (1, {"policy": "single_learner_coarse"}, "acts where its environments are: use --policy decoupled"),
-        (1, {"policy": "serial"}, "acts where its environments are: use --policy decoupled"),
-        (5, {}, "12 lanes of 2 hosts do not divide over 5 inference servers: use --run.cluster-inference-servers 4"),
+        (1, {"policy": "single_learner_coarse"}, "acts where its environments are: use --plan decoupled"),
+        (1, {"policy": "serial"}, "acts where its environments are: use --plan decoupled"),
+        (5, {}, "12 lanes of 2 hosts do not divide over 5 inference servers: use --cluster.num-inference-servers 4"),
         (6, {"nodes": [Node("a", 3), Node("b", 3)]}, "no node has a core left for inference server 0 of 6"),
         (3, {"processes": 2}, "3 inference servers do not divide over 2 learner processes.*-servers 4, or 0"),
         (1, {"processes": 2}, "1 inference servers do not divide over 2 learner processes.*-servers 2, or 0"),
@@ -101,9 +101,9 @@ def test_servers_that_cannot_be_are_refused(servers, changes, message):
 
 
 def test_servers_without_a_cluster_are_refused():
-    with pytest.raises(UserError, match="use --run.cluster local or auto with it"):
-        run_of(1, cluster="")
-    run = run_of(2, cluster="local")
+    with pytest.raises(UserError, match="use --cluster.address local or auto with it"):
+        run_of(1, cluster_address="")
+    run = run_of(2, cluster_address="local")
     plan = PLANS["single_learner_fine"](run, Resources(8, "cpu", 4))
     nodes = local_nodes(run, plan)
     assert place_on_nodes(run, plan, nodes, len(nodes)).inference.replicas == 2

@@ -11,7 +11,6 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of_replay, refusal, requested_bundles
 from jaxsrl.cluster.protocol.engine import ReplayLostError
 from jaxsrl.collect.slot_layout import agent_layout
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.learning_agent import kept_bytes, replay_bytes
 from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.machine.resources import Node, Resources
@@ -24,6 +23,7 @@ from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan, validate_replay_memory
 from tests.support.counting_agent import make_counting
+from tests.support.run_configs import run_config
 
 GIB = 1 << 30
 SPEC = EnvSpec("Vector", ArraySpec((5,), "float32"), DiscreteSpec(4))
@@ -33,13 +33,19 @@ AGENT = make_counting(Replay(CONFIG, sequence_length=2))
 
 
 def run_of(**changes):
-    sizes = {"num_envs": 24, "num_env_workers": 6, "rollout_length": 10, "cluster": "auto", "cluster_replay": True}
-    return RunConfig(**{**sizes, **changes})
+    sizes = {
+        "num_envs": 24,
+        "pool_num_workers": 6,
+        "rollout_length": 10,
+        "cluster_address": "auto",
+        "replay_memory": "cluster",
+    }
+    return run_config(**{**sizes, **changes})
 
 
 def plan_of(nodes=NODES, num_bytes=GIB, policy="single_learner_coarse", agent=AGENT, **changes):
     run, here = run_of(**changes), Resources(8, "cpu", 1, nodes=tuple(nodes))
-    plan = add_agent_fragments(PLANS[policy](run, here), agent, run.replay_place)
+    plan = add_agent_fragments(PLANS[policy](run, here), agent, run.local_replay_memory)
     plan = place_on_nodes(run, plan, nodes, 2, replay_bytes=num_bytes)
     validate_plan(plan, here)
     return plan
@@ -56,24 +62,27 @@ def test_replay_is_where_no_host_is_if_that_node_has_the_memory():
     assert transports[Carries.TRAJECTORIES][0] is Transport.OBJECT_STORE
     assert plan_from_json(plan_to_json(plan)) == plan
     assert with_hosts_on(plan, ["b", "a"]).replay.nodes == ("c",)  # hosts move, replay stays
-    assert plan_of(policy="distributed_replay").replay.nodes == ("c",)
+    assert plan_of(plan="distributed_replay").replay.nodes == ("c",)
 
 
 def test_replay_reserves_a_core_and_memory_for_all_that_it_will_hold():
     run, plan = run_of(), plan_of()
     assert bundles_of_replay(plan, GIB) == (Bundle(1, GIB, "c", what="replay"),)
     assert requested_bundles(run, plan, GIB)[3] == bundles_of_replay(plan, GIB)
-    assert bundles_of_replay(plan_of(cluster_replay=False), GIB) == ()
+    assert bundles_of_replay(plan_of(replay_memory="device"), GIB) == ()
     held = replay_bytes(AGENT, SPEC, 24, 10).held
     assert kept_bytes(run, AGENT, SPEC) == held > 4000 * (5 * 4 + 4 + 4)
-    assert kept_bytes(run_of(cluster_replay=False), AGENT, SPEC) == 0
+    assert kept_bytes(run_of(replay_memory="device"), AGENT, SPEC) == 0
     message = refusal([bundles_of_replay(plan, GIB)], Reserving(wait_seconds=3.0), NODES, 2.0)
-    assert "no room within 3 s (--run.cluster-wait-seconds) for 1 replay of 1 cores and 1 GiB of memory" in message
+    assert (
+        "no room within 3 s (--cluster.placement-timeout-seconds) for 1 replay of 1 cores and 1 GiB of memory"
+        in message
+    )
     assert "a smaller --agent.replay.capacity" in message
 
 
 def test_nodes_that_are_started_here_have_a_core_more_for_replay():
-    run, without = run_of(cluster="local"), run_of(cluster="local", cluster_replay=False)
+    run, without = run_of(cluster_address="local"), run_of(cluster_address="local", replay_memory="device")
     plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources(8, "cpu", 1)), AGENT, "host")
     cores = [nodes[0].num_cores for nodes in (local_nodes(run, plan), local_nodes(without, plan))]
     assert cores[0] == cores[1] + 1
@@ -89,7 +98,7 @@ def test_what_crosses_the_network_for_replay_is_counted():
     assert sizes.summary == summary < layout.slot_bytes
     assert sent.sampling == (held.sample + 16 * 4) * 30 + 2 * summary
     assert sent.env_step == pytest.approx((sent.trajectories + sent.parameters + sent.sampling) / 240)
-    assert bytes_between_nodes(plan_of(cluster_replay=False), sizes).sampling == 0
+    assert bytes_between_nodes(plan_of(replay_memory="device"), sizes).sampling == 0
 
 
 @pytest.mark.parametrize(
@@ -98,7 +107,7 @@ def test_what_crosses_the_network_for_replay_is_counted():
         ({"agent": make_ppo(PPOConfig(), SPEC, NetworkConfig())}, "learns from each trajectory once, and keeps none"),
         ({"num_bytes": 9 * GIB}, "no node has a core left and 9 GiB of memory for replay .a: 1 cores and 8 GiB, b: 1 cores"),
         ({"nodes": [Node("a", 3), Node("b", 3)]}, "no node has a core left and 1 GiB of memory for replay"),
-        ({"policy": "serial"}, "is in the learner's own process: use a --policy with environment processes"),
+        ({"policy": "serial"}, "is in the learner's own process: use a --plan with environment processes"),
     ],
 )  # fmt: skip
 def test_replay_that_cannot_be_on_a_node_is_refused(changes, message):
@@ -107,8 +116,8 @@ def test_replay_that_cannot_be_on_a_node_is_refused(changes, message):
 
 
 def test_replay_on_a_node_without_a_cluster_is_refused_and_so_is_one_that_devices_hold():
-    with pytest.raises(UserError, match=r"use --run.cluster local or auto with it, or --run.replay-on host"):
-        run_of(cluster="")
+    with pytest.raises(UserError, match=r"use --cluster.address local or auto with it, or --replay.memory host"):
+        run_of(cluster_address="")
     run, here = run_of(), Resources(8, "cpu", 1)
     on_device = add_agent_fragments(PLANS["single_learner_coarse"](run, here), AGENT, "device")
     with pytest.raises(UserError, match="fragment replay is on devices of the learner"):

@@ -8,13 +8,13 @@ import pytest
 from agents.api import Agent, OnPolicy
 from agents.transforms.multi_policy import LearningGroup
 from envpool_bridge.errors import UserError
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import EACH_GROUP, Carries, Channel, Devices, Fragment, FragmentKind, InProcess, Transport
 from jaxsrl.plan.passes.policy_groups import check_groups, learns_by_group, plan_with_groups
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
+from tests.support.run_configs import run_config
 
 MACHINE = Resources(8, "gpu", 4)
 
@@ -28,7 +28,7 @@ def agent_of(*names):
 
 
 def plan_of(*names, num_devices=2, policy="dedicated_environments"):
-    plan = PLANS[policy](RunConfig(num_envs=96, num_devices=num_devices), MACHINE)
+    plan = PLANS[policy](run_config(num_envs=96, learner_num_devices=num_devices), MACHINE)
     return plan_with_groups(plan, agent_of(*names))
 
 
@@ -63,7 +63,7 @@ def refusal(plan):
     ],
 )
 def test_devices_are_divided_among_the_policies_that_learn(names, num_devices, shares):
-    plan = plan_of(*names, num_devices=num_devices)
+    plan = plan_of(*names, learner_num_devices=num_devices)
     assert [learner.placement for learner in plan.learners] == [Devices(share) for share in shares]
     assert [(learner.name, learner.group) for learner in plan.learners] == [(f"learner {name}", name) for name in names]
     validate_plan(plan, MACHINE)
@@ -88,7 +88,7 @@ def test_every_learner_has_all_channels_of_the_one_that_it_is_a_part_of():
 
 @pytest.mark.parametrize(("names", "num_devices"), [((), 4), (("a",), 4), (("a", "b"), 1), (("a", "b", "c"), 2)])
 def test_with_one_policy_or_too_few_devices_one_learner_learns_all(names, num_devices):
-    plan = plan_of(*names, num_devices=num_devices)
+    plan = plan_of(*names, learner_num_devices=num_devices)
     assert plan.learner == Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(num_devices))))
     assert not learns_by_group(plan)
     validate_plan(plan, MACHINE)
@@ -96,7 +96,7 @@ def test_with_one_policy_or_too_few_devices_one_learner_learns_all(names, num_de
 
 
 def test_a_plan_that_does_not_ask_for_it_stays_as_it_is_and_a_divided_one_is_divided_once():
-    fine = plan_of("a", "b", policy="single_learner_fine")
+    fine = plan_of("a", "b", plan="single_learner_fine")
     assert [learner.group for learner in fine.learners] == [""]
     divided = plan_of("a", "b")
     assert plan_with_groups(divided, agent_of("a", "b")) is divided
@@ -140,7 +140,7 @@ def _named(fragment, group):
 
 
 def test_policies_that_share_a_device_or_a_learner_are_refused():
-    plan = plan_of("a", "b", num_devices=4)
+    plan = plan_of("a", "b", learner_num_devices=4)
     assert "fragment learner b wants device 1, on which learner a is" in refusal(
         with_learner(plan, 1, placement=Devices((3, 1)))
     )
@@ -159,7 +159,7 @@ def test_policies_that_are_not_published_together_are_refused():
 
 
 def test_rows_that_do_not_divide_over_one_policys_devices_are_refused():
-    plan = with_learner(plan_of("a", "b", num_devices=2), 1, placement=Devices((1, 2, 3)))
+    plan = with_learner(plan_of("a", "b", learner_num_devices=2), 1, placement=Devices((1, 2, 3)))
     plan = dataclasses.replace(plan, shape=dataclasses.replace(plan.shape, rows_per_part=25))
     assert "fragment learner b: 100 rows do not divide over 3 devices: use --run.num-envs 99" in refusal(plan)
 

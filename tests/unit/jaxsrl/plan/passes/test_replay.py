@@ -13,6 +13,7 @@ from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
+from tests.support.run_configs import run_config
 
 MACHINE = Resources(8, "gpu", 4)
 WITH_REPLAY = [
@@ -38,8 +39,8 @@ ON_POLICY = Agent("toy", unused, unused, unused, unused, {}, OnPolicy())
 
 
 def plan_of(policy, agent, replay_on="device", **config):
-    run = RunConfig(num_envs=96, num_devices=2, replay_on=replay_on, **config)
-    return add_agent_fragments(PLANS[policy](run, MACHINE), agent, run.replay_on)
+    run = run_config(num_envs=96, learner_num_devices=2, replay_memory=replay_on, **config)
+    return add_agent_fragments(PLANS[policy](run, MACHINE), agent, run.replay.memory)
 
 
 def ends(plan, carries):
@@ -110,7 +111,7 @@ def test_a_parameter_server_refuses_replay():
 
 def test_experience_on_the_host_of_environments_on_devices_is_refused():
     with pytest.raises(
-        UserError, match="replay is on the host, but environments are on devices: use --run.replay-on device"
+        UserError, match="replay is on the host, but environments are on devices: use --replay.memory device"
     ):
         plan_of("device_only", replaying(), "host")
 
@@ -126,8 +127,8 @@ def test_replay_on_devices_that_do_not_learn_is_refused():
 
 
 def test_trajectories_that_may_be_dropped_are_refused():
-    with pytest.raises(UserError, match="no trajectory may be missing between two: use --run.when-full block"):
-        plan_of("single_learner_fine", replaying(), max_policy_lag=2, when_full="drop_oldest")
+    with pytest.raises(UserError, match="no trajectory may be missing between two: use --learner.when-full block"):
+        plan_of("single_learner_fine", replaying(), max_policy_lag=2, learner_when_full="drop_oldest")
 
 
 def test_priorities_that_come_later_than_the_agent_says_are_refused():

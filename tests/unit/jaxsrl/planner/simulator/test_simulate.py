@@ -18,6 +18,7 @@ from jaxsrl.planner.predict import MSRL, Cluster, predict
 from jaxsrl.planner.simulator.scenario import Costs, Network, Scenario
 from jaxsrl.planner.simulator.simulate import simulate
 from jaxsrl.planner.validate import Point, compare, fit, predict_here, with_handover_cost
+from tests.support.run_configs import run_config
 
 ROWS, STEPS = 8, 16
 COSTS = Costs(row_seconds=1e-3, part_seconds=2e-3, act=((1, 1e-3), (64, 5e-3)), update_seconds=0.05, update_cores=1)
@@ -211,7 +212,7 @@ def test_timed_excludes_the_preparation(monkeypatch):
 
 
 def test_the_hand_over_is_what_is_missing_of_a_measured_run():
-    config = RunConfig(num_envs=16, num_env_workers=1, lanes_per_worker=1, rollout_length=4)
+    config = run_config(num_envs=16, pool_num_workers=1, pool_lanes_per_worker=1, rollout_length=4)
     slower = 0.95 * predict_here(calibration(), config)
     found = with_handover_cost(calibration(), config, slower)
     assert predict_here(found, config) == pytest.approx(slower, rel=0.01)

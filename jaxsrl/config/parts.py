@@ -1,0 +1,241 @@
+"""The parts of a RunConfig: one frozen dataclass for each component of a run."""
+
+import dataclasses
+from typing import Literal
+
+from envpool_bridge.errors import UserError
+from envpool_bridge.options import SupervisorOptions
+
+
+def validate_at_least(minimum: int, part: str, **fields: float) -> None:
+    """Raises an error for the first field below a minimum.
+
+    Args:
+        minimum: of every field.
+        part: prefix of the flags, e.g. `pool`.
+        fields: values by field name.
+
+    Raises:
+        UserError: a field is too small.
+    """
+    wanted = f"must be at least {minimum}" if minimum else "must not be negative"
+    for name, value in fields.items():
+        if value < minimum:
+            raise UserError(f"{part}.{name} {wanted}: got {value}")
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolConfig:
+    """Worker processes that step the environments.
+
+    Attributes:
+        num_workers: environment worker processes, over all learner processes.
+        lanes_per_worker: groups of environments that a worker alternates between. It steps one while another waits for actions.
+        workers_per_lane: workers that share a lane. Inference batches are larger, but the workers wait for each other.
+        supervision: restarts and timeouts of workers, and the treatment of failing environments.
+    """
+
+    num_workers: int = 2
+    lanes_per_worker: int = 2
+    workers_per_lane: int = 1
+    supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
+
+    def __post_init__(self) -> None:
+        validate_at_least(
+            1,
+            "pool",
+            num_workers=self.num_workers,
+            lanes_per_worker=self.lanes_per_worker,
+            workers_per_lane=self.workers_per_lane,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class InferenceConfig:
+    """Batched inference, which chooses the actions.
+
+    Attributes:
+        batching: "lane" makes one call of fixed shape for each lane, which is bit-for-bit deterministic. "merged" combines the
+            lanes that are ready (SEED RL's dynamic batching).
+        platform: "auto" acts on the devices of jax's default platform. "cpu" acts on the CPU while an accelerator learns, and
+            makes inference servers of a cluster use processors.
+        num_devices: devices that only act. Used by plan `decoupled`.
+        num_servers: batched inference servers that share the environments. Used by plan `decoupled`.
+    """
+
+    batching: Literal["lane", "merged"] = "lane"
+    platform: Literal["auto", "cpu"] = "auto"
+    num_devices: int = 1
+    num_servers: int = 1
+
+    def __post_init__(self) -> None:
+        validate_at_least(1, "inference", num_devices=self.num_devices, num_servers=self.num_servers)
+
+    @property
+    def jax_platform(self) -> str:
+        """Returns the platform's name for `jax.devices`; "" for the default one."""
+        return "" if self.platform == "auto" else self.platform
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerConfig:
+    """Devices and replicas that learn, and their queue of trajectories.
+
+    Attributes:
+        num_devices: devices over which an update is sharded, over all learner processes.
+        num_replicas: replicas that compute gradients; 0 for one on each device. Used by plan `central`.
+        gradients: "synchronous" waits for every replica; "asynchronous" applies each gradient on arrival. Used by plan `central`.
+        max_gradient_staleness: gradient steps by which an asynchronous gradient may be stale. Older ones are dropped and counted.
+        when_full: "block" makes environments wait for the learner. "drop_oldest" makes the learner take the newest trajectory
+            and drop (and count) older ones; it needs a policy lag of 2 or more.
+        trajectory_buffer_size: trajectories buffered for the learner with "drop_oldest" instead of being dropped. The least-used
+            one is sampled first, then the newest (SRL's priority queue). Trajectories beyond the policy lag are dropped.
+        sample_reuse: updates that may use one buffered trajectory. `total_env_steps` counts each use.
+        max_nonfinite_updates: consecutive updates that may be skipped because of a NaN or an infinity; 0 for any number. One more
+            writes its batch into the run directory and triggers `on_nonfinite`.
+        on_nonfinite: "stop" ends the run with an error; "roll_back" restores the newest good checkpoint.
+    """
+
+    num_devices: int = 1
+    num_replicas: int = 0
+    gradients: Literal["synchronous", "asynchronous"] = "synchronous"
+    max_gradient_staleness: int = 8
+    when_full: Literal["block", "drop_oldest"] = "block"
+    trajectory_buffer_size: int = 0
+    sample_reuse: int = 1
+    max_nonfinite_updates: int = 10
+    on_nonfinite: Literal["stop", "roll_back"] = "stop"
+
+    def __post_init__(self) -> None:
+        validate_at_least(1, "learner", num_devices=self.num_devices, sample_reuse=self.sample_reuse)
+        validate_at_least(
+            0,
+            "learner",
+            num_replicas=self.num_replicas,
+            max_gradient_staleness=self.max_gradient_staleness,
+            trajectory_buffer_size=self.trajectory_buffer_size,
+            max_nonfinite_updates=self.max_nonfinite_updates,
+        )
+        if self.trajectory_buffer_size and self.when_full != "drop_oldest":
+            raise UserError(
+                f"learner.trajectory_buffer_size {self.trajectory_buffer_size} buffers trajectories that would be dropped, but "
+                f"learner.when_full is {self.when_full!r}: use --learner.when-full drop_oldest (and --run.max-policy-lag 2 or more)"
+            )
+        if self.sample_reuse > 1 and not self.trajectory_buffer_size:
+            raise UserError(
+                f"learner.sample_reuse {self.sample_reuse} needs buffered trajectories: use --learner.trajectory-buffer-size 16"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayMemoryConfig:
+    """Storage of replayed experience, for agents that learn from replay.
+
+    Attributes:
+        memory: "device" stores experience in the memory of the learning devices; "host" in that of this machine, which is
+            larger; "cluster" in that of another node. The samples are the same.
+    """
+
+    memory: Literal["device", "host", "cluster"] = "device"
+
+    @property
+    def is_remote(self) -> bool:
+        """Returns whether another node stores the experience."""
+        return self.memory == "cluster"
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """Checkpoints of a run.
+
+    Attributes:
+        interval_updates: updates between checkpoints; 0 saves at the end only.
+        max_to_keep: newest checkpoints to keep.
+        include_replay: save the experience of replay too. Otherwise a resumed run collects new experience before it learns, and
+            differs from an uninterrupted one.
+        partial_restore: restore the arrays that match (another network, algorithm or size), report the others, and restart the
+            environments where anything differs. Otherwise a mismatch is an error that lists every difference.
+    """
+
+    interval_updates: int = 100
+    max_to_keep: int = 3
+    include_replay: bool = True
+    partial_restore: bool = False
+
+    def __post_init__(self) -> None:
+        validate_at_least(0, "checkpoint", interval_updates=self.interval_updates)
+        validate_at_least(1, "checkpoint", max_to_keep=self.max_to_keep)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterConfig:
+    """Environments, inference servers and replay on other machines.
+
+    Attributes:
+        address: "auto" uses the Ray cluster that is running; "local" starts a small one on this machine; "none" uses no cluster.
+        num_hosts: environment hosts, which share the environments; 0 for one on each node (two with "local").
+        placement: of the hosts, which are reserved together. "spread": over as many nodes as possible; "pack": onto as few;
+            "strict_spread": one host a node; "strict_pack": all on one node.
+        host_memory_gib: memory in GiB that each host reserves; 0 reserves none.
+        placement_timeout_seconds: longest wait for room for all hosts.
+        num_inference_servers: inference servers on nodes of their own for each learner process; they act for the environments
+            of all hosts. 0 makes each host act for its own.
+    """
+
+    address: Literal["none", "auto", "local"] = "none"
+    num_hosts: int = 0
+    placement: Literal["spread", "pack", "strict_spread", "strict_pack"] = "spread"
+    host_memory_gib: float = 0.0
+    placement_timeout_seconds: float = 60.0
+    num_inference_servers: int = 0
+
+    def __post_init__(self) -> None:
+        validate_at_least(
+            0,
+            "cluster",
+            num_hosts=self.num_hosts,
+            host_memory_gib=self.host_memory_gib,
+            placement_timeout_seconds=self.placement_timeout_seconds,
+            num_inference_servers=self.num_inference_servers,
+        )
+        if self.num_inference_servers and not self.is_used:
+            raise UserError(
+                f"cluster.num_inference_servers {self.num_inference_servers} are servers on nodes of a cluster: use "
+                f"--cluster.address local or auto with it, or --inference.num-servers on one machine"
+            )
+
+    @property
+    def is_used(self) -> bool:
+        """Returns whether the run uses a cluster."""
+        return self.address != "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class MachineConfig:
+    """Settings of this machine.
+
+    Attributes:
+        num_cpu_devices: jax devices into which each process splits its CPU; 0 leaves it whole.
+        disable_cpu_idle: disable CPU idle states during the run. Environments that wait run up to a tenth faster on virtual
+            machines. Costs power, and needs write access to /dev/cpu_dma_latency.
+    """
+
+    num_cpu_devices: int = 0
+    disable_cpu_idle: bool = False
+
+    def __post_init__(self) -> None:
+        validate_at_least(0, "machine", num_cpu_devices=self.num_cpu_devices)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """Evaluation after training.
+
+    Attributes:
+        episodes: greedy episodes after training; 0 for none.
+    """
+
+    episodes: int = 100
+
+    def __post_init__(self) -> None:
+        validate_at_least(0, "evaluation", episodes=self.episodes)
