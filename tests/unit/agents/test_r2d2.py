@@ -28,7 +28,7 @@ CONFIG = R2D2Config(
     epsilon_end=0.1,
     apex_alpha=0.0,
     total_updates=10,
-    period=4,
+    stride=4,
 )
 
 
@@ -106,7 +106,7 @@ def errors_by_loop(steps, online, target):
     return result
 
 
-def test_errors_and_priorities_are_those_of_a_loop_from_the_stored_memory():
+def test_r2d2_errors_and_priorities_equal_a_loop():
     dqn, steps = remembering_table(build_dqn(CONFIG, SPEC, NETWORK)), windows()
     online, target = np.random.default_rng(1).normal(size=(2, STATES, ACTIONS, 1)).astype(np.float32) * 2
     weight = np.random.default_rng(2).random(24).astype(np.float32)
@@ -157,7 +157,7 @@ def test_no_gradient_passes_through_the_burn_in():
         assert bool(jax.jit(jax.grad(of_memory))(steps.agent_state).any()) is passes
 
 
-def test_first_priorities_are_of_the_steps_after_each_windows_burn_in():
+def test_r2d2_initial_priority_skips_burn_in():
     dqn, num_starts = build_dqn(CONFIG, SPEC, NETWORK), 3
     steps = windows(2, num_steps=num_starts + CONFIG.window_length - 1)
     never = np.zeros_like(steps.valid)
@@ -177,7 +177,7 @@ def test_first_priorities_are_of_the_steps_after_each_windows_burn_in():
 
 
 @pytest.mark.slow
-def test_a_gradient_step_learns_from_stored_states_beside_a_ladder():
+def test_r2d2_learns_from_stored_states_with_apex_rates():
     config = dataclasses.replace(
         CONFIG, epsilon_start=0.4, epsilon_end=0.4, apex_alpha=7.0, sequence_length=2, burn_in=1
     )
