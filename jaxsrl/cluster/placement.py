@@ -66,7 +66,7 @@ def place_run(
             nodes = _local_nodes(config, plan, number)
             if processes is not None:
                 validate_one_machine(processes)
-        elif config.cluster.address:
+        elif config.cluster.is_used:
             held.enter_context(_connection())
             nodes = (
                 _find_nodes(config, plan, number, replay_bytes)
@@ -105,7 +105,7 @@ def preview_placement(config: RunConfig, plan: Plan, resources: Resources, repla
     nodes: tuple[Node, ...] = ()
     if config.cluster.address == "local":
         nodes = _local_nodes(config, plan, number)
-    elif config.cluster.address:
+    elif config.cluster.is_used:
         with _connection():
             nodes = _find_nodes(config, plan, number, replay_bytes)
     return _place(config, plan, nodes, resources, number, replay_bytes)
