@@ -30,8 +30,9 @@ from agents.api import (
 from agents.networks.coma import ComaNetworks, make_coma_networks
 from agents.networks.config import NetworkConfig
 from agents.networks.team_view import team_view
-from agents.ops import checks, returns
-from agents.ops.counterfactual import counterfactual_advantage, lambda_targets, taken
+from agents.ops import returns, validate
+from agents.ops.counterfactual import counterfactual_advantage, lambda_targets
+from agents.ops.epsilon_greedy import select_action
 from agents.ops.gradient_steps import take_step
 from agents.ops.optimizers import clipped_adam
 from agents.ops.policy_gradient import approximate_kl, counted_log_ratio
@@ -81,10 +82,10 @@ class COMAConfig:
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
-        checks.validate_at_least_one(self, "num_critic_steps", "target_period")
-        checks.validate_fraction(self, "discount", "td_lambda")
-        checks.validate_positive(self, "learning_rate", "critic_learning_rate", "max_grad_norm", "adam_epsilon")
-        checks.validate_not_negative(self, "entropy_coef")
+        validate.at_least_one(self, "num_critic_steps", "target_period")
+        validate.fraction(self, "discount", "td_lambda")
+        validate.positive(self, "learning_rate", "critic_learning_rate", "max_grad_norm", "adam_epsilon")
+        validate.not_negative(self, "entropy_coef")
 
 
 @jax.tree_util.register_dataclass
@@ -179,7 +180,7 @@ def make_batch(
     logits, _ = net.unroll(params, trajectory.observation, trajectory.agent_state, trajectory.is_first)
     action, present = next_actions(net, trajectory, logits, key)
     view = team_view(spec, jax.tree.map(lambda leaf: leaf[1:], trajectory.observation), action, present)
-    next_value = taken(net.action_values(extra["target_critic"], view), action)
+    next_value = select_action(net.action_values(extra["target_critic"], view), action)
     ends = (trajectory.terminated, trajectory.truncated, trajectory.valid)
     target = lambda_targets(trajectory.reward, next_value, *ends, discount=config.discount, lambda_=config.td_lambda)
     observation = jax.tree.map(lambda leaf: leaf[:-1], trajectory.observation)
@@ -220,7 +221,7 @@ def critic_gradient(net: ComaNetworks, critic: Params, batch: Batch) -> tuple[Pa
 def critic_loss(net: ComaNetworks, critic: Params, batch: Batch) -> tuple[Array, Metrics]:
     """Returns half the squared error of the chosen actions' values, and metrics; steps of weight 0 do not count."""
     mean = partial(returns.weighted_mean, weight=batch.weight)
-    value = taken(net.action_values(critic, batch.view), batch.action)
+    value = select_action(net.action_values(critic, batch.view), batch.action)
     loss = 0.5 * mean(jnp.square(batch.target - value))
     explained = returns.explained_variance(batch.target, value, batch.weight)
     return loss, {"loss/critic": loss, "value/explained_variance": explained}

@@ -113,8 +113,8 @@ class DQNConfig:
 
     def __post_init__(self) -> None:
         validate.at_least_one(self, "n_step", "target_update_period")
-        validate.positive(self, "learning_rate", "adam_epsilon", "noisy_sigma")
-        validate.positive_or_none(self, "max_grad_norm", "huber_delta", "value_rescale_epsilon", "reward_clip")
+        validate.positive(self, "learning_rate", "adam_epsilon", "noisy_sigma", "max_grad_norm")
+        validate.positive(self, "huber_delta", "value_rescale_epsilon", "reward_clip")
         validate.fraction(self, "discount", "importance_sampling_exponent", "epsilon_start", "epsilon_end")
         validate.fraction(self, "epsilon_decay_fraction", above_zero=True)
         validate.not_negative(self, "apex_alpha")

@@ -14,7 +14,7 @@ from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
-from agents.ops import checks, returns
+from agents.ops import returns, validate
 from agents.ops.gradient_steps import single_gradient_step
 from agents.ops.optimizers import OptimizerName, clipped_adam, clipped_rmsprop
 from agents.ops.policy_gradient import actor_critic_loss, approximate_kl, counted_log_ratio
@@ -63,9 +63,9 @@ class IMPALAConfig:
     vtrace: VTraceConfig = dataclasses.field(default_factory=VTraceConfig)
 
     def __post_init__(self) -> None:
-        checks.validate_positive(self, "learning_rate", "max_grad_norm", "optimizer_epsilon")
-        checks.validate_not_negative(self, "value_coef", "entropy_coef", "rmsprop_initial_scale")
-        checks.validate_fraction(self, "discount")
+        validate.positive(self, "learning_rate", "max_grad_norm", "optimizer_epsilon")
+        validate.not_negative(self, "value_coef", "entropy_coef", "rmsprop_initial_scale")
+        validate.fraction(self, "discount")
         if not 0.0 <= self.rmsprop_decay < 1.0:
             raise UserError(f"rmsprop_decay must lie in [0, 1): got {self.rmsprop_decay}")
         if self.optimizer not in ("rmsprop", "adam"):

@@ -17,7 +17,7 @@ import optax
 from agents.api import Agent, Array, LearnerState, Metrics, Observation, Params, Progress, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, make_phasic
-from agents.ops import checks, returns
+from agents.ops import returns, validate
 from agents.ops.gradient_steps import first_progress, take_step
 from agents.ops.minibatches import shuffled_minibatches
 from agents.ops.optimizers import clipped_adam
@@ -85,11 +85,11 @@ class PPGConfig:
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
-        checks.validate_at_least_one(self, "num_epochs", "num_minibatches", "num_policy_phases", "num_auxiliary_epochs")
-        checks.validate_at_least_one(self, "num_auxiliary_minibatches", "rollout_length", "num_rows")
-        checks.validate_fraction(self, "discount", "gae_lambda")
-        checks.validate_positive(self, "learning_rate", "auxiliary_learning_rate", "clip_epsilon", "max_grad_norm")
-        checks.validate_not_negative(self, "clone_coef")
+        validate.at_least_one(self, "num_epochs", "num_minibatches", "num_policy_phases", "num_auxiliary_epochs")
+        validate.at_least_one(self, "num_auxiliary_minibatches", "rollout_length", "num_rows")
+        validate.fraction(self, "discount", "gae_lambda")
+        validate.positive(self, "learning_rate", "auxiliary_learning_rate", "clip_epsilon", "max_grad_norm")
+        validate.not_negative(self, "clone_coef")
         for name in ("num_minibatches", "num_auxiliary_minibatches"):
             if self.rollout_length % getattr(self, name):
                 raise UserError(

@@ -29,7 +29,7 @@ from agents.networks import chunked_unroll
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
-from agents.ops import checks, popart, returns
+from agents.ops import popart, returns, validate
 from agents.ops.gradient_steps import first_progress, take_step
 from agents.ops.minibatches import shuffled_minibatches
 from agents.ops.optimizers import clipped_adam
@@ -102,10 +102,10 @@ class PPOConfig:
     burn_in: int = 0
 
     def __post_init__(self) -> None:
-        checks.validate_at_least_one(self, "num_epochs", "num_minibatches")
-        checks.validate_fraction(self, "discount", "gae_lambda")
-        checks.validate_positive(self, "learning_rate", "clip_epsilon", "max_grad_norm", "vtrace_clip", "reward_clip")
-        checks.validate_not_negative(self, "max_staleness")
+        validate.at_least_one(self, "num_epochs", "num_minibatches")
+        validate.fraction(self, "discount", "gae_lambda")
+        validate.positive(self, "learning_rate", "clip_epsilon", "max_grad_norm", "vtrace_clip", "reward_clip")
+        validate.not_negative(self, "max_staleness")
         if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise UserError(f"dual_clip must exceed 1: got {self.dual_clip}")
         if not 0.0 < self.value_normalization_step <= 1.0:

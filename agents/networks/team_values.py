@@ -12,7 +12,7 @@ from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import Mixer
 from agents.networks.team_branch import make_team_branch
-from agents.ops.counterfactual import taken
+from agents.ops.epsilon_greedy import select_action
 from agents.ops.team_rows import by_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec, is_one_leaf
@@ -63,7 +63,7 @@ def make_team_values(config: NetworkConfig, spec: EnvSpec, mixer: Mixer, *, shar
         return None if mask is None else lookup(observation, mask.mask)
 
     def mixed(params: Params, values: Array, action: Array, observation: Observation, present: Array) -> Array:
-        chosen = jnp.where(present, taken(values, action), 0.0)
+        chosen = jnp.where(present, select_action(values, action), 0.0)
         return mixer.mix(params["mixer"], by_agent(count, 1, chosen), observation, present)
 
     return TeamValues(init, unroll, legal, mixed, agents.initial_state)

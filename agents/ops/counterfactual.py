@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
+from agents.ops.epsilon_greedy import select_action
 
 
 def counterfactual_advantage(action_values: Array, logits: Array, action: Array) -> Array:
@@ -22,13 +23,7 @@ def counterfactual_advantage(action_values: Array, logits: Array, action: Array)
     Source: Foerster et al. 2018, eq. 4.
     """
     baseline = jnp.sum(jax.nn.softmax(logits) * action_values, axis=-1)
-    return taken(action_values, action) - baseline
-
-
-def taken(action_values: Array, action: Array) -> Array:
-    """Returns [...] of [..., A]: the value of the chosen action."""
-    chosen = action[..., None] == jnp.arange(action_values.shape[-1])
-    return jnp.sum(jnp.where(chosen, action_values, 0.0), axis=-1)
+    return select_action(action_values, action) - baseline
 
 
 def lambda_targets(

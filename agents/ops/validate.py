@@ -13,24 +13,16 @@ def at_least_one(config: Any, *names: str) -> None:
 
 
 def positive(config: Any, *names: str) -> None:
-    """Raises UserError unless every named field is positive."""
+    """Raises UserError unless every named field is positive or None."""
     for name in names:
-        if not getattr(config, name) > 0.0:
+        if getattr(config, name) is not None and not getattr(config, name) > 0.0:
             raise UserError(f"{name} must be positive: got {getattr(config, name)}")
 
 
-def positive_or_none(config: Any, *names: str) -> None:
-    """Raises UserError unless every named field is positive or None."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not value > 0.0:
-            raise UserError(f"{name} must be positive, or None for none: got {value}")
-
-
 def not_negative(config: Any, *names: str) -> None:
-    """Raises UserError unless every named field is at least 0."""
+    """Raises UserError unless every named field is at least 0 or None."""
     for name in names:
-        if not getattr(config, name) >= 0.0:
+        if getattr(config, name) is not None and not getattr(config, name) >= 0.0:
             raise UserError(f"{name} must not be negative: got {getattr(config, name)}")
 
 

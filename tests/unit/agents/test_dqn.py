@@ -307,7 +307,7 @@ def test_first_priorities_are_the_errors_of_what_was_recorded():
     [
         ({"n_step": 0}, "n_step must be at least 1: got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
-        ({"reward_clip": -1.0}, "reward_clip must be positive, or None"),
+        ({"reward_clip": -1.0}, "reward_clip must be positive: got -1.0"),
         ({"importance_sampling_exponent": 2.0}, r"importance_sampling_exponent must lie in \[0, 1\]"),
         ({"value_type": "c52"}, "'c51' or 'quantile': got 'c52'"),
         ({"value_type": "c51", "num_atoms": 1}, "num_atoms must be at least 2"),

@@ -15,9 +15,8 @@ NAN = float("nan")
     ("check", "valid", "invalid", "message"),
     [
         (validate.at_least_one, (1, 7), (0, -1), "x must be at least 1: got {}"),
-        (validate.positive, (1e-9, 3.0), (0.0, -1.0, NAN), "x must be positive: got {}"),
-        (validate.positive_or_none, (None, 1.0), (0.0, NAN), "x must be positive, or None for none: got {}"),
-        (validate.not_negative, (0.0, 2.0), (-0.1, NAN), "x must not be negative: got {}"),
+        (validate.positive, (None, 1e-9, 3.0), (0.0, -1.0, NAN), "x must be positive: got {}"),
+        (validate.not_negative, (None, 0.0, 2.0), (-0.1, NAN), "x must not be negative: got {}"),
         (validate.fraction, (0.0, 1.0), (-0.1, 1.1, NAN), "x must lie in [0, 1]: got {}"),
     ],
 )
