@@ -26,7 +26,7 @@ from agents.api import (
     ReplayConfig,
     Sample,
 )
-from agents.networks.config import NetworkConfig, require_plain_network
+from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.maddpg import MaddpgNetworks, joint_actions, make_maddpg_networks, with_own
 from agents.networks.team_actions import TeamActions, make_team_actions
 from agents.ops import validate
@@ -142,7 +142,7 @@ class MADDPG(NamedTuple):
 
 def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a MADDPG agent; raises UserError where configuration, environment and network do not fit."""
-    require_plain_network("MADDPG", network)
+    validate_plain_network("MADDPG", network)
     actions = make_team_actions(spec, config.exploration_noise, config.temperature)
     net = make_maddpg_networks(network, spec, actions.size, shared=config.share_parameters)
     beta = importance_exponent_schedule(

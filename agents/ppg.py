@@ -18,10 +18,10 @@ from agents.api import Agent, Array, LearnerState, Metrics, Observation, Params,
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, make_phasic
 from agents.ops import returns, validate
-from agents.ops.gradient_steps import first_progress, take_step
+from agents.ops.gradient_steps import init_progress, take_step
 from agents.ops.minibatches import shuffled_minibatches
 from agents.ops.optimizers import clipped_adam
-from agents.ops.phase_memory import PhaseMemory, empty_memory, remember
+from agents.ops.phase_memory import PhaseMemory, init_phase_memory, store_trajectory
 from agents.ops.policy_gradient import clipped_surrogate_loss
 from agents.ops.schedules import Kind, make_schedule
 from agents.transforms.normalization import NormalizationConfig
@@ -163,7 +163,7 @@ def init(config: PPGConfig, spec: EnvSpec, phasic: Phasic, optimizers: Optimizer
     params = phasic.net.init(key)
     opt_state = {name: optimizer.init(params) for name, optimizer in optimizers.items()}
     num_steps = config.num_policy_phases * config.rollout_length
-    memory = empty_memory(spec, num_steps, config.num_rows, _AUXILIARY_METRICS)
+    memory = init_phase_memory(spec, num_steps, config.num_rows, _AUXILIARY_METRICS)
     return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), memory)
 
 
@@ -185,10 +185,10 @@ def update(
     policy_key, auxiliary_key = jax.random.split(key)
     steps = make_batch(config, phasic, state.params, batch)
     order = shuffled_minibatches(policy_key, config.rollout_length, config.num_epochs, config.num_minibatches)
-    start = dataclasses.replace(first_progress(state), opt_state=state.opt_state["policy"])
+    start = dataclasses.replace(init_progress(state), opt_state=state.opt_state["policy"])
     progress, metrics = _descend(partial(policy_loss, config, phasic), optimizers["policy"], start, steps, order)
     place = state.num_updates % config.num_policy_phases
-    memory = remember(state.extra, steps.observation, steps.target_value, batch.valid, place)
+    memory = store_trajectory(state.extra, steps.observation, steps.target_value, batch.valid, place)
 
     def run_auxiliary_phase(progress: Progress, _: Metrics) -> tuple[Progress, Metrics]:
         return auxiliary_phase(config, phasic, optimizers["auxiliary"], progress, memory, auxiliary_key)

@@ -30,7 +30,7 @@ from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
 from agents.ops import popart, returns, validate
-from agents.ops.gradient_steps import first_progress, take_step
+from agents.ops.gradient_steps import init_progress, take_step
 from agents.ops.minibatches import shuffled_minibatches
 from agents.ops.optimizers import clipped_adam
 from agents.ops.policy_gradient import clipped_squared_error, clipped_surrogate_loss
@@ -206,7 +206,7 @@ def update(
         grads, metrics = gradient(config, net, progress.params, minibatches, number)
         return apply(config, optimizer, progress, grads, metrics), metrics
 
-    progress, step_metrics = jax.lax.scan(step, first_progress(state), jnp.arange(config.num_gradient_steps))
+    progress, step_metrics = jax.lax.scan(step, init_progress(state), jnp.arange(config.num_gradient_steps))
     return finish(config, rate, state, progress, summary, step_metrics)
 
 
@@ -220,7 +220,7 @@ def prepare(
     """
     batch, target = make_batch(config, net, params, trajectory, extra)
     length, length_name = batch.weight.shape[0], "rollout_length"
-    if net.remembers:
+    if net.is_recurrent:
         length, length_name = length // _chunk_sizes(config, length).length, "rollout_length / chunk_length"
     order = shuffled_minibatches(key, length, config.num_epochs, config.num_minibatches, length_name)
     explained = returns.explained_variance(batch.target_value, batch.old_value, batch.weight)
@@ -237,7 +237,7 @@ def make_batch(
 ) -> tuple[Batch, Array]:
     """Returns the inputs of the loss under the newest parameters, and value targets [T, B] in reward units."""
     observation, is_first = trajectory.observation, trajectory.is_first
-    if net.remembers:
+    if net.is_recurrent:
         sizes = _chunk_sizes(config, is_first.shape[0] - 1)
         parameters, output, states = chunked_unroll.unroll_in_chunks(
             net, params, observation, is_first, trajectory.agent_state, sizes
@@ -287,7 +287,7 @@ def take_minibatch(
 ) -> Batch:
     """Returns one minibatch: steps of time, or chunks of it side by side, each with its initial state under `params`."""
     batch, chosen = minibatches.batch, minibatches.order[number]
-    if not net.remembers:
+    if not net.is_recurrent:
         return jax.tree.map(lambda x: x[chosen], batch)
     sizes = _chunk_sizes(config, batch.weight.shape[0])
     state = chunked_unroll.chunk_states(

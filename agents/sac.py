@@ -25,7 +25,7 @@ from agents.api import (
     ReplayConfig,
     Sample,
 )
-from agents.networks.config import NetworkConfig, require_plain_network
+from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.critics import CriticEnsemble, make_critics
 from agents.networks.squashed_actor import SquashedActor, make_squashed_actor, squash
 from agents.ops import validate
@@ -143,7 +143,7 @@ def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
 
 def build_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> SAC:
     """Returns the networks and schedules; raises UserError as `make_sac` does."""
-    require_plain_network("SAC", network)
+    validate_plain_network("SAC", network)
     actions = continuous_actions(spec)
     highest = actions.size * float(jnp.log(2.0))
     if config.target_entropy is not None and config.target_entropy >= highest:

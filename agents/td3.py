@@ -25,7 +25,7 @@ from agents.api import (
     ReplayConfig,
     Sample,
 )
-from agents.networks.config import NetworkConfig, require_plain_network
+from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.critics import CriticEnsemble, make_critics
 from agents.networks.deterministic_actor import DeterministicActor, make_deterministic_actor
 from agents.ops import validate
@@ -150,7 +150,7 @@ def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str
 
 def build_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str = "td3") -> TD3:
     """Returns the networks and schedules; raises UserError as `make_td3` does."""
-    require_plain_network(name.upper(), network)
+    validate_plain_network(name.upper(), network)
     actions = continuous_actions(spec)
     return TD3(
         config,

@@ -1,6 +1,6 @@
-"""Action distributions over network outputs. Rows sample with one key each, so a row's action never depends on its batch.
+"""Action distributions over network outputs. Each row samples with its own key, so its action does not depend on the batch.
 
-Each distribution is a bundle of pure functions of `parameters` (what the network's policy head gives).
+Each distribution is a bundle of pure functions of `parameters`, the output of the network's policy head.
 """
 
 from agents.distributions.categorical import categorical, multi_categorical

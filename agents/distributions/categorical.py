@@ -13,7 +13,7 @@ from agents.distributions.masking import ILLEGAL
 
 
 def categorical(num_values: int) -> Distribution:
-    """Returns one of `num_values` actions; parameters are logits. Actions are int32 of shape ().
+    """Returns the distribution of one of `num_values` actions, int32 of shape (). Parameters are logits.
 
     Examples:
         >>> fair = categorical(4)
@@ -39,11 +39,11 @@ def categorical(num_values: int) -> Distribution:
 
 
 def multi_categorical(num_values: Sequence[int], shape: tuple[int, ...]) -> Distribution:
-    """Independent choices, one an element; parameters are the logits of each element in turn. Actions are int32.
+    """Returns independent choices, one for each element. Parameters are the logits of each element in turn; actions are int32.
 
     Args:
-        num_values: of each element, flattened.
-        shape: of an action.
+        num_values: Number of values of each element, flattened.
+        shape: Shape of an action.
     """
     num_parameters = sum(num_values)
 
@@ -68,20 +68,20 @@ def multi_categorical(num_values: Sequence[int], shape: tuple[int, ...]) -> Dist
 
 
 def _log_prob_of_each(logits: Array, action: Array) -> Array:
-    """[..., A]: the log-probability where the action is, 0 elsewhere; to be summed."""
+    """Returns terms [..., A] of a sum: the log-probability at the action, 0 elsewhere."""
     # A one-hot product, not a gather: on CPU its gradient is a plain matrix instead of a scatter.
     chosen = action[..., None] == jnp.arange(logits.shape[-1])
     return jnp.where(chosen, jax.nn.log_softmax(logits), 0.0)
 
 
 def _negative_entropy_of_each(logits: Array) -> Array:
-    """[..., A]: p log p; to be summed."""
+    """Returns terms [..., A] of a sum: p log p."""
     log_probs = jax.nn.log_softmax(logits)
     return jnp.exp(log_probs) * jnp.where(jnp.isfinite(log_probs), log_probs, 0.0)
 
 
 def _by_element(parameters: Array, num_values: Sequence[int]) -> Array:
-    """[..., sum of num_values] as [..., elements, most values]; what an element lacks is less likely than anything illegal."""
+    """Reshapes [..., sum of num_values] to [..., elements, most values]; padding is less likely than illegal values."""
     widest = max(num_values)
     if min(num_values) == widest:
         return parameters.reshape((*parameters.shape[:-1], len(num_values), widest))

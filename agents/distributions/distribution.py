@@ -1,4 +1,4 @@
-"""What a distribution over actions is."""
+"""Interface of a distribution over actions."""
 
 from typing import NamedTuple, Protocol
 
@@ -18,7 +18,7 @@ class LogProbFn(Protocol):
 
 
 class ModeFn(Protocol):
-    """The most likely actions [..., *action shape] under parameters [..., P]."""
+    """Most likely actions [..., *action shape] under parameters [..., P]."""
 
     def __call__(self, parameters: Array) -> Action: ...
 
@@ -34,10 +34,10 @@ class Distribution(NamedTuple):
 
     Attributes:
         num_parameters: P, size of the policy head.
-        sample: draws an action a row.
-        mode: the most likely action.
-        log_prob: density in nats; for continuous actions with respect to the stored action.
-        entropy: in nats; for TanhNormal that of the Gaussian before squashing (there is no closed form after).
+        sample: Samples an action for each row.
+        mode: Returns the most likely action.
+        log_prob: Returns log-probabilities or log-densities in nats; densities are with respect to the stored action.
+        entropy: Returns entropies in nats; of TanhNormal that of the Gaussian before squashing (no closed form after).
     """
 
     num_parameters: int

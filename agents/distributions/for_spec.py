@@ -1,4 +1,4 @@
-"""The distribution that fits an action spec."""
+"""Distribution over the actions of a spec."""
 
 import math
 
@@ -14,21 +14,21 @@ from envpool_bridge.spec.tree import Path, items, shown_path
 
 
 def distribution_for(spec: EnvSpec, squash: bool = False) -> Distribution:
-    """Returns the distribution over the actions of this environment: of its one leaf, or the joint one of all leaves.
+    """Returns the distribution over the actions of an environment: of its one leaf, or jointly of all leaves.
 
     Args:
-        spec: of the environment.
-        squash: TanhNormal instead of DiagonalNormal for continuous actions; needs finite bounds.
+        spec: Spec of the environment.
+        squash: Use TanhNormal instead of DiagonalNormal for continuous actions; needs finite bounds.
 
     Raises:
-        UserError: squashing was asked for unbounded actions.
+        UserError: `squash` is set and an action is unbounded.
     """
     parts = leaf_distributions(spec, squash)
     return parts[0] if is_one_leaf(spec.action) else joint(spec.action, parts)
 
 
 def leaf_distributions(spec: EnvSpec, squash: bool = False) -> list[Distribution]:
-    """Returns the distribution of each leaf of the action, in order; arguments and errors as those of `distribution_for`."""
+    """Returns the distribution of each leaf of the action, in order; arguments and errors are those of `distribution_for`."""
     return [_of_leaf(spec.env_id, path, leaf, squash) for path, leaf in items(spec.action)]
 
 

@@ -1,4 +1,4 @@
-"""One distribution over an action that is a tree of leaves, which are independent given the observation."""
+"""Joint distribution over a tree of action leaves that are independent given the observation."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -15,15 +15,15 @@ from envpool_bridge.spec.tree import leaves, unflatten
 
 
 def joint(spec: SpecTree, parts: Sequence[Distribution]) -> Distribution:
-    """Independent leaves: log-probabilities and entropies add up; parameters are those of each leaf in turn.
+    """Returns the distribution of independent leaves; parameters are those of each leaf in turn.
 
     Args:
-        spec: of the action; actions have its structure.
-        parts: of each leaf, in order.
+        spec: Spec of the action; actions have its structure.
+        parts: Distribution of each leaf, in order.
     """
     ends = list(accumulate(part.num_parameters for part in parts))
 
-    def of_each(function: Callable[[Distribution, Array, int], Any], parameters: Array) -> list[Any]:
+    def apply_each(function: Callable[[Distribution, Array, int], Any], parameters: Array) -> list[Any]:
         return [
             function(part, parameters[..., end - part.num_parameters : end], place)
             for place, (part, end) in enumerate(zip(parts, ends, strict=True))
@@ -31,19 +31,19 @@ def joint(spec: SpecTree, parts: Sequence[Distribution]) -> Distribution:
 
     def sample(parameters: Array, keys: Array) -> Action:
         def draw(part: Distribution, mine: Array, place: int) -> Array:
-            # Each leaf has keys of its own, or its noise would be that of another leaf.
+            # Each leaf has its own keys, or leaves would share their noise.
             return part.sample(mine, jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, place))
 
-        return unflatten(spec, of_each(draw, parameters))
+        return unflatten(spec, apply_each(draw, parameters))
 
     def mode(parameters: Array) -> Action:
-        return unflatten(spec, of_each(lambda part, mine, _: part.mode(mine), parameters))
+        return unflatten(spec, apply_each(lambda part, mine, _: part.mode(mine), parameters))
 
     def log_prob(parameters: Array, action: Action) -> Array:
         actions = leaves(action)
-        return reduce(jnp.add, of_each(lambda part, mine, place: part.log_prob(mine, actions[place]), parameters))
+        return reduce(jnp.add, apply_each(lambda part, mine, place: part.log_prob(mine, actions[place]), parameters))
 
     def entropy(parameters: Array) -> Array:
-        return reduce(jnp.add, of_each(lambda part, mine, _: part.entropy(mine), parameters))
+        return reduce(jnp.add, apply_each(lambda part, mine, _: part.entropy(mine), parameters))
 
     return Distribution(ends[-1], sample, mode, log_prob, entropy)

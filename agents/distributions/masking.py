@@ -1,4 +1,4 @@
-"""Action masks: the logits of illegal values, so that they are never taken and have no part in any number."""
+"""Action masks: logits that give illegal values probability 0."""
 
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ ILLEGAL = -1e9
 
 
 class MaskedLeaf(NamedTuple):
-    """Which leaf of the action is masked, and by what.
+    """Masked leaf of the action, and its mask.
 
     Attributes:
-        action: place of the masked leaf among the leaves of the action spec.
-        mask: keys of the mask in the observation.
+        action: Index of the masked leaf among the leaves of the action spec.
+        mask: Keys of the mask in the observation.
     """
 
     action: int
@@ -26,23 +26,22 @@ class MaskedLeaf(NamedTuple):
 
 
 def mask_logits(logits: Array, mask: Array) -> Array:
-    """Logits [..., A] with those of illegal values, where `mask` [..., A] is 0, at `ILLEGAL`.
+    """Returns logits [..., A] with `ILLEGAL` for illegal values, where `mask` [..., A] is 0.
 
-    The others are then normalized among themselves. Where a choice has no legal value (which only happens to rows that are
-    about to reset), all have the same probability.
+    The probabilities of the other values then sum to 1. If a choice has no legal value, which only happens in rows that are
+    about to reset, all values have the same probability.
     """
     return jnp.where(mask != 0, logits, ILLEGAL)
 
 
 def find_mask(spec: EnvSpec) -> MaskedLeaf | None:
-    """What is masked by what; None if every action is always legal.
+    """Returns the masked leaf and its mask; None if every action is always legal.
 
-    The mask has one element for each value of a Discrete leaf, or for each value of each element of a MultiDiscrete one, in
-    order. Of several action leaves it masks the only discrete one.
+    The mask has one element for each value of a Discrete leaf, or for each value of each element of a MultiDiscrete leaf, in
+    order. It masks the only discrete leaf of the action.
 
     Raises:
-        UserError: there is no such leaf in the observation, or not exactly one discrete leaf in the action, or their sizes
-            differ.
+        UserError: The observation has no such leaf, the action does not have exactly one discrete leaf, or their sizes differ.
     """
     if not spec.action_mask:
         return None
@@ -51,9 +50,9 @@ def find_mask(spec: EnvSpec) -> MaskedLeaf | None:
     if mask is None:
         raise UserError(f"{spec.env_id}: expected the action mask at {shown}, which the observation does not have")
     actions = list(items(spec.action))
-    discrete = [place for place, (_, leaf) in enumerate(actions) if isinstance(leaf, DiscreteSpec | MultiDiscreteSpec)]
+    discrete = [index for index, (_, leaf) in enumerate(actions) if isinstance(leaf, DiscreteSpec | MultiDiscreteSpec)]
     if len(discrete) != 1:
-        names = ", ".join(shown_path("action", actions[place][0]) for place in discrete) or "none"
+        names = ", ".join(shown_path("action", actions[index][0]) for index in discrete) or "none"
         raise UserError(
             f"{spec.env_id}: the action mask {shown} needs exactly one discrete leaf of the action to mask, got {names}; make "
             f"them one MultiDiscrete leaf, or leave the mask out of the spec"

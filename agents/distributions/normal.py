@@ -10,7 +10,7 @@ _LOG_2PI = 1.8378770664093453
 
 
 def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution:
-    """Independent Gaussians; parameters are means then log standard deviations. The environment clips to its bounds.
+    """Returns independent Gaussians. Parameters are means, then log standard deviations; the environment clips to its bounds.
 
     Examples:
         >>> gaussian = diagonal_normal(2, shape=(2,))
@@ -40,14 +40,14 @@ def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution
 
 
 def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: Array, high: Array) -> Distribution:
-    """Gaussians squashed by tanh and scaled to the finite bounds [low, high] (each broadcasting against [D]).
+    """Returns Gaussians squashed by tanh and scaled to the finite bounds [low, high] (each broadcasts against [D]).
 
     Source: Haarnoja et al. 2018 (arXiv:1801.01290), appendix C.
     """
-    centre, half = (high + low) / 2.0, (high - low) / 2.0
+    center, half = (high + low) / 2.0, (high - low) / 2.0
 
     def squash(raw: Array) -> Array:
-        return (centre + half * jnp.tanh(raw)).reshape(raw.shape[:-1] + shape)
+        return (center + half * jnp.tanh(raw)).reshape(raw.shape[:-1] + shape)
 
     def sample(parameters: Array, keys: Array) -> Array:
         mean, log_std = jnp.split(parameters, 2, axis=-1)
@@ -60,8 +60,8 @@ def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: Array, high: A
 
     def log_prob(parameters: Array, action: Array) -> Array:
         mean, log_std = jnp.split(parameters, 2, axis=-1)
-        unit = (action.reshape(mean.shape) - centre) / half
-        # Actions are stored after squashing, in float32: at the very bounds arctanh would be infinite.
+        unit = (action.reshape(mean.shape) - center) / half
+        # Actions are stored after squashing, in float32: at the bounds arctanh would be infinite.
         raw = jnp.arctanh(jnp.clip(unit, -1.0 + 1e-6, 1.0 - 1e-6))
         # log(1 - tanh(x)^2) without cancellation.
         log_slope = 2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw)) + jnp.log(half)

@@ -1,4 +1,4 @@
-"""How agents with a stochastic policy act: what the on-policy algorithms share."""
+"""Acting of agents with a stochastic policy, shared by the on-policy algorithms."""
 
 from typing import Protocol
 
@@ -8,16 +8,16 @@ from agents.networks.actor_critic import StepFn
 from envpool_bridge.spec.specs import ArraySpec
 
 EXTRAS = {"behavior_log_prob": ArraySpec((), "float32")}
-"""What `act` adds to each step: the log-probability, in nats, of the action under the policy that chose it."""
+"""Extra of each step from `act`: the log-probability, in nats, of the action under the acting policy."""
 
 
 class PolicyNetwork(Protocol):
-    """What acting needs of a network (`ActorCritic`, `ComaNetworks`), whatever else it computes.
+    """The part of a network (`ActorCritic`, `ComaNetworks`) that acting uses.
 
     Attributes:
-        step: parameters [B, P] of the action distribution, and the next state.
-        distribution: over actions.
-        initial_state: what a policy with memory begins with.
+        step: Returns parameters [B, P] of the action distribution, and the next state.
+        distribution: Action distribution.
+        initial_state: Returns the initial recurrent state.
     """
 
     @property
@@ -39,10 +39,7 @@ def act(
     keys: Array,
     mode: Mode,
 ) -> tuple[Action, dict[str, Array], AgentState]:
-    """Actions of [B, ...] observations, each row's by its own alone, with their [B] log-probabilities.
-
-    Values are left to the update.
-    """
+    """Returns actions of observations [B, ...], their log-probabilities [B] as extras, and the next state. Computes no values."""
     parameters, agent_state = net.step(params, observation, agent_state, is_first)
     distribution = net.distribution
     action = distribution.sample(parameters, keys) if mode is Mode.SAMPLE else distribution.mode(parameters)

@@ -1,6 +1,6 @@
-"""Policy and value heads on torsos, with or without memory, as pure functions of parameters."""
+"""Actor-critic networks, feed-forward or recurrent, as pure functions of parameters."""
 
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 
@@ -8,7 +8,7 @@ from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Para
 from agents.distributions import Distribution
 from agents.networks.branch import Branch, HeadSize, Outputs, make_branch
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import ObservationInputs, inputs_of, require_fit
+from agents.networks.observation_inputs import ObservationInputs, make_inputs, validate_torso
 from agents.networks.policy_head import make_policy_head
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -16,15 +16,15 @@ from envpool_bridge.spec.tree import shown_path
 
 
 class ApplyFn(Protocol):
-    """Something of [..., *observation] observations under `params`."""
+    """Outputs for observations [..., *observation]."""
 
     def __call__(self, params: Params, observation: Observation) -> Array: ...
 
 
 class StepFn(Protocol):
-    """Policy parameters [B, P] of one step of B rows, and the state after it.
+    """Policy parameters [B, P] of one step of B rows, and the next state.
 
-    Args: params; observation [B, ...]; state [B, ...] each, () without memory; is_first [B] bool.
+    Args: params; observation [B, ...]; state [B, ...] each, () for feed-forward networks; is_first [B] bool.
     """
 
     def __call__(
@@ -33,7 +33,7 @@ class StepFn(Protocol):
 
 
 class UnrollFn(Protocol):
-    """Policy parameters [T, B, P] and values [T, B] of T steps, and the state after them: what T calls of `step` see.
+    """Policy parameters [T, B, P] and values [T, B] of T steps, and the next state, as T calls of `step` give them.
 
     Args: params; observation [T, B, ...]; state [B, ...] each, before the first step; is_first [T, B] bool.
     """
@@ -50,18 +50,18 @@ class NetworkInitFn(Protocol):
 
 
 class ActorCritic(NamedTuple):
-    """A network bound to an environment's spec. `step` and `unroll` serve networks of every kind.
+    """A network bound to an environment's spec. `step` and `unroll` work for all networks.
 
     Attributes:
-        init: makes parameters.
-        policy: the action distribution's parameters [..., P], without computing values where torsos are apart; like `value`,
-            only of a network without memory.
-        value: [...], without computing the policy where torsos are apart.
-        distribution: over actions, of the policy's parameters.
-        initial_state: what a network with memory begins with.
-        step: what acting needs.
-        unroll: what learning needs.
-        remembers: whether there is a state.
+        init: Returns parameters.
+        policy: Returns the action distribution's parameters [..., P]; of feed-forward networks only. Separate torsos compute no
+            values here.
+        value: Returns values [...]; of feed-forward networks only. Separate torsos compute no policy here.
+        distribution: Action distribution of the policy's parameters.
+        initial_state: Returns the initial recurrent state.
+        step: Computes one step, for acting.
+        unroll: Computes T steps, for learning.
+        is_recurrent: Whether there is a state.
     """
 
     init: NetworkInitFn
@@ -71,11 +71,11 @@ class ActorCritic(NamedTuple):
     initial_state: InitialAgentStateFn
     step: StepFn
     unroll: UnrollFn
-    remembers: bool
+    is_recurrent: bool
 
 
 class _Trunk(NamedTuple):
-    """Policy outputs and values before the policy head, however torsos are divided."""
+    """Policy outputs and values before the policy head, of separate or shared torsos."""
 
     init: NetworkInitFn
     policy: ApplyFn
@@ -87,23 +87,23 @@ class _Trunk(NamedTuple):
 def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     """Returns a network for this environment. Heads start small (gain 0.01) for the policy, 1 for the value.
 
-    An observation with structure keeps it: weights that a leaf meets first are stored under the leaf's name. The action mask
-    is no input, and what is `critic_only` none of the policy's. Where torsos are apart, so are cores.
+    The first weights of a leaf of a structured observation are stored under the leaf's name. The action mask is no input, and
+    `critic_only` leaves are inputs of the value only. Separate torsos have separate cores.
 
-    Source of the initialisation: Andrychowicz et al. 2021 (arXiv:2006.05990), section 3.2.
+    Source of the initialization: Andrychowicz et al. 2021 (arXiv:2006.05990), section 3.2.
 
     Raises:
-        UserError: the torso does not fit the observations, squashing or the mask does not fit the actions, or one torso is
-            shared by a policy and a value that see different leaves.
+        UserError: The torso does not fit the observations, squashing or the mask does not fit the actions, or policy and value
+            share a torso and have different inputs.
     """
-    critic_inputs = inputs_of(spec, config.torso)
-    actor_inputs = inputs_of(spec, config.torso, without=spec.critic_only)
-    require_fit(spec, critic_inputs)
+    critic_inputs = make_inputs(spec, config.torso)
+    actor_inputs = make_inputs(spec, config.torso, without=spec.critic_only)
+    validate_torso(spec, critic_inputs)
     if config.shares_torso and actor_inputs != critic_inputs:
         name = shown_path("observation", spec.critic_only)
         raise UserError(f"{spec.env_id}: only the value may see {name}: give it its own torso (shared_torso=False)")
     head = make_policy_head(config, spec)
-    build = _shared_torso if config.shares_torso else _torsos_apart
+    build = _shared_torso if config.shares_torso else _separate_torsos
     trunk = build(config, actor_inputs, critic_inputs, head.num_outputs)
 
     def policy(params: Params, observation: Observation) -> Array:
@@ -130,11 +130,11 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
         initial_state=trunk.initial_state,
         step=step,
         unroll=unroll,
-        remembers=config.core != "none",
+        is_recurrent=config.core != "none",
     )
 
 
-def _torsos_apart(
+def _separate_torsos(
     config: NetworkConfig, actor_inputs: ObservationInputs, critic_inputs: ObservationInputs, num_outputs: int
 ) -> _Trunk:
     actor = make_branch(config, actor_inputs, {"head": HeadSize(num_outputs, 0.01)})
@@ -159,9 +159,9 @@ def _torsos_apart(
     ) -> tuple[Array, Array, AgentState]:
         if config.core == "none":
             return policy(params, observation), value(params, observation), state
-        acted, actor_state = actor.unroll(params["actor"], observation, state["actor"], is_first)
-        judged, critic_state = critic.unroll(params["critic"], observation, state["critic"], is_first)
-        return acted["head"], judged["head"][..., 0], {"actor": actor_state, "critic": critic_state}
+        policy_heads, actor_state = actor.unroll(params["actor"], observation, state["actor"], is_first)
+        value_heads, critic_state = critic.unroll(params["critic"], observation, state["critic"], is_first)
+        return policy_heads["head"], value_heads["head"][..., 0], {"actor": actor_state, "critic": critic_state}
 
     return _Trunk(init, policy, value, unroll, initial_state)
 
@@ -190,9 +190,5 @@ def _shared_torso(config: NetworkConfig, inputs: ObservationInputs, _: Observati
 
 def _outputs(branch: Branch, params: Params, observation: Observation) -> Outputs:
     if branch.outputs is None:
-        _refuse_without_state()
+        raise TypeError("a recurrent network has no outputs for an observation alone: use `step` or `unroll`")
     return branch.outputs(params, observation)
-
-
-def _refuse_without_state() -> NoReturn:
-    raise TypeError("a network with memory says nothing of an observation alone: use `step` or `unroll`")

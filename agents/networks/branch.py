@@ -1,4 +1,4 @@
-"""One path from observations to outputs: torso, core if the network remembers, and linear heads."""
+"""A path from observations to outputs: torso, core of a recurrent network, and linear heads."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from agents.networks.torsos.torso import apply_torso
 
 
 class HeadSize(NamedTuple):
-    """A linear layer: its outputs, and the gain of its orthogonal weights."""
+    """Number of outputs of a linear layer, and the gain of its orthogonal weights."""
 
     num_outputs: int
     gain: float
@@ -28,11 +28,10 @@ class Branch(NamedTuple):
     """Bound to an environment's spec.
 
     Attributes:
-        init: parameters; the key is consumed.
-        outputs: (params, observation [..., *leaf]) to each head's [..., num_outputs], without memory. A branch that remembers
-            has none.
-        unroll: (params, observation [T, B, ...], state [B, ...], is_first [T, B]) to outputs and the state after.
-        initial_state: of so many rows; () without memory.
+        init: Returns parameters; the key is consumed.
+        outputs: Maps (params, observation [..., *leaf]) to each head's [..., num_outputs]; None for a recurrent branch.
+        unroll: Maps (params, observation [T, B, ...], state [B, ...], is_first [T, B]) to outputs and the next state.
+        initial_state: Returns the initial state of a number of rows; () for a feed-forward branch.
     """
 
     init: Callable[[Array], Params]
@@ -79,7 +78,7 @@ class _Memoryless(nn.Module):
 
 
 def make_branch(config: NetworkConfig, inputs: ObservationInputs, heads: Mapping[str, HeadSize]) -> Branch:
-    """Torso, core and heads by name."""
+    """Returns a branch of torso, core and named heads."""
     if config.core == "none":
         return _memoryless(config, inputs, heads)
     return _recurrent(config, inputs, heads, make_core(config))
@@ -111,8 +110,8 @@ def _recurrent(config: NetworkConfig, inputs: ObservationInputs, heads: Mapping[
         params: Params, observation: Observation, state: AgentState, is_first: Array
     ) -> tuple[Outputs, AgentState]:
         features = _apply(torso, inputs, params["torso"], observation)
-        remembered, state = core.apply(params["core"], features, state, is_first)
-        return linear.apply(params["head"], remembered), state  # pyright: ignore[reportReturnType]
+        outputs, state = core.apply(params["core"], features, state, is_first)
+        return linear.apply(params["head"], outputs), state  # pyright: ignore[reportReturnType]
 
     return Branch(init, None, unroll, core.initial_state)
 

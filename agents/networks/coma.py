@@ -1,4 +1,4 @@
-"""COMA's two networks: a policy of each row's own observation, and a critic of what the whole team sees and does."""
+"""Networks of COMA: a policy of each row's own observation, and a critic of the whole team's observations and actions."""
 
 import dataclasses
 from typing import NamedTuple, Protocol
@@ -10,7 +10,7 @@ from agents.distributions import Distribution
 from agents.networks.actor_critic import NetworkInitFn, StepFn
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import inputs_of, require_fit
+from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.policy_head import make_policy_head
 from agents.networks.team_view import team_spec
 from envpool_bridge.errors import UserError
@@ -18,7 +18,7 @@ from envpool_bridge.spec.specs import EnvSpec
 
 
 class PolicyUnrollFn(Protocol):
-    """Logits [T, B, A] of T steps, illegal actions masked, and the state after them: what T calls of `step` see.
+    """Logits [T, B, A] of T steps, illegal actions masked, and the next state, as T calls of `step` give them.
 
     Args: params; observation [T, B, ...]; state [B, ...] each, before the first step; is_first [T, B] bool.
     """
@@ -29,21 +29,21 @@ class PolicyUnrollFn(Protocol):
 
 
 class ActionValuesFn(Protocol):
-    """Values [T, B, A], in reward units, of each action of the row's agent while the others do what the view says."""
+    """Values [T, B, A], in reward units, of each action of the row's agent, given the other agents' actions in the view."""
 
     def __call__(self, critic_params: Params, view: Observation) -> Array: ...
 
 
 class ComaNetworks(NamedTuple):
-    """Bound to an environment's spec. Parameters are {"actor": ..., "critic": ...}; `action_values` takes the latter alone.
+    """Bound to an environment's spec. Parameters are {"actor": ..., "critic": ...}; `action_values` takes only the latter.
 
     Attributes:
-        init: makes parameters.
-        step: what acting needs.
-        unroll: what learning needs.
-        action_values: of a `team_view`.
-        distribution: over actions, of the policy's logits.
-        initial_state: what a policy with memory begins with.
+        init: Returns parameters.
+        step: Computes one step, for acting.
+        unroll: Computes T steps, for learning.
+        action_values: Returns values of a `team_view`.
+        distribution: Action distribution of the policy's logits.
+        initial_state: Returns the initial recurrent state of the policy.
     """
 
     init: NetworkInitFn
@@ -55,22 +55,21 @@ class ComaNetworks(NamedTuple):
 
 
 def make_coma_networks(config: NetworkConfig, spec: EnvSpec) -> ComaNetworks:
-    """Networks of one configuration. The policy remembers if it says so; the critic, which sees everybody, never does.
+    """Returns networks of one configuration. The policy may be recurrent; the critic of the whole team is always feed-forward.
 
     Heads start small (gain 0.01) for the policy, 1 for the critic.
 
     Raises:
-        UserError: the actions do not fit COMA, the torso does not fit the observations, or one torso is to be shared by a policy
-            and a critic that see different things.
+        UserError: The actions do not fit COMA, the torso does not fit the observations, or the configuration shares the torso.
     """
     if config.shared_torso:
         raise UserError(f"{spec.env_id}: only COMA's critic sees the whole team: expected shared_torso null or false")
-    seen_by_critic = team_spec(spec)
-    require_fit(spec, inputs_of(spec, config.torso))
+    critic_spec = team_spec(spec)
+    validate_torso(spec, make_inputs(spec, config.torso))
     head = make_policy_head(config, spec)
-    actor_inputs = inputs_of(spec, config.torso, without=spec.critic_only)
+    actor_inputs = make_inputs(spec, config.torso, without=spec.critic_only)
     actor = make_branch(config, actor_inputs, {"head": HeadSize(head.num_outputs, 0.01)})
-    critic_inputs = inputs_of(seen_by_critic, config.torso)
+    critic_inputs = make_inputs(critic_spec, config.torso)
     critic = make_branch(
         dataclasses.replace(config, core="none"), critic_inputs, {"head": HeadSize(head.num_outputs, 1.0)}
     )

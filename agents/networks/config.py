@@ -1,4 +1,4 @@
-"""Which network: plain data that a command line, a configuration file and a checkpoint can all hold."""
+"""Configuration of a network: plain data for command lines, configuration files and checkpoints."""
 
 import dataclasses
 from typing import Literal
@@ -16,21 +16,21 @@ class NetworkConfig:
     """Shape of an actor-critic network.
 
     Attributes:
-        torso: "mlp" for vectors, "nature_cnn" (Mnih et al. 2015) or "impala_resnet" (Espeholt et al. 2018) for images,
-            "entities" (attention, Baker et al. 2020) for sets of things.
-        hidden_sizes: dense layers: of the MLP, or after the convolutions; the first is also the size of an entity.
-        activation: of the dense layers.
-        shared_torso: one torso for policy and value; None shares it for images only.
-        squash: squash continuous actions into their bounds (TanhNormal) instead of clipping in the environment.
-        initial_log_std: initial logarithm of the standard deviation of continuous actions: in action units, or with `squash`
-            in units of the Gaussian before the squashing.
-        core: what remembers between torso and heads: "none", "lstm", "gru" or "gtrxl" (Parisotto et al. 2019).
-        core_size: outputs of the core.
-        core_layers: of "gtrxl".
-        core_heads: of the attention of "gtrxl"; divides `core_size`.
-        core_memory: steps that each layer of "gtrxl" sees beside the present one.
-        entity_heads: of the attention of "entities"; divides the first of `hidden_sizes`.
-        circular: names of leaves of the observation that are rays evenly around, which pass a circular convolution first.
+        torso: Encoder: "mlp" for vectors, "nature_cnn" (Mnih et al. 2015) or "impala_resnet" (Espeholt et al. 2018) for images,
+            "entities" (attention, Baker et al. 2020) for sets of entities.
+        hidden_sizes: Sizes of the dense layers of the MLP, or after the convolutions. The first is also the size of an entity.
+        activation: Activation of the dense layers.
+        shared_torso: Use one torso for policy and value; None shares it for images only.
+        squash: Squash continuous actions into their bounds (TanhNormal) instead of clipping in the environment.
+        initial_log_std: Initial logarithm of the standard deviation of continuous actions, in action units. With `squash`, in
+            units of the Gaussian before squashing.
+        core: Recurrent core between torso and heads: "none", "lstm", "gru" or "gtrxl" (Parisotto et al. 2019).
+        core_size: Number of outputs of the core.
+        core_layers: Number of layers of "gtrxl".
+        core_heads: Number of attention heads of "gtrxl"; divides `core_size`.
+        core_memory: Number of earlier steps that each layer of "gtrxl" attends to.
+        entity_heads: Number of attention heads of "entities"; divides the first of `hidden_sizes`.
+        circular: Names of observation leaves of evenly spaced rays, which pass through a circular convolution first.
     """
 
     torso: Torso = "mlp"
@@ -56,9 +56,9 @@ class NetworkConfig:
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be positive: got {getattr(self, name)}")
         if self.core == "gtrxl":
-            _require_heads_divide("core_heads", self.core_heads, "core_size", self.core_size)
+            _validate_heads("core_heads", self.core_heads, "core_size", self.core_size)
         if self.torso == "entities":
-            _require_heads_divide("entity_heads", self.entity_heads, "hidden_sizes[0]", self.hidden_sizes[0])
+            _validate_heads("entity_heads", self.entity_heads, "hidden_sizes[0]", self.hidden_sizes[0])
 
     @property
     def shares_torso(self) -> bool:
@@ -66,7 +66,7 @@ class NetworkConfig:
         return self.torso in IMAGE_TORSOS if self.shared_torso is None else self.shared_torso
 
 
-def _require_heads_divide(heads_name: str, num_heads: int, size_name: str, size: int) -> None:
+def _validate_heads(heads_name: str, num_heads: int, size_name: str, size: int) -> None:
     if size % num_heads:
         down = size - size % num_heads
         near = f"{down} or {down + num_heads}" if down else f"{num_heads}"
@@ -75,15 +75,11 @@ def _require_heads_divide(heads_name: str, num_heads: int, size_name: str, size:
         )
 
 
-def require_plain_network(name: str, network: NetworkConfig) -> None:
-    """Refuses what these algorithms cannot do with a network.
-
-    Args:
-        name: of the algorithm.
-        network: of actor and critics.
+def validate_plain_network(name: str, network: NetworkConfig) -> None:
+    """Validates the network of actor and critics of algorithm `name`.
 
     Raises:
-        UserError: it is to remember, or actor and critics are to share a torso.
+        UserError: The network is recurrent, or actor and critics share a torso.
     """
     if network.core != "none":
         raise UserError(

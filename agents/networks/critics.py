@@ -11,7 +11,7 @@ import jax
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import ObservationInputs, inputs_of, require_fit
+from agents.networks.observation_inputs import ObservationInputs, make_inputs, validate_torso
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec
 from envpool_bridge.spec.tree import Path
@@ -48,8 +48,8 @@ def make_critics(config: NetworkConfig, spec: EnvSpec, num_actions: int, num_cri
     """
     if num_critics < 1:
         raise UserError(f"num_critics must be at least 1: got {num_critics}")
-    inputs = inputs_of(spec, config.torso)
-    require_fit(spec, inputs)
+    inputs = make_inputs(spec, config.torso)
+    validate_torso(spec, inputs)
     branch = make_branch(config, _with_action(inputs, num_actions), {"head": HeadSize(1, 1.0)})
     outputs = branch.outputs
     if outputs is None:

@@ -1,4 +1,4 @@
-"""Networks that users write themselves, as an agent takes them."""
+"""Adapter for networks that users write."""
 
 from typing import Protocol
 
@@ -9,22 +9,22 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.spec.specs import EnvSpec
 
 
-class BothFn(Protocol):
+class PolicyValueFn(Protocol):
     """Policy parameters [..., P] and values [...] of [..., *observation] observations."""
 
     def __call__(self, params: Params, observation: Observation) -> tuple[Array, Array]: ...
 
 
-def memoryless_network(init: NetworkInitFn, both: BothFn, distribution: Distribution) -> ActorCritic:
-    """Returns a network of one's own, without memory, for PPO, IMPALA, A2C and REINFORCE: `make_ppo(config, spec, network)`.
+def memoryless_network(init: NetworkInitFn, both: PolicyValueFn, distribution: Distribution) -> ActorCritic:
+    """Returns a user's feed-forward network for PPO, IMPALA, A2C and REINFORCE: `make_ppo(config, spec, network)`.
 
-    What such a network makes of the observation is its own affair: an action mask in it counts only where `both` applies it.
+    An action mask in the observation has an effect only if `both` applies it.
 
     Args:
-        init: parameters from a typed PRNG key (consumed); of a flax module, `lambda key: module.init(key, observation)`.
-        both: the distribution's parameters [..., P] and values [...] (reward units) of observations [..., *observation] with any
-            number of axes in front; of a flax module, `module.apply`.
-        distribution: over actions; `agents.distributions.distribution_for(spec)` fits the environment.
+        init: Returns parameters, given a typed PRNG key (consumed). For a flax module: `lambda key: module.init(key, observation)`.
+        both: Returns the distribution's parameters [..., P] and values [...] (reward units) of observations
+            [..., *observation] with any number of leading axes. For a flax module: `module.apply`.
+        distribution: Action distribution; `agents.distributions.distribution_for(spec)` fits the environment.
     """
 
     def policy(params: Params, observation: Observation) -> Array:
@@ -51,10 +51,10 @@ def memoryless_network(init: NetworkInitFn, both: BothFn, distribution: Distribu
         initial_state=lambda num_rows: (),
         step=step,
         unroll=unroll,
-        remembers=False,
+        is_recurrent=False,
     )
 
 
 def bound_network(network: NetworkConfig | ActorCritic, spec: EnvSpec) -> ActorCritic:
-    """Returns the network that a configuration describes, or one of the user's own as it is."""
+    """Returns the network of a configuration, or the given network unchanged."""
     return network if isinstance(network, ActorCritic) else make_actor_critic(network, spec)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import inputs_of, require_fit
+from agents.networks.observation_inputs import make_inputs, validate_torso
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -33,8 +33,8 @@ def make_deterministic_actor(config: NetworkConfig, spec: EnvSpec, num_actions: 
     Raises:
         UserError: The torso does not fit the observations.
     """
-    inputs = inputs_of(spec, config.torso, without=spec.critic_only)
-    require_fit(spec, inputs)
+    inputs = make_inputs(spec, config.torso, without=spec.critic_only)
+    validate_torso(spec, inputs)
     branch = make_branch(config, inputs, {"head": HeadSize(num_actions, 0.01)})
     outputs = branch.outputs
     if outputs is None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import inputs_of, require_fit
+from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.team_state import make_team_state, memoryless_config
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -58,8 +58,8 @@ def make_monotone_mixer(config: NetworkConfig, spec: EnvSpec, size: int) -> Mixe
     count = spec.rows_per_env
     state = make_team_state(spec, config.torso, always_observations=False)
     config = memoryless_config(config, state.spec)
-    inputs = inputs_of(state.spec, config.torso)
-    require_fit(state.spec, inputs)
+    inputs = make_inputs(state.spec, config.torso)
+    validate_torso(state.spec, inputs)
     sizes = {"first": count * size, "first_bias": size, "second": size, "second_bias": 1}
     heads = {name: HeadSize(outputs, 1.0) for name, outputs in sizes.items()}
     hyper = make_branch(config, inputs, heads)

@@ -1,4 +1,4 @@
-"""Which leaves of an observation a network sees, and how each is encoded."""
+"""Input leaves of a network, and their encoding."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ import numpy as np
 
 from agents.api import Array, Observation
 from agents.networks.config import IMAGE_TORSOS
-from agents.networks.torsos.entity_sets import is_entity_set, require_sets, with_masks
+from agents.networks.torsos.entity_sets import is_entity_set, validate_entity_sets, with_masks
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, is_one_leaf
 from envpool_bridge.spec.tree import Path, items, lookup, path_name, shown_path
 
-LARGEST_SMALL_IMAGE = 35  # pixels a side; nature_cnn needs more
+LARGEST_SMALL_IMAGE = 35  # pixels per side; nature_cnn needs more
 
 
 @dataclasses.dataclass(frozen=True)
 class ObservationInputs:
-    """The leaves that one network sees.
+    """Input leaves of one network.
 
     Attributes:
-        leaves: (keys, spec) of each, in order.
-        torso: of the network.
-        named: whether leaves go by their names; False for an observation that is one array, which has none.
+        leaves: (keys, spec) of each leaf, in order.
+        torso: Torso of the network.
+        named: Whether leaves have names; False for an observation of one array.
     """
 
     leaves: tuple[tuple[Path, LeafSpec], ...]
@@ -34,22 +34,20 @@ class ObservationInputs:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Returns names of the leaves that pass through an image torso; "" for an observation that is one image."""
+        """Names of the leaves that pass through an image torso; "" for an observation of one image."""
         return tuple(path_name(path) for path, leaf in self.leaves if self._is_image(leaf))
 
     def zeros(self) -> Any:
-        """Returns one row of inputs, encoded, [1, ...] each: what parameters are initialised with."""
+        """Returns one encoded row of zeros, [1, ...] each, to initialize parameters with."""
         rows = [jnp.zeros((1, *leaf.shape), leaf.dtype) for _, leaf in self.leaves]
         return self._named([self._encode(leaf, row) for (_, leaf), row in zip(self.leaves, rows, strict=True)])
 
     def encode(self, observation: Observation) -> Any:
-        """What the torso sees of [B, ...] observations, or of [T, B, ...] ones.
+        """Returns the torso's inputs for observations [B, ...] or [T, B, ...].
 
-        Returns:
-            float32 features [..., D] of a leaf, images as they are, an EntitySet of a set where the torso is for those; of
-            several leaves, a dict by name. [T, B] becomes [B * T], which `restore` takes back: convolutions want one batch
-            axis, and the gradient of a dense layer over two is copied and multiplied at half the speed on processors
-            (docs/benchmarks).
+        A leaf becomes float32 features [..., D]; images stay unchanged, and a set becomes an EntitySet for a torso of entities.
+        Several leaves become a dict by name. [T, B] becomes [B * T], which `restore` reverts: convolutions need one batch axis,
+        and on CPU the gradient of a dense layer over two axes runs at half the speed (docs/benchmarks).
         """
         values = [lookup(observation, path) for path, _ in self.leaves]
         if self._flattens(observation):
@@ -58,7 +56,7 @@ class ObservationInputs:
         return self._named([self._encode(leaf, x) for (_, leaf), x in zip(self.leaves, values, strict=True)])
 
     def restore(self, observation: Observation, outputs: Any) -> Any:
-        """Outputs [..., D] with the leading axes of the observations that they belong to."""
+        """Returns outputs [..., D] with the leading axes of their observations."""
         if not self._flattens(observation):
             return outputs
         path, _ = self.leaves[0]
@@ -92,37 +90,37 @@ class ObservationInputs:
 
 
 def is_image(leaf: LeafSpec) -> bool:
-    """Returns whether an image torso takes this leaf: an array of rank 3."""
+    """Returns whether the leaf is an array of rank 3, which image torsos take."""
     return isinstance(leaf, ArraySpec) and len(leaf.shape) == 3
 
 
-def inputs_of(spec: EnvSpec, torso: str, without: Path = ()) -> ObservationInputs:
-    """Returns all leaves of the observation but the action mask and what is at the keys `without`, if any.
+def make_inputs(spec: EnvSpec, torso: str, without: Path = ()) -> ObservationInputs:
+    """Returns all leaves of the observation except the action mask and those below the keys `without`.
 
     Raises:
-        UserError: nothing is left to see, or nothing is at `without`.
+        UserError: No leaf remains, or there is no leaf at `without`.
     """
     leaves = [(path, leaf) for path, leaf in items(spec.observation) if path != spec.action_mask or not path]
-    left = tuple((path, leaf) for path, leaf in leaves if not without or path[: len(without)] != without)
-    if without and len(left) == len(leaves):
+    inputs = tuple((path, leaf) for path, leaf in leaves if not without or path[: len(without)] != without)
+    if without and len(inputs) == len(leaves):
         names = ", ".join(shown_path("observation", path) for path, _ in leaves)
         raise UserError(
             f"{spec.env_id}: {shown_path('observation', without)} is no part of the observation: got {names}"
         )
-    if not left:
+    if not inputs:
         hidden = ", ".join(shown_path("observation", path) for path in (spec.action_mask, without) if path)
-        raise UserError(f"{spec.env_id}: a network needs something to see: the observation has nothing beside {hidden}")
-    return ObservationInputs(left, torso, not is_one_leaf(spec.observation))
+        raise UserError(f"{spec.env_id}: a network needs an input: the observation has only {hidden}")
+    return ObservationInputs(inputs, torso, not is_one_leaf(spec.observation))
 
 
-def require_fit(spec: EnvSpec, inputs: ObservationInputs) -> None:
-    """Refuses a torso that fits no leaf, or not every image.
+def validate_torso(spec: EnvSpec, inputs: ObservationInputs) -> None:
+    """Validates that the torso fits a leaf and every image.
 
     Raises:
-        UserError: names the leaf.
+        UserError: It does not; the message names the leaf.
     """
     if inputs.torso == "entities":
-        require_sets(spec.env_id, inputs.leaves)
+        validate_entity_sets(spec.env_id, inputs.leaves)
     if inputs.torso not in IMAGE_TORSOS:
         return
     if not inputs.images:
@@ -139,7 +137,7 @@ def require_fit(spec: EnvSpec, inputs: ObservationInputs) -> None:
 
 
 def _one_hots(x: Array, num_values: Sequence[int]) -> Array:
-    """[..., elements] integers as the one-hot vectors of each element in turn, [..., sum of num_values] float32."""
+    """Returns one-hot vectors of integers [..., elements], one element after another: [..., sum of num_values] float32."""
     element = np.repeat(np.arange(len(num_values)), num_values)
     value = np.concatenate([np.arange(size) for size in num_values])
     return (x[..., element] == value).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""The network of PPG: policy and value on torsos of their own, and a second value on the policy's torso."""
+"""Network of PPG: policy and value on separate torsos, and an auxiliary value on the policy's torso."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from agents.api import AgentState, Array, Observation, Params
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.branch import Branch, HeadSize, Outputs, make_branch
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import inputs_of, require_fit
+from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.policy_head import PolicyHead, make_policy_head
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec
@@ -20,12 +20,12 @@ from envpool_bridge.spec.tree import items
 
 
 class PhasicOutputs(NamedTuple):
-    """Of observations [..., *leaf]; what a caller does not use is not computed.
+    """Outputs for observations [..., *leaf]; XLA removes unused ones.
 
     Attributes:
-        policy: [..., P], parameters of the action distribution.
-        value: [...] float32, by the value's torso.
-        auxiliary: [...] float32, the value by the policy's torso.
+        policy: Parameters of the action distribution, [..., P].
+        value: Value from the value's torso, [...] float32.
+        auxiliary: Value from the policy's torso, [...] float32.
     """
 
     policy: Array
@@ -34,14 +34,14 @@ class PhasicOutputs(NamedTuple):
 
 
 class Phasic(NamedTuple):
-    """Bound to an environment's spec; without memory.
+    """A feed-forward network bound to an environment's spec.
 
-    Parameters are those of `agents/networks/actor_critic.py` with torsos apart, and one more head of the actor.
+    Parameters are those of `agents/networks/actor_critic.py` with separate torsos, and one more head of the actor.
 
     Attributes:
-        net: the network as every other algorithm knows it, which says nothing of the auxiliary value.
-        outputs: (params, observation [..., *leaf]) to all outputs.
-        divergence: (parameters [..., P] of one policy, of another) to KL(one || other) [...], nats.
+        net: Network without the auxiliary value, as other algorithms use it.
+        outputs: Maps (params, observation [..., *leaf]) to all outputs.
+        divergence: Maps parameters [..., P] of two policies p and q to KL(p || q) [...], nats.
     """
 
     net: ActorCritic
@@ -50,12 +50,12 @@ class Phasic(NamedTuple):
 
 
 def make_phasic(config: NetworkConfig, spec: EnvSpec) -> Phasic:
-    """Returns a network for this environment, initialised as `make_actor_critic` does; the auxiliary head as the value's.
+    """Returns a network initialized as by `make_actor_critic`, the auxiliary head as the value's.
 
     Source: Cobbe et al. 2021 (arXiv:2009.04416), figure 1.
 
     Raises:
-        UserError: the network is to remember, or to share its torso; or it does not fit the environment.
+        UserError: The network is recurrent, shares its torso, or does not fit the environment.
     """
     if config.core != "none":
         raise UserError(
@@ -67,9 +67,9 @@ def make_phasic(config: NetworkConfig, spec: EnvSpec) -> Phasic:
             "PPG trains policy and value in phases, each with a torso of its own: expected network.shared_torso False or "
             "None, got True; leave it out, or use PPO"
         )
-    critic_inputs = inputs_of(spec, config.torso)
-    actor_inputs = inputs_of(spec, config.torso, without=spec.critic_only)
-    require_fit(spec, critic_inputs)
+    critic_inputs = make_inputs(spec, config.torso)
+    actor_inputs = make_inputs(spec, config.torso, without=spec.critic_only)
+    validate_torso(spec, critic_inputs)
     head = make_policy_head(config, spec)
     actor = make_branch(config, actor_inputs, {"head": HeadSize(head.num_outputs, 0.01), "auxiliary": HeadSize(1, 1.0)})
     critic = make_branch(config, critic_inputs, {"head": HeadSize(1, 1.0)})
@@ -82,9 +82,9 @@ def _bound(spec: EnvSpec, head: PolicyHead, actor: Branch, critic: Branch) -> Ph
         return {"actor": actor.init(actor_key), "critic": critic.init(critic_key), **head.params}
 
     def outputs(params: Params, observation: Observation) -> PhasicOutputs:
-        acted, value = _outputs(actor, params["actor"], observation), _value(critic, params, observation)
-        policy = head.parameters(params, acted["head"], observation)
-        return PhasicOutputs(policy, value, acted["auxiliary"][..., 0])
+        heads, value = _outputs(actor, params["actor"], observation), _value(critic, params, observation)
+        policy = head.parameters(params, heads["head"], observation)
+        return PhasicOutputs(policy, value, heads["auxiliary"][..., 0])
 
     def policy(params: Params, observation: Observation) -> Array:
         return head.parameters(params, _outputs(actor, params["actor"], observation)["head"], observation)
@@ -103,7 +103,7 @@ def _bound(spec: EnvSpec, head: PolicyHead, actor: Branch, critic: Branch) -> Ph
         initial_state=actor.initial_state,
         step=lambda params, observation, state, is_first: (policy(params, observation), state),
         unroll=unroll,
-        remembers=False,
+        is_recurrent=False,
     )
     return Phasic(net, outputs, policy_divergence(spec))
 
@@ -113,42 +113,44 @@ def _value(critic: Branch, params: Params, observation: Observation) -> Array:
 
 
 def _outputs(branch: Branch, params: Params, observation: Observation) -> Outputs:
-    outputs, _ = branch.unroll(params, observation, (), jnp.zeros((), bool))  # without memory: neither is looked at
+    outputs, _ = branch.unroll(
+        params, observation, (), jnp.zeros((), bool)
+    )  # feed-forward: state and is_first are unused
     return outputs
 
 
 def policy_divergence(spec: EnvSpec) -> Callable[[Array, Array], Array]:
-    """KL(one || other) [...] in nats, of two policies' parameters [..., P], in closed form.
+    """Returns the function from parameters [..., P] of p and q to KL(p || q) [...] in nats, in closed form.
 
-    Leaves and elements are independent, so theirs add up. Squashing is one to one, so the KL is that of the Gaussians before.
+    Leaves and elements are independent, so their divergences add up. Squashing is injective, so the KL is that of the Gaussians.
     """
     parts = [part for _, leaf in items(spec.action) for part in _divergences(leaf)]
 
-    def divergence(one: Array, other: Array) -> Array:
-        total, begin = jnp.zeros(one.shape[:-1]), 0
-        for of_part, size in parts:
-            total += of_part(one[..., begin : begin + size], other[..., begin : begin + size])
-            begin += size
+    def divergence(p: Array, q: Array) -> Array:
+        total, start = jnp.zeros(p.shape[:-1]), 0
+        for part_divergence, size in parts:
+            total += part_divergence(p[..., start : start + size], q[..., start : start + size])
+            start += size
         return total
 
     return divergence
 
 
 def _divergences(leaf: LeafSpec) -> list[tuple[Callable[[Array, Array], Array], int]]:
-    """KL of each independent part of a leaf's distribution, with how many parameters it has."""
+    """Returns the KL of each independent part of a leaf's distribution, and its number of parameters."""
     if isinstance(leaf, ArraySpec):
         return [(_normal_divergence, 2 * math.prod(leaf.shape))]
     num_values = (leaf.num_values,) if isinstance(leaf, DiscreteSpec) else leaf.num_values
     return [(_categorical_divergence, size) for size in num_values]
 
 
-def _categorical_divergence(one: Array, other: Array) -> Array:
-    log_one, log_other = jax.nn.log_softmax(one), jax.nn.log_softmax(other)
-    # Illegal values are finitely unlikely (`agents/distributions/masking.py`): 0 times a number, never infinity.
-    return jnp.sum(jnp.exp(log_one) * (log_one - log_other), axis=-1)
+def _categorical_divergence(p: Array, q: Array) -> Array:
+    log_p, log_q = jax.nn.log_softmax(p), jax.nn.log_softmax(q)
+    # Logits of illegal values are finite (`agents/distributions/masking.py`): 0 times a number, never infinity.
+    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
 
 
-def _normal_divergence(one: Array, other: Array) -> Array:
-    (mean, log_std), (other_mean, other_log_std) = jnp.split(one, 2, axis=-1), jnp.split(other, 2, axis=-1)
+def _normal_divergence(p: Array, q: Array) -> Array:
+    (mean, log_std), (other_mean, other_log_std) = jnp.split(p, 2, axis=-1), jnp.split(q, 2, axis=-1)
     squares = jnp.exp(2.0 * (log_std - other_log_std)) + jnp.square((mean - other_mean) * jnp.exp(-other_log_std))
     return jnp.sum(other_log_std - log_std + 0.5 * (squares - 1.0), axis=-1)

@@ -1,4 +1,4 @@
-"""From a network's outputs to the parameters of the action distribution: deviations are added, illegal actions masked."""
+"""Policy head: adds standard deviations and masks illegal actions in a network's outputs."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -14,13 +14,13 @@ from envpool_bridge.spec.tree import items, lookup, path_name
 
 
 class PolicyHead(NamedTuple):
-    """What stands between a network and its action distribution.
+    """Map from a network's outputs to an action distribution.
 
     Attributes:
-        num_outputs: of the network: logits of discrete leaves, means of continuous ones, in order.
-        params: first values of its own parameters: {} or {"log_std": [D]}, by name for an action with structure.
-        parameters: (params, outputs [..., num_outputs], observation) to the distribution's parameters [..., P].
-        distribution: over actions.
+        num_outputs: Number of network outputs: logits of discrete leaves, means of continuous ones, in order.
+        params: Initial parameters of the head: {} or {"log_std": [D]}, by name for a structured action.
+        parameters: Maps (params, outputs [..., num_outputs], observation) to the distribution's parameters [..., P].
+        distribution: Action distribution.
     """
 
     num_outputs: int
@@ -30,16 +30,16 @@ class PolicyHead(NamedTuple):
 
 
 def make_policy_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
-    """Returns the head for this environment's actions.
+    """Returns the head for an environment's actions.
 
-    The standard deviation is a parameter of its own, the same in every state (Schulman et al. 2017).
+    The standard deviation is a parameter that does not depend on the state (Schulman et al. 2017).
 
     Raises:
-        UserError: squashing does not fit the actions, or the action mask does not.
+        UserError: Squashing or the action mask does not fit the actions.
     """
-    found = list(items(spec.action))
-    names = [path_name(path) for path, _ in found]
-    continuous = [isinstance(leaf, ArraySpec) for _, leaf in found]
+    actions = list(items(spec.action))
+    names = [path_name(path) for path, _ in actions]
+    continuous = [isinstance(leaf, ArraySpec) for _, leaf in actions]
     sizes = [
         part.num_parameters // 2 if has_std else part.num_parameters
         for part, has_std in zip(leaf_distributions(spec, config.squash), continuous, strict=True)
@@ -54,11 +54,11 @@ def make_policy_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
 
     def parameters(params: Params, outputs: Array, observation: Observation) -> Array:
         pieces: list[Array] = []
-        for place, (name, output) in enumerate(zip(names, _split(outputs, sizes), strict=True)):
-            if continuous[place]:
+        for index, (name, output) in enumerate(zip(names, _split(outputs, sizes), strict=True)):
+            if continuous[index]:
                 log_std = params["log_std"] if one_leaf else params["log_std"][name]
                 pieces += [output, jnp.broadcast_to(log_std, output.shape)]
-            elif masked is not None and masked.action == place:
+            elif masked is not None and masked.action == index:
                 pieces.append(mask_logits(output, lookup(observation, masked.mask)))
             else:
                 pieces.append(output)

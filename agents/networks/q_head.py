@@ -1,4 +1,4 @@
-"""From features to what a network says of each action: one stream of layers or two, with noise or without."""
+"""Head of a Q-network: one stream of layers or two (dueling), optionally noisy."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -13,12 +13,12 @@ class QHead(nn.Module):
 
     Attributes:
         num_actions: A.
-        num_outputs: K of each action.
-        hidden_size: of the layer in each stream.
-        activation: after it.
-        dueling: a stream for the state's value and one for the advantages of actions, whose mean over actions is taken off
+        num_outputs: K, outputs of each action.
+        hidden_size: Size of the hidden layer of each stream.
+        activation: Activation of the hidden layer.
+        dueling: Use one stream for the state's value and one for the advantages of actions, minus their mean over actions
             (Wang et al. 2016, arXiv:1511.06581, eq. 9).
-        noisy_sigma: all layers are noisy (`NoisyDense`); None: none is.
+        noisy_sigma: Use `NoisyDense` with this sigma for all layers; None: no noise.
     """
 
     num_actions: int
@@ -30,7 +30,7 @@ class QHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: Array, noise: Array | None) -> Array:
-        """Outputs; `noise` is as the keys of `NoisyDense`."""
+        """Returns the outputs; `noise` is the `keys` of `NoisyDense`."""
         outputs = self._stream("advantage", 0, self.num_actions * self.num_outputs, features, noise)
         outputs = outputs.reshape((*outputs.shape[:-1], self.num_actions, self.num_outputs))
         if not self.dueling:
@@ -39,10 +39,10 @@ class QHead(nn.Module):
         return value[..., None, :] + outputs - jnp.mean(outputs, axis=-2, keepdims=True)
 
     def _stream(self, name: str, number: int, size: int, x: Array, noise: Array | None) -> Array:
-        hidden = self._dense(f"{name}_hidden", self.hidden_size, 2**0.5, x, _of(noise, 2 * number))
+        hidden = self._dense(f"{name}_hidden", self.hidden_size, 2**0.5, x, _fold(noise, 2 * number))
         hidden = ACTIVATIONS[self.activation](hidden)
-        # Small first outputs: values begin near 0, distributions near even ones.
-        return self._dense(name, size, 0.01, hidden, _of(noise, 2 * number + 1))
+        # Small initial outputs: values start near 0, distributions near uniform.
+        return self._dense(name, size, 0.01, hidden, _fold(noise, 2 * number + 1))
 
     def _dense(self, name: str, size: int, gain: float, x: Array, noise: Array | None) -> Array:
         if self.noisy_sigma is None:
@@ -50,5 +50,5 @@ class QHead(nn.Module):
         return NoisyDense(size, self.noisy_sigma, name=name)(x, noise)
 
 
-def _of(noise: Array | None, number: int) -> Array | None:
+def _fold(noise: Array | None, number: int) -> Array | None:
     return None if noise is None else fold(noise, number)

@@ -11,7 +11,7 @@ from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Para
 from agents.distributions import find_mask
 from agents.networks.config import NetworkConfig
 from agents.networks.cores.recurrent import Core, make_core
-from agents.networks.observation_inputs import ObservationInputs, inputs_of, require_fit
+from agents.networks.observation_inputs import ObservationInputs, make_inputs, validate_torso
 from agents.networks.q_head import QHead
 from agents.networks.torsos.impala_resnet import ImpalaResNet
 from agents.networks.torsos.mlp import MLP
@@ -57,7 +57,7 @@ class QNetwork(NamedTuple):
         initial_state: Initial recurrent state of a number of rows; () without memory.
         legal: Maps an observation [..., *leaf] to [..., A], 0 where an action is illegal; None if all are always legal.
         num_actions: A.
-        remembers: Whether the network is recurrent.
+        is_recurrent: Whether the network is recurrent.
     """
 
     init: Callable[[Array], Params]
@@ -66,13 +66,13 @@ class QNetwork(NamedTuple):
     initial_state: InitialAgentStateFn
     legal: Callable[[Observation], Array | None]
     num_actions: int
-    remembers: bool
+    is_recurrent: bool
 
     def step(
         self, params: Params, observation: Observation, state: AgentState, is_first: Array, noise: Array | None
     ) -> tuple[Array, AgentState]:
         """Returns [B, A, K] of one step of B rows and the next state; arguments are those of `unroll` without T."""
-        if not self.remembers:
+        if not self.is_recurrent:
             return self.outputs(params, observation, noise), state
         steps, first = jax.tree.map(lambda leaf: leaf[None], (observation, is_first))
         outputs, state = self.unroll(params, steps, state, first, noise)
@@ -108,8 +108,8 @@ def make_q_network(config: NetworkConfig, spec: EnvSpec, options: QOptions) -> Q
         UserError: The action is not one Discrete leaf, or torso or mask do not fit the environment.
     """
     num_actions = validate_discrete(spec)
-    inputs = inputs_of(spec, config.torso, without=spec.critic_only)
-    require_fit(spec, inputs)
+    inputs = make_inputs(spec, config.torso, without=spec.critic_only)
+    validate_torso(spec, inputs)
     head = QHead(
         num_actions,
         options.num_outputs,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import inputs_of, require_fit
+from agents.networks.observation_inputs import make_inputs, validate_torso
 from envpool_bridge.spec.specs import EnvSpec
 
 LOG_STD_RANGE = (-20.0, 2.0)
@@ -51,8 +51,8 @@ def make_squashed_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) 
     Raises:
         UserError: The torso does not fit the observations.
     """
-    inputs = inputs_of(spec, config.torso, without=spec.critic_only)
-    require_fit(spec, inputs)
+    inputs = make_inputs(spec, config.torso, without=spec.critic_only)
+    validate_torso(spec, inputs)
     heads = {"mean": HeadSize(num_actions, 0.01), "log_std": HeadSize(num_actions, 0.01)}
     branch = make_branch(config, inputs, heads)
     outputs = branch.outputs

@@ -1,7 +1,7 @@
-"""What is known of a whole team at a step: the environment's global state, what all agents observe, or both.
+"""State of a whole team at a step: the environment's global state, the observations of all agents, or both.
 
-Rows are environment x agent with environments major. What an agent that is not there observes is taken as zeros, whatever it holds;
-and so is the global state that its row holds: the first row of an agent that is there counts.
+Rows are environment x agent with environments major. Observations of absent agents are replaced by zeros. The global state is that
+of the first row of a present agent.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from agents.api import Array, Observation
 from agents.networks.config import IMAGE_TORSOS, NetworkConfig
-from agents.networks.observation_inputs import inputs_of, is_image
+from agents.networks.observation_inputs import is_image, make_inputs
 from agents.networks.torsos.entity_sets import is_entity_set
 from agents.ops.team_rows import by_agent
 from envpool_bridge.spec.specs import EnvSpec
@@ -25,8 +25,8 @@ class TeamState(NamedTuple):
     """Bound to a team's spec; n = `EnvSpec.rows_per_env`.
 
     Attributes:
-        spec: of the view, whose rows are environments: {"state": ...}, {"team": ({leaf name: ...},) * n} or both.
-        view: (observation [T, N n, ...], present [T, N n] bool: whether the row's agent is there) to the view [T, N, ...].
+        spec: Spec of the view, whose rows are environments: {"state": ...}, {"team": ({leaf name: ...},) * n} or both.
+        view: Maps (observation [T, N n, ...], present [T, N n] bool) to the view [T, N, ...].
     """
 
     spec: EnvSpec
@@ -37,15 +37,15 @@ def make_team_state(spec: EnvSpec, torso: str, *, always_observations: bool) -> 
     """Returns the global state if the environment has one (`spec.critic_only`), else all observations without action masks.
 
     Args:
-        spec: of the rows.
-        torso: of the network that is to see it.
-        always_observations: whether observations are seen beside a global state too.
+        spec: Spec of the rows.
+        torso: Torso of the network.
+        always_observations: Whether to include observations even if there is a global state.
 
     Raises:
-        UserError: agents observe nothing that a network could see.
+        UserError: The agents' observations have no input for a network.
     """
     count, hidden = spec.rows_per_env, spec.critic_only
-    own = inputs_of(spec, torso, without=hidden).leaves
+    own = make_inputs(spec, torso, without=hidden).leaves
     seen: dict[str, Any] = {}
     if hidden:
         seen["state"] = lookup(spec.observation, hidden)
@@ -54,24 +54,24 @@ def make_team_state(spec: EnvSpec, torso: str, *, always_observations: bool) -> 
 
     def view(observation: Observation, present: Array) -> Observation:
         there = by_agent(count, 1, present)
-        found: dict[str, Any] = {}
+        team: dict[str, Any] = {}
         if "state" in seen:
             split = jax.tree.map(partial(by_agent, count, 1), lookup(observation, hidden))
-            found["state"] = jax.tree.map(partial(_of_first, jnp.argmax(there, axis=2)), split)
+            team["state"] = jax.tree.map(partial(_first_present, jnp.argmax(there, axis=2)), split)
         if "team" in seen:
             leaves = {path_name(path): by_agent(count, 1, lookup(observation, path)) for path, _ in own}
-            found["team"] = tuple(
-                jax.tree.map(partial(_of_place, there[:, :, place], place), leaves) for place in range(count)
+            team["team"] = tuple(
+                jax.tree.map(partial(_agent_values, there[:, :, place], place), leaves) for place in range(count)
             )
-        return found
+        return team
 
     return TeamState(EnvSpec(spec.env_id, seen, spec.action), view)
 
 
 def memoryless_config(config: NetworkConfig, spec: EnvSpec) -> NetworkConfig:
-    """Returns the configuration of a network that sees a view: no core, and dense layers alone where nothing fits the torso.
+    """Returns the configuration of a feed-forward network of a view, with torso "mlp" if no leaf fits the configured torso.
 
-    A global state is often a vector where agents see images.
+    A global state is often a vector while agents observe images.
     """
     leaves = [leaf for _, leaf in items(spec.observation)]
     fits = {"entities": is_entity_set, **dict.fromkeys(IMAGE_TORSOS, is_image)}.get(config.torso)
@@ -79,13 +79,13 @@ def memoryless_config(config: NetworkConfig, spec: EnvSpec) -> NetworkConfig:
     return dataclasses.replace(config, core="none", torso=torso)
 
 
-def _of_first(first: Array, leaf: Array) -> Array:
-    """[T, N, ...] of [T, N, n, ...]: the entry at `first` [T, N]."""
+def _first_present(first: Array, leaf: Array) -> Array:
+    """Returns the entry [T, N, ...] at `first` [T, N] of [T, N, n, ...]."""
     index = first.reshape(first.shape + (1,) * (leaf.ndim - 2))
     return jnp.take_along_axis(leaf, index, axis=2)[:, :, 0]
 
 
-def _of_place(present: Array, place: int, leaf: Array) -> Array:
-    """Returns a selection, not a product: absent agents' values may be anything."""
+def _agent_values(present: Array, place: int, leaf: Array) -> Array:
+    """Returns one agent's values, zeros where it is absent. A product would keep NaNs of absent agents."""
     own = leaf[:, :, place]
     return jnp.where(present.reshape(present.shape + (1,) * (own.ndim - 2)), own, jnp.zeros_like(own))

@@ -1,7 +1,7 @@
-"""What a centralised critic sees of a row: its own observation, who it is, what the others did, and the state or what they see.
+"""Inputs of a centralized critic for a row: its observation and agent index, the others' actions, and the state or observations.
 
-Rows are environment x agent with environments major, so that everything here stays within an environment: nothing is gathered
-where rows are sharded over environments. What an agent that is not there observes and does is taken as zeros, whatever it holds.
+Rows are environment x agent with environments major, so every operation stays within an environment: rows that are sharded over
+environments need no gather. Observations and actions of absent agents are replaced by zeros.
 """
 
 from functools import partial
@@ -16,11 +16,11 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, is_one_l
 from envpool_bridge.spec.tree import Path
 
 
-def num_actions_of(spec: EnvSpec) -> int:
-    """A, how many actions every agent chooses among.
+def num_coma_actions(spec: EnvSpec) -> int:
+    """Returns A, the number of actions of every agent.
 
     Raises:
-        UserError: the action is not one Discrete value, or the agents' numbers of actions differ.
+        UserError: The action is not one Discrete value, or the agents' numbers of actions differ.
     """
     if not is_one_leaf(spec.action) or not isinstance(spec.action, DiscreteSpec):
         raise UserError(
@@ -38,15 +38,15 @@ def num_actions_of(spec: EnvSpec) -> int:
 
 
 def team_spec(spec: EnvSpec) -> EnvSpec:
-    """Returns the spec of `team_view`: what a critic network is made for.
+    """Returns the spec of `team_view`.
 
     Raises:
-        UserError: as `num_actions_of`.
+        UserError: As in `num_coma_actions`.
     """
     own = _without(spec.observation, spec.action_mask)
     view: dict[str, Any] = {
         "agent": DiscreteSpec(spec.rows_per_env),
-        "others": ArraySpec((spec.rows_per_env * num_actions_of(spec),), "float32"),
+        "others": ArraySpec((spec.rows_per_env * num_coma_actions(spec),), "float32"),
         "own": own,
     }
     if not spec.critic_only:
@@ -58,32 +58,32 @@ def team_view(spec: EnvSpec, observation: Observation, action: Action, present: 
     """Returns the critic's inputs for every row.
 
     Args:
-        spec: of the rows; n = `spec.rows_per_env`.
-        observation: [T, B, ...] each leaf; with the global state at `spec.critic_only` if there is one.
+        spec: Spec of the rows; n = `spec.rows_per_env`.
+        observation: Leaves [T, B, ...], with the global state at `spec.critic_only` if there is one.
         action: [T, B] int32.
-        present: [T, B] bool, whether the row's agent is there.
+        present: [T, B] bool.
 
     Returns:
-        By name: "agent" [T, B] int32, which of the n; "others" [T, B, n A] float32, one-hot actions of all agents, zeros in place
-        of the row's own and of absent ones; "own", the row's observation without its action mask; and where there is no global
-        state "team", the observations of all n agents in order. Observations of absent agents are zeros.
+        A dict. "agent" [T, B] int32 is the index of the agent. "others" [T, B, n A] float32 are one-hot actions of all agents,
+        zeros for the row's own and absent ones. "own" is the row's observation without its action mask. Without a global
+        state, "team" are the observations of all n agents in order. Observations of absent agents are zeros.
     """
     count = spec.rows_per_env
     own = jax.tree.map(partial(_where_present, present), _without(observation, spec.action_mask))
-    chosen = jax.nn.one_hot(action, num_actions_of(spec)) * present[..., None]
-    places = jnp.arange(action.shape[1], dtype=jnp.int32) % count
+    chosen = jax.nn.one_hot(action, num_coma_actions(spec)) * present[..., None]
+    agents = jnp.arange(action.shape[1], dtype=jnp.int32) % count
     view: dict[str, Any] = {
-        "agent": jnp.broadcast_to(places, action.shape),
-        "others": _of_others(count, chosen),
+        "agent": jnp.broadcast_to(agents, action.shape),
+        "others": _other_actions(count, chosen),
         "own": own,
     }
     if not spec.critic_only:
-        view["team"] = tuple(jax.tree.map(partial(_of_agent, count, place), own) for place in range(count))
+        view["team"] = tuple(jax.tree.map(partial(_agent_values, count, index), own) for index in range(count))
     return view
 
 
 def _without(tree: Any, path: Path) -> Any:
-    """Returns the tree of dicts without what is at these keys; all of it if there are none."""
+    """Returns the tree of dicts without the subtree at `path`; unchanged for an empty path."""
     if not path:
         return tree
     key, *rest = path
@@ -92,18 +92,18 @@ def _without(tree: Any, path: Path) -> Any:
 
 
 def _where_present(present: Array, leaf: Array) -> Array:
-    """Returns a selection, not a product: absent agents' values may be anything."""
+    """Returns values with zeros for absent agents. A product would keep their NaNs."""
     return jnp.where(present.reshape(present.shape + (1,) * (leaf.ndim - 2)), leaf, jnp.zeros_like(leaf))
 
 
-def _of_agent(count: int, place: int, leaf: Array) -> Array:
-    """[T, B, ...]: in every row, what the agent at `place` of its environment has."""
+def _agent_values(count: int, index: int, leaf: Array) -> Array:
+    """Returns, in every row of [T, B, ...], the value of agent `index` of its environment."""
     by_env = leaf.reshape((leaf.shape[0], -1, count, *leaf.shape[2:]))
-    return jnp.broadcast_to(by_env[:, :, place : place + 1], by_env.shape).reshape(leaf.shape)
+    return jnp.broadcast_to(by_env[:, :, index : index + 1], by_env.shape).reshape(leaf.shape)
 
 
-def _of_others(count: int, chosen: Array) -> Array:
-    """[T, B, n A] of [T, B, A]: what all agents of the environment have, zeros for the row's own."""
+def _other_actions(count: int, chosen: Array) -> Array:
+    """Returns [T, B, n A]: the rows [T, B, A] of all agents of the environment, zeros for the row's own."""
     steps, rows, size = chosen.shape
     by_env = chosen.reshape((steps, -1, 1, count, size))
     other = ~jnp.eye(count, dtype=bool)[:, :, None]

@@ -9,7 +9,7 @@ import optax
 from agents.api import Array, GradientSteps, LearnerState, Metrics, Params, Progress, Summary, Trajectory, UpdateFn
 
 
-def first_progress(state: LearnerState) -> Progress:
+def init_progress(state: LearnerState) -> Progress:
     """Returns the progress before the first gradient step of an update."""
     return Progress(state.params, state.opt_state, state.num_updates, jnp.zeros((), jnp.int32))
 
@@ -84,7 +84,7 @@ def make_update(steps: GradientSteps) -> UpdateFn:
             return steps.apply(progress, grads, metrics), metrics
 
         indices = jnp.arange(steps.num_steps, dtype=jnp.int32)
-        progress, step_metrics = jax.lax.scan(step, first_progress(state), indices)
+        progress, step_metrics = jax.lax.scan(step, init_progress(state), indices)
         return steps.finish(state, progress, summary, step_metrics)
 
     return update

@@ -30,7 +30,7 @@ class PhaseMemory:
     metrics: Metrics
 
 
-def empty_memory(spec: EnvSpec, num_steps: int, num_rows: int, metrics: Sequence[str]) -> PhaseMemory:
+def init_phase_memory(spec: EnvSpec, num_steps: int, num_rows: int, metrics: Sequence[str]) -> PhaseMemory:
     """Returns a memory of zeros.
 
     Args:
@@ -52,11 +52,11 @@ def empty_memory(spec: EnvSpec, num_steps: int, num_rows: int, metrics: Sequence
     )
 
 
-def remember(
-    memory: PhaseMemory, observation: Observation, target_value: Array, valid: Array, place: Array
+def store_trajectory(
+    memory: PhaseMemory, observation: Observation, target_value: Array, valid: Array, index: Array
 ) -> PhaseMemory:
-    """Returns the memory with a trajectory of T steps written over the one at `place` (int32 scalar in [0, N))."""
-    start = place * valid.shape[0]
+    """Returns the memory with a trajectory of T steps written over the one at `index` (int32 scalar in [0, N))."""
+    start = index * valid.shape[0]
 
     def write(kept: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(kept, new.astype(kept.dtype), start, axis=0)

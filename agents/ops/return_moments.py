@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array, Trajectory
-from agents.ops.running_moments import Moments, RunningMoments, merge, no_moments
+from agents.ops.running_moments import Moments, RunningMoments, init_moments, merge
 
 
 @jax.tree_util.register_dataclass
@@ -54,9 +54,9 @@ class ReturnMoments:
     variance: Array
 
 
-def no_returns() -> ReturnMoments:
+def init_returns() -> ReturnMoments:
     """Returns the moments before the first batch, in which every row starts an episode."""
-    return ReturnMoments(no_moments(()), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
+    return ReturnMoments(init_moments(()), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
 
 
 def return_batch(kept: ReturnMoments, batch: Trajectory, discount: float) -> ReturnBatch:

@@ -46,7 +46,7 @@ class RunningMoments:
     variance: Array
 
 
-def no_moments(shape: tuple[int, ...]) -> RunningMoments:
+def init_moments(shape: tuple[int, ...]) -> RunningMoments:
     """Returns the moments before the first batch, of values of this shape."""
     # An array each: they are donated to the update, and no two of them may share memory.
     return RunningMoments(*(jnp.zeros((2, *rest), jnp.float32) for rest in ((), shape, shape)))
@@ -74,7 +74,7 @@ def merge(running: RunningMoments, batch: Moments) -> RunningMoments:
 
     Examples:
         >>> x = jnp.array([[1.0, 2.0], [3.0, 4.0]])
-        >>> after = merge(no_moments(()), batch_moments(x, jnp.ones([2, 2], bool)))
+        >>> after = merge(init_moments(()), batch_moments(x, jnp.ones([2, 2], bool)))
         >>> float(after.mean.sum()), float(after.variance.sum())
         (2.5, 1.25)
 

@@ -34,8 +34,8 @@ from agents.api import (
     Trajectory,
     UpdateFn,
 )
-from agents.ops.return_moments import ReturnBatch, ReturnMoments, merge_returns, no_returns, return_batch
-from agents.ops.running_moments import Moments, RunningMoments, batch_moments, deviation, merge, no_moments
+from agents.ops.return_moments import ReturnBatch, ReturnMoments, init_returns, merge_returns, return_batch
+from agents.ops.running_moments import Moments, RunningMoments, batch_moments, deviation, init_moments, merge
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from envpool_bridge.spec.tree import items, lookup, shown_path, unflatten
@@ -93,8 +93,8 @@ class _Normalizer:
 
     def init(self) -> dict[str, Any]:
         """Returns statistics before the first batch, by name: `RunningMoments` of each leaf, and "return" of rewards."""
-        statistics: dict[str, Any] = {name: no_moments(leaf.shape) for name, (_, leaf) in self._leaves.items()}
-        return statistics | ({"return": no_returns()} if self._config.rewards else {})
+        statistics: dict[str, Any] = {name: init_moments(leaf.shape) for name, (_, leaf) in self._leaves.items()}
+        return statistics | ({"return": init_returns()} if self._config.rewards else {})
 
     def observation(self, statistics: dict[str, Any], observation: Observation) -> Observation:
         """Returns observations [..., *leaf] normalized; other leaves as they are."""

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from agents.api import AnyAgent, Params
-from agents.transforms.multi_policy import MakeAgent, make_policies, places_of_policies, spec_of_policy
+from agents.transforms.multi_policy import MakeAgent, agent_indices, make_policies, policy_spec
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.names import LEARNER
@@ -63,10 +63,10 @@ def make_multi_policy_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent:
     agent = make_policies(spec, mapping, make_agent, dict.fromkeys(paths))  # validates the mapping before reading files
     if not paths:
         return agent
-    places = places_of_policies(spec, mapping)
+    places = agent_indices(spec, mapping)
     frozen: dict[str, Params] = {}
     for name, path in paths.items():
-        template = make_agent(spec_of_policy(spec, places[name]))
+        template = make_agent(policy_spec(spec, places[name]))
         frozen[name] = load_policy_params(template, name, Path(path))
     return make_policies(spec, mapping, make_agent, frozen)
 

@@ -16,7 +16,7 @@ from agents.networks.coma import make_coma_networks
 from agents.networks.config import NetworkConfig
 from agents.networks.team_view import team_view
 from agents.ppo import PPOConfig, make_ppo
-from agents.transforms.multi_policy import places_of_policies, spec_of_policy
+from agents.transforms.multi_policy import agent_indices, policy_spec
 from envpool_bridge.spec.padding import cut
 from experiments import coma_coordination
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
@@ -106,8 +106,8 @@ def test_mappo_with_a_policy_for_each_agent_learns_values_and_actions(tmp_path, 
     spec, agent, params = trained(tmp_path, name, ppo, with_state=True, mapping=EACH)
     seen = observations(name, True)
     assert_best(name, agent, params, seen)
-    for policy, places in places_of_policies(spec, EACH).items():
-        own = spec_of_policy(spec, places)
+    for policy, places in agent_indices(spec, EACH).items():
+        own = policy_spec(spec, places)
         rows = cut(own.observation, jax.tree.map(lambda leaf, places=places: leaf[list(places)], seen), 1)
         values = make_actor_critic(NETWORK, own).value(params[policy], rows)
         np.testing.assert_allclose(values, 1.0, atol=0.1)

@@ -1,1 +1,1 @@
-"""Memory of networks: LSTM, GRU, GTrXL."""
+"""Recurrent cores: LSTM, GRU, GTrXL."""

@@ -1,4 +1,4 @@
-"""Attention over entities: features that do not depend on the order in which an observation names things.
+"""Attention over entities: features that do not depend on the order of entities in an observation.
 
 Source: Baker et al. 2020 (arXiv:1909.07528), appendix B, "Policy architecture".
 """
@@ -21,13 +21,13 @@ _POOLED = "~entities"  # no leaf has this name: `path_name` writes "~" as "~0"
 class EntityTorso(nn.Module):
     """Leaves by name, some of them EntitySets, to features [..., hidden_sizes[-1]].
 
-    An entity and the leaves that are no sets pass through a dense layer that its set shares; all entities of all sets attend to
-    the visible ones; the mean of the visible ones and the leaves that are no sets pass through dense layers.
+    Each entity passes with the other leaves through a dense layer of its set. All entities of all sets attend to the visible ones.
+    The mean of the visible entities and the other leaves pass through dense layers.
 
     Attributes:
-        hidden_sizes: dense layers; the first is also the size of an entity.
-        activation: of the dense layers.
-        num_heads: of the attention; divides `hidden_sizes[0]`.
+        hidden_sizes: Sizes of the dense layers; the first is also the size of an entity.
+        activation: Activation of the dense layers.
+        num_heads: Number of attention heads; divides `hidden_sizes[0]`.
     """
 
     hidden_sizes: Sequence[int]
@@ -36,11 +36,12 @@ class EntityTorso(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: dict[str, Any]) -> Array:
-        """Features of the leaves."""
         activation, size = ACTIVATIONS[self.activation], self.hidden_sizes[0]
         sets: dict[str, EntitySet] = {name: x for name, x in inputs.items() if isinstance(x, EntitySet)}
         others: dict[str, Array] = {name: x for name, x in inputs.items() if name not in sets}
-        entities = [NamedDense(size, name=f"entity/{name}")(_seen(name, sets[name], others)) for name in sorted(sets)]
+        entities = [
+            NamedDense(size, name=f"entity/{name}")(_entity_inputs(name, sets[name], others)) for name in sorted(sets)
+        ]
         visible = jnp.concatenate([sets[name].visible for name in sorted(sets)], axis=-1)
         x = activation(jnp.concatenate(entities, axis=-2))
         pooled = masked_mean(ResidualSelfAttention(self.num_heads, name="attention")(x, visible), visible)
@@ -48,8 +49,8 @@ class EntityTorso(nn.Module):
         return MLP(self.hidden_sizes[1:], self.activation)(x)
 
 
-def _seen(name: str, entities: EntitySet, others: dict[str, Array]) -> dict[str, Array]:
-    """What the dense layer of a set gets: the entities [..., N, F], and all that is no entity [..., 1, D], the same for each."""
-    # Whatever is stored for a hidden entity, were it NaN, is nothing to anyone.
+def _entity_inputs(name: str, entities: EntitySet, others: dict[str, Array]) -> dict[str, Array]:
+    """Returns the inputs of a set's dense layer: the entities [..., N, F], and other leaves [..., 1, D], the same for each."""
+    # Hidden entities become zeros: their values may be NaN.
     features = jnp.where(entities.visible[..., None], entities.features, 0.0)
     return {**{other: x[..., None, :] for other, x in others.items()}, name: features}

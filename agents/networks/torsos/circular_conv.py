@@ -1,6 +1,6 @@
-"""Convolution around a circle: features of lidar that turn with what its rays meet.
+"""Circular convolution: features of lidar rays that rotate with the input.
 
-Source: Baker et al. 2020 (arXiv:1909.07528), appendix B: lidar passes a circular convolution before anything else.
+Source: Baker et al. 2020 (arXiv:1909.07528), appendix B: lidar passes through a circular convolution first.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from agents.api import Array
 from agents.networks.torsos.entity_sets import EntitySet
 from envpool_bridge.errors import UserError
 
-CHANNELS, WIDTH = 9, 3  # as SRL's code has them
+CHANNELS, WIDTH = 9, 3  # as in SRL's code
 
 
 class CircularConvolution(nn.Module):
-    """Rays [..., N], evenly around, to [..., N * channels] float32; the last ray's neighbour is the first.
+    """Convolution of evenly spaced rays [..., N] to [..., N * channels] float32; the last ray is adjacent to the first.
 
     Attributes:
-        channels: of the output, for each ray.
-        width: rays that one output sees, an odd number.
+        channels: Output channels for each ray.
+        width: Number of rays for one output, odd.
     """
 
     channels: int = CHANNELS
@@ -28,26 +28,25 @@ class CircularConvolution(nn.Module):
 
     @nn.compact
     def __call__(self, rays: Array) -> Array:
-        """Features of the rays."""
         x = nn.relu(nn.Conv(self.channels, (self.width,), padding="CIRCULAR", name="convolution")(rays[..., None]))
         return x.reshape((*rays.shape[:-1], rays.shape[-1] * self.channels))
 
 
 def with_circles(names: Sequence[str], inputs: dict[str, Any]) -> dict[str, Any]:
-    """Encoded leaves by name, those of `names` convolved; to be called within a module, where it makes submodules "circle/NAME".
+    """Returns encoded leaves by name, those of `names` convolved. A calling module gets submodules "circle/NAME".
 
     Args:
-        names: of leaves that are rays.
-        inputs: as `ObservationInputs.encode` gives them.
+        names: Names of leaves of rays.
+        inputs: Result of `ObservationInputs.encode`.
 
     Raises:
-        UserError: there is no such leaf, or it is a set of entities.
+        UserError: There is no such leaf, or it is a set of entities.
     """
     for name in names:
         if not isinstance(inputs.get(name), Array) or isinstance(inputs[name], EntitySet):
-            found = ", ".join(key for key, x in inputs.items() if not isinstance(x, EntitySet))
+            vectors = ", ".join(key for key, x in inputs.items() if not isinstance(x, EntitySet))
             raise UserError(
-                f"expected circular to name leaves that are vectors of rays, got {name!r}: there are {found}"
+                f"expected circular to name leaves that are vectors of rays, got {name!r}: the vectors are {vectors}"
             )
     convolved = {name: CircularConvolution(name=f"circle/{name}")(inputs[name]) for name in names}
     return {**inputs, **convolved}

@@ -1,7 +1,7 @@
-"""Which leaves of an observation are sets of entities, and which of their members can be seen.
+"""Sets of entities among the leaves of an observation, and their masks.
 
-A set is a leaf of floats of rank 2, [entities, features]. A leaf beside it, named as the set and "_mask", [entities], says with
-0 which of them are absent or out of sight.
+A set is a leaf of floats of rank 2, [entities, features]. A sibling leaf [entities] named as the set and "_mask" is 0 for absent or
+hidden entities.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,19 @@ from envpool_bridge.spec.tree import Path, shown_path
 
 
 class EntitySet(NamedTuple):
-    """Features [..., N, F] float32 of N entities, and which of them are visible [..., N] bool."""
+    """Features [..., N, F] float32 of N entities, and their visibility [..., N] bool."""
 
     features: Array
     visible: Array
 
 
 def is_entity_set(leaf: LeafSpec) -> bool:
-    """Returns whether this leaf is a set: floats of rank 2 that are no stack of frames."""
+    """Returns whether the leaf is a set: floats of rank 2, no stack of frames."""
     return isinstance(leaf, ArraySpec) and leaf.dtype.startswith("float") and len(leaf.shape) == 2 and leaf.frames == 1
 
 
 def masks_of(leaves: Sequence[tuple[Path, LeafSpec]]) -> dict[Path, Path | None]:
-    """Returns each set among the leaves and its mask, None where it has none and all entities are visible."""
+    """Returns the mask of each set among the leaves; None if all entities are visible."""
     paths = {path for path, _ in leaves}
     sets = [path for path, leaf in leaves if is_entity_set(leaf)]
     masks = {path: (*path[:-1], f"{path[-1]}_mask") for path in sets if path}
@@ -36,22 +36,22 @@ def masks_of(leaves: Sequence[tuple[Path, LeafSpec]]) -> dict[Path, Path | None]
 
 
 def with_masks(leaves: Sequence[tuple[Path, LeafSpec]], encoded: Mapping[Path, Array]) -> dict[Path, Array | EntitySet]:
-    """Encoded leaves with each set and its mask as one EntitySet at the place of the set."""
-    found: dict[Path, Array | EntitySet] = dict(encoded)
+    """Returns encoded leaves with each set and its mask replaced by one EntitySet at the set's path."""
+    merged: dict[Path, Array | EntitySet] = dict(encoded)
     for path, mask in masks_of(leaves).items():
         features = encoded[path]
         visible = jnp.ones(features.shape[:-1], bool) if mask is None else encoded[mask] != 0
-        found[path] = EntitySet(features, visible)
+        merged[path] = EntitySet(features, visible)
         if mask is not None:
-            del found[mask]
-    return found
+            del merged[mask]
+    return merged
 
 
-def require_sets(env_id: str, leaves: Sequence[tuple[Path, LeafSpec]]) -> None:
-    """Refuses leaves without a set of entities, and masks that do not fit their sets.
+def validate_entity_sets(env_id: str, leaves: Sequence[tuple[Path, LeafSpec]]) -> None:
+    """Validates that the leaves contain a set of entities, and that masks fit their sets.
 
     Raises:
-        UserError: names the leaf.
+        UserError: They do not; the message names the leaf.
     """
     specs, masks = dict(leaves), masks_of(leaves)
     if not masks:
@@ -63,7 +63,7 @@ def require_sets(env_id: str, leaves: Sequence[tuple[Path, LeafSpec]]) -> None:
         if mask is None:
             continue
         leaf, size = specs[mask], specs[path].shape[0]
-        # Floats are what observation normalization shifts and scales, after which no 0 would be left.
+        # Observation normalization shifts and scales floats, so no 0 would be left in them.
         if not isinstance(leaf, ArraySpec) or leaf.shape != (size,) or leaf.dtype.startswith("float"):
             raise UserError(
                 f"{env_id}: the mask of {shown_path('observation', path)} must be an array of integers or booleans of shape "

@@ -10,7 +10,7 @@ from agents.networks.torsos.strided_conv import channels_last_unit, flatten_imag
 
 
 class ResidualBlock(nn.Module):
-    """[N, H, W, C] plus two 3x3 convolutions of it.
+    """Residual block: x [N, H, W, C] plus two 3x3 convolutions of it.
 
     Attributes:
         features: C.
@@ -20,18 +20,17 @@ class ResidualBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the block's output, same shape."""
         y = nn.Conv(self.features, (3, 3))(nn.relu(x))
         return x + nn.Conv(self.features, (3, 3))(nn.relu(y))
 
 
 class ImpalaResNet(nn.Module):
-    """Images [N, C, H, W] or [N, H, W, C] to [N, hidden_sizes[-1]]: three sections, dense layers.
+    """Encoder of images [N, C, H, W] or [N, H, W, C] to [N, hidden_sizes[-1]]: three sections, dense layers.
 
     Attributes:
-        hidden_sizes: dense layers at the end; (256,) in the paper.
-        activation: of the dense layers.
-        channels: of the sections.
+        hidden_sizes: Sizes of the final dense layers; (256,) in the paper.
+        activation: Activation of the dense layers.
+        channels: Channels of the sections.
     """
 
     hidden_sizes: Sequence[int] = (256,)
@@ -40,7 +39,6 @@ class ImpalaResNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Features of images."""
         x = channels_last_unit(image)
         for features in self.channels:
             x = nn.max_pool(nn.Conv(features, (3, 3))(x), (3, 3), (2, 2), "SAME")

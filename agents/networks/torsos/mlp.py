@@ -11,11 +11,11 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": nn
 
 
 class MLP(nn.Module):
-    """[..., D] to [..., hidden_sizes[-1]]; orthogonal weights of gain sqrt(2), zero biases.
+    """Dense layers from [..., D] to [..., hidden_sizes[-1]]; orthogonal weights of gain sqrt(2), zero biases.
 
     Attributes:
-        hidden_sizes: width of each layer.
-        activation: applied after every layer.
+        hidden_sizes: Size of each layer.
+        activation: Activation after every layer.
     """
 
     hidden_sizes: Sequence[int]
@@ -23,7 +23,6 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Features of `x`."""
         for size in self.hidden_sizes:
             x = ACTIVATIONS[self.activation](nn.Dense(size, kernel_init=nn.initializers.orthogonal(2**0.5))(x))
         return x

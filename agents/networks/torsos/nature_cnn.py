@@ -10,11 +10,11 @@ from agents.networks.torsos.strided_conv import StridedConv, channels_last_unit,
 
 
 class NatureCNN(nn.Module):
-    """Images [N, C, H, W] or [N, H, W, C] to [N, hidden_sizes[-1]]: convolutions 32@8/4, 64@4/2, 64@3/1, dense layers.
+    """Encoder of images [N, C, H, W] or [N, H, W, C] to [N, hidden_sizes[-1]]: convolutions 32@8/4, 64@4/2, 64@3/1, dense layers.
 
     Attributes:
-        hidden_sizes: dense layers after the convolutions; (512,) in the paper.
-        activation: of the dense layers.
+        hidden_sizes: Sizes of the dense layers after the convolutions; (512,) in the paper.
+        activation: Activation of the dense layers.
     """
 
     hidden_sizes: Sequence[int] = (512,)
@@ -22,7 +22,6 @@ class NatureCNN(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Features of images."""
         x = channels_last_unit(image)
         for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             x = nn.relu(StridedConv(features, kernel, stride)(x))

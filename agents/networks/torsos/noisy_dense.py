@@ -8,11 +8,11 @@ from agents.api import Array
 
 
 class NoisyDense(nn.Module):
-    """y = (W + S * (f(e) f(e')^T)) x + b + s * f(e'), with factorised Gaussian noise e, e' and f(e) = sign(e) sqrt(|e|).
+    """y = (W + S * (f(e) f(e')^T)) x + b + s * f(e'), with factorized Gaussian noise e, e' and f(e) = sign(e) sqrt(|e|).
 
     Attributes:
-        features: size of the output.
-        sigma: sigma_0 of the paper: deviations begin at sigma / sqrt(inputs).
+        features: Size of the output.
+        sigma: sigma_0 of the paper: initial deviations are sigma / sqrt(inputs).
     """
 
     features: int
@@ -20,12 +20,12 @@ class NoisyDense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, keys: Array | None) -> Array:
-        """[..., D] to [..., features].
+        """Maps [..., D] to [..., features].
 
         Args:
-            x: inputs.
-            keys: typed, consumed: one for all inputs, or [B] for x [..., B, D], noise of its own for each of B rows. None: no
-                noise, the mean weights.
+            x: Inputs.
+            keys: Typed keys (consumed): one for all inputs, or [B] for x [..., B, D] and separate noise of each row. None: use the
+                mean weights without noise.
         """
         size = x.shape[-1]
         bound = size**-0.5
@@ -42,17 +42,17 @@ class NoisyDense(nn.Module):
         if keys is None:
             return y
         inward, outward = scaled_noise(keys, 0, size), scaled_noise(keys, 1, self.features)
-        # Multiplied from the sides, so that noise of each row needs no matrix of each row.
+        # Multiplied from both sides, so noise of each row needs no matrix of each row.
         return y + ((x * inward) @ kernel_deviation) * outward + bias_deviation * outward
 
 
 def fold(keys: Array, number: int) -> Array:
-    """Returns keys of their own for the `number`-th of several uses; of the shape of `keys`, () or [B]."""
+    """Returns separate keys for the `number`-th of several uses, of the shape of `keys`, () or [B]."""
     return jax.random.fold_in(keys, number) if keys.ndim == 0 else jax.vmap(lambda key: fold(key, number))(keys)
 
 
 def scaled_noise(keys: Array, number: int, size: int) -> Array:
-    """f(e) of standard normal e: [size] of one key, [B, size] of [B]; `number` tells several draws from one key apart."""
+    """Returns f(e) of standard normal e: [size] for one key, [B, size] for keys [B]. `number` separates draws from one key."""
 
     def draw(key: Array) -> Array:
         noise = jax.random.normal(jax.random.fold_in(key, number), (size,))

@@ -1,7 +1,7 @@
 """A strided convolution as a rearrangement and one matrix product.
 
-XLA's CPU convolutions are slow, their gradients above all. A VALID convolution whose stride divides its kernel equals
-space-to-depth by the stride, a few shifted slices, and a matrix product, which is what the fast path of the CPU is for.
+XLA's CPU convolutions are slow, especially their gradients. A VALID convolution whose stride divides its kernel equals
+space-to-depth by the stride, a few shifted slices, and a matrix product. CPUs have a fast path for that product.
 """
 
 import flax.linen as nn
@@ -13,13 +13,13 @@ from envpool_bridge.errors import UserError
 
 
 def strided_conv(x: Array, kernel: Array, stride: int) -> Array:
-    """VALID convolution of [N, H, W, C] with [K, K, C, F] at `stride`, where `stride` divides K: [N, H', W', F]."""
+    """Returns the VALID convolution of [N, H, W, C] with [K, K, C, F] at `stride`, where `stride` divides K: [N, H', W', F]."""
     size, _, channels, features = kernel.shape
     if size % stride:
         raise UserError(f"stride must divide the kernel: got stride {stride} and kernel {size}")
     batch, height, width, _ = x.shape
     out_h, out_w, blocks = (height - size) // stride + 1, (width - size) // stride + 1, size // stride
-    # Blocks of stride x stride pixels become channels; pixels that no output reads are cut off.
+    # Blocks of stride x stride pixels become channels; unread pixels are cut off.
     rows, columns = out_h + blocks - 1, out_w + blocks - 1
     x = x[:, : rows * stride, : columns * stride]
     x = x.reshape(batch, rows, stride, columns, stride, channels).transpose(0, 1, 3, 2, 4, 5)
@@ -31,12 +31,12 @@ def strided_conv(x: Array, kernel: Array, stride: int) -> Array:
 
 
 class StridedConv(nn.Module):
-    """`strided_conv` with a bias; parameters as flax's Conv names and shapes them.
+    """`strided_conv` with a bias; parameters have the names and shapes of flax's Conv.
 
     Attributes:
         features: F, output channels.
         kernel_size: K.
-        stride: divides K.
+        stride: Stride; divides K.
     """
 
     features: int
@@ -45,7 +45,7 @@ class StridedConv(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """[N, H, W, C] to [N, H', W', F]."""
+        """Maps [N, H, W, C] to [N, H', W', F]."""
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.orthogonal(2**0.5), shape, jnp.float32)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
@@ -53,9 +53,9 @@ class StridedConv(nn.Module):
 
 
 def channels_last_unit(image: Array) -> Array:
-    """uint8 images [N, C, H, W] (stacked frames) or [N, H, W, C] as float32 [N, H, W, C] in [0, 1].
+    """Converts uint8 images [N, C, H, W] (stacked frames) or [N, H, W, C] to float32 [N, H, W, C] in [0, 1].
 
-    The axis of size <= 16 is taken as channels; a stack of frames comes first in Gymnasium's FrameStackObservation.
+    The axis of size <= 16 is the channel axis; Gymnasium's FrameStackObservation puts frames first.
     """
     if image.shape[1] <= 16 < image.shape[-1]:
         image = jnp.moveaxis(image, 1, -1)
@@ -64,5 +64,5 @@ def channels_last_unit(image: Array) -> Array:
 
 
 def flatten_image(x: Array) -> Array:
-    """[N, ...] to [N, D]."""
+    """Reshapes [N, ...] to [N, D]."""
     return jax.lax.collapse(x, 1)

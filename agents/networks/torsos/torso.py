@@ -1,4 +1,4 @@
-"""From encoded observations to features: one array through one torso, or several leaves by name."""
+"""Torso of encoded observations: of one array, or of several leaves by name."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ _IMAGE_TORSOS: dict[str, Any] = {"nature_cnn": NatureCNN, "impala_resnet": Impal
 
 
 def apply_torso(config: NetworkConfig, images: tuple[str, ...], x: Any) -> Array:
-    """Features [..., hidden_sizes[-1]]; to be called within a module, where it makes the submodule "torso".
+    """Returns features [..., hidden_sizes[-1]]. A calling module gets the submodule "torso".
 
     Args:
-        config: of the network.
-        images: names of the leaves that are images.
-        x: as `ObservationInputs.encode` gives it.
+        config: Configuration of the network.
+        images: Names of the image leaves.
+        x: Result of `ObservationInputs.encode`.
     """
     if isinstance(x, EntitySet):
         x = {"": x}
@@ -38,11 +38,11 @@ def apply_torso(config: NetworkConfig, images: tuple[str, ...], x: Any) -> Array
 
 
 class NamedTorso(nn.Module):
-    """Leaves by name to features [..., hidden_sizes[-1]]: images through convolutions of their own, then dense layers over all.
+    """Encoder of named leaves to [..., hidden_sizes[-1]]: separate convolutions for each image, then dense layers over all leaves.
 
     Attributes:
-        config: of the network.
-        images: names of the leaves that are images.
+        config: Configuration of the network.
+        images: Names of the image leaves.
     """
 
     config: NetworkConfig
@@ -50,10 +50,9 @@ class NamedTorso(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: dict[str, Array]) -> Array:
-        """Features of the leaves."""
         config, encoded = self.config, dict(inputs)
         for name in self.images:
-            # Without dense layers of its own: those come after the leaves are joined.
+            # Without dense layers: those follow the concatenation.
             convolutions = _IMAGE_TORSOS[config.torso]((), config.activation, name=f"image/{name}")
             encoded[name] = convolutions(encoded[name])
         x = ACTIVATIONS[config.activation](NamedDense(config.hidden_sizes[0], name="input")(encoded))

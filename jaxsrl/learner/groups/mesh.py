@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
-from agents.transforms.multi_policy import LearningGroup, part_of
+from agents.transforms.multi_policy import LearningGroup, policy_state
 from envpool_bridge.shm.slots import SlotViews
 from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.groups.rows import rows_of_places
@@ -49,7 +49,7 @@ class GroupMeshes(LearnerMesh):
         """The rows of each policy as a trajectory on its mesh, by the policy's name."""
         return {
             group.name: self._meshes[group.name].place_batch(
-                [rows_of_places(slot, group.places, group.rows_per_env) for slot in slots]
+                [rows_of_places(slot, group.agent_indices, group.rows_per_env) for slot in slots]
             )
             for group in self._groups
         }
@@ -77,7 +77,7 @@ class GroupMeshes(LearnerMesh):
             metrics: Metrics = {}
             num_updates = state.num_updates
             for name, program in programs.items():
-                part = part_of(state, name)
+                part = policy_state(state, name)
                 number = jax.device_put(state.num_updates, self._meshes[name].replicated)
                 learned, own = program((part.params, part.opt_state, part.extra), number, batch[name])
                 params[name], opt_state[name], extra[name] = learned.params, learned.opt_state, learned.extra

@@ -15,7 +15,7 @@ from agents.networks.coma import ComaNetworks, make_coma_networks
 from agents.networks.config import NetworkConfig
 from agents.networks.team_view import team_spec, team_view
 from agents.ops.counterfactual import counterfactual_advantage, lambda_targets
-from agents.ops.gradient_steps import first_progress
+from agents.ops.gradient_steps import init_progress
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.learner.mesh import LearnerMesh
@@ -227,7 +227,7 @@ def test_the_critic_learns_first_and_the_policy_last_each_alone():
     state, steps = agent.init(jax.random.key(1)), agent.gradient_steps
     assert steps.num_steps == 3
     prepared, _ = steps.prepare(state.params, state.extra, trajectory(LOCAL), jax.random.key(0))
-    progress = first_progress(state)
+    progress = init_progress(state)
     for index, (moves, stays) in enumerate([("critic", "actor"), ("critic", "actor"), ("actor", "critic")]):
         grads, metrics = jax.jit(steps.gradient)(progress.params, prepared, index)
         after = jax.jit(steps.apply)(progress, grads, metrics)

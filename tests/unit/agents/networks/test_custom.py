@@ -77,4 +77,4 @@ def test_a_network_of_ones_own_is_taken_as_it_is():
     assert (own.policy(None, None), own.value(None, None)) == ("policy", "value")
     assert own.step(None, None, (), None) == ("policy", ())
     assert own.unroll(None, None, (), None) == ("policy", "value", ())
-    assert not own.remembers
+    assert not own.is_recurrent

@@ -10,7 +10,7 @@ import pytest
 
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import inputs_of
+from agents.networks.observation_inputs import make_inputs
 from agents.networks.torsos.nature_cnn import NatureCNN
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec, zeros_of
@@ -42,7 +42,7 @@ def draw(spec, lead, seed=0):
 
 def test_discrete_leaves_become_one_hot_vectors_and_arrays_are_flattened():
     observation = draw(OBSERVATION, (5,))
-    encoded = inputs_of(SPEC, "mlp").encode(observation)
+    encoded = make_inputs(SPEC, "mlp").encode(observation)
     assert sorted(encoded) == ["arm/0", "arm/1", "camera", "keys"]
     np.testing.assert_array_equal(encoded["arm/0"], observation["arm"][0].reshape(5, 4))
     np.testing.assert_array_equal(encoded["arm/1"], np.eye(3)[observation["arm"][1]])
@@ -55,7 +55,7 @@ def test_discrete_leaves_become_one_hot_vectors_and_arrays_are_flattened():
 
 
 def test_steps_and_rows_are_one_axis_within_a_network_and_two_outside():
-    inputs = inputs_of(SPEC, "mlp")
+    inputs = make_inputs(SPEC, "mlp")
     observation = draw(OBSERVATION, (3, 5))
     by_rows = map_leaves(lambda x: np.concatenate([x[:, row] for row in range(5)]), observation)
     together, alone = inputs.encode(observation), inputs.encode(by_rows)
@@ -107,7 +107,7 @@ def test_the_torso_is_dense_layers_over_all_leaves_with_weights_by_name():
     observation = draw(OBSERVATION, (5,))
     see = jax.jit(NatureCNN((), "relu").apply)
     convolutions = see({"params": torso["image/camera"]}, observation["camera"])
-    encoded = jax.device_get(jax.jit(inputs_of(SPEC, "nature_cnn").encode)(observation) | {"camera": convolutions})
+    encoded = jax.device_get(jax.jit(make_inputs(SPEC, "nature_cnn").encode)(observation) | {"camera": convolutions})
     x = sum(np.asarray(value) @ np.asarray(torso["input"][f"kernel/{name}"]) for name, value in encoded.items())
     x = np.maximum(x + torso["input"]["bias"], 0.0)
     dense, head = torso["MLP_0"]["Dense_0"], params["critic"]["params"]["head"]["Dense_0"]
@@ -166,7 +166,7 @@ def test_what_the_policy_may_not_see_is_refused_where_it_leaves_nothing_or_is_sh
     with pytest.raises(UserError, match=r"\['lokal'\] is no part of the observation: got observation\['local'\], obs"):
         make_actor_critic(NetworkConfig(), dataclasses.replace(spec, critic_only=("lokal",)))
     alone = EnvSpec("e", {"world": leaf}, DiscreteSpec(2), critic_only=("world",))
-    with pytest.raises(UserError, match=r"something to see: the observation has nothing beside observation\['world'\]"):
+    with pytest.raises(UserError, match=r"needs an input: the observation has only observation\['world'\]"):
         make_actor_critic(NetworkConfig(), alone)
 
 

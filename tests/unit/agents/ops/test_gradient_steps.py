@@ -12,7 +12,7 @@ import pytest
 from agents import ppo
 from agents.api import GradientSteps, LearnerState, Progress
 from agents.networks.config import NetworkConfig
-from agents.ops.gradient_steps import first_progress, make_update, take_step
+from agents.ops.gradient_steps import init_progress, make_update, take_step
 from agents.ops.minibatches import shuffled_minibatches
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
@@ -84,7 +84,7 @@ def test_take_step_without_a_stop_skips_nothing():
 
 def test_first_progress_is_the_state_with_nothing_skipped():
     state = counting_state()
-    progress = first_progress(state)
+    progress = init_progress(state)
     assert progress.params is state.params
     assert progress.opt_state is state.opt_state
     assert progress.num_updates is state.num_updates

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from agents.api import Trajectory
-from agents.ops.return_moments import merge_returns, no_returns, return_batch
+from agents.ops.return_moments import init_returns, merge_returns, return_batch
 
 DISCOUNT = 0.9
 
@@ -46,7 +46,7 @@ def in_batches(case, length, discount=DISCOUNT):
     """The kept moments after the run was cut into batches of `length` steps."""
     reward, is_first, ended, valid = case
     step = jax.jit(lambda kept, batch: merge_returns(kept, return_batch(kept, batch, discount)))
-    kept = no_returns()
+    kept = init_returns()
     for begin in range(0, len(reward), length):
         part = slice(begin, begin + length)
         first = is_first[begin : begin + length + 1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers.utils import RunningMeanStd
 
-from agents.ops.running_moments import Moments, RunningMoments, batch_moments, deviation, merge, no_moments
+from agents.ops.running_moments import Moments, RunningMoments, batch_moments, deviation, init_moments, merge
 
 
 def exact(pair) -> np.ndarray:
@@ -22,7 +22,7 @@ def add(running, x, valid):
 def test_batch_by_batch_they_are_those_of_gymnasium_over_the_valid_steps(scale):
     centre, spread = scale
     rng = np.random.default_rng(0)
-    running, reference = no_moments((2, 3)), RunningMeanStd(epsilon=0.0, shape=(2, 3), dtype=np.float64)
+    running, reference = init_moments((2, 3)), RunningMeanStd(epsilon=0.0, shape=(2, 3), dtype=np.float64)
     values = []
     for number in range(10):
         x = (centre + spread * rng.normal(number, 1.0, (4, 5, 2, 3))).astype(np.float32)
@@ -38,10 +38,10 @@ def test_batch_by_batch_they_are_those_of_gymnasium_over_the_valid_steps(scale):
 
 
 def test_a_batch_without_valid_steps_changes_nothing():
-    running = add(no_moments((2,)), np.ones((3, 4, 2), np.float32), np.ones((3, 4), bool))
+    running = add(init_moments((2,)), np.ones((3, 4, 2), np.float32), np.ones((3, 4), bool))
     after = add(running, np.full((3, 4, 2), np.nan, np.float32), np.zeros((3, 4), bool))
     assert jax.tree.all(jax.tree.map(lambda one, other: bool((one == other).all()), running, after))
-    nothing = add(no_moments((2,)), np.full((3, 4, 2), np.nan, np.float32), np.zeros((3, 4), bool))
+    nothing = add(init_moments((2,)), np.full((3, 4, 2), np.nan, np.float32), np.zeros((3, 4), bool))
     np.testing.assert_array_equal(nothing.mean, 0.0)
 
 
@@ -64,7 +64,7 @@ def test_the_order_of_batches_does_not_matter():
     batches = [Moments(*map(jnp.float32, (n, rng.normal(), rng.normal(), rng.random()))) for n in (3.0, 50.0, 7.0)]
     results = []
     for order in ([0, 1, 2], [2, 0, 1]):
-        running = no_moments(())
+        running = init_moments(())
         for place in order:
             running = merge(running, batches[place])
         results.append((exact(running.count), exact(running.mean), exact(running.variance)))
@@ -72,6 +72,6 @@ def test_the_order_of_batches_does_not_matter():
 
 
 def test_the_deviation_is_one_before_the_first_value_and_never_zero():
-    assert float(deviation(no_moments(()), 1e-8)) == 1.0
-    constant = add(no_moments(()), np.full((3, 4), 5.0, np.float32), np.ones((3, 4), bool))
+    assert float(deviation(init_moments(()), 1e-8)) == 1.0
+    constant = add(init_moments(()), np.full((3, 4), 5.0, np.float32), np.ones((3, 4), bool))
     assert float(deviation(constant, 1e-8)) == pytest.approx(1e-4)

@@ -10,7 +10,7 @@ import pytest
 from agents.api import Mode, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from agents.transforms.multi_policy import PolicyGroup, make_grouped, make_policies, places_of_policies, spec_of_policy
+from agents.transforms.multi_policy import PolicyGroup, agent_indices, make_grouped, make_policies, policy_spec
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
@@ -55,8 +55,8 @@ def rows_of(places, rows_per_env, array, axis):
 
 
 def test_agents_are_mapped_by_the_first_pattern_that_fits():
-    assert places_of_policies(TWINS, {"x*": "pair", "y": "single"}) == {"pair": (0, 2), "single": (1,)}
-    assert places_of_policies(TWINS, {"x1": "first", "x*": "later", "*": "later"}) == {"first": (0,), "later": (1, 2)}
+    assert agent_indices(TWINS, {"x*": "pair", "y": "single"}) == {"pair": (0, 2), "single": (1,)}
+    assert agent_indices(TWINS, {"x1": "first", "x*": "later", "*": "later"}) == {"first": (0,), "later": (1, 2)}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_agents_are_mapped_by_the_first_pattern_that_fits():
 )
 def test_a_mapping_that_does_not_fit_is_refused(mapping, says):
     with pytest.raises(UserError, match=says):
-        places_of_policies(TWINS, mapping)
+        agent_indices(TWINS, mapping)
 
 
 def test_agents_with_different_actions_need_their_own_policies():
@@ -90,15 +90,15 @@ def test_what_cannot_be_frozen_or_mapped_is_refused():
 def each_its_own():
     groups = []
     for place, name in enumerate("abc"):
-        spec = spec_of_policy(SPEC, [place])
+        spec = policy_spec(SPEC, [place])
         groups.append(PolicyGroup(f"policy_{name}", (place,), spec, ppo(spec)))
     return make_grouped(SPEC, groups), groups
 
 
 def pairs():
     groups = []
-    for name, places in places_of_policies(TWINS, {"x*": "pair", "y": "single"}).items():
-        spec = spec_of_policy(TWINS, places)
+    for name, places in agent_indices(TWINS, {"x*": "pair", "y": "single"}).items():
+        spec = policy_spec(TWINS, places)
         groups.append(PolicyGroup(name, places, spec, ppo(spec)))
     return make_grouped(TWINS, groups), groups
 
@@ -117,14 +117,16 @@ def test_every_policy_acts_for_its_agents_as_it_would_alone(spec, make, mode):
     assert action.shape == (len(keys),)
     for group in groups:
         size = group.spec.observation.shape[0]
-        seen = rows_of(group.places, spec.rows_per_env, batch.observation[0], 0)[:, :size]
-        own_keys = jax.random.wrap_key_data(rows_of(group.places, spec.rows_per_env, jax.random.key_data(keys), 0))
+        seen = rows_of(group.agent_indices, spec.rows_per_env, batch.observation[0], 0)[:, :size]
+        own_keys = jax.random.wrap_key_data(
+            rows_of(group.agent_indices, spec.rows_per_env, jax.random.key_data(keys), 0)
+        )
         expected, added, _ = group.agent.act(
             state.params[group.name], seen, (), np.ones(len(seen), bool), own_keys, mode
         )
-        np.testing.assert_array_equal(rows_of(group.places, spec.rows_per_env, action, 0), expected)
+        np.testing.assert_array_equal(rows_of(group.agent_indices, spec.rows_per_env, action, 0), expected)
         for name, values in added.items():
-            np.testing.assert_array_equal(rows_of(group.places, spec.rows_per_env, extras[name], 0), values)
+            np.testing.assert_array_equal(rows_of(group.agent_indices, spec.rows_per_env, extras[name], 0), values)
 
 
 @pytest.mark.slow
@@ -136,7 +138,9 @@ def test_every_policy_learns_from_its_own_rows_as_if_alone(spec, make):
     learnt, metrics = jax.jit(agent.update)(state, batch, key)
     assert int(learnt.num_updates) == 1
     for number, group in enumerate(groups):
-        own = jax.tree.map(lambda x, group=group: jnp.asarray(rows_of(group.places, spec.rows_per_env, x, 1)), batch)
+        own = jax.tree.map(
+            lambda x, group=group: jnp.asarray(rows_of(group.agent_indices, spec.rows_per_env, x, 1)), batch
+        )
         own = dataclasses.replace(own, observation=own.observation[..., : group.spec.observation.shape[0]])
         first = jax.jit(group.agent.init)(jax.random.key(0))
         first = dataclasses.replace(first, params=state.params[group.name], opt_state=state.opt_state[group.name])
@@ -149,7 +153,7 @@ def test_every_policy_learns_from_its_own_rows_as_if_alone(spec, make):
 
 
 def test_a_frozen_policy_acts_but_never_learns():
-    trained = jax.jit(ppo(spec_of_policy(TWINS, [1])).init)(jax.random.key(9)).params
+    trained = jax.jit(ppo(policy_spec(TWINS, [1])).init)(jax.random.key(9)).params
     agent = make_policies(TWINS, {"x*": "pair", "y": "single"}, ppo, {"single": trained})
     state = jax.jit(agent.init)(jax.random.key(3))
     learnt, metrics = jax.jit(agent.update)(state, random_batch(TWINS, agent.extras), jax.random.key(5))

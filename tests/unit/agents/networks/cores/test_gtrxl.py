@@ -7,7 +7,7 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.networks.cores.gtrxl import GRUGate, GTrXLLayer
-from agents.networks.cores.gtrxl_attention import at_places, sinusoids
+from agents.networks.cores.gtrxl_attention import shift_to_positions, sinusoids
 from agents.networks.cores.gtrxl_memory import visible_steps
 from agents.networks.cores.recurrent import make_core
 from envpool_bridge.errors import UserError
@@ -114,7 +114,7 @@ def test_visible_steps_are_those_of_the_episode_in_the_window():
 
 def test_scores_by_distance_come_to_the_places_they_belong_to():
     by_window = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
-    placed = np.asarray(at_places(by_window))
+    placed = np.asarray(shift_to_positions(by_window))
     assert placed.shape == (2, 5, 8)
     for step in range(5):
         np.testing.assert_array_equal(placed[:, step, step : step + 4], by_window[:, step])

@@ -7,7 +7,7 @@ import pytest
 
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
-from agents.networks.cores.recurrent import forget, make_core
+from agents.networks.cores.recurrent import make_core, reset_rows
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
@@ -103,7 +103,7 @@ def test_steps_together_give_what_single_steps_give(name):
 
 def test_a_row_forgets_everything_where_an_episode_begins_and_other_rows_nothing():
     state = {"a": jnp.arange(6.0).reshape(3, 2), "b": (jnp.ones((3, 2, 2)), jnp.array([4, 5, 6]))}
-    got = forget(jnp.array([False, True, False]), state)
+    got = reset_rows(jnp.array([False, True, False]), state)
     np.testing.assert_array_equal(got["a"], [[0, 1], [0, 0], [4, 5]])
     np.testing.assert_array_equal(got["b"][0].sum((1, 2)), [4, 0, 4])
     np.testing.assert_array_equal(got["b"][1], [4, 0, 6])
@@ -177,7 +177,7 @@ def test_acting_step_by_step_sees_what_learning_sees(name, shared):
 def test_a_network_that_remembers_says_nothing_of_an_observation_alone(shared):
     net = make_actor_critic(NetworkConfig(hidden_sizes=(7,), shared_torso=shared, core="lstm", core_size=SIZE), SPEC)
     params, (observation, _) = drawn(net.init), inputs()
-    assert net.remembers
+    assert net.is_recurrent
     for function in (net.policy, net.value):
         with pytest.raises(TypeError, match="use `step` or `unroll`"):
             function(params, observation)
@@ -186,7 +186,7 @@ def test_a_network_that_remembers_says_nothing_of_an_observation_alone(shared):
 def test_a_network_without_memory_has_no_state_and_unrolls_to_what_it_says_of_each_step():
     net = make_actor_critic(NetworkConfig(hidden_sizes=(7,)), SPEC)
     params, (observation, is_first) = drawn(net.init), inputs()
-    assert not net.remembers
+    assert not net.is_recurrent
     assert net.initial_state(ROWS) == ()
     policy, value, after = net.unroll(params, observation, (), is_first)
     assert after == ()

@@ -7,7 +7,7 @@ import pytest
 
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import inputs_of
+from agents.networks.observation_inputs import make_inputs
 from agents.networks.torsos.attention import ResidualSelfAttention, masked_mean, masked_softmax
 from agents.networks.torsos.entity_sets import EntitySet
 from envpool_bridge.errors import UserError
@@ -164,7 +164,7 @@ def test_hidden_weights_are_zero_and_means_are_of_what_is_visible():
 
 def test_sets_are_float_leaves_of_rank_two_with_the_masks_named_after_them():
     observation = observations((5,))
-    encoded = inputs_of(SPEC, "entities").encode(observation)
+    encoded = make_inputs(SPEC, "entities").encode(observation)
     assert sorted(encoded) == ["boxes", "me", "near/0", "near/1"]
     assert isinstance(encoded["boxes"], EntitySet)
     np.testing.assert_array_equal(encoded["boxes"].features, observation["boxes"])
@@ -172,10 +172,10 @@ def test_sets_are_float_leaves_of_rank_two_with_the_masks_named_after_them():
     assert np.all(encoded["near/0"].visible)
     assert encoded["near/1"].shape == (5, 3)
     stacked = EnvSpec("e", {"a": ArraySpec((4, 3), "float32", frames=4), "b": OBSERVATION["boxes"]}, DiscreteSpec(2))
-    inputs = inputs_of(stacked, "entities")
+    inputs = make_inputs(stacked, "entities")
     encoded = inputs.encode({"a": np.zeros((5, 4, 3), np.float32), "b": observation["boxes"]})
     assert encoded["a"].shape == (5, 12)  # a stack of frames is no set
-    assert inputs_of(SPEC, "mlp").encode(observation)["boxes"].shape == (5, 12)
+    assert make_inputs(SPEC, "mlp").encode(observation)["boxes"].shape == (5, 12)
 
 
 def test_entities_are_seen_with_what_is_no_entity_by_weights_of_their_set():

@@ -64,7 +64,7 @@ def test_named_leaves_are_convolved_and_others_are_left_alone():
 @pytest.mark.parametrize("name", ["lidr", "boxes"])
 def test_a_name_that_is_no_vector_of_rays_is_refused(name):
     inputs = {"lidar": jnp.ones((2, 5)), "boxes": EntitySet(jnp.ones((2, 3, 2)), jnp.ones((2, 3), bool))}
-    with pytest.raises(UserError, match=f"vectors of rays, got '{name}': there are lidar"):
+    with pytest.raises(UserError, match=f"vectors of rays, got '{name}': the vectors are lidar"):
         Inputs((name,)).init(jax.random.key(0), inputs)
 
 

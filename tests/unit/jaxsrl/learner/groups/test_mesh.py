@@ -7,7 +7,7 @@ import pytest
 
 from agents.api import Agent, LearnerState, OnPolicy, Trajectory
 from agents.transforms.frame_stacking import with_stacked_frames
-from agents.transforms.multi_policy import PolicyGroup, make_grouped, part_of, spec_of_policy
+from agents.transforms.multi_policy import PolicyGroup, make_grouped, policy_state, policy_spec
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
@@ -55,7 +55,7 @@ def least_squares(spec):
 def grouped(spec, frozen=()):
     groups = []
     for place, agent in enumerate(spec.agents):
-        own = spec_of_policy(spec, [place])
+        own = policy_spec(spec, [place])
         groups.append(PolicyGroup(agent.name, (place,), own, least_squares(own), frozen=agent.name in frozen))
     return make_grouped(spec, groups)
 
@@ -195,7 +195,7 @@ def test_stacked_frames_are_stacked_on_each_policys_own_devices():
 
 def test_a_part_of_the_state_is_that_of_its_policy():
     state = grouped(SPEC).init(jax.random.key(1))
-    part = part_of(state, "b")
+    part = policy_state(state, "b")
     assert part.params is state.params["b"]
     assert part.opt_state is state.opt_state["b"]
     assert part.extra is state.extra["b"]
