@@ -17,7 +17,7 @@ import numpy as np
 from jaxsrl.bench.replay_sizes import ATARI, VECTOR, BenchSizes
 from jaxsrl.bench.rivals.replay_buffers import installed_contenders
 from jaxsrl.replay.device.philox import HostRandom
-from jaxsrl.replay.host.sampler import HostSelector
+from jaxsrl.replay.host.sampler import HostSampler
 from jaxsrl.replay.host.storage import HostStorage
 from jaxsrl.replay.sizes import make_sizes
 
@@ -28,7 +28,7 @@ def microseconds_of_parts(sizes: BenchSizes) -> dict[str, float]:
     """Processor time of a call of each part, in microseconds: the least of 25 rounds of 30 calls, in turns."""
     slot = sizes.slot()
     ring = make_sizes(sizes.replay(0.0), slot)
-    selector, storage, random = HostSelector(ring), HostStorage(ring, slot), HostRandom()
+    selector, storage, random = HostSampler(ring), HostStorage(ring, slot), HostRandom()
     contenders = installed_contenders(sizes, 0.0)
     for _ in range(ring.ring_steps // ring.rollout_length):
         selector.insert(slot.is_first, slot.valid)  # pyright: ignore[reportArgumentType]

@@ -24,7 +24,7 @@ _LIMIT_SECONDS = 60.0
 
 
 def bare_rows(rows: int, processes: int, milliseconds: float, seconds: float, waiting: Waiting = "apart") -> float:
-    """Steps per second of all rows, each of which only sleeps.
+    """Returns steps per second of all rows, each of which only sleeps.
 
     Args:
         rows: in all, that divide by `processes`.

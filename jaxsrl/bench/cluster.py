@@ -79,7 +79,7 @@ def bench_cluster(
 
 
 def _transfer(num_bytes: int) -> dict[str, float]:
-    """A slot at a time from an actor of another node to this process: median of some calls."""
+    """Returns a slot at a time from an actor of another node to this process: median of some calls."""
     ray = import_ray()
     engine = RayEngine()
     actor: Any = ray.remote(num_cpus=1)(_Sender).remote(num_bytes)

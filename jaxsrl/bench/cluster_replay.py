@@ -16,7 +16,7 @@ from envpool_bridge.shm.slots import view_slot
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.cluster.protocol.bundles import requested_bundles
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room, import_ray
-from jaxsrl.cluster.replay.client import RemoteExperience
+from jaxsrl.cluster.replay.client import RemoteReplayClient
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 from jaxsrl.config.parts import ClusterConfig, PoolConfig, ReplayMemoryConfig
@@ -25,7 +25,7 @@ from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.passes.apply import add_agent_fragments, place_on_nodes
 from jaxsrl.plan.policies import PLANS
-from jaxsrl.replay.experience import Experience, LocalExperience, UpdateKeys
+from jaxsrl.replay.client import ReplayClient, LocalReplayClient, UpdateKeys
 from jaxsrl.replay.on_device import step_keys
 
 _SPECS = {
@@ -75,9 +75,9 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
     split = jax.jit(partial(step_keys, agent))
     slot = trajectory_on_host([view_slot(layout, np.ones(layout.slot_bytes, np.uint8).data)])
     with engine_with_room(*requested_bundles(run, plan)) as engine, contextlib.ExitStack() as held:
-        there = RemoteExperience(config, engine, jax.random.key(0))
+        there = RemoteReplayClient(config, engine, jax.random.key(0))
         held.callback(there.close)
-        here = LocalExperience(agent.data, trajectory_shapes(agent, spec, _ROWS, _STEPS))
+        here = LocalReplayClient(agent.data, trajectory_shapes(agent, spec, _ROWS, _STEPS))
         held.callback(here.close)
         ray = import_ray()
         sender: Any = ray.remote(num_cpus=0)(_Sender).remote(layout.slot_bytes)
@@ -112,17 +112,17 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
 
 
 def _turn(
-    experience: Experience, split: Callable[..., Any], slot: Any, bring: Callable[[], None] | None, updates: int
+    experience: ReplayClient, split: Callable[..., Any], slot: Any, bring: Callable[[], None] | None, updates: int
 ) -> float:
     """Samples a second of some updates."""
     samples, begin = 0, time.perf_counter()
     for number in range(updates):
         if bring is not None:
             bring()
-        due = experience.begin(slot, UpdateKeys(split, jax.random.key(number)))
+        due = experience.insert(slot, UpdateKeys(split, jax.random.key(number)))
         for _ in range(due):
-            experience.get()
-        experience.finish()
+            experience.sample()
+        experience.end_update()
         samples += due
     return samples / (time.perf_counter() - begin)
 

@@ -18,7 +18,7 @@ class Benchmark(Protocol):
 
     @property
     def json(self) -> bool:
-        """Whether to print JSON."""
+        """Returns whether to print JSON."""
         ...
 
     def measure(self) -> dict[str, Any]:

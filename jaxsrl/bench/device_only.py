@@ -90,7 +90,7 @@ def _contenders(num_envs: int, rollout_length: int) -> dict[str, Advance]:
 
 
 def _updates_a_turn(advance: Advance) -> int:
-    """Updates that take about a quarter second; at least one."""
+    """Returns updates that take about a quarter second; at least one."""
     advance(1)
     updates = 1
     while True:

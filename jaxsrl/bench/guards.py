@@ -47,7 +47,7 @@ class UncheckedSource:
         return self.inside.spec()
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
-        """The source's, without their checks."""
+        """Returns the source's, without their checks."""
         rows = self.inside.make_rows(row_ids, run_seed, keep_infos)
         rows._strict_every = _NEVER
         rows.verify = lambda observation, reward: None
@@ -107,7 +107,7 @@ def bench_guards(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> di
 
 
 def _take_turns(guarded: "_Turn", bare: "_Turn", rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of every turn of the two."""
+    """Returns seconds of every turn of the two."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
         # Who comes first changes: the caches that the other leaves cold are paid for by both.

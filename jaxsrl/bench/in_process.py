@@ -17,7 +17,7 @@ from jaxsrl.bench.rivals.vector_envs import Stepper
 
 @contextlib.contextmanager
 def in_this_process(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Stepper]:
-    """All rows as one lane, with random actions; nothing acts and nobody waits.
+    """Yields all rows as one lane, with random actions; nothing acts and nobody waits.
 
     Args:
         source: of the rows.

@@ -7,7 +7,7 @@ _PROC = Path("/proc")
 
 
 def memory_of_tree(pid: int) -> int:
-    """Bytes resident in the process and its descendants together, pages that several share counted once between them (Pss)."""
+    """Returns bytes resident in the process and its descendants together, pages that several share counted once between them (Pss)."""
     parents = _parents()
     tree, found = {pid}, True
     while found:

@@ -46,7 +46,7 @@ class BenchSizes:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of the arrays of one env step."""
+        """Returns bytes of the arrays of one env step."""
         slot = self.slot()
         leaves = [slot.action, slot.reward, slot.terminated, slot.truncated, slot.valid, slot.policy_version]
         observation = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
@@ -58,7 +58,7 @@ class BenchSizes:
         return Replay(config, sequence_length=1)
 
     def slot(self) -> Trajectory:
-        """A trajectory of random numbers in numpy arrays, with the frames before its first step; episodes of 100 steps."""
+        """Returns a trajectory of random numbers in numpy arrays, with the frames before its first step; episodes of 100 steps."""
         rng = np.random.default_rng(0)
         steps, rows = self.rollout_length, self.num_rows
         size = (steps + self.frames, rows, *self.shape)

@@ -46,5 +46,5 @@ class SleepTogether(VectorEnv):
 
 
 def sleeping_source(size: Size, milliseconds: float) -> VectorSource:
-    """Rows of `SleepTogether`."""
+    """Returns rows of `SleepTogether`."""
     return VectorSource(partial(SleepTogether, size, milliseconds), f"Sleep-{size}", frame_stack=_FRAMES[size])

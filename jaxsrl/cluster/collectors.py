@@ -11,7 +11,7 @@ from jaxsrl.cluster.hosts.source import ClusterSource
 from jaxsrl.cluster.placement import OpenEngine
 from jaxsrl.cluster.protocol.engine import Engine
 from jaxsrl.cluster.protocol.published_params import layout_of
-from jaxsrl.cluster.replay.client import RemoteExperience, RemoteReplayMesh
+from jaxsrl.cluster.replay.client import RemoteReplayClient, RemoteReplayMesh
 from jaxsrl.cluster.replay.setup import PART_BYTES, sample_layout
 from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout
@@ -42,12 +42,12 @@ class ClusterCollectors(CollectorFactory):
         pickle_source(setup.source)  # raises here, not on a node
         self._open_engine = open_engine
         self._opened = contextlib.ExitStack()
-        self._experience: RemoteExperience | None = None
+        self._experience: RemoteReplayClient | None = None
 
     def make_collector(self, config: CollectorConfig) -> Collector:
         config, engine = self.open(config)
         if config.plan.replay is not None and config.plan.replay.nodes:
-            self._experience = RemoteExperience(config, engine, self._setup.keys.update)
+            self._experience = RemoteReplayClient(config, engine, self._setup.keys.update)
             self._opened.callback(self._experience.close)
         return ClusterSource(config, engine, replay=self._experience)
 

@@ -17,7 +17,7 @@ from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
-from jaxsrl.replay.state import with_learnt
+from jaxsrl.replay.state import replace_learned
 
 
 class DeviceLearner:
@@ -42,7 +42,7 @@ class DeviceLearner:
         metrics: metrics of the newest update, on the device.
         stats: totals; `busy_seconds` are those of dispatches, the policy lag is always 0.
         dispatch_size: updates per dispatch.
-        is_stuck: whether the last update of too many consecutive dispatches (see `watch`) was skipped.
+        too_many_nonfinite: whether the last update of too many consecutive dispatches (see `watch`) was skipped.
 
     Raises:
         UserError: `saved` is of another environment or agent, or of another number of rows.
@@ -71,7 +71,7 @@ class DeviceLearner:
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
         self.dispatch_size = DispatchSize()
-        self.is_stuck = False
+        self.too_many_nonfinite = False
 
     def step(self, num_updates: int) -> Metrics:
         """Collects and updates `num_updates` times (at least once) in one dispatch, and waits for it.
@@ -88,7 +88,7 @@ class DeviceLearner:
         self.stats.busy_seconds += seconds
         self.dispatch_size.record(num_updates, seconds)
         if self._watch is not None:
-            self.is_stuck = self._watch.observe(self.metrics, (), wait=True)
+            self.too_many_nonfinite = self._watch.observe(self.metrics, (), wait=True)
             self.stats.skipped = self._watch.skipped
         return self.metrics
 
@@ -101,10 +101,10 @@ class DeviceLearner:
         """
         self.step(self.dispatch_size.next_size(self.num_updates, num_updates, every))
 
-    def continue_from(self, learned: LearnerState) -> None:
-        """Continues from the learned state; see `jaxsrl.learner.loop.Learner.continue_from`."""
-        self.state = self._mesh.place_state(with_learnt(self.state, learned))
-        self.is_stuck = False
+    def restore_learned(self, learned: LearnerState) -> None:
+        """Continues from the learned state; see `jaxsrl.learner.loop.Learner.restore_learned`."""
+        self.state = self._mesh.place_state(replace_learned(self.state, learned))
+        self.too_many_nonfinite = False
 
     def take_episodes(self, totals: EpisodeTotals) -> None:
         """Moves the episodes that finished since the last call from the device into `totals`."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Agent, Array, LearnerState, Metrics, Trajectory, UpdateFn
-from jaxsrl.replay.state import Replayed
+from jaxsrl.replay.state import ReplayExtra
 
 SKIPPED = "learner/nonfinite_update"
 """Metric of every update: 1 if it was skipped because something in it was not finite, else 0."""
@@ -20,7 +20,7 @@ def all_finite(tree: Any) -> Array:
     return jnp.all(jnp.stack(finite)) if finite else jnp.ones((), bool)
 
 
-def finite_or_before(before: LearnerState, after: LearnerState, metrics: Metrics) -> tuple[LearnerState, Metrics]:
+def keep_if_finite(before: LearnerState, after: LearnerState, metrics: Metrics) -> tuple[LearnerState, Metrics]:
     """Returns `after`; or `before` with the count of `after` where parameters, optimizer, extra state or a loss are not finite.
 
     Experience that `after` has inserted for replay stays: it is data, and its own priorities are never NaN. Where all is finite
@@ -35,25 +35,25 @@ def finite_or_before(before: LearnerState, after: LearnerState, metrics: Metrics
     ok = all_finite((_learned(after), losses))
     kept = jax.tree.map(lambda new, old: jnp.where(ok, new, old), _learned(after), _learned(before))
     params, opt_state, extra = kept
-    if isinstance(after.extra, Replayed):
-        extra = Replayed(extra, after.extra.buffer)
+    if isinstance(after.extra, ReplayExtra):
+        extra = ReplayExtra(extra, after.extra.buffer)
     state = dataclasses.replace(after, params=params, opt_state=opt_state, extra=extra)
     return state, metrics | {SKIPPED: 1.0 - ok.astype(jnp.float32)}
 
 
 def with_finite_updates(agent: Agent) -> Agent:
-    """Returns the agent, whose update and those of its groups skip what is not finite; see `finite_or_before`."""
+    """Returns the agent, whose update and those of its groups skip what is not finite; see `keep_if_finite`."""
     groups = tuple(group._replace(update=_guard(group.update)) for group in agent.groups)
     return agent._replace(update=_guard(agent.update), groups=groups)
 
 
 def _guard(update: UpdateFn) -> UpdateFn:
     def guarded(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
-        return finite_or_before(state, *update(state, batch, key))
+        return keep_if_finite(state, *update(state, batch, key))
 
     return guarded
 
 
 def _learned(state: LearnerState) -> tuple[Any, Any, Any]:
-    extra = state.extra.extra if isinstance(state.extra, Replayed) else state.extra
+    extra = state.extra.extra if isinstance(state.extra, ReplayExtra) else state.extra
     return state.params, state.opt_state, extra

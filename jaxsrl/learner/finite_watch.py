@@ -36,7 +36,7 @@ class FiniteWatch:
         self._unread: Metrics | None = None
 
     def observe(self, metrics: Metrics, batch: Any, wait: bool) -> bool:
-        """Whether too many updates have now been left out in a row; then the count begins anew.
+        """Returns whether too many updates have now been left out in a row; then the count begins anew.
 
         Args:
             metrics: of the newest update.

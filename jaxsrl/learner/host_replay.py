@@ -11,11 +11,11 @@ import numpy as np
 
 from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample, Trajectory
 from envpool_bridge.shm.slots import SlotViews
-from jaxsrl.learner.finite_updates import SKIPPED, finite_or_before
+from jaxsrl.learner.finite_updates import SKIPPED, keep_if_finite
 from jaxsrl.learner.mesh import LearnerMesh, as_trajectory
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.metrics.utilization import SAMPLE_WAIT_SECONDS
-from jaxsrl.replay.experience import Experience, UpdateKeys
+from jaxsrl.replay.client import ReplayClient, UpdateKeys
 from jaxsrl.replay.on_device import prepare_sample, step_keys
 from jaxsrl.replay.state import Buffer
 
@@ -24,11 +24,11 @@ class HostReplayMesh(LearnerMesh):
     """A mesh on which samples are placed, and trajectories are not: those stay on the host."""
 
     def place_batch(self, slots: Sequence[SlotViews]) -> Trajectory:
-        """The slots as one trajectory of numpy arrays: views of a single slot, copies of several."""
+        """Returns the slots as one trajectory of numpy arrays: views of a single slot, copies of several."""
         return trajectory_on_host(slots)
 
     def place_sample(self, sample: Sample) -> Sample:
-        """The sample, its rows sharded."""
+        """Returns the sample, its rows sharded."""
         return jax.device_put(sample, self.sample_shardings(sample))
 
 
@@ -41,7 +41,7 @@ class HostReplay:
         mesh: that learns.
     """
 
-    def __init__(self, agent: ReplayAgent, mesh: HostReplayMesh, run_key: Array, experience: Experience) -> None:
+    def __init__(self, agent: ReplayAgent, mesh: HostReplayMesh, run_key: Array, experience: ReplayClient) -> None:
         """Nothing learned yet.
 
         Args:
@@ -63,22 +63,22 @@ class HostReplay:
         self._no_sums: Metrics | None = None
 
     def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
-        """Updates as `mesh.KeyedUpdate` does; the batch is copied before this returns, and the state is donated.
+        """Returns updates as `mesh.KeyedUpdate` does; the batch is copied before this returns, and the state is donated.
 
         Calls must follow each other: only the first state's number of updates is read, later numbers are counted.
         """
         if self._num_updates is None:
             self._num_updates = int(state.num_updates)
         update = np.int32(self._num_updates)
-        due = self._experience.begin(batch, UpdateKeys(self._keys, self._fold_in(self._host_key, update)))
+        due = self._experience.insert(batch, UpdateKeys(self._keys, self._fold_in(self._host_key, update)))
         state = self._begin(state)
         sums: Metrics | None = None
         for number in range(due):
-            sample = self.mesh.place_sample(self._experience.get())
+            sample = self.mesh.place_sample(self._experience.sample())
             sums = self._zeros(state, sample) if sums is None else sums
             state, sums, priority = self._learn(state, sums, sample, update, np.int32(number))
-            self._experience.give_priorities(priority)
-        self._experience.finish()
+            self._experience.update_priorities(priority)
+        self._experience.end_update()
         self._num_updates += 1
         return self._refresh(state), self._metrics(sums, due)
 
@@ -95,7 +95,7 @@ class HostReplay:
         self._experience.restore(saved)
 
     def saved(self) -> Buffer:
-        """All experience, in the form that a buffer on a device has; the memory is the buffer's own until the next update."""
+        """Returns all experience, in the form that a buffer on a device has; the memory is the buffer's own until the next update."""
         return self._experience.saved()
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class HostReplay:
         keys = step_keys(self._agent, jax.random.fold_in(self._run_key, update), number)
         sample = prepare_sample(self._agent, state.params, sample, keys.prepare)
         learnt, metrics, priority = self._agent.update(state, sample, keys.update)
-        learnt, metrics = finite_or_before(state, learnt, metrics)
+        learnt, metrics = keep_if_finite(state, learnt, metrics)
         return learnt, jax.tree.map(jnp.add, sums, metrics), priority
 
     def _zeros(self, state: LearnerState, sample: Sample) -> Metrics:

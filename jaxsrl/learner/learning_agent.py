@@ -16,7 +16,7 @@ from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.plan.cost.channel_bytes import ReplayBytes
 from jaxsrl.replay.on_device import with_device_replay
 from jaxsrl.replay.schedule import steps_per_env_step
-from jaxsrl.replay.state import Replayed
+from jaxsrl.replay.state import ReplayExtra
 
 
 def learning_agent(
@@ -61,7 +61,7 @@ def replay_bytes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: 
         return ReplayBytes()
     replay = agent.data
     state: Any = jax.eval_shape(learning_agent(agent, spec, num_rows, rollout_length).init, jax.random.key(0))
-    held = _bytes(state.extra.buffer) if isinstance(state.extra, Replayed) else 0
+    held = _bytes(state.extra.buffer) if isinstance(state.extra, ReplayExtra) else 0
     rows = replay.config.batch_size * replay.agents_per_window
     sample = _bytes(trajectory_shapes(agent, spec, rows, replay.sequence_length))
     priorities = replay.config.batch_size * np.dtype(np.float32).itemsize

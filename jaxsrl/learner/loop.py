@@ -15,7 +15,7 @@ from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTracker
-from jaxsrl.replay.state import with_learnt
+from jaxsrl.replay.state import replace_learned
 
 WAIT_SECONDS = 0.2
 
@@ -55,8 +55,8 @@ class Learner:
         metrics: of the newest update, still on the device.
         stats: totals.
         published: newest parameters that were published.
-        behind: those one version older; None before there were any.
-        is_stuck: whether the newest updates were left out, as many in a row as `watch` allows (`continue_from` clears it).
+        previous_params: those one version older; None before there were any.
+        too_many_nonfinite: whether the newest updates were left out, as many in a row as `watch` allows (`restore_learned` clears it).
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Learner:
         source: Collector,
         state: LearnerState,
         update: KeyedUpdate,
-        behind: Params = None,
+        previous_params: Params = None,
         drop_oldest: bool = False,
         watch: FiniteWatch | None = None,
     ) -> None:
@@ -76,28 +76,28 @@ class Learner:
             source: of trajectories; told of every new version.
             state: to continue from.
             update: `mesh.jit_update` of an agent, or what stands in for it.
-            behind: parameters one version older than `state`, which the source has been told of.
+            previous_params: parameters one version older than `state`, which the source has been told of.
             drop_oldest: whether the newest full slot is learned from, and older ones are dropped and counted.
             watch: of updates that were left out; None looks at none.
         """
         self._mesh, self._source, self._update = mesh, source, update
         self._drop_oldest, self._watch = drop_oldest, watch
-        self.is_stuck = False
+        self.too_many_nonfinite = False
         self.state = mesh.place_state(state)
         self.num_updates = int(state.num_updates)
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
-        self.published: Params = behind
-        self.behind: Params = None
+        self.published: Params = previous_params
+        self.previous_params: Params = None
         self.publish()
 
     def publish(self) -> None:
         """Publishes the newest parameters; they never share memory with the state, which the next update donates."""
-        self.behind, self.published = self.published, self._mesh.copy_params(self.state.params)
+        self.previous_params, self.published = self.published, self._mesh.copy_params(self.state.params)
         self._source.publish(self.num_updates, self.published)
 
     def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
-        """One update if a slot is full within a short wait.
+        """Returns one update if a slot is full within a short wait.
 
         Args:
             episodes: told of the slot.
@@ -138,21 +138,21 @@ class Learner:
         # is a copy, and the slot is free as soon as that copy is made.
         jax.block_until_ready((self.state, self.metrics) if self._mesh.aliases_host else batch)
         if self._watch is not None:
-            self.is_stuck = self._watch.observe(self.metrics, batch, wait=self._mesh.aliases_host)
+            self.too_many_nonfinite = self._watch.observe(self.metrics, batch, wait=self._mesh.aliases_host)
             self.stats.skipped = self._watch.skipped
         del batch
         self.num_updates += 1
         self.publish()
         self.stats.updates += 1
 
-    def continue_from(self, learnt: LearnerState) -> None:
+    def restore_learned(self, learnt: LearnerState) -> None:
         """Takes in what an older state had learned; the next update goes on from it.
 
         Args:
             learnt: parameters, optimizer and what else the agent carries; its number and experience for replay do not count.
         """
-        self.state = self._mesh.place_state(with_learnt(self.state, learnt))
-        self.is_stuck = False
+        self.state = self._mesh.place_state(replace_learned(self.state, learnt))
+        self.too_many_nonfinite = False
 
     def totals(self) -> Mapping[str, float]:
         """Returns no totals: `stats` has them all."""
@@ -174,14 +174,14 @@ class AnyLearner(Protocol):
     num_updates: int
     metrics: Metrics
     stats: LearnerStats
-    is_stuck: bool
+    too_many_nonfinite: bool
 
     @property
     def state(self) -> LearnerState:
         """Newest learner state."""
         ...
 
-    def continue_from(self, learned: LearnerState, /) -> None:
+    def restore_learned(self, learned: LearnerState, /) -> None:
         """Continues from the parameters, optimizer and extras of an older state."""
         ...
 
@@ -189,7 +189,7 @@ class AnyLearner(Protocol):
 class HostLearner(AnyLearner, Protocol):
     """A learner on trajectories of the host: `Learner`, or replicas with a parameter server."""
 
-    behind: Params
+    previous_params: Params
 
     def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
         """Runs an update if it is done within a short wait; returns whether it was."""

@@ -54,13 +54,13 @@ class LearnerMesh:
         self._copy = jax.jit(lambda params: jax.tree.map(jax.numpy.copy, params))
 
     def place_state(self, state: LearnerState) -> LearnerState:
-        """The state with the sharding that the update returns: another one would compile a second time."""
+        """Returns the state with the sharding that the update returns: another one would compile a second time."""
         if self.spans_processes:
             return jax.tree.map(self._replicate, state)
         return jax.device_put(_apart(state), self.state_shardings(state))
 
     def state_shardings(self, state: LearnerState) -> LearnerState:
-        """The sharding of each leaf: replicated, but for experience that the state keeps, whose rows are sharded."""
+        """Returns the sharding of each leaf: replicated, but for experience that the state keeps, whose rows are sharded."""
         return state_shardings(state, self.rows, self.replicated)
 
     def place_batch(self, slots: Sequence[SlotViews]) -> Trajectory:
@@ -109,11 +109,11 @@ class LearnerMesh:
         return np.concatenate(pieces, axis=1, out=self._memory[key].take())
 
     def place_rows(self, rows: Any) -> Any:
-        """A pytree of [B, ...] arrays, sharded over B; memory of the host is copied, so that it may be donated."""
+        """Returns a pytree of [B, ...] arrays, sharded over B; memory of the host is copied, so that it may be donated."""
         return jax.device_put(rows, self.leading_rows, may_alias=False)
 
     def shard_samples(self, agent: ReplayAgent) -> ReplayAgent:
-        """The agent, whose gradient steps compute with a share of the sample on each device (see `sample_shardings`)."""
+        """Returns the agent, whose gradient steps compute with a share of the sample on each device (see `sample_shardings`)."""
 
         def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
             return agent.update(state, jax.lax.with_sharding_constraint(sample, self.sample_shardings(sample)), key)
@@ -121,7 +121,7 @@ class LearnerMesh:
         return agent._replace(update=update)
 
     def sample_shardings(self, sample: Sample) -> Sample:
-        """The sharding of each leaf of a sample: its rows are sharded as those of trajectories, if they can be shared evenly."""
+        """Returns the sharding of each leaf of a sample: its rows are sharded as those of trajectories, if they can be shared evenly."""
         if sample.trajectory.reward.shape[1] % len(self.devices):
             return jax.tree.map(lambda _: self.replicated, sample)
         steps = jax.tree.map(lambda _: self.rows, sample.trajectory)
@@ -130,11 +130,11 @@ class LearnerMesh:
         return Sample(dataclasses.replace(steps, agent_state=state), whole, whole)
 
     def copy_params(self, params: Params) -> Params:
-        """A copy that outlives the donation of `params` to the next update; on this process's devices."""
+        """Returns a copy that outlives the donation of `params` to the next update; on this process's devices."""
         return self._copy(self.local(params))
 
     def local(self, tree: Any) -> Any:
-        """A pytree of replicated arrays as this process has it: on its own devices, which may go on without the others."""
+        """Returns a pytree of replicated arrays as this process has it: on its own devices, which may go on without the others."""
         if not self.spans_processes:
             return tree
         return jax.tree.map(
@@ -145,7 +145,7 @@ class LearnerMesh:
         )
 
     def _replicate(self, leaf: Any) -> Array:
-        """A value that every process has, as one array over all devices; in memory of its own, so that it may be donated."""
+        """Returns a value that every process has, as one array over all devices; in memory of its own, so that it may be donated."""
         value = np.asarray(leaf)
         shards = [jax.device_put(value, device, may_alias=False) for device in self.local_devices]
         return jax.make_array_from_single_device_arrays(value.shape, self.replicated, shards)
@@ -161,7 +161,7 @@ class LearnerMesh:
 
 
 def _apart(state: LearnerState) -> LearnerState:
-    """The state with an array of its own in each leaf (target networks begin as the networks): none may be donated twice."""
+    """Returns the state with an array of its own in each leaf (target networks begin as the networks): none may be donated twice."""
     seen: set[int] = set()
 
     def own(leaf: Any) -> Any:
@@ -174,7 +174,7 @@ def _apart(state: LearnerState) -> LearnerState:
 
 
 def as_trajectory(slot: SlotViews) -> Trajectory:
-    """A slot's numpy arrays under the names of a trajectory, frames single; without `agent_state`."""
+    """Returns a slot's numpy arrays under the names of a trajectory, frames single; without `agent_state`."""
     return Trajectory(
         observation=slot.frames,  # pyright: ignore[reportArgumentType]
         is_first=slot.is_first_frames,  # pyright: ignore[reportArgumentType]

@@ -114,10 +114,10 @@ class ReusingLearner(Learner):
         state: LearnerState,
         update: KeyedUpdate,
         recent: RecentTrajectories,
-        behind: Params = None,
+        previous_params: Params = None,
         watch: FiniteWatch | None = None,
     ) -> None:
-        super().__init__(mesh, source, state, update, behind, watch=watch)
+        super().__init__(mesh, source, state, update, previous_params, watch=watch)
         self._recent = recent
 
     def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:

@@ -10,19 +10,19 @@ import jax.numpy as jnp
 from agents.api import Agent, Array, LearnerState, Metrics, OnPolicy, ReplayAgent, Sample, Trajectory
 from jaxsrl.replay.device.ring_index import RingPosition, advance
 from jaxsrl.replay.device.sampler import (
-    Drawn,
+    SampledWindows,
     Selection,
     draw,
-    first_selection,
+    init_selection,
     insert_slot,
     num_windows,
 )
-from jaxsrl.replay.device.storage import empty_storage, insert
+from jaxsrl.replay.device.storage import init_storage, insert
 from jaxsrl.replay.device.windows import gather_windows, newest_steps
-from jaxsrl.replay.priority_delay import delay_priorities, no_pending
-from jaxsrl.replay.schedule import Pace, first_pace_state, make_pace, steps_due
+from jaxsrl.replay.priority_delay import delay_priorities, init_pending
+from jaxsrl.replay.schedule import Pace, init_pace_state, make_pace, steps_due
 from jaxsrl.replay.sizes import RingSizes, make_sizes
-from jaxsrl.replay.state import Buffer, Replayed, inner_state
+from jaxsrl.replay.state import Buffer, ReplayExtra, inner_state
 
 
 class _Bound(NamedTuple):
@@ -41,7 +41,7 @@ class StepKeys(NamedTuple):
 
 
 def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
-    """An agent whose update inserts the trajectory and takes the gradient steps that are due; its buffer is in its state.
+    """Returns an agent whose update inserts the trajectory and takes the gradient steps that are due; its buffer is in its state.
 
     Its metrics are float32 means over the gradient steps of this trajectory, 0 if there were none. `replay/gradient_steps` is the
     number of these steps, `replay/size` the number of stored env steps, `replay/stale_priorities_total` that of late priorities.
@@ -68,14 +68,14 @@ def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
 
 
 def step_keys(agent: ReplayAgent, key: Array, step: Array) -> StepKeys:
-    """Keys of gradient step `step` (int32 scalar, from 0) of an update; on the host they are the same."""
+    """Returns keys of gradient step `step` (int32 scalar, from 0) of an update; on the host they are the same."""
     draw_key, update_key, *prepare = jax.random.split(jax.random.fold_in(key, step), 2 + len(agent.data.transforms))
     words = jax.random.key_data(draw_key)
     return StepKeys(words, update_key, jnp.stack(prepare) if prepare else jnp.zeros((0,)))
 
 
 def prepare_sample(agent: ReplayAgent, params: object, sample: Sample, keys: Array) -> Sample:
-    """The sample after the agent's own steps between drawing and learning."""
+    """Returns the sample after the agent's own steps between drawing and learning."""
     for number, step in enumerate(agent.data.transforms):
         sample = step(params, sample, keys[number])
     return sample
@@ -85,12 +85,12 @@ def _init(bound: _Bound, key: Array) -> LearnerState:
     state = bound.agent.init(key)
     sizes = bound.sizes
     buffer = Buffer(
-        storage=empty_storage(sizes, bound.shapes),
-        selection=first_selection(sizes),
-        pace=first_pace_state(bound.pace),
-        pending=no_pending(sizes),
+        storage=init_storage(sizes, bound.shapes),
+        selection=init_selection(sizes),
+        pace=init_pace_state(bound.pace),
+        pending=init_pending(sizes),
     )
-    return dataclasses.replace(state, extra=Replayed(state.extra, buffer))
+    return dataclasses.replace(state, extra=ReplayExtra(state.extra, buffer))
 
 
 def _update(bound: _Bound, state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
@@ -114,7 +114,7 @@ def _update(bound: _Bound, state: LearnerState, batch: Trajectory, key: Array) -
     metrics = {name: value / jnp.maximum(due, 1) for name, value in sums.items()}
     metrics |= _metrics(bound.sizes, selection, due)
     buffer = Buffer(buffer.storage, selection, pace, pending)
-    return dataclasses.replace(inner, extra=Replayed(inner.extra, buffer)), metrics
+    return dataclasses.replace(inner, extra=ReplayExtra(inner.extra, buffer)), metrics
 
 
 def _insert(bound: _Bound, buffer: Buffer, batch: Trajectory) -> Buffer:
@@ -140,7 +140,7 @@ def _learn(
     selection: Selection,
     pending: object,
 ) -> tuple[tuple, Metrics]:
-    """One gradient step: draw, gather, prepare, learn, priorities."""
+    """Returns one gradient step: draw, gather, prepare, learn, priorities."""
     agent, sizes = bound.agent, bound.sizes
     keys = step_keys(agent, key, number)
     drawn = draw(sizes, selection, keys.draw)
@@ -150,7 +150,7 @@ def _learn(
     return (inner, selection, pending), metrics
 
 
-def _sample(sizes: RingSizes, storage: Trajectory, position: RingPosition, drawn: Drawn) -> Sample:
+def _sample(sizes: RingSizes, storage: Trajectory, position: RingPosition, drawn: SampledWindows) -> Sample:
     windows = gather_windows(sizes, storage, position, drawn.begin, drawn.group)
     return Sample(windows, drawn.probability, drawn.num_windows)
 

@@ -16,8 +16,8 @@ import numpy as np
 from agents.api import Array, Sample
 from envpool_bridge.errors import WaitTimeoutError
 from jaxsrl.replay.bounded_queue import BoundedQueue, ReplayClosedError
-from jaxsrl.replay.device.sampler import Drawn
-from jaxsrl.replay.host.buffer import HostBuffer, Sent
+from jaxsrl.replay.device.sampler import SampledWindows
+from jaxsrl.replay.host.buffer import HostBuffer, PriorityUpdate
 
 _IDLE_SECONDS = 1e6  # between two trajectories; whoever collects them has the deadline
 _JOIN_SECONDS = 10.0
@@ -27,12 +27,12 @@ _AHEAD_OF_NOTHING = 2  # samples ahead where draws do not depend on priorities
 class PrefetchingSampler:
     """Owner of a thread that uses a buffer. Thread-safety: the methods are for one thread, the learner's.
 
-    The learner's turn is: insert, `begin`, then `get` and `give_priorities` for each gradient step, and `finish`. The buffer
-    may be used by others only between `finish` and `begin`.
+    The learner's turn is: insert, `request`, then `get` and `update_priorities` for each gradient step, and `end_update`. The buffer
+    may be used by others only between `end_update` and `request`.
 
     Attributes:
         busy_seconds: that the thread has drawn, gathered and taken in priorities, in all.
-        waited_seconds: that `get` and `finish` have waited, in all.
+        waited_seconds: that `get` and `end_update` have waited, in all.
         num_samples: that `get` has returned.
     """
 
@@ -57,18 +57,18 @@ class PrefetchingSampler:
         self._samples: BoundedQueue[Sample] = BoundedQueue(ahead + 1, "samples from the thread replay-sampler")
         self._priorities: BoundedQueue[Any] = BoundedQueue(ahead + 2, "priorities from the learner")
         self._finished: BoundedQueue[None] = BoundedQueue(1, "ends of turns from the thread replay-sampler")
-        self._unknown: collections.deque[Drawn] = collections.deque()
+        self._unknown: collections.deque[SampledWindows] = collections.deque()
         self._under_way = False
         self._thread = threading.Thread(target=self._run, name="replay-sampler", daemon=True)
         self._thread.start()
 
-    def begin(self, keys: Sequence[Array]) -> None:
+    def request(self, keys: Sequence[Array]) -> None:
         """Has a sample drawn with each of these keys ([W] uint32, see `HostBuffer.sample`), in order; they are consumed."""
         self._turns.put(keys, self._timeout)
         self._under_way = True
 
     def get(self) -> Sample:
-        """The next sample.
+        """Returns the next sample.
 
         Raises:
             WaitTimeoutError: it is not ready in time.
@@ -80,8 +80,8 @@ class PrefetchingSampler:
         self.num_samples += 1
         return sample
 
-    def get_some(self, most: int) -> list[Sample]:
-        """The next sample and those after it that are there already, at most so many. Raises as `get`."""
+    def get_many(self, most: int) -> list[Sample]:
+        """Returns the next sample and those after it that are there already, at most so many. Raises as `get`."""
         found = [self.get()]
         while len(found) < most:
             try:
@@ -90,12 +90,12 @@ class PrefetchingSampler:
                 break
         return found
 
-    def give_priorities(self, priority: Any) -> None:
+    def update_priorities(self, priority: Any) -> None:
         """The priorities [N] of the oldest sample that has none yet; they need not be computed yet. Raises as `get`."""
         if self._prioritised:
             self._priorities.put(priority, self._timeout)
 
-    def finish(self) -> None:
+    def end_update(self) -> None:
         """Waits until this turn's samples are drawn and the priorities that the next turn's draws know are in. Raises as `get`."""
         if self._under_way:
             start = time.perf_counter()
@@ -103,7 +103,7 @@ class PrefetchingSampler:
             self.waited_seconds += time.perf_counter() - start
             self._under_way = False
 
-    def sent(self) -> list[Sent]:
+    def sent(self) -> list[PriorityUpdate]:
         """Priorities on their way, oldest first, to be saved; between turns. They stay on their way."""
         priorities = [np.asarray(self._priorities.get(self._timeout)) for _ in self._unknown]
         found = list(zip(self._unknown, priorities, strict=True))
@@ -111,7 +111,7 @@ class PrefetchingSampler:
             self._priorities.put(priority, self._timeout)
         return found
 
-    def restore(self, sent: Sequence[Sent]) -> None:
+    def restore(self, sent: Sequence[PriorityUpdate]) -> None:
         """Goes on with priorities on their way, before the first turn."""
         for drawn, priority in sent:
             self._unknown.append(drawn)

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
-from jaxsrl.replay.device.sampler import Drawn, Selection, update_priorities
+from jaxsrl.replay.device.sampler import SampledWindows, Selection, update_priorities
 from jaxsrl.replay.sizes import RingSizes
 from jaxsrl.replay.state import Pending
 
 
-def no_pending(sizes: RingSizes) -> Any:
+def init_pending(sizes: RingSizes) -> Any:
     """Nothing on its way; () where nothing ever is."""
     delay, windows = sizes.priority_delay, sizes.batch_size
     if not delay or not sizes.priority_exponent:
@@ -24,7 +24,7 @@ def no_pending(sizes: RingSizes) -> Any:
         return jnp.zeros((delay, *shape), dtype)
 
     int32, float32 = jnp.int32, jnp.float32
-    drawn = Drawn(
+    drawn = SampledWindows(
         begin=numbers(int32, windows),
         group=numbers(int32, windows),
         age=numbers(int32, windows),
@@ -36,14 +36,14 @@ def no_pending(sizes: RingSizes) -> Any:
 
 
 def delay_priorities(
-    sizes: RingSizes, selection: Selection, pending: Any, drawn: Drawn, priority: Array
+    sizes: RingSizes, selection: Selection, pending: Any, drawn: SampledWindows, priority: Array
 ) -> tuple[Selection, Any]:
     """Sends off the priorities [N] of these windows, and lets arrive those that were sent d gradient steps ago."""
     if not isinstance(pending, Pending):
         return update_priorities(sizes, selection, drawn, priority), pending
     delay = sizes.priority_delay
     place = pending.num_steps % delay
-    arrived: Drawn = jax.tree.map(lambda array: array[place], pending.drawn)
+    arrived: SampledWindows = jax.tree.map(lambda array: array[place], pending.drawn)
     # The second condition always holds: it orders the write to the sum-tree after what this draw read of it, without a copy.
     counts = (pending.num_steps >= delay) & (drawn.begin[0] >= 0)
     selection = update_priorities(sizes, selection, arrived, pending.priority[place], counts)

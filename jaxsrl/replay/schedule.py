@@ -63,7 +63,7 @@ def steps_per_env_step(config: ReplayConfig) -> Fraction:
 
 
 def make_pace(config: ReplayConfig, env_steps: int) -> Pace:
-    """The pace of trajectories of `env_steps` env steps, T * B.
+    """Returns the pace of trajectories of `env_steps` env steps, T * B.
 
     Raises:
         UserError: `samples_per_insert` is too small, or too large for a trajectory.
@@ -80,7 +80,7 @@ def make_pace(config: ReplayConfig, env_steps: int) -> Pace:
     return Pace(first, divmod(beyond * ratio.numerator, ratio.denominator), after, ratio.denominator)
 
 
-def first_pace_state(pace: Pace) -> PaceState:
+def init_pace_state(pace: Pace) -> PaceState:
     """Before the first trajectory."""
     return PaceState(jnp.asarray(pace.first, jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
@@ -129,7 +129,7 @@ class HostPace:
         return due
 
     def arrays(self) -> PaceState:
-        """The state, in numpy arrays."""
+        """Returns the state, in numpy arrays."""
         numbers = (np.asarray(number, np.int32) for number in (self._missing, self._remainder, self._owed))
         return PaceState(*numbers)  # pyright: ignore[reportArgumentType]
 

@@ -51,7 +51,7 @@ class RingSizes:
 
     @property
     def num_begins(self) -> int:
-        """Steps of the ring at which windows may begin."""
+        """Returns steps of the ring at which windows may begin."""
         return self.ring_steps // self.stride
 
     @property
@@ -61,17 +61,17 @@ class RingSizes:
 
     @property
     def max_age(self) -> int:
-        """Steps from the beginning of the oldest window that can be drawn to the newest step."""
+        """Returns steps from the beginning of the oldest window that can be drawn to the newest step."""
         return self.ring_steps - self.history
 
     @property
     def keeps_tree(self) -> bool:
-        """Whether windows differ in their probability of being drawn, so that it must be kept."""
+        """Returns whether windows differ in their probability of being drawn, so that it must be kept."""
         return self.window_start == "episode" or self.priority_exponent > 0.0
 
 
 def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
-    """Sizes of the buffer that this agent asks for.
+    """Returns sizes of the buffer that this agent asks for.
 
     Args:
         replay: what the agent learns from.
@@ -140,7 +140,7 @@ def _check_windows(replay: Replay, shapes: Trajectory) -> None:
 
 
 def _remembers(shapes: Trajectory) -> bool:
-    """Whether the policy has a memory. A number a row, [B], is a constant of that row, as Ape-X's exploration rates are."""
+    """Returns whether the policy has a memory. A number a row, [B], is a constant of that row, as Ape-X's exploration rates are."""
     return any(leaf.ndim > 1 for leaf in jax.tree.leaves(shapes.agent_state))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from agents.api import Array, LearnerState, Trajectory
-from jaxsrl.replay.device.sampler import Drawn, Selection
+from jaxsrl.replay.device.sampler import SampledWindows, Selection
 from jaxsrl.replay.schedule import PaceState
 
 
@@ -21,7 +21,7 @@ class Pending:
         num_steps: int32 scalar, gradient steps so far; once there were 2 d, it goes on from d.
     """
 
-    drawn: Drawn
+    drawn: SampledWindows
     priority: Array
     num_steps: Array
 
@@ -46,7 +46,7 @@ class Buffer:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Replayed:
+class ReplayExtra:
     """`LearnerState.extra` of an agent that replays.
 
     Attributes:
@@ -59,12 +59,12 @@ class Replayed:
 
 
 def inner_state(state: LearnerState) -> LearnerState:
-    """The learner state as the agent itself knows it."""
+    """Returns the learner state as the agent itself knows it."""
     return dataclasses.replace(state, extra=state.extra.extra)
 
 
 def state_shardings(state: LearnerState, rows: Any, replicated: Any) -> LearnerState:
-    """The sharding of each leaf: stored steps [C, B, ...] are sharded over rows as trajectories [T, B, ...] are.
+    """Returns the sharding of each leaf: stored steps [C, B, ...] are sharded over rows as trajectories [T, B, ...] are.
 
     Args:
         state: of any agent; only its structure counts.
@@ -72,21 +72,21 @@ def state_shardings(state: LearnerState, rows: Any, replicated: Any) -> LearnerS
         replicated: of everything else.
     """
     shardings = jax.tree.map(lambda _: replicated, state)
-    if not isinstance(state.extra, Replayed):
+    if not isinstance(state.extra, ReplayExtra):
         return shardings
     buffer = state.extra.buffer
     stored = dataclasses.replace(shardings.extra.buffer, storage=jax.tree.map(lambda _: rows, buffer.storage))
     return dataclasses.replace(shardings, extra=dataclasses.replace(shardings.extra, buffer=stored))
 
 
-def with_learnt(state: LearnerState, learnt: LearnerState) -> LearnerState:
-    """The state with the parameters, the optimizer and what else the agent carries of another; its count and experience stay.
+def replace_learned(state: LearnerState, learnt: LearnerState) -> LearnerState:
+    """Returns the state with the parameters, the optimizer and what else the agent carries of another; its count and experience stay.
 
     Args:
         state: of any agent.
         learnt: of the same agent, with or without experience.
     """
-    extra = learnt.extra.extra if isinstance(learnt.extra, Replayed) else learnt.extra
-    if isinstance(state.extra, Replayed):
-        extra = Replayed(extra, state.extra.buffer)
+    extra = learnt.extra.extra if isinstance(learnt.extra, ReplayExtra) else learnt.extra
+    if isinstance(state.extra, ReplayExtra):
+        extra = ReplayExtra(extra, state.extra.buffer)
     return LearnerState(learnt.params, learnt.opt_state, state.num_updates, extra)

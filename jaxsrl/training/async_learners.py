@@ -54,8 +54,8 @@ class AsynchronousLearners:
         num_updates: that `step` has returned.
         metrics: of the newest trajectory of any replica, on the server's device.
         stats: totals; `busy_seconds` are means over replicas.
-        behind: parameters one update before the newest.
-        is_stuck: whether too many updates in a row were skipped because they were not finite.
+        previous_params: parameters one update before the newest.
+        too_many_nonfinite: whether too many updates in a row were skipped because they were not finite.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class AsynchronousLearners:
     ) -> None:
         """Publishes the parameters; the replicas start with the first `step`."""
         self._source, self._lifecycle, self._watch = source, lifecycle, watch
-        self.is_stuck = False
+        self.too_many_nonfinite = False
         self.num_updates = int(progress.state.num_updates)
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
-        self.published, self.behind = progress.state.params, progress.behind
+        self.published, self.previous_params = progress.state.params, progress.previous_params
         source.publish(self.num_updates, jax.device_put(progress.state.params, setup.device))
         count = len(setup.meshes)
         self._server = ParameterServer(
@@ -118,7 +118,7 @@ class AsynchronousLearners:
         with self._lock:
             self.metrics = {**self.metrics, **counters}
         if self._watch is not None:
-            self.is_stuck = self._watch.observe(self.metrics, (), wait=True)
+            self.too_many_nonfinite = self._watch.observe(self.metrics, (), wait=True)
             self.stats.skipped = self._watch.skipped
         return True
 
@@ -141,7 +141,7 @@ class AsynchronousLearners:
             if count <= self.num_updates
         ]
 
-    def continue_from(self, learnt: LearnerState) -> None:
+    def restore_learned(self, learnt: LearnerState) -> None:
         """Raises: replicas push at their own pace, and what they are computing cannot be called back.
 
         Raises:
@@ -153,7 +153,7 @@ class AsynchronousLearners:
         )
 
     def _publish(self, num_updates: int, params: Params) -> None:
-        self.behind, self.published = self.published, params
+        self.previous_params, self.published = self.published, params
         self._source.publish(num_updates, params)
 
     def _learn(self, index: int) -> None:

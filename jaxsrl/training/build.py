@@ -44,13 +44,13 @@ def make_learner(
     trajectories = plan.channel(Carries.TRAJECTORIES)
     drops = trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST
     if replay is not None:
-        return Learner(replay.mesh, source, progress.state, replay, progress.behind, drops, watch)
+        return Learner(replay.mesh, source, progress.state, replay, progress.previous_params, drops, watch)
     if not isinstance(agent, Agent):
         raise TypeError(f"agent {agent.name} has no replay around it")
     if learns_by_group(plan):
         meshes = GroupMeshes(agent.groups, {learner.group: devices_of(learner) for learner in plan.learners})
         return Learner(
-            meshes, source, progress.state, meshes.jit_update(agent, update_key), progress.behind, drops, watch
+            meshes, source, progress.state, meshes.jit_update(agent, update_key), progress.previous_params, drops, watch
         )
     devices = devices_of(plan.learner)
     if server is None or gradients is None:
@@ -58,14 +58,14 @@ def make_learner(
         update = mesh.jit_update(agent, update_key)
         if trajectories is not None and trajectories.kept:
             recent = RecentTrajectories(source, trajectories.kept, trajectories.reuses, plan.max_policy_lag)
-            return ReusingLearner(mesh, source, progress.state, update, recent, progress.behind, watch)
-        return Learner(mesh, source, progress.state, update, progress.behind, drops, watch)
+            return ReusingLearner(mesh, source, progress.state, update, recent, progress.previous_params, watch)
+        return Learner(mesh, source, progress.state, update, progress.previous_params, drops, watch)
     steps = gradient_steps_of(agent, plan)
     device = devices_of(server)[0]
     if gradients.synchronous:
         mesh = LearnerMesh(devices)
         update = SynchronousUpdate(steps, mesh, device, update_key)
-        return Learner(mesh, source, progress.state, update, progress.behind, drops, watch)
+        return Learner(mesh, source, progress.state, update, progress.previous_params, drops, watch)
     if not isinstance(source, PoolCollector):
         raise UserError(f"plan {plan.name}: asynchronous replicas need environment processes of their own")
     meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]

@@ -10,7 +10,7 @@ from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.plan.fragment import InProcess, Processes
 from jaxsrl.plan.placement import device_of_each_replica, devices_of
-from jaxsrl.replay.experience import LocalExperience, buffer_shapes
+from jaxsrl.replay.client import LocalReplayClient, buffer_shapes
 from jaxsrl.training.run_state import holds_replay, restore_buffer
 from jaxsrl.training.setup import TrainingSetup
 
@@ -58,7 +58,7 @@ class CollectorFactory:
         """Returns an empty replay in memory of this machine."""
         setup, plan = self._setup, self._setup.plan
         shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
-        experience = LocalExperience(agent.data, shapes, setup.config.stall_timeout_seconds)
+        experience = LocalReplayClient(agent.data, shapes, setup.config.stall_timeout_seconds)
         return HostReplay(agent, HostReplayMesh(devices_of(plan.learner)), setup.keys.update, experience)
 
     def close(self, failure: BaseException | None) -> None:

@@ -66,9 +66,9 @@ class HostTrainable:
         first = int(progress.state.num_updates)
         self._collector = collector = self._collectors.make_collector(self._collector_config(first))
         if setup.plan.max_policy_lag == 1 and first:
-            if progress.behind is None:  # saved at another lag, or restored in part
-                progress.behind = progress.state.params
-            collector.publish(first - 1, progress.behind)
+            if progress.previous_params is None:  # saved at another lag, or restored in part
+                progress.previous_params = progress.state.params
+            collector.publish(first - 1, progress.previous_params)
         self._replay = self._collectors.make_replay(self._saved)
         self._saved = None
         # A batch whose rows are in several processes is not written.
@@ -117,8 +117,8 @@ class HostTrainable:
 
     def to_arrays(self) -> Arrays:
         with_replay, progress = self._setup.config.checkpoint.include_replay, self.progress
-        behind = self.learner.behind if self._setup.plan.max_policy_lag == 1 else None
-        arrays = to_arrays(self.learner.state, behind, progress.episodes, progress.log, with_replay)
+        previous_params = self.learner.previous_params if self._setup.plan.max_policy_lag == 1 else None
+        arrays = to_arrays(self.learner.state, previous_params, progress.episodes, progress.log, with_replay)
         if self._replay is not None and with_replay:
             arrays |= buffer_to_arrays(self._replay.saved())
         return arrays

@@ -117,7 +117,7 @@ class RunCheckpoints:
             )
         step, arrays, _, _ = restored
         setup.log(f"{problem}: goes on from what the checkpoint of update {step} had learned")
-        learner.continue_from(restore_state(setup.agent, setup.keys.init, arrays))
+        learner.restore_learned(restore_state(setup.agent, setup.keys.init, arrays))
 
     def _select(self, arrays: Arrays, metadata: Mapping[str, Any]) -> Arrays:
         """Returns the arrays of a checkpoint from which this run continues; logs what is missing."""

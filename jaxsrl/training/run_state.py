@@ -17,8 +17,8 @@ from jaxsrl.checkpoints.store import Arrays, flatten, leaf_forms, unflatten
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.slot_layout import agent_state_spec
 from jaxsrl.metrics.episodes import EpisodeTracker
-from jaxsrl.replay.experience import buffer_shapes
-from jaxsrl.replay.state import Replayed
+from jaxsrl.replay.client import buffer_shapes
+from jaxsrl.replay.state import ReplayExtra
 
 _DEVICE_ROWS = "rows"  # of `jaxsrl.device_loop.checkpoint_rows`
 _STEPS = "steps"
@@ -30,14 +30,14 @@ class Progress:
 
     Attributes:
         state: learner state after `state.num_updates` updates.
-        behind: parameters one version older, with which a run at lag 1 collects its next trajectory; None if not kept.
+        previous_params: parameters one version older, with which a run at lag 1 collects its next trajectory; None if not kept.
         episodes: running returns.
         log: episodes in progress, and the steps that have been collected.
         reset: how environments return to their saved state.
     """
 
     state: LearnerState
-    behind: Params | None
+    previous_params: Params | None
     episodes: EpisodeTracker
     log: EpisodeLog
     reset: EpisodeReset
@@ -52,7 +52,7 @@ def begin(agent: AnyAgent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Prog
 
 def to_arrays(
     state: LearnerState,
-    behind: Params | None,
+    previous_params: Params | None,
     episodes: EpisodeTracker,
     log: EpisodeLog,
     with_replay: bool = True,
@@ -61,15 +61,15 @@ def to_arrays(
 
     Args:
         state: of the learner.
-        behind: parameters one version older; None if not kept.
+        previous_params: parameters one version older; None if not kept.
         episodes: running returns.
         log: episodes in progress.
         with_replay: whether to include replay data that the state holds.
     """
-    behind = jax.device_get(behind)
+    previous_params = jax.device_get(previous_params)
     arrays = state_to_arrays(state, with_replay)
-    if behind is not None:
-        arrays |= flatten(behind, BEHIND)
+    if previous_params is not None:
+        arrays |= flatten(previous_params, BEHIND)
     arrays |= {EPISODES + name: value for name, value in episodes.to_arrays().items()}
     arrays |= {LOG + name: value for name, value in log.to_arrays().items()}
     return arrays | {_STEPS: np.array(log.end_step)}
@@ -86,8 +86,8 @@ def from_arrays(
         UserError: the arrays are of another network or algorithm.
     """
     state = restore_state(agent, key, arrays)
-    has_behind = any(name.startswith(BEHIND) for name in arrays)
-    behind = unflatten(state.params, arrays, BEHIND) if has_behind else None
+    has_previous = any(name.startswith(BEHIND) for name in arrays)
+    previous_params = unflatten(state.params, arrays, BEHIND) if has_previous else None
     episodes = EpisodeTracker(num_rows, spec.info_fields)
     # With dropped trajectories, more steps were collected than learned from.
     first_step = int(arrays.get(_STEPS, int(state.num_updates) * rollout_length))
@@ -95,15 +95,17 @@ def from_arrays(
     if not any(name.startswith(LOG) for name in arrays):
         # An episode takes at least one step, so no earlier one has this number, from which its seed follows.
         log.episodes[:] = first_step
-        return Progress(state, behind, episodes, log, EpisodeReset((first_step,) * num_rows, (None,) * num_rows))
+        return Progress(
+            state, previous_params, episodes, log, EpisodeReset((first_step,) * num_rows, (None,) * num_rows)
+        )
     episodes.restore(named(arrays, EPISODES))
     reset = log.restore(named(arrays, LOG))
-    return Progress(state, behind, episodes, log, reset)
+    return Progress(state, previous_params, episodes, log, reset)
 
 
 def state_to_arrays(state: LearnerState, with_replay: bool = True) -> Arrays:
     """Returns the learner state by name; experience, if it holds any and `with_replay`, under a name of its own."""
-    if not isinstance(state.extra, Replayed):
+    if not isinstance(state.extra, ReplayExtra):
         return flatten(jax.device_get(state), LEARNER)
     learner = dataclasses.replace(state, extra=state.extra.extra)
     kept = buffer_to_arrays(state.extra.buffer) if with_replay else {}
@@ -151,7 +153,7 @@ def validate_learner(agent: AnyAgent, key: jax.Array, found: Mapping[str, Form])
         UserError: the arrays are of another network or algorithm.
     """
     template = jax.eval_shape(agent.init, key)
-    if isinstance(template.extra, Replayed):
+    if isinstance(template.extra, ReplayExtra):
         template = dataclasses.replace(template, extra=template.extra.extra)
     validate_match(leaf_forms(template, LEARNER), found, LEARNER)
 
@@ -167,7 +169,7 @@ def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[st
     if isinstance(agent, ReplayAgent):
         return leaf_forms(buffer_shapes(agent.data, shapes), REPLAY)
     extra: Any = jax.eval_shape(agent.init, key).extra
-    return leaf_forms(extra.buffer, REPLAY) if isinstance(extra, Replayed) else {}
+    return leaf_forms(extra.buffer, REPLAY) if isinstance(extra, ReplayExtra) else {}
 
 
 def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerState:
@@ -179,12 +181,12 @@ def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerSta
         UserError: the arrays are of another network or algorithm.
     """
     template = jax.eval_shape(agent.init, key)
-    if not isinstance(template.extra, Replayed):
+    if not isinstance(template.extra, ReplayExtra):
         return unflatten(_zeros(template), arrays, LEARNER)
     learner = _zeros(dataclasses.replace(template, extra=template.extra.extra))
     state: LearnerState = unflatten(learner, arrays, LEARNER)
     kept = restore_buffer(template.extra.buffer, arrays) if holds_replay(arrays) else None
-    return dataclasses.replace(state, extra=Replayed(state.extra, kept or jax.jit(agent.init)(key).extra.buffer))
+    return dataclasses.replace(state, extra=ReplayExtra(state.extra, kept or jax.jit(agent.init)(key).extra.buffer))
 
 
 def restore_buffer(template: Any, arrays: Arrays) -> Any:

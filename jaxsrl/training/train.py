@@ -76,7 +76,7 @@ class TrainingLoop:
         """Rolls back where learning diverged; saves, sends metrics and writes a record where one is due."""
         config = self._setup.config
         self._coordinator.send_metrics(learner.num_updates, self._trainable)
-        if learner.is_stuck:
+        if learner.too_many_nonfinite:
             self._checkpoints.roll_back(learner)
         if config.checkpoint.interval_updates and learner.num_updates % config.checkpoint.interval_updates == 0:
             self._save(learner)

@@ -14,7 +14,7 @@ from jaxsrl.learner.loop import Learner
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.metrics.episodes import EpisodeTracker
-from jaxsrl.replay.experience import LocalExperience
+from jaxsrl.replay.client import LocalReplayClient
 from jaxsrl.replay.on_device import with_device_replay
 from tests.gpu.made_slots import VECTOR, fill, ppo, random_slots, same
 from tests.support.counting_agent import make_counting
@@ -122,7 +122,7 @@ def test_replay_on_the_host_draws_what_replay_on_the_device_draws(exponent, row)
     update = LearnerMesh(devices).jit_update(with_finite_updates(trained), run_key)
     on_device = LearnerMesh(devices).place_state(jax.jit(trained.init)(jax.random.key(0)))
     on_host = mesh.place_state(jax.jit(agent.init)(jax.random.key(0)))
-    replay = HostReplay(agent, mesh, run_key, LocalExperience(agent.data, slots[0]))
+    replay = HostReplay(agent, mesh, run_key, LocalReplayClient(agent.data, slots[0]))
     try:
         for slot in slots:
             on_device, _ = update(on_device, slot)

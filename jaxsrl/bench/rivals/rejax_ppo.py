@@ -17,7 +17,7 @@ from jaxsrl.envs.protocol import Array, JaxEnv
 
 
 def has_rejax() -> bool:
-    """Whether rejax is installed."""
+    """Returns whether rejax is installed."""
     return importlib.util.find_spec("rejax") is not None
 
 
@@ -36,7 +36,7 @@ class GymnaxShaped:
     def step(
         self, key: Array, state: Any, action: Array, params: Any
     ) -> tuple[Array, Any, Array, Array, dict[str, Any]]:
-        """One step; the observation after an end is the next episode's first."""
+        """Returns one step; the observation after an end is the next episode's first."""
         state, observation, reward, done = step_or_begin(self.env, key, state, action)
         return observation, state, reward, done, {}
 

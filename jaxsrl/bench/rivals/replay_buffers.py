@@ -13,8 +13,8 @@ import numpy as np
 from agents.api import Array, Trajectory
 from jaxsrl.bench.replay_sizes import BenchSizes
 from jaxsrl.bench.rivals.replay_numpy import NumpyRing, careful_ring, plain_ring, steps_of
-from jaxsrl.replay.device.sampler import Selection, draw, first_selection, insert_slot, update_priorities
-from jaxsrl.replay.device.storage import empty_storage, insert
+from jaxsrl.replay.device.sampler import Selection, draw, init_selection, insert_slot, update_priorities
+from jaxsrl.replay.device.storage import init_storage, insert
 from jaxsrl.replay.device.windows import gather_windows
 from jaxsrl.replay.host.buffer import HostBuffer
 from jaxsrl.replay.sizes import RingSizes, make_sizes
@@ -101,8 +101,8 @@ def _device(sizes: BenchSizes, priority_exponent: float) -> Contender:
     ring = make_sizes(sizes.replay(priority_exponent), slot)
     add = jax.jit(partial(_insert_slot, ring), donate_argnums=(0, 1))
     take = jax.jit(partial(_sample_windows, ring), donate_argnums=1 if priority_exponent else ())
-    storage = jax.jit(partial(empty_storage, ring, slot))()
-    held, numbers = {"storage": storage, "selection": jax.jit(partial(first_selection, ring))()}, iter(range(2**31))
+    storage = jax.jit(partial(init_storage, ring, slot))()
+    held, numbers = {"storage": storage, "selection": jax.jit(partial(init_selection, ring))()}, iter(range(2**31))
     num_bytes = _bytes(held["storage"]) + _bytes(held["selection"])
     placed = jax.device_put(slot)
 

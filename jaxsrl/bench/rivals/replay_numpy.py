@@ -33,7 +33,7 @@ def steps_of(sizes: BenchSizes, slot: Trajectory) -> dict[str, Any]:
 
 
 def plain_ring(sizes: BenchSizes) -> NumpyRing:
-    """An array a field, slices in, fancy indices out.
+    """Returns an array a field, slices in, fancy indices out.
 
     It draws from a full ring only, never what follows its newest step (which it does not keep), checks nothing, and says nothing of
     probabilities.
@@ -61,7 +61,7 @@ def plain_ring(sizes: BenchSizes) -> NumpyRing:
 
 
 def careful_ring(sizes: BenchSizes) -> NumpyRing:
-    """The same with the rules that our buffers keep: every complete window of a ring that may be half full, and no other.
+    """Returns the same with the rules that our buffers keep: every complete window of a ring that may be half full, and no other.
 
     It checks what comes, keeps the observation after the newest step and the frames before the first, draws from both, and says how
     likely each window was.

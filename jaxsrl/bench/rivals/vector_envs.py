@@ -87,7 +87,7 @@ def bare_processes(env: EnvConfig, workers: int, envs_per_worker: int) -> contex
 
 
 def native_alone(env: EnvConfig, num_envs: int) -> contextlib.AbstractContextManager[Stepper]:
-    """A native vector environment in a process of its own, stepped by a loop that does nothing else."""
+    """Yields a native vector environment in a process of its own, stepped by a loop that does nothing else."""
     return _processes(_NATIVE, env, 1, num_envs)
 
 
@@ -113,7 +113,7 @@ def _processes(script: str, env: EnvConfig, count: int, envs_each: int) -> Itera
 
 @contextlib.contextmanager
 def gymnasium_vector(make: Callable[[], VectorEnv]) -> Iterator[Stepper]:
-    """One of Gymnasium's vector environments."""
+    """Yields one of Gymnasium's vector environments."""
     env = make()
     try:
         env.reset(seed=0)

@@ -19,7 +19,7 @@ from jaxsrl.cluster.protocol.setup import HostSetup, make_setup
 from jaxsrl.collect.collector import CollectorConfig
 
 if TYPE_CHECKING:
-    from jaxsrl.cluster.replay.client import RemoteExperience
+    from jaxsrl.cluster.replay.client import RemoteReplayClient
 
 
 class HostHandle(Handle[RemoteHost]):
@@ -41,7 +41,7 @@ class HostHandle(Handle[RemoteHost]):
         params: ParamsLayout,
         index: int,
         node: str,
-        replay: "RemoteExperience | None" = None,
+        replay: "RemoteReplayClient | None" = None,
     ) -> None:
         """A host that has not started; its slots go to `replay` where it is given, which then writes the journal."""
         shape = config.plan.shape

@@ -25,7 +25,7 @@ from jaxsrl.cluster.inference.server_group import InferenceServerGroup
 from jaxsrl.cluster.inference.server_handle import ServerHandle
 from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, SlotLost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
-from jaxsrl.cluster.replay.client import RemoteExperience
+from jaxsrl.cluster.replay.client import RemoteReplayClient
 from jaxsrl.collect.collector import CollectorConfig, supervision_metrics
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.metrics.cluster_traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
@@ -45,7 +45,7 @@ class ClusterSource:
         config: CollectorConfig,
         engine: Engine,
         replicas: range | None = None,
-        replay: RemoteExperience | None = None,
+        replay: RemoteReplayClient | None = None,
     ) -> None:
         """Starts the hosts' processes, without waiting.
 

@@ -22,15 +22,15 @@ from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.learner.host_replay import HostReplayMesh
 from jaxsrl.metrics.cluster_traffic import PREFIX
 from jaxsrl.plan.passes.place_replay import SAMPLES_AHEAD
-from jaxsrl.replay.experience import UpdateKeys, buffer_shapes
+from jaxsrl.replay.client import UpdateKeys, buffer_shapes
 from jaxsrl.replay.state import Buffer
 
 _PARTS_AHEAD = 2
 _STARTS, _STEPS = "start_timeout_seconds", "step_timeout_seconds"
 
 
-class RemoteExperience:
-    """An `Experience` at a `ReplayHost` somewhere. One thread, the learner's.
+class RemoteReplayClient:
+    """A `ReplayClient` at a `ReplayHost` somewhere. One thread, the learner's.
 
     Every wait has a deadline (`start_timeout_seconds` before the first answer, then `step_timeout_seconds`, of
     `--pool.supervision`). All methods that wait raise ReplayLostError when it has passed, or when replay is no more.
@@ -119,8 +119,8 @@ class RemoteExperience:
             self._result(self._started, _STARTS)
             self._started = None
 
-    def begin(self, batch: Any, keys: UpdateKeys) -> int:
-        """See `Experience`; the trajectory itself is there already."""
+    def insert(self, batch: Any, keys: UpdateKeys) -> int:
+        """See `ReplayClient`; the trajectory itself is there already."""
         del batch
         self.wait_until_started()
         sequence, self._next_sequence = self._next_sequence, self._next_sequence + 1
@@ -132,8 +132,8 @@ class RemoteExperience:
         self._take_counts(found[1:])
         return int(found[0])
 
-    def get(self) -> Sample:
-        """See `Experience`; its arrays are views of the engine's memory."""
+    def sample(self) -> Sample:
+        """See `ReplayClient`; its arrays are views of the engine's memory."""
         start = time.perf_counter()
         number, self._next_sample = self._next_sample, self._next_sample + 1
         self._send_priorities(number - 1 - self._delay)
@@ -146,14 +146,14 @@ class RemoteExperience:
         self._samples += 1
         return sample
 
-    def give_priorities(self, priority: Any) -> None:
-        """See `Experience`."""
+    def update_priorities(self, priority: Any) -> None:
+        """See `ReplayClient`."""
         if self._prioritised:
             self._found.append((self._given, priority))
             self._given += 1
 
-    def finish(self) -> None:
-        """See `Experience`; without priorities there is nothing to wait for."""
+    def end_update(self) -> None:
+        """See `ReplayClient`; without priorities there is nothing to wait for."""
         if not self._prioritised:
             return
         start = time.perf_counter()
@@ -173,11 +173,11 @@ class RemoteExperience:
         }
 
     def waited_seconds(self) -> float:
-        """See `Experience`."""
+        """See `ReplayClient`."""
         return self._waited_seconds
 
     def saved(self) -> Buffer:
-        """See `Experience`; fetched part by part, into memory of this process."""
+        """See `ReplayClient`; fetched part by part, into memory of this process."""
         self.wait_until_started()
         self._send_priorities(self._given)
         for call in self._sent:
@@ -197,7 +197,7 @@ class RemoteExperience:
         return found
 
     def restore(self, saved: Buffer) -> None:
-        """See `Experience`; sent part by part.
+        """See `ReplayClient`; sent part by part.
 
         Raises:
             UserError: it is of a buffer with other sizes.

@@ -19,7 +19,7 @@ from envpool_bridge.shm.slots import SlotViews, view_slot
 from jaxsrl.cluster.replay.setup import PART_BYTES, ReplaySetup, SampleBlocks
 from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
-from jaxsrl.replay.experience import LocalExperience, UpdateKeys
+from jaxsrl.replay.client import LocalReplayClient, UpdateKeys
 from jaxsrl.replay.on_device import step_keys
 
 _IDLE_SECONDS = 1e6  # the learner's process has the deadlines, and ends this one
@@ -33,7 +33,7 @@ class ReplayHost:
         """Nothing yet."""
         self._changed = threading.Condition()
         self._setup: ReplaySetup | None = None
-        self._experience: LocalExperience | None = None
+        self._experience: LocalReplayClient | None = None
         self._closed = False
         self._staged: dict[tuple[int, int, int], np.ndarray] = {}  # by host, beginning and sequence
         self._newest: dict[tuple[int, int, int], np.ndarray] = {}  # that were inserted last, likewise
@@ -63,7 +63,7 @@ class ReplayHost:
         rows = made.layout.shape.num_rows
         opened = (open_learner_journal(made.journal, made.layout.shape, host * rows) for host in range(made.num_hosts))
         self._journals = [journal for journal in opened if journal is not None]
-        experience = LocalExperience(made.agent.data, made.shapes, _IDLE_SECONDS, 2 * self._blocks.most)
+        experience = LocalReplayClient(made.agent.data, made.shapes, _IDLE_SECONDS, 2 * self._blocks.most)
         with self._changed:
             self._setup, self._experience = made, experience
             self._changed.notify_all()
@@ -101,7 +101,7 @@ class ReplayHost:
             What `counts` does, behind the number of samples that are due.
         """
         experience, setup = self._begun(), self._made
-        experience.finish()
+        experience.end_update()
         with self._changed:
             wanted = [(host, made, sequence) for host, made in enumerate(beginnings)]
             memories = [self._staged.pop(key) for key in wanted]
@@ -109,7 +109,7 @@ class ReplayHost:
             self._staged = {key: memory for key, memory in self._staged.items() if key[2] > sequence}
         slots: list[SlotViews] = [view_slot(setup.layout, memory.data) for memory in memories]
         key = jax.random.wrap_key_data(jax.numpy.asarray(key_data), impl=setup.key_impl)
-        due = experience.begin(trajectory_on_host(slots), UpdateKeys(self._split, key))
+        due = experience.insert(trajectory_on_host(slots), UpdateKeys(self._split, key))
         for journal, slot in zip(self._journals, slots, strict=False):
             journal.note(sequence, slot)
         return np.concatenate([[float(due)], self.counts()])
@@ -125,7 +125,7 @@ class ReplayHost:
         """The next sample, as soon as it is drawn, and those after it that are drawn already (`SampleBlocks`)."""
         experience = self._begun()
         with self._drawing:
-            samples = experience.get_some(self._blocks.most)
+            samples = experience.get_many(self._blocks.most)
             first, self._next_sample = self._next_sample, self._next_sample + len(samples)
         self._samples += len(samples)
         return self._blocks.pack(first, samples)
@@ -136,12 +136,12 @@ class ReplayHost:
         with self._giving:
             self._early |= {first + place: priority for place, priority in enumerate(priorities)}
             while self._next_priorities in self._early:
-                experience.give_priorities(self._early.pop(self._next_priorities))
+                experience.update_priorities(self._early.pop(self._next_priorities))
                 self._next_priorities += 1
 
     def finish(self) -> np.ndarray:
         """`counts`, once this update's samples are drawn and the priorities are in that the next update's draws know."""
-        self._begun().finish()
+        self._begun().end_update()
         return self.counts()
 
     def counts(self) -> np.ndarray:
@@ -154,12 +154,12 @@ class ReplayHost:
     def save(self) -> int:
         """Gets ready to hand out all experience between two updates; returns how many parts it has."""
         experience = self._begun()
-        experience.finish()
+        experience.end_update()
         self._saving = bytes_of_leaves(experience.saved())
         return num_parts(sum(array.nbytes for array in self._saving))
 
     def saved_part(self, number: int) -> tuple[int, np.ndarray]:
-        """(number, [PART_BYTES] uint8 or the rest): the leaves of `Experience.saved`, one after the other."""
+        """(number, [PART_BYTES] uint8 or the rest): the leaves of `ReplayClient.saved`, one after the other."""
         part = np.empty(min(PART_BYTES, sum(array.nbytes for array in self._saving) - number * PART_BYTES), np.uint8)
         copy_part(self._saving, number, part, out=True)
         return number, part
@@ -168,7 +168,7 @@ class ReplayHost:
         """Takes a part in, before the first update; as `saved_part` gave it."""
         with self._changed:
             if not self._saving:
-                self._restored: Any = self._begun().own_arrays()
+                self._restored: Any = self._begun().writable_arrays()
                 self._saving = bytes_of_leaves(self._restored)
         copy_part(self._saving, number, np.asarray(part), out=False)
 
@@ -194,7 +194,7 @@ class ReplayHost:
             raise RuntimeError("start comes first")
         return self._setup
 
-    def _begun(self) -> LocalExperience:
+    def _begun(self) -> LocalReplayClient:
         """The experience, once there is one."""
         with self._changed:
             self._changed.wait_for(lambda: self._experience is not None or self._closed, _IDLE_SECONDS)

@@ -13,7 +13,7 @@ from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
 from agents.transforms.multi_policy import LearningGroup, policy_state
 from envpool_bridge.shm.slots import SlotViews
 from jaxsrl.learner.finite_updates import SKIPPED
-from jaxsrl.learner.groups.rows import rows_of_places
+from jaxsrl.learner.groups.rows import take_agent_rows
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
 from jaxsrl.machine.devices import Device, on_device
 
@@ -37,7 +37,7 @@ class GroupMeshes(LearnerMesh):
         self._meshes = {group.name: LearnerMesh(devices[group.name]) for group in groups}
 
     def place_state(self, state: LearnerState) -> LearnerState:
-        """Every policy's part on its mesh, with the sharding that its update returns."""
+        """Returns every policy's part on its mesh, with the sharding that its update returns."""
         return LearnerState(
             params=self._place_parts(state.params),
             opt_state=self._place_parts(state.opt_state),
@@ -46,16 +46,16 @@ class GroupMeshes(LearnerMesh):
         )
 
     def place_batch(self, slots: Sequence[SlotViews]) -> Any:
-        """The rows of each policy as a trajectory on its mesh, by the policy's name."""
+        """Returns the rows of each policy as a trajectory on its mesh, by the policy's name."""
         return {
             group.name: self._meshes[group.name].place_batch(
-                [rows_of_places(slot, group.agent_indices, group.rows_per_env) for slot in slots]
+                [take_agent_rows(slot, group.agent_indices, group.rows_per_env) for slot in slots]
             )
             for group in self._groups
         }
 
     def copy_params(self, params: Params) -> Params:
-        """A copy of all policies' parameters on the first device, that outlives the donation of `params`."""
+        """Returns a copy of all policies' parameters on the first device, that outlives the donation of `params`."""
         copies = {
             name: self._meshes[name].copy_params(part) if name in self._meshes else part
             for name, part in params.items()
@@ -63,7 +63,7 @@ class GroupMeshes(LearnerMesh):
         return on_device(copies, self.devices[0])
 
     def jit_update(self, agent: Agent, run_key: Array) -> KeyedUpdate:
-        """The updates of all policies, enqueued one after another; takes what `place_batch` returns.
+        """Returns the updates of all policies, enqueued one after another; takes what `place_batch` returns.
 
         Args:
             agent: not looked at: its groups were given at the beginning.
@@ -96,7 +96,7 @@ class GroupMeshes(LearnerMesh):
 
 
 def _jit_group(group: LearningGroup, mesh: LearnerMesh, run_key: Array) -> Any:
-    """One policy's update over its mesh; donates its part of the state, but not the number, which the others read too."""
+    """Returns one policy's update over its mesh; donates its part of the state, but not the number, which the others read too."""
 
     def update(part: tuple[Any, Any, Any], number: Array, batch: Trajectory) -> tuple[LearnerState, Metrics]:
         params, opt_state, extra = part

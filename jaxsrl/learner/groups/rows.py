@@ -9,8 +9,8 @@ from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import map_leaves
 
 
-def rows_of_places(slot: SlotViews, places: tuple[int, ...], rows_per_env: int) -> SlotViews:
-    """A copy of these agents' rows, environment by environment; the slot itself may be given back.
+def take_agent_rows(slot: SlotViews, places: tuple[int, ...], rows_per_env: int) -> SlotViews:
+    """Returns a copy of these agents' rows, environment by environment; the slot itself may be given back.
 
     Args:
         slot: of whole environments, B = E * rows_per_env rows.

@@ -49,7 +49,7 @@ def _tables(exponent: float) -> _Tables:
 
 
 def power(base: Array, exponent: float) -> Array:
-    """The power of each number, in a compiled program.
+    """Returns the power of each number, in a compiled program.
 
     Args:
         base: [n] float32, positive and finite.
@@ -69,7 +69,7 @@ def power(base: Array, exponent: float) -> Array:
 
 
 def power_on_host(base: np.ndarray, exponent: float) -> np.ndarray:
-    """The same in numpy."""
+    """Returns the same in numpy."""
     if exponent == 1.0:
         return base
     bits = np.maximum(base, _TINY).view(np.uint32)

@@ -27,7 +27,7 @@ Pair = tuple[Array, Array]
 
 
 def random_bits(words: Array, count: int) -> Array:
-    """The first `count` numbers of a key's stream, in a compiled program.
+    """Returns the first `count` numbers of a key's stream, in a compiled program.
 
     Args:
         words: [W] uint32, W at most 4: the key, which is consumed.
@@ -121,7 +121,7 @@ class HostRandom:
 
 
 def _key_of_round(key: Array, which: int, rounds: Array) -> Pair:
-    """Key number `which` and so many times its Weyl number, modulo 2^64."""
+    """Returns key number `which` and so many times its Weyl number, modulo 2^64."""
     weyl_low, weyl_high = (np.uint32(half) for half in (_WEYL[which] & 0xFFFFFFFF, _WEYL[which] >> 32))
     low, carry = _wide(rounds, weyl_low)
     key_low, key_high = key[2 * which], key[2 * which + 1]
@@ -130,7 +130,7 @@ def _key_of_round(key: Array, which: int, rounds: Array) -> Pair:
 
 
 def _multiply(number: Pair, by: int) -> tuple[Pair, Pair]:
-    """The low and the high 64 bits of a product of 64-bit numbers."""
+    """Returns the low and the high 64 bits of a product of 64-bit numbers."""
     low, high = number
     by_low, by_high = np.uint32(by & 0xFFFFFFFF), np.uint32(by >> 32)
     low_low, a = _wide(low, by_low)
@@ -151,7 +151,7 @@ def _multiply(number: Pair, by: int) -> tuple[Pair, Pair]:
 
 
 def _wide(one: Array, other: Any) -> Pair:
-    """The product of two uint32, by halves of 16 bits."""
+    """Returns the product of two uint32, by halves of 16 bits."""
     mask, shift = np.uint32(0xFFFF), np.uint32(16)
     one_low, one_high = one & mask, one >> shift
     other_low, other_high = other & mask, other >> shift

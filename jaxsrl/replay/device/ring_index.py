@@ -25,14 +25,14 @@ class RingPosition:
     num_insertions: Array
 
 
-def first_position() -> RingPosition:
+def init_position() -> RingPosition:
     """Of an empty ring."""
     # Arrays of their own: a state that is donated holds none twice.
     return RingPosition(*(jnp.zeros((), jnp.int32) for _ in range(3)))
 
 
 def advance(sizes: RingSizes, position: RingPosition) -> RingPosition:
-    """One trajectory further."""
+    """Returns one trajectory further."""
     after = position.next_step + sizes.rollout_length
     return RingPosition(
         jnp.where(after == sizes.ring_steps, 0, after),
@@ -41,13 +41,13 @@ def advance(sizes: RingSizes, position: RingPosition) -> RingPosition:
     )
 
 
-def age_of(sizes: RingSizes, position: RingPosition, step: Array) -> Array:
+def step_age(sizes: RingSizes, position: RingPosition, step: Array) -> Array:
     """How many steps, in [1, C], the newest is behind the beginning of `step`, in [0, C)."""
     age = position.next_step - step
     return jnp.where(age <= 0, age + sizes.ring_steps, age)
 
 
-def step_of(sizes: RingSizes, position: RingPosition, age: Array) -> Array:
-    """The step of the ring, in [0, C), of this age in [1, C]."""
+def step_at_age(sizes: RingSizes, position: RingPosition, age: Array) -> Array:
+    """Returns the step of the ring, in [0, C), of this age in [1, C]."""
     step = position.next_step - age
     return jnp.where(step < 0, step + sizes.ring_steps, step)

@@ -16,12 +16,12 @@ import numpy as np
 from agents.api import Array
 from jaxsrl.replay.device.exact_power import power
 from jaxsrl.replay.device.philox import bounded, random_bits, uniforms
-from jaxsrl.replay.device.ring_index import RingPosition, advance, age_of, first_position, step_of
+from jaxsrl.replay.device.ring_index import RingPosition, advance, init_position, step_age, step_at_age
 from jaxsrl.replay.device.sum_tree import (
     FAN_OUT,
     add_up,
     draw_leaves,
-    empty_tree,
+    init_tree,
     nodes_of_run,
     num_levels,
     write_leaves,
@@ -54,13 +54,13 @@ class Selection:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Drawn:
+class SampledWindows:
     """N windows.
 
     Attributes:
         begin: [N] int32 in [0, C), step of the ring.
         group: [N] int32 in [0, G).
-        age: [N] int32, of the beginning when it was drawn (`ring.age_of`).
+        age: [N] int32, of the beginning when it was drawn (`ring.step_age`).
         num_insertions: int32 scalar, trajectories inserted when they were drawn.
         probability: [N] float32, of drawing this window in one draw.
         num_windows: int32 scalar, windows that could have been drawn.
@@ -74,12 +74,12 @@ class Drawn:
     num_windows: Array
 
 
-def first_selection(sizes: RingSizes) -> Selection:
+def init_selection(sizes: RingSizes) -> Selection:
     """Nothing can be drawn."""
     return Selection(
-        position=first_position(),
+        position=init_position(),
         starts=jnp.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.window_start == "episode" else (),
-        tree=empty_tree(sizes.num_leaves) if sizes.keeps_tree else (),
+        tree=init_tree(sizes.num_leaves) if sizes.keeps_tree else (),
         num_starts=jnp.zeros((), jnp.int32),
         highest=jnp.ones((), jnp.float32),
         num_stale=jnp.zeros((), jnp.int32),
@@ -104,7 +104,7 @@ def insert_slot(
     if sizes.window_start == "episode":
         new = episode_starts(sizes, is_first, valid)
         starts = jax.lax.dynamic_update_slice_in_dim(selection.starts, new, before.next_step, 0)
-        age = age_of(sizes, position, jnp.arange(sizes.ring_steps, dtype=jnp.int32))
+        age = step_age(sizes, position, jnp.arange(sizes.ring_steps, dtype=jnp.int32))
         complete = (age >= sizes.window_steps) & (age <= jnp.minimum(position.num_steps, sizes.max_age))
         count = jnp.sum(starts & complete[:, None], dtype=jnp.int32)
         selection = dataclasses.replace(selection, starts=starts, num_starts=count)
@@ -130,7 +130,7 @@ def num_windows(sizes: RingSizes, selection: Selection) -> Array:
     return _begins(sizes, selection.position)[1] * sizes.num_groups
 
 
-def draw(sizes: RingSizes, selection: Selection, words: Array) -> Drawn:
+def draw(sizes: RingSizes, selection: Selection, words: Array) -> SampledWindows:
     """N windows; there must be one that can be drawn. The key, [W] uint32 (`random_numbers`), is consumed."""
     position, groups = selection.position, sizes.num_groups
     count = num_windows(sizes, selection)
@@ -141,20 +141,20 @@ def draw(sizes: RingSizes, selection: Selection, words: Array) -> Drawn:
         uniform = uniforms(random_bits(words, -(-size // 2)))[:size].reshape(shape)
         leaf, probability = draw_leaves(sizes.num_leaves, selection.tree, uniform)
         begin, group = leaf // groups * sizes.stride, leaf % groups
-        age = age_of(sizes, position, begin)
+        age = step_age(sizes, position, begin)
     else:
         number = bounded(random_bits(words, sizes.batch_size), count)
         youngest, begins = _begins(sizes, position)
         age, group = youngest + (begins - 1 - number // groups) * sizes.stride, number % groups
-        begin = step_of(sizes, position, age)
+        begin = step_at_age(sizes, position, age)
         probability = jnp.broadcast_to(1.0 / count.astype(jnp.float32), shape)
-    return Drawn(begin, group, age, position.num_insertions, probability, count)
+    return SampledWindows(begin, group, age, position.num_insertions, probability, count)
 
 
 def update_priorities(
-    sizes: RingSizes, selection: Selection, drawn: Drawn, priority: Array, counts: Array | bool = True
+    sizes: RingSizes, selection: Selection, drawn: SampledWindows, priority: Array, counts: Array | bool = True
 ) -> Selection:
-    """The priorities that a gradient step found; those of windows that can no longer be drawn are left out and counted.
+    """Returns the priorities that a gradient step found; those of windows that can no longer be drawn are left out and counted.
 
     Args:
         sizes: of the ring.
@@ -230,7 +230,7 @@ def _add_completed(sizes: RingSizes, selection: Selection, priority: Array | Non
     """Windows into the leaves that the newest T steps complete; and the nodes to add up."""
     position, groups = selection.position, sizes.num_groups
     oldest = sizes.window_steps + sizes.rollout_length - 1
-    step = step_of(sizes, position, jnp.asarray(oldest, jnp.int32))
+    step = step_at_age(sizes, position, jnp.asarray(oldest, jnp.int32))
     first, offset, within = _candidates(sizes, step, sizes.rollout_length)
     exists = within & (oldest - offset <= position.num_steps)
     keep = jnp.broadcast_to(exists[:, None], (exists.shape[0], groups))

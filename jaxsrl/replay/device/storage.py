@@ -32,13 +32,13 @@ def storage_shapes(sizes: RingSizes, shapes: Trajectory) -> Trajectory:
     return dataclasses.replace(ring, agent_state=state)
 
 
-def empty_storage(sizes: RingSizes, shapes: Trajectory) -> Trajectory:
-    """A ring in which nothing has been kept yet."""
+def init_storage(sizes: RingSizes, shapes: Trajectory) -> Trajectory:
+    """Returns a ring in which nothing has been kept yet."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), storage_shapes(sizes, shapes))
 
 
 def insert(sizes: RingSizes, storage: Trajectory, position: RingPosition, slot: Trajectory) -> Trajectory:
-    """The ring with one more trajectory, over the oldest. In place where `storage` is donated.
+    """Returns the ring with one more trajectory, over the oldest. In place where `storage` is donated.
 
     Args:
         sizes: of the ring.

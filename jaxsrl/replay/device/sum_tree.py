@@ -32,8 +32,8 @@ def num_levels(num_leaves: int) -> int:
     return len(level_offsets(num_leaves)) - 1
 
 
-def empty_tree(num_leaves: int) -> Array:
-    """A tree of zeros: [nodes] float32."""
+def init_tree(num_leaves: int) -> Array:
+    """Returns a tree of zeros: [nodes] float32."""
     return jnp.zeros(level_offsets(num_leaves)[-1], jnp.float32)
 
 
@@ -43,7 +43,7 @@ def weights_at(num_leaves: int, tree: Array, leaf: Array) -> Array:
 
 
 def write_leaves(num_leaves: int, tree: Array, leaf: Array, weight: Array, keep: Array) -> Array:
-    """The tree with other weights, and sums as they were: `add_up` must follow.
+    """Returns the tree with other weights, and sums as they were: `add_up` must follow.
 
     Args:
         num_leaves: of the tree.
@@ -57,7 +57,7 @@ def write_leaves(num_leaves: int, tree: Array, leaf: Array, weight: Array, keep:
 
 
 def add_up(num_leaves: int, tree: Array, node: Array) -> Array:
-    """The tree with correct sums above these lowest nodes: [n] int32, of which node i has the leaves from 16 i on."""
+    """Returns the tree with correct sums above these lowest nodes: [n] int32, of which node i has the leaves from 16 i on."""
     offsets = jnp.asarray(level_offsets(num_leaves), jnp.int32)
     above = num_levels(num_leaves) - 1
 

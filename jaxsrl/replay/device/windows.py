@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array, Trajectory
-from jaxsrl.replay.device.ring_index import RingPosition, age_of
+from jaxsrl.replay.device.ring_index import RingPosition, step_age
 from jaxsrl.replay.sizes import RingSizes
 
 
@@ -53,7 +53,7 @@ def gather_windows(
 
 
 def newest_steps(sizes: RingSizes, storage: Trajectory, position: RingPosition, count: int) -> Trajectory:
-    """The newest `count` steps of all rows, without observations and memory (() in their place).
+    """Returns the newest `count` steps of all rows, without observations and memory (() in their place).
 
     Returns:
         [count + 1, B] `is_first`, [count, B, ...] the rest. Those before the first that was inserted are zeros.
@@ -71,7 +71,7 @@ def _indices(sizes: RingSizes, position: RingPosition, begin: Array, before: int
     size = sizes.ring_steps
     step = begin + offset
     step = jnp.where(step < 0, step + size, jnp.where(step >= size, step - size, step))
-    age = age_of(sizes, position, begin)
+    age = step_age(sizes, position, begin)
     step = jnp.where(offset == age, size, step)  # what follows the newest step has a place of its own
     if not before:
         return step
@@ -80,7 +80,7 @@ def _indices(sizes: RingSizes, position: RingPosition, begin: Array, before: int
 
 
 def _computed_once(indices: Array) -> Array:
-    """The same, by way of a scatter: compilers for CPU would compute indices again for each number that is read with them."""
+    """Returns the same, by way of a scatter: compilers for CPU would compute indices again for each number that is read with them."""
     flat = indices.reshape(-1)
     places = jnp.arange(flat.shape[0], dtype=jnp.int32)
     copied = jnp.zeros(flat.shape, flat.dtype).at[places].set(flat, mode="promise_in_bounds", unique_indices=True)

@@ -12,15 +12,15 @@ import numpy as np
 from agents.api import Replay, Sample, Trajectory
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.split_cpu import host_device
-from jaxsrl.replay.device.sampler import Drawn
-from jaxsrl.replay.host.sampler import HostSelector
+from jaxsrl.replay.device.sampler import SampledWindows
+from jaxsrl.replay.host.sampler import HostSampler
 from jaxsrl.replay.host.storage import HostPosition, HostStorage
-from jaxsrl.replay.priority_delay import no_pending
+from jaxsrl.replay.priority_delay import init_pending
 from jaxsrl.replay.schedule import HostPace, make_pace
 from jaxsrl.replay.sizes import make_sizes
 from jaxsrl.replay.state import Buffer, Pending
 
-Sent = tuple[Drawn, Any]
+PriorityUpdate = tuple[SampledWindows, Any]
 """Windows, and their priorities [N] that draws do not know yet."""
 
 
@@ -45,7 +45,7 @@ class HostBuffer:
         self.sizes = sizes = make_sizes(replay, shapes)
         pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)
         self._storage = HostStorage(sizes, shapes)
-        self._selector = HostSelector(sizes)
+        self._selector = HostSampler(sizes)
         self._pace = HostPace(pace)
         self._initial_priority = None
         if replay.initial_priority is not None and sizes.priority_exponent:
@@ -53,7 +53,7 @@ class HostBuffer:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the steps that are kept, and of what decides which can be drawn."""
+        """Returns bytes of the steps that are kept, and of what decides which can be drawn."""
         return self._storage.num_bytes + self._selector.num_bytes
 
     @property
@@ -94,7 +94,7 @@ class HostBuffer:
         """Gradient steps that the newest insertion makes due; to be asked once for each."""
         return self._pace.steps_due(self._selector.num_windows > 0)
 
-    def sample(self, words: Any) -> tuple[Sample, Drawn | None]:
+    def sample(self, words: Any) -> tuple[Sample, SampledWindows | None]:
         """N windows in numpy arrays of their own; and which they are, where they have priorities (see `drawn`).
 
         Args:
@@ -114,16 +114,16 @@ class HostBuffer:
         sample = Sample(self._storage.gather(since), probability, np.int32(count))  # pyright: ignore[reportArgumentType]
         return sample, drawn
 
-    def drawn(self, words: Any) -> Drawn:
+    def drawn(self, words: Any) -> SampledWindows:
         """Which windows `sample` draws with this key."""
         return self._selector.drawn(*self._selector.draw(np.asarray(words)))
 
-    def update_priorities(self, drawn: Drawn, priority: Any) -> None:
+    def update_priorities(self, drawn: SampledWindows, priority: Any) -> None:
         """Takes in the priorities [N] of windows; waits until they are computed. See `selector.update_priorities`."""
         self._selector.update_priorities(drawn, np.asarray(priority))
 
-    def to_arrays(self, sent: Sequence[Sent] = ()) -> Buffer:
-        """All of the buffer in numpy arrays, in the form that a buffer on a device has.
+    def to_arrays(self, sent: Sequence[PriorityUpdate] = ()) -> Buffer:
+        """Returns all of the buffer in numpy arrays, in the form that a buffer on a device has.
 
         Args:
             sent: priorities on their way, oldest first, at most `priority_delay` of them.
@@ -134,7 +134,7 @@ class HostBuffer:
         selection = jax.tree.map(np.array, self._selector.arrays())
         return Buffer(self._storage.arrays, selection, self._pace.arrays(), self._pending(sent))
 
-    def from_arrays(self, arrays: Buffer) -> list[Sent]:
+    def from_arrays(self, arrays: Buffer) -> list[PriorityUpdate]:
         """Goes on from what `to_arrays` gave, here or on a device; copies it. Returns the priorities on their way.
 
         Raises:
@@ -154,8 +154,8 @@ class HostBuffer:
         self._storage.position = HostPosition(int(position.next_step), int(position.num_steps))
         return self._sent(arrays.pending)
 
-    def _pending(self, sent: Sequence[Sent]) -> Any:
-        pending: Any = jax.device_get(no_pending(self.sizes))
+    def _pending(self, sent: Sequence[PriorityUpdate]) -> Any:
+        pending: Any = jax.device_get(init_pending(self.sizes))
         if not isinstance(pending, Pending):
             return ()
         pending = jax.tree.map(np.array, pending)
@@ -164,7 +164,7 @@ class HostBuffer:
             _set(pending.priority, place, priority)
         return Pending(pending.drawn, pending.priority, np.int32(len(sent)))  # pyright: ignore[reportArgumentType]
 
-    def _sent(self, pending: Any) -> list[Sent]:
+    def _sent(self, pending: Any) -> list[PriorityUpdate]:
         if not isinstance(pending, Pending):
             return []
         count, delay = int(pending.num_steps), self.sizes.priority_delay

@@ -14,7 +14,7 @@ _MOST_KEPT = 8
 
 
 def is_large(num_bytes: int) -> bool:
-    """Whether keeping memory for an array of that size is worth it."""
+    """Returns whether keeping memory for an array of that size is worth it."""
     return num_bytes >= _LARGE_BYTES
 
 
@@ -31,7 +31,7 @@ class SampleMemory:
         self._kept: list[np.ndarray] = []
 
     def take(self) -> np.ndarray:
-        """An array whose contents are anything, page-aligned."""
+        """Returns an array whose contents are anything, page-aligned."""
         for place in range(len(self._kept)):
             # Two references: the list's, and that of the call that counts.
             if sys.getrefcount(self._kept[place]) <= 2:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxsrl.replay.device.exact_power import power_on_host
 from jaxsrl.replay.device.philox import HostRandom
 from jaxsrl.replay.device.ring_index import RingPosition
-from jaxsrl.replay.device.sampler import Drawn, Selection
+from jaxsrl.replay.device.sampler import SampledWindows, Selection
 from jaxsrl.replay.device.sum_tree import FAN_OUT
 from jaxsrl.replay.host.sum_tree import HostTree
 from jaxsrl.replay.sizes import RingSizes
@@ -16,7 +16,7 @@ from jaxsrl.replay.sizes import RingSizes
 _INT32 = 2**32
 
 
-class HostSelector:
+class HostSampler:
     """What `selector.Selection` holds, and its functions. Thread-safety: one thread at a time.
 
     Attributes:
@@ -42,12 +42,12 @@ class HostSelector:
 
     @property
     def keeps_starts(self) -> bool:
-        """Whether `insert` looks at where episodes begin."""
+        """Returns whether `insert` looks at where episodes begin."""
         return self._starts is not None
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of what decides which windows can be drawn."""
+        """Returns bytes of what decides which windows can be drawn."""
         return sum(array.nbytes for array in (self._starts, self._tree and self._tree.nodes) if array is not None)
 
     @property
@@ -100,16 +100,16 @@ class HostSelector:
             found = self._place_of(found)
         return (found - self._oldest) % self._num_places, probability
 
-    def drawn(self, since: np.ndarray, probability: np.ndarray) -> Drawn:
+    def drawn(self, since: np.ndarray, probability: np.ndarray) -> SampledWindows:
         """What `selector.draw` says of these windows, as `draw` has just found them; whole numbers are int64."""
         rows = self._sizes.num_rows
         step = since // rows
         age, group = self._sizes.ring_steps - step, (since - step * rows) // self._sizes.agents_per_window
         begin = (step + self.next_step) % self._sizes.ring_steps
         insertions = np.uint32(self._num_insertions).view(np.int32)
-        return Drawn(begin, group, age, insertions, probability, np.int32(self.num_windows))  # pyright: ignore[reportArgumentType]
+        return SampledWindows(begin, group, age, insertions, probability, np.int32(self.num_windows))  # pyright: ignore[reportArgumentType]
 
-    def update_priorities(self, drawn: Drawn, priority: np.ndarray) -> None:
+    def update_priorities(self, drawn: SampledWindows, priority: np.ndarray) -> None:
         """The priorities [N] that a gradient step found; see `selector.update_priorities`."""
         sizes, tree = self._sizes, self._tree
         if not sizes.priority_exponent or tree is None:
@@ -129,7 +129,7 @@ class HostSelector:
         self._highest = max(self._highest, priority.max())
 
     def arrays(self) -> Selection:
-        """All of it, as `selector.Selection` in numpy arrays; those of starts and the tree are its own memory."""
+        """Returns all of it, as `selector.Selection` in numpy arrays; those of starts and the tree are its own memory."""
         insertions = np.uint32(self._num_insertions).view(np.int32)
         position = (_int32(self.next_step), _int32(self.num_steps), np.asarray(insertions))
         return Selection(

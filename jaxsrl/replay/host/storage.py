@@ -91,7 +91,7 @@ class HostStorage:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Returns bytes of all arrays."""
         return sum(array.nbytes for array in jax.tree.leaves(self.arrays))
 
     def insert(self, slot: Trajectory) -> None:
@@ -121,7 +121,7 @@ class HostStorage:
         """Windows, copied.
 
         Args:
-            since: [N] int64, where they begin (`HostSelector.draw`).
+            since: [N] int64, where they begin (`HostSampler.draw`).
 
         Returns:
             What `windows.gather_windows` does.
@@ -156,7 +156,7 @@ class HostStorage:
         return Trajectory(*[found[part] if isinstance(part, int) else _filled(found, *part) for part in self._fields])
 
     def newest_steps(self, count: int) -> Trajectory:
-        """The newest `count` steps of all rows; as `windows.newest_steps`."""
+        """Returns the newest `count` steps of all rows; as `windows.newest_steps`."""
         size = self._sizes.ring_steps
         steps = (self.position.next_step - count + np.arange(count + 1)) % size
         found: Trajectory = jax.tree.map(lambda ring: ring[steps[:-1]], _without_observations(self.arrays))
@@ -164,14 +164,14 @@ class HostStorage:
         return dataclasses.replace(found, is_first=self.arrays.is_first[steps])
 
     def _with_frames_before(self, order: np.ndarray, places: np.ndarray, before: int) -> np.ndarray:
-        """The places, where frames before the first step of all lie: apart, behind what follows the newest."""
+        """Returns the places, where frames before the first step of all lie: apart, behind what follows the newest."""
         sizes = self._sizes
         unfilled = (sizes.ring_steps - self.position.num_steps) * sizes.num_rows
         apart = order + ((sizes.ring_steps + 1 + before) * sizes.num_rows - unfilled)
         return np.where(order < unfilled, apart, places)
 
     def _leaves_of(self, slot: Trajectory) -> list[np.ndarray]:
-        """The slot's arrays in the order of the ring's, if it has the form of the ring."""
+        """Returns the slot's arrays in the order of the ring's, if it has the form of the ring."""
         try:
             leaves = self._structure.flatten_up_to(slot)
             fits = list(map(_FORM, leaves)) == self._forms

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from agents.api import LearnerState
-from jaxsrl.learner.finite_updates import SKIPPED, all_finite, finite_or_before
+from jaxsrl.learner.finite_updates import SKIPPED, all_finite, keep_if_finite
 from jaxsrl.learner.finite_watch import FiniteWatch, write_batch
-from jaxsrl.replay.state import Replayed, with_learnt
+from jaxsrl.replay.state import ReplayExtra, replace_learned
 
 BEFORE = LearnerState({"w": jnp.ones(3)}, {"m": jnp.zeros(3)}, jnp.int32(4), {"target": jnp.ones(2)})
 AFTER = LearnerState({"w": jnp.full(3, 2.0)}, {"m": jnp.ones(3)}, jnp.int32(5), {"target": jnp.zeros(2)})
-guard = jax.jit(finite_or_before)
+guard = jax.jit(keep_if_finite)
 
 
 def same(one, other):
@@ -53,18 +53,18 @@ def test_integers_and_keys_are_finite():
 
 
 def test_experience_that_came_in_with_the_update_stays():
-    before = dataclasses.replace(BEFORE, extra=Replayed(BEFORE.extra, jnp.zeros(2)))
-    spoilt = dataclasses.replace(AFTER, params={"w": jnp.full(3, jnp.nan)}, extra=Replayed(AFTER.extra, jnp.ones(2)))
+    before = dataclasses.replace(BEFORE, extra=ReplayExtra(BEFORE.extra, jnp.zeros(2)))
+    spoilt = dataclasses.replace(AFTER, params={"w": jnp.full(3, jnp.nan)}, extra=ReplayExtra(AFTER.extra, jnp.ones(2)))
     state, _ = guard(before, spoilt, {})
-    same(state.extra, Replayed(BEFORE.extra, jnp.ones(2)))
+    same(state.extra, ReplayExtra(BEFORE.extra, jnp.ones(2)))
     same(state.params, BEFORE.params)
 
 
 def test_rolling_back_keeps_count_and_experience():
-    now = dataclasses.replace(AFTER, extra=Replayed(AFTER.extra, jnp.ones(2)))
-    rolled = with_learnt(now, BEFORE)
-    same(rolled, LearnerState(BEFORE.params, BEFORE.opt_state, jnp.int32(5), Replayed(BEFORE.extra, jnp.ones(2))))
-    same(with_learnt(AFTER, now), AFTER)
+    now = dataclasses.replace(AFTER, extra=ReplayExtra(AFTER.extra, jnp.ones(2)))
+    rolled = replace_learned(now, BEFORE)
+    same(rolled, LearnerState(BEFORE.params, BEFORE.opt_state, jnp.int32(5), ReplayExtra(BEFORE.extra, jnp.ones(2))))
+    same(replace_learned(AFTER, now), AFTER)
 
 
 def skipping(*flags, limit=2, wait=True, dump=None):

@@ -10,7 +10,7 @@ from agents.api import Replay, ReplayConfig
 from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.mesh import LearnerMesh
-from jaxsrl.replay.experience import LocalExperience
+from jaxsrl.replay.client import LocalReplayClient
 from jaxsrl.replay.on_device import step_keys, with_device_replay
 from tests.support.counting_agent import make_counting
 from tests.support.replay_model import Stream
@@ -20,12 +20,12 @@ RUN_KEY = jax.random.key(4)
 FIRST, UPDATES = 5, 12
 
 
-class Noted(LocalExperience):
+class Noted(LocalReplayClient):
     """Experience that notes the keys it draws with."""
 
-    def begin(self, batch, keys):
+    def insert(self, batch, keys):
         self.drawn = getattr(self, "drawn", [])
-        due = super().begin(batch, keys)
+        due = super().insert(batch, keys)
         self.drawn.append([keys[number].draw for number in range(due)])
         return due
 
@@ -100,7 +100,7 @@ def test_every_update_is_that_of_replay_on_a_device_to_the_bit() -> None:
 def test_metrics_are_divided_in_one_program(due: int, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = agent_of()
     replay = HostReplay(
-        agent, HostReplayMesh(jax.local_devices()[:1]), RUN_KEY, LocalExperience(agent.data, slots()[0])
+        agent, HostReplayMesh(jax.local_devices()[:1]), RUN_KEY, LocalReplayClient(agent.data, slots()[0])
     )
     try:
         sums = {f"metric_{number}": jax.numpy.float32(number) for number in range(9)}

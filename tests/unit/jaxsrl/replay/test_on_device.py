@@ -12,7 +12,7 @@ from agents.api import Replay, ReplayConfig
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.replay.device.sum_tree import level_offsets
 from jaxsrl.replay.on_device import step_keys, with_device_replay
-from jaxsrl.replay.state import Replayed, state_shardings
+from jaxsrl.replay.state import ReplayExtra, state_shardings
 from tests.support.counting_agent import make_counting
 from tests.support.replay_model import Stream
 
@@ -84,7 +84,7 @@ def test_four_devices_do_what_one_does(config):
 def test_only_stored_steps_are_sharded_over_rows():
     state = jax.eval_shape(compiled(PRIORITISED, (("sequence_length", 2),), (3, 4))[0].init, jax.random.key(0))
     where = state_shardings(state, "rows", "all")
-    assert isinstance(where.extra, Replayed)
+    assert isinstance(where.extra, ReplayExtra)
     assert set(jax.tree.leaves(where.extra.buffer.storage)) == {"rows"}
     rest = dataclasses.replace(where, extra=(where.extra.extra, dataclasses.replace(where.extra.buffer, storage=())))
     assert set(jax.tree.leaves(rest)) == {"all"}

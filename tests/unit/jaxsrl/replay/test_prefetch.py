@@ -80,11 +80,11 @@ def on_host(agent, slots, state=None, saved=None, first=0, slow=None):
         key = jax.random.fold_in(RUN_KEY, number)
         due = [keys(key, np.int32(step)) for step in range(buffer.steps_due())]
         state = dataclasses.replace(state, num_updates=state.num_updates + 1)
-        sampler.begin([each.draw for each in due])
+        sampler.request([each.draw for each in due])
         for each in due:
             state, _, priority = learn(state, sampler.get(), each)
-            sampler.give_priorities(priority)
-        sampler.finish()
+            sampler.update_priorities(priority)
+        sampler.end_update()
         states.append(jax.device_get(state))
     saved = jax.tree.map(np.array, buffer.to_arrays(sampler.sent()))
     sampler.close()
@@ -158,7 +158,7 @@ def test_as_many_samples_are_drawn_ahead_as_priorities_may_be_late(delay):
     buffer, sampler = sampler_of(config)
     drawn, sample = [], buffer.sample
     buffer.sample = lambda key: drawn.append(key) or sample(key)
-    sampler.begin(list(np.arange(16, dtype=np.uint32).reshape(8, 2)))
+    sampler.request(list(np.arange(16, dtype=np.uint32).reshape(8, 2)))
     for _ in range(delay + 1):
         sampler.get()
     with pytest.raises(WaitTimeoutError):
@@ -174,18 +174,18 @@ def test_the_first_error_of_the_thread_reaches_the_learner():
         raise OSError("no such memory")
 
     buffer.sample = fail
-    sampler.begin([np.zeros(2, np.uint32)])
+    sampler.request([np.zeros(2, np.uint32)])
     with pytest.raises(ReplayClosedError) as ended:
         sampler.get()
     assert str(ended.value.__cause__) == "no such memory"
     with pytest.raises(ReplayClosedError):
-        sampler.finish()
+        sampler.end_update()
     sampler.close()
 
 
 def test_closing_leaves_no_thread_even_in_the_middle_of_a_turn():
     _, sampler = sampler_of(PRIORITISED)
-    sampler.begin(list(np.arange(6, dtype=np.uint32).reshape(3, 2)))
+    sampler.request(list(np.arange(6, dtype=np.uint32).reshape(3, 2)))
     sampler.get()
     sampler.close()
     assert not any(thread.name == "replay-sampler" for thread in threading.enumerate())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agents.api import ReplayConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.replay.schedule import HostPace, PaceState, first_pace_state, make_pace, steps_due
+from jaxsrl.replay.schedule import HostPace, PaceState, init_pace_state, make_pace, steps_due
 
 
 def all_steps(pace, count):
@@ -22,7 +22,7 @@ def all_steps(pace, count):
         due, state = steps_due(pace, state, jnp.asarray(True))
         return state, due
 
-    return np.asarray(jax.lax.scan(step, first_pace_state(pace), None, count)[1])
+    return np.asarray(jax.lax.scan(step, init_pace_state(pace), None, count)[1])
 
 
 def formula(config, samples, env_steps):
@@ -70,7 +70,7 @@ def test_ten_billion_env_steps_are_counted_exactly():
 
 def test_steps_that_find_nothing_to_draw_are_owed():
     pace = make_pace(ReplayConfig(batch_size=4, min_size=8, samples_per_insert=2.0), 8)
-    state, done = first_pace_state(pace), []
+    state, done = init_pace_state(pace), []
     for can_draw in (True, True, False, False, True):
         due, state = steps_due(pace, state, jnp.asarray(can_draw))
         done.append(int(due))
@@ -89,7 +89,7 @@ def test_no_steps_and_too_many_are_refused():
 @pytest.mark.parametrize(("samples", "env_steps"), [(0.3, 7), (317.7, 60), (8.0, 4096)])
 def test_a_buffer_on_the_host_counts_the_same_steps(samples, env_steps):
     pace = make_pace(ReplayConfig(batch_size=48, min_size=777, samples_per_insert=samples), env_steps)
-    host, device, step = HostPace(pace), first_pace_state(pace), jax.jit(partial(steps_due, pace))
+    host, device, step = HostPace(pace), init_pace_state(pace), jax.jit(partial(steps_due, pace))
     rng = np.random.default_rng(0)
     for number in range(300):
         can_draw = bool(rng.random() < 0.8)

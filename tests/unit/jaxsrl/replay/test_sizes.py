@@ -8,8 +8,8 @@ import pytest
 
 from agents.api import Replay, ReplayConfig, Trajectory
 from envpool_bridge.errors import UserError
-from jaxsrl.replay.device.sampler import first_selection
-from jaxsrl.replay.device.storage import empty_storage
+from jaxsrl.replay.device.sampler import init_selection
+from jaxsrl.replay.device.storage import init_storage
 from jaxsrl.replay.sizes import make_sizes
 
 CONFIG = ReplayConfig(capacity=1000, batch_size=8, min_size=100)
@@ -86,7 +86,7 @@ def test_memory_is_within_five_percent_of_what_the_steps_need():
     config = ReplayConfig(capacity=32_000, min_size=100, priority_exponent=0.6)
     shapes = shapes_of(16, 32, ((84, 84), "uint8"), frames=4)
     sizes = make_sizes(Replay(config, 3), shapes)
-    ring, selection = jax.eval_shape(lambda: (empty_storage(sizes, shapes), first_selection(sizes)))
+    ring, selection = jax.eval_shape(lambda: (init_storage(sizes, shapes), init_selection(sizes)))
     ring_bytes, selection_bytes = (
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part)) for part in (ring, selection)
     )

@@ -33,7 +33,7 @@ class Counter:
     """A trainable and its learner; `on_step` is called with the number of each step."""
 
     def __init__(self, on_step=lambda number: None):
-        self.num_updates, self.metrics, self.stats, self.is_stuck = 0, {}, LearnerStats(), False
+        self.num_updates, self.metrics, self.stats, self.too_many_nonfinite = 0, {}, LearnerStats(), False
         self.events, self._on_step = [], on_step
 
     @property
@@ -173,6 +173,6 @@ def test_loop_rolls_back_a_learner_that_is_stuck(tmp_path):
     loop = TrainingLoop(make_setup(directory), Counter(), Coordinator())
     rolled_back = []
     loop._checkpoints.roll_back = rolled_back.append
-    learner = SimpleNamespace(is_stuck=True, num_updates=1)
+    learner = SimpleNamespace(too_many_nonfinite=True, num_updates=1)
     loop.after_update(learner)
     assert rolled_back == [learner]

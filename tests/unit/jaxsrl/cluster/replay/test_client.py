@@ -15,7 +15,7 @@ from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.shm.slots import view_slot
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.cluster.protocol.engine import ReplayLostError
-from jaxsrl.cluster.replay.client import RemoteExperience, RemoteReplayMesh
+from jaxsrl.cluster.replay.client import RemoteReplayClient, RemoteReplayMesh
 from jaxsrl.cluster.replay.host import ReplayHost, bytes_of_leaves
 from jaxsrl.cluster.replay.setup import SampleBlocks, make_replay_setup
 from jaxsrl.collect.collector import CollectorConfig
@@ -28,7 +28,7 @@ from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.passes.place_hosts import place_hosts
 from jaxsrl.plan.passes.place_replay import SAMPLES_AHEAD, place_replay
 from jaxsrl.plan.policies import PLANS
-from jaxsrl.replay.experience import LocalExperience
+from jaxsrl.replay.client import LocalReplayClient
 from tests.support.counting_agent import make_counting
 from tests.support.journal import RECORD, journal_in, learner_name
 from tests.support.replay_engine import ReplayEngine
@@ -79,7 +79,7 @@ def slots_of(config, updates, seed=0):
 @contextlib.contextmanager
 def remote(config):
     engine = ReplayEngine({node.name: node.num_cores for node in NODES})
-    experience = RemoteExperience(config, engine, RUN_KEY)
+    experience = RemoteReplayClient(config, engine, RUN_KEY)
     try:
         yield experience, engine
     finally:
@@ -121,7 +121,7 @@ def learn_here(config, updates_, seed=0, saved=None, state=None, skip=0):
     """The same in this process: (what the updates came to, the experience after them)."""
     layout, slots = slots_of(config, updates_, seed)
     shapes = trajectory_shapes(config.agent, SPEC, ROWS, STEPS)
-    experience = LocalExperience(config.agent.data, shapes)
+    experience = LocalReplayClient(config.agent.data, shapes)
     if saved is not None:
         experience.restore(saved)
     batches = [lambda m=m: trajectory_on_host([view_slot(layout, memory.data) for memory in m]) for m in slots[skip:]]
@@ -220,7 +220,7 @@ def test_priorities_that_overtake_each_other_are_taken_in_order():
     setup, replay = make_replay_setup(config, RUN_KEY), ReplayHost()
     replay.start(setup.to_bytes())
     taken = []
-    replay._experience.give_priorities = taken.append  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    replay._experience.update_priorities = taken.append  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     replay.give(1, np.array([[1.0], [2.0]]))
     assert taken == []
     replay.give(0, np.array([[0.0]]))
@@ -246,7 +246,7 @@ def test_replay_that_is_lost_or_silent_ends_the_run_with_what_to_do():
         with pytest.raises(
             ReplayLostError, match="replay on node one is lost .* the same command resumes from the newest"
         ):
-            experience.get()
+            experience.sample()
     silent = config_of(pool_supervision=SupervisorOptions(step_timeout_seconds=0.02, start_timeout_seconds=60.0))
     with remote(silent) as (experience, engine):
         experience.wait_until_started()
@@ -255,7 +255,7 @@ def test_replay_that_is_lost_or_silent_ends_the_run_with_what_to_do():
         with pytest.raises(
             ReplayLostError, match=r"it did not answer for 0.02 s: step_timeout_seconds of --pool.supervision"
         ):
-            experience.get()
+            experience.sample()
         experience._asked_at = 0.0
         experience.look_after()
         experience._asked = (experience.calls()[0], 0.0)
@@ -307,7 +307,7 @@ def test_a_sample_arrives_as_it_was_drawn():
     config = config_of()
     blocks = SampleBlocks(make_replay_setup(config, RUN_KEY))
     layout, slots = slots_of(config, 4)
-    experience = LocalExperience(config.agent.data, trajectory_shapes(config.agent, SPEC, ROWS, STEPS))
+    experience = LocalReplayClient(config.agent.data, trajectory_shapes(config.agent, SPEC, ROWS, STEPS))
     for memories in slots:
         experience._buffer.insert(trajectory_on_host([view_slot(layout, memory.data) for memory in memories]))
     sample, _ = experience._buffer.sample(np.array([1, 2], np.uint32))

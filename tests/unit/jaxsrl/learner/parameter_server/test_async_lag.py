@@ -57,7 +57,7 @@ def test_lag_is_measured_before_the_slot_is_released():
     state = LearnerState(params, optimizer.init(params), jnp.int32(FIRST), jnp.int32(0))
     (device, *_), lifecycle = run_devices("cpu"), Lifecycle()
     setup = ReplicaSetup(steps, [LearnerMesh([device])], device, 0, jnp.zeros(2, jnp.uint32))
-    learners = AsynchronousLearners(setup, OneSlot(), SimpleNamespace(state=state, behind=None), lifecycle)
+    learners = AsynchronousLearners(setup, OneSlot(), SimpleNamespace(state=state, previous_params=None), lifecycle)
     observer = SimpleNamespace(observe=lambda slot: None)
     while not learners.step(observer, observer):
         lifecycle.raise_error()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from agents.api import Replay, ReplayConfig
-from jaxsrl.replay.device.sampler import Drawn, draw, first_selection, insert_slot, update_priorities
+from jaxsrl.replay.device.sampler import SampledWindows, draw, init_selection, insert_slot, update_priorities
 from jaxsrl.replay.device.sum_tree import weights_at
-from jaxsrl.replay.priority_delay import delay_priorities, no_pending
+from jaxsrl.replay.priority_delay import delay_priorities, init_pending
 from jaxsrl.replay.sizes import make_sizes
 from tests.unit.jaxsrl.replay.test_sizes import shapes_of
 
@@ -31,7 +31,7 @@ def jitted(function, sizes):
 
 
 def filled(sizes, count, selection=None, priority=None):
-    selection = first_selection(sizes) if selection is None else selection
+    selection = init_selection(sizes) if selection is None else selection
     flags = jnp.zeros((STEPS, ROWS), bool)
     add = jitted(insert_slot, sizes)
     for number in range(count):
@@ -42,7 +42,7 @@ def filled(sizes, count, selection=None, priority=None):
 def windows_at(selection, begin, group, age):
     """Windows as they would have been drawn just now."""
     found = [jnp.asarray(values, jnp.int32) for values in (begin, group, age)]
-    return Drawn(*found, selection.position.num_insertions, jnp.ones(len(begin)), jnp.asarray(1, jnp.int32))
+    return SampledWindows(*found, selection.position.num_insertions, jnp.ones(len(begin)), jnp.asarray(1, jnp.int32))
 
 
 def weight(sizes, selection, begin, group):
@@ -120,7 +120,7 @@ def test_a_priority_that_is_no_number_is_the_highest_so_far():
 @pytest.mark.parametrize("delay", [0, 2])
 def test_priorities_are_known_to_draws_after_their_delay(delay):
     sizes = sizes_with(dataclasses.replace(CONFIG, priority_delay=delay, batch_size=1))
-    selection, pending = filled(sizes, 8), no_pending(sizes)
+    selection, pending = filled(sizes, 8), init_pending(sizes)
     send = jax.jit(partial(delay_priorities, sizes))
     for step in range(9):
         # Step k finds k + 10 for window k; before it, all of steps up to k - 1 - d have arrived and no others.

@@ -9,7 +9,7 @@ import pytest
 from jaxsrl.replay.device.sum_tree import (
     add_up,
     draw_leaves,
-    empty_tree,
+    init_tree,
     nodes_of_run,
     num_levels,
     weights_at,
@@ -57,7 +57,7 @@ def change_run(tree, first, weight, keep, num_leaves):
 
 def tree_of(weights):
     count = len(weights)
-    return jax.jit(partial(change_run, num_leaves=count))(empty_tree(count), 0, weights, np.ones(count, bool))
+    return jax.jit(partial(change_run, num_leaves=count))(init_tree(count), 0, weights, np.ones(count, bool))
 
 
 def flat(levels):
@@ -86,7 +86,7 @@ def test_sums_and_drawn_leaves_are_numpys_to_the_bit(count):
 def test_any_leaves_and_ranges_change_as_numpys_do():
     rng, count = np.random.default_rng(1), 1500
     weights = np.zeros(count, np.float32)
-    tree = empty_tree(count)
+    tree = init_tree(count)
     some, run = (jax.jit(partial(function, num_leaves=count)) for function in (change, change_run))
     for _ in range(20):
         size = min(count, 40)
@@ -104,7 +104,7 @@ def test_any_leaves_and_ranges_change_as_numpys_do():
 
 
 def test_no_rounding_error_stays():
-    tree = empty_tree(64)
+    tree = init_tree(64)
     one = jax.jit(partial(change, num_leaves=64))
     for weight in (1e8, 3.0, 1e-3):
         tree = one(tree, np.zeros(1, np.int32), np.array([weight], np.float32), np.ones(1, bool))

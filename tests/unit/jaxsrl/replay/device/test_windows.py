@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from agents.api import Replay, ReplayConfig
-from jaxsrl.replay.device.ring_index import step_of
-from jaxsrl.replay.device.sampler import draw, first_selection, insert_slot, num_windows
-from jaxsrl.replay.device.storage import empty_storage, insert
+from jaxsrl.replay.device.ring_index import step_at_age
+from jaxsrl.replay.device.sampler import draw, init_selection, insert_slot, num_windows
+from jaxsrl.replay.device.storage import init_storage, insert
 from jaxsrl.replay.device.windows import gather_windows
 from jaxsrl.replay.sizes import make_sizes
 from tests.support.replay_model import Stream
@@ -66,7 +66,7 @@ def draw_both(sizes, storage, selection, key):
     drawn = draw(sizes, selection, key)
     position = selection.position
     windows = gather_windows(sizes, storage, position, drawn.begin, drawn.group)
-    return drawn, windows, step_of(sizes, position, drawn.age)
+    return drawn, windows, step_at_age(sizes, position, drawn.age)
 
 
 def column(windows, index):
@@ -88,7 +88,7 @@ def test_windows_are_those_of_a_list_of_all_steps(case):
     config = ReplayConfig(capacity, DRAWS, min_size=capacity // 2, priority_exponent=exponent)
     example = dataclasses.replace(template).slot()
     sizes = make_sizes(Replay(config, **replay), example)
-    storage, selection = empty_storage(sizes, example), first_selection(sizes)
+    storage, selection = init_storage(sizes, example), init_selection(sizes)
     add, sample = jax.jit(partial(insert_both, sizes)), jax.jit(partial(draw_both, sizes))
     for number in range(int(2.5 * sizes.ring_steps) // stream.steps):
         storage, selection, count = add(storage, selection, stream.slot())

@@ -10,7 +10,7 @@ import pytest
 import jaxsrl.replay.host.memory
 from agents.api import Replay, ReplayConfig
 from envpool_bridge.errors import BadEnvOutputError, UserError
-from jaxsrl.replay.device.storage import empty_storage, insert
+from jaxsrl.replay.device.storage import init_storage, insert
 from jaxsrl.replay.device.windows import gather_windows
 from jaxsrl.replay.host.buffer import HostBuffer
 from jaxsrl.replay.host.memory import allocate_arrays
@@ -48,7 +48,7 @@ def test_steps_and_windows_are_those_of_a_buffer_on_the_device(case):
     stream = dataclasses.replace(template)
     slots = [jax.device_get(stream.slot()) for _ in range(30)]  # more than two turns of the ring
     host = HostBuffer(replay_of(capacity, exponent, **replay), slots[0])
-    storage = empty_storage(host.sizes, slots[0])
+    storage = init_storage(host.sizes, slots[0])
     add, gather = jax.jit(partial(insert, host.sizes)), jax.jit(partial(gather_windows, host.sizes))
     late, compared = None, 0
     for number, slot in enumerate(slots):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from agents.api import Replay, ReplayConfig
-from jaxsrl.replay.device.sampler import draw, first_selection, insert_slot, num_windows, update_priorities
-from jaxsrl.replay.host.sampler import HostSelector
+from jaxsrl.replay.device.sampler import draw, init_selection, insert_slot, num_windows, update_priorities
+from jaxsrl.replay.host.sampler import HostSampler
 from jaxsrl.replay.sizes import make_sizes
 from tests.unit.jaxsrl.replay.test_sizes import shapes_of
 
@@ -38,7 +38,7 @@ def priorities(rng, count):
 @pytest.mark.parametrize("case", ["uniform", "episodes", *SLOW])
 def test_everything_is_as_on_the_device(case):
     sizes, rng = sizes_of(case), np.random.default_rng(0)
-    host, device = HostSelector(sizes), first_selection(sizes)
+    host, device = HostSampler(sizes), init_selection(sizes)
     add, take, update = (jax.jit(partial(each, sizes)) for each in (insert_slot, draw, update_priorities))
     count = jax.jit(partial(num_windows, sizes))
     waiting, compared = [], 0
@@ -64,7 +64,7 @@ def test_everything_is_as_on_the_device(case):
         assert jax.tree.map(_form, host.arrays()) == jax.tree.map(_form, device)
         if number % 20 == 19:
             saved = jax.tree.map(np.array, jax.device_get(device))
-            host = HostSelector(sizes)
+            host = HostSampler(sizes)
             host.restore(saved)
     assert compared > 40
     assert (host.num_stale > 20) == (sizes.priority_exponent > 0)
@@ -72,7 +72,7 @@ def test_everything_is_as_on_the_device(case):
 
 def test_new_windows_have_the_highest_priority_where_nothing_else_is_said():
     sizes = sizes_of("priorities")
-    host, device = HostSelector(sizes), first_selection(sizes)
+    host, device = HostSampler(sizes), init_selection(sizes)
     add, update = jax.jit(partial(insert_slot, sizes)), jax.jit(partial(update_priorities, sizes))
     flags = np.zeros((2, 4), bool)
     for number in range(20):
@@ -91,7 +91,7 @@ def test_new_windows_have_the_highest_priority_where_nothing_else_is_said():
 @pytest.mark.parametrize(("before", "after"), [(2**31 - 2, -(2**31) + 1), (5 - 2**31, 8 - 2**31), (-2, 1)])
 def test_the_number_of_insertions_may_wrap_around(before, after):
     sizes = sizes_of("priorities")
-    host, flags = HostSelector(sizes), np.zeros((2, 4), bool)
+    host, flags = HostSampler(sizes), np.zeros((2, 4), bool)
     for _ in range(12):
         host.insert(flags, ~flags)
     selection = host.arrays()

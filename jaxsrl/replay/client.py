@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from agents.api import Array, Replay, Sample, Trajectory
-from jaxsrl.replay.device.sampler import first_selection
-from jaxsrl.replay.device.storage import empty_storage
+from jaxsrl.replay.device.sampler import init_selection
+from jaxsrl.replay.device.storage import init_storage
 from jaxsrl.replay.host.buffer import HostBuffer
 from jaxsrl.replay.on_device import StepKeys
 from jaxsrl.replay.prefetch import PrefetchingSampler
-from jaxsrl.replay.priority_delay import no_pending
-from jaxsrl.replay.schedule import first_pace_state, make_pace
+from jaxsrl.replay.priority_delay import init_pending
+from jaxsrl.replay.schedule import init_pace_state, make_pace
 from jaxsrl.replay.sizes import make_sizes
 from jaxsrl.replay.state import Buffer
 
@@ -28,20 +28,20 @@ class UpdateKeys:
         self._made: list[StepKeys] = []
 
     def data(self) -> np.ndarray:
-        """The update's key as uint32, for another process that makes the same of it."""
+        """Returns the update's key as uint32, for another process that makes the same of it."""
         return np.asarray(jax.random.key_data(self._key))
 
     def __getitem__(self, number: int) -> StepKeys:
-        """Those of gradient step `number`, from 0."""
+        """Returns those of gradient step `number`, from 0."""
         while len(self._made) <= number:
             self._made.append(self._split(self._key, np.int32(len(self._made))))
         return self._made[number]
 
 
-class Experience(Protocol):
+class ReplayClient(Protocol):
     """Where a learner's experience is. One thread, the learner's.
 
-    An update is: `begin`, then `get` and `give_priorities` for each gradient step that is due, and `finish`.
+    An update is: `insert`, then `sample` and `update_priorities` for each gradient step that is due, and `end_update`.
     """
 
     @property
@@ -54,19 +54,19 @@ class Experience(Protocol):
         """Priorities that came when their windows could no longer be drawn."""
         ...
 
-    def begin(self, batch: Trajectory, keys: UpdateKeys) -> int:
+    def insert(self, batch: Trajectory, keys: UpdateKeys) -> int:
         """Inserts a trajectory, and has the samples drawn that it makes due; returns how many these are."""
         ...
 
-    def get(self) -> Sample:
-        """The next sample."""
+    def sample(self) -> Sample:
+        """Returns the next sample."""
         ...
 
-    def give_priorities(self, priority: Any) -> None:
+    def update_priorities(self, priority: Any) -> None:
         """The priorities [N] of the oldest sample that has none yet; they need not be computed yet."""
         ...
 
-    def finish(self) -> None:
+    def end_update(self) -> None:
         """Waits until this update's samples are drawn, and the priorities are in that the next update's draws know."""
         ...
 
@@ -75,11 +75,11 @@ class Experience(Protocol):
         ...
 
     def waited_seconds(self) -> float:
-        """That the learner has waited in `get` and `finish`, in all."""
+        """That the learner has waited in `sample` and `end_update`, in all."""
         ...
 
     def saved(self) -> Buffer:
-        """All of it, between two updates, in the form that a buffer on a device has; valid until the next `begin`."""
+        """Returns all of it, between two updates, in the form that a buffer on a device has; valid until the next `insert`."""
         ...
 
     def restore(self, saved: Buffer) -> None:
@@ -91,8 +91,8 @@ class Experience(Protocol):
         ...
 
 
-class LocalExperience:
-    """An Experience in this process's memory, with a thread that gathers samples ahead of the learner."""
+class LocalReplayClient:
+    """A ReplayClient in this process's memory, with a thread that gathers samples ahead of the learner."""
 
     def __init__(
         self, replay: Replay, shapes: Trajectory, timeout_seconds: float = 600.0, ahead_of_nothing: int = 2
@@ -114,16 +114,16 @@ class LocalExperience:
 
     @property
     def num_steps(self) -> int:
-        """See `Experience`."""
+        """See `ReplayClient`."""
         return self._buffer.num_steps
 
     @property
     def num_stale(self) -> int:
-        """See `Experience`."""
+        """See `ReplayClient`."""
         return self._buffer.num_stale
 
-    def begin(self, batch: Trajectory, keys: UpdateKeys) -> int:
-        """See `Experience`; the batch is copied before this returns.
+    def insert(self, batch: Trajectory, keys: UpdateKeys) -> int:
+        """See `ReplayClient`; the batch is copied before this returns.
 
         Raises:
             BadEnvOutputError: it has not the shapes that the buffer was made for.
@@ -133,24 +133,24 @@ class LocalExperience:
         self._inserting_seconds += time.perf_counter() - start
         due = self._buffer.steps_due()
         if due:
-            self._sampler.begin([keys[number].draw for number in range(due)])
+            self._sampler.request([keys[number].draw for number in range(due)])
         return due
 
-    def get(self) -> Sample:
-        """See `Experience`; raises as `PrefetchingSampler.get`."""
+    def sample(self) -> Sample:
+        """See `ReplayClient`; raises as `PrefetchingSampler.get`."""
         return self._sampler.get()
 
-    def get_some(self, most: int) -> list[Sample]:
-        """As `PrefetchingSampler.get_some`."""
-        return self._sampler.get_some(most)
+    def get_many(self, most: int) -> list[Sample]:
+        """As `PrefetchingSampler.get_many`."""
+        return self._sampler.get_many(most)
 
-    def give_priorities(self, priority: Any) -> None:
-        """See `Experience`."""
-        self._sampler.give_priorities(priority)
+    def update_priorities(self, priority: Any) -> None:
+        """See `ReplayClient`."""
+        self._sampler.update_priorities(priority)
 
-    def finish(self) -> None:
-        """See `Experience`."""
-        self._sampler.finish()
+    def end_update(self) -> None:
+        """See `ReplayClient`."""
+        self._sampler.end_update()
 
     def totals(self) -> dict[str, float]:
         """Returns samples taken, and seconds that replay worked: inserting, drawing, gathering, taking in priorities."""
@@ -158,23 +158,23 @@ class LocalExperience:
         return {"replay/busy_seconds": busy, "replay/samples": float(self._sampler.num_samples)}
 
     def waited_seconds(self) -> float:
-        """See `Experience`."""
+        """See `ReplayClient`."""
         return self._sampler.waited_seconds
 
     def saved(self) -> Buffer:
-        """See `Experience`; its steps are the buffer's own memory."""
+        """See `ReplayClient`; its steps are the buffer's own memory."""
         return self._buffer.to_arrays(self._sampler.sent())
 
     def restore(self, saved: Buffer) -> None:
-        """See `Experience`.
+        """See `ReplayClient`.
 
         Raises:
             UserError: it is of a buffer with other sizes.
         """
         self._sampler.restore(self._buffer.from_arrays(saved))
 
-    def own_arrays(self) -> Buffer:
-        """An empty buffer's arrays, of which the steps are its own memory: to be written to, and then to be given to `restore`."""
+    def writable_arrays(self) -> Buffer:
+        """Returns an empty buffer's arrays, of which the steps are its own memory: to be written to, and then to be given to `restore`."""
         return jax.tree.map(
             lambda leaf: leaf if isinstance(leaf, np.ndarray) else np.array(leaf), self._buffer.to_arrays()
         )
@@ -185,7 +185,7 @@ class LocalExperience:
 
 
 def buffer_shapes(replay: Replay, shapes: Trajectory) -> Buffer:
-    """What `Experience.saved` gives, of `jax.ShapeDtypeStruct` in place of arrays; nothing is allocated.
+    """What `ReplayClient.saved` gives, of `jax.ShapeDtypeStruct` in place of arrays; nothing is allocated.
 
     Args:
         replay: what the agent learns from.
@@ -198,6 +198,6 @@ def buffer_shapes(replay: Replay, shapes: Trajectory) -> Buffer:
     pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)
 
     def empty() -> Buffer:
-        return Buffer(empty_storage(sizes, shapes), first_selection(sizes), first_pace_state(pace), no_pending(sizes))
+        return Buffer(init_storage(sizes, shapes), init_selection(sizes), init_pace_state(pace), init_pending(sizes))
 
     return jax.eval_shape(empty)
