@@ -7,7 +7,7 @@ import pytest
 
 from agents.api import Agent, LearnerState, OnPolicy, Trajectory
 from agents.transforms.frame_stacking import with_stacked_frames
-from agents.transforms.multi_policy import PolicyGroup, make_grouped, policy_state, policy_spec
+from agents.transforms.multi_policy import PolicyGroup, make_grouped, policy_spec, policy_state
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
@@ -15,7 +15,7 @@ from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpe
 from envpool_bridge.spec.tree import leaves
 from jaxsrl.learner.finite_updates import SKIPPED, with_finite_updates
 from jaxsrl.learner.groups.mesh import GroupMeshes
-from jaxsrl.learner.groups.rows import rows_of_places
+from jaxsrl.learner.groups.rows import take_agent_rows
 from tests.support.scripted_agents import Scripted
 
 SPEC = ParallelSource(Scripted).spec()  # a, b, c observe 3, 4, 5 numbers and choose among 2, 3, 4 values
@@ -155,7 +155,7 @@ def test_each_policys_devices_get_its_own_rows_and_no_others():
 
 def test_rows_that_were_cut_out_do_not_change_with_the_slot():
     slot = random_slots(SPEC)[0]
-    own = rows_of_places(slot, (2, 0), 3)
+    own = take_agent_rows(slot, (2, 0), 3)
     order = [env * 3 + place for env in range(ENVS) for place in (2, 0)]
     expected = slot.reward[:, order].copy()
     slot.reward[...] = -1
