@@ -130,7 +130,11 @@ def _measure(what: SleepBench, rows: int, workers: int, lanes: int) -> dict[str,
             "num_envs": rows,
             "env_steps": updates * rows * rollout_length,
             "env": env,
-            "changes": {"pool.lanes_per_worker": 1, "pool.workers_per_lane": workers // lanes, "rollout_length": rollout_length},
+            "changes": {
+                "pool.lanes_per_worker": 1,
+                "pool.workers_per_lane": workers // lanes,
+                "rollout_length": rollout_length,
+            },
         }
     )
     speed = result["env_steps_per_second"]
