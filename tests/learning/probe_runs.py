@@ -20,17 +20,17 @@ VALUES = {
 BEST_ACTIONS = {"ActionReward": {0.0: 1}, "MatchObservation": {-1.0: 0, 1.0: 1}}
 
 
-def source_of(probe, kwargs="{}"):
-    """Rows of a probe environment."""
+def probe_source(probe, kwargs="{}"):
+    """Returns the environments of a probe."""
     return EnvConfig(probe, suite="probe", kwargs=kwargs).source()
 
 
-def trained(directory, source, make_agent, *, rows, steps, updates, policy="serial", **changes):
+def trained(directory, source, make_agent, *, rows, steps, updates, plan="serial", **changes):
     """(spec, agent, parameters) after so many updates on trajectories of `steps` steps of `rows` environments at policy lag 0."""
     spec = source.spec()
     agent = make_agent(spec)
     config = run_config(
-        plan=policy,
+        plan=plan,
         directory=str(directory),
         num_envs=rows,
         rollout_length=steps,
@@ -39,5 +39,5 @@ def trained(directory, source, make_agent, *, rows, steps, updates, policy="seri
         checkpoint_interval_updates=0,
         **changes,
     )
-    report = run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    report = run(PLANS[plan](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     return spec, agent, report.state.params

@@ -30,7 +30,7 @@ from experiments import ddpg_pendulum, sac_mujoco, sac_pendulum, td3_pendulum
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
-from tests.support.run_configs import run_config
+from tests.support.run_configs import change_run, run_config
 
 DISCOUNT = 0.9
 LOW, HIGH = -1.0, 3.0  # not symmetric: actions must be scaled and shifted
@@ -140,17 +140,17 @@ def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
 
 def _trained(module, directory, **changes):
     experiment = module.EXPERIMENT
-    changed = dataclasses.replace(experiment.run, directory=str(directory), name="run", **changes)
+    changed = change_run(experiment.run, directory=str(directory), name="run", **changes)
     dataclasses.replace(experiment, run=changed).train()
     return directory / "run"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["serial", "single_learner_fine", "single_learner_coarse"])
+@pytest.mark.parametrize("plan", ["serial", "single_learner_fine", "single_learner_coarse"])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("module", [ddpg_pendulum, td3_pendulum, sac_pendulum], ids=lambda module: module.__name__)
-def test_the_pendulum_is_swung_up(tmp_path, module, seed, policy):
-    directory = _trained(module, tmp_path, seed=seed, plan=policy)
+def test_the_pendulum_is_swung_up(tmp_path, module, seed, plan):
+    directory = _trained(module, tmp_path, seed=seed, plan=plan)
     assert json.loads((directory / "eval.json").read_text())["mean_return"] >= -200.0
 
 

@@ -14,7 +14,7 @@ from agents.networks.config import NetworkConfig
 from agents.r2d2 import make_r2d2
 from experiments import dqn_cartpole, r2d2_remember_cue, rainbow_cartpole
 from jaxsrl.evaluation.evaluate import evaluate
-from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, make_env, trained
+from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, probe_source, trained
 from tests.support.run_configs import change_run
 
 PLAIN = DQNConfig(
@@ -49,7 +49,7 @@ def action_values(config, spec, network, params, observations):
 def test_values_and_actions_of_a_probe_are_learned(tmp_path, kind, name):
     config = KINDS[kind]
     make_agent = partial(make_dqn, config, network=NETWORK)
-    spec, _, params = trained(tmp_path, make_env(name), make_agent, rows=16, steps=8, updates=config.total_updates)
+    spec, _, params = trained(tmp_path, probe_source(name), make_agent, rows=16, steps=8, updates=config.total_updates)
     observations = jnp.array(list(VALUES[name]))[:, None]
     values = np.asarray(action_values(config, spec, NETWORK, params, observations))
     np.testing.assert_allclose(values.max(-1), list(VALUES[name].values()), atol=0.1)
@@ -60,23 +60,23 @@ def test_values_and_actions_of_a_probe_are_learned(tmp_path, kind, name):
         np.testing.assert_allclose(values.min(-1), -1.0, atol=0.1)
 
 
-def cue_named(directory, policy):
+def cue_named(directory, plan):
     experiment = r2d2_remember_cue.EXPERIMENT
     config, run = experiment.agent, experiment.run
     updates = run.num_updates
     agent_config = dataclasses.replace(config, total_updates=updates)
-    source = make_env("RememberCue")
+    source = probe_source("RememberCue")
     make_agent = partial(make_r2d2, agent_config, network=experiment.network)
     spec, agent, params = trained(
-        directory, source, make_agent, rows=run.num_envs, steps=run.rollout_length, updates=updates, plan=policy
+        directory, source, make_agent, rows=run.num_envs, steps=run.rollout_length, updates=updates, plan=plan
     )
     return evaluate(agent, params, source, episodes=100, seed=1).mean_return, agent_config, spec, params
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["serial", "single_learner_fine", "single_learner_coarse"])
-def test_r2d2_names_the_cue_and_knows_what_that_is_worth(tmp_path, policy):
-    mean_return, config, spec, params = cue_named(tmp_path, policy)
+@pytest.mark.parametrize("plan", ["serial", "single_learner_fine", "single_learner_coarse"])
+def test_r2d2_names_the_cue_and_knows_what_that_is_worth(tmp_path, plan):
+    mean_return, config, spec, params = cue_named(tmp_path, plan)
     assert mean_return == 1.0
     dqn = build_dqn(config, spec, r2d2_remember_cue.EXPERIMENT.network)
     observation = np.zeros((4, 2, 1), np.float32)
@@ -93,7 +93,7 @@ def test_r2d2_names_the_cue_and_knows_what_that_is_worth(tmp_path, policy):
 @pytest.mark.slow
 def test_without_its_memory_the_cue_cannot_be_named(tmp_path):
     config = dataclasses.replace(PLAIN, total_updates=60)
-    source = make_env("RememberCue")
+    source = probe_source("RememberCue")
     _, agent, params = trained(
         tmp_path, source, partial(make_dqn, config, network=NETWORK), rows=16, steps=8, updates=60
     )
@@ -121,10 +121,10 @@ def greedy_return(directory, kind, **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CARTPOLE)
 def test_every_kind_balances_cartpole(tmp_path, kind):
-    assert greedy_return(tmp_path, kind, policy="serial", max_policy_lag=0) >= 475.0
+    assert greedy_return(tmp_path, kind, plan="serial", max_policy_lag=0) >= 475.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse"])
-def test_cartpole_is_balanced_under_distributed_policies(tmp_path, policy):
-    assert greedy_return(tmp_path, "dqn", policy=policy) >= 475.0
+@pytest.mark.parametrize("plan", ["single_learner_fine", "single_learner_coarse"])
+def test_cartpole_is_balanced_under_every_plan(tmp_path, plan):
+    assert greedy_return(tmp_path, "dqn", plan=plan) >= 475.0

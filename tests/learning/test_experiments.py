@@ -9,11 +9,12 @@ import pytest
 
 import jaxsrl.cli.main
 from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
+from tests.support.run_configs import change_run
 
 
 def trained(module, directory, **changes):
     experiment = module.EXPERIMENT
-    run = dataclasses.replace(experiment.run, directory=str(directory), name="run", **changes)
+    run = change_run(experiment.run, directory=str(directory), name="run", **changes)
     dataclasses.replace(experiment, run=run).train()
     return directory / "run"
 

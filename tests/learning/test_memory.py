@@ -10,7 +10,7 @@ from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from jaxsrl.evaluation.evaluate import evaluate
-from tests.learning.probe_runs import DISCOUNT, make_env, trained
+from tests.learning.probe_runs import DISCOUNT, probe_source, trained
 
 AGENT = PPOConfig(
     learning_rate=3e-3,
@@ -24,7 +24,7 @@ AGENT = PPOConfig(
 
 
 def learnt(directory, network, updates):
-    source = make_env("RememberCue")
+    source = probe_source("RememberCue")
     make_agent = partial(make_ppo, AGENT, network=network)
     spec, agent, params = trained(directory, source, make_agent, rows=32, steps=16, updates=updates)
     return evaluate(agent, params, source, episodes=100, seed=1).mean_return, make_actor_critic(network, spec), params

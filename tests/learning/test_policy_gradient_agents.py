@@ -15,7 +15,7 @@ from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.reinforce import REINFORCEConfig, make_reinforce
 from experiments import a2c_cartpole, impala_cartpole, reinforce_cartpole
-from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, make_env, trained
+from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, probe_source, trained
 from tests.support.run_configs import change_run
 
 NETWORK, UPDATES = NetworkConfig(hidden_sizes=(32,)), 400
@@ -49,7 +49,7 @@ CASES = [
 def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
     make, config = AGENTS[name]
     make_agent = partial(make, dataclasses.replace(config, total_updates=UPDATES), network=NETWORK)
-    spec, _, params = trained(tmp_path, make_env(probe), make_agent, rows=16, steps=8, updates=UPDATES)
+    spec, _, params = trained(tmp_path, probe_source(probe), make_agent, rows=16, steps=8, updates=UPDATES)
     net = make_actor_critic(NETWORK, spec)
     expected = WITHOUT_BOOTSTRAP.get(probe, VALUES[probe]) if name == "reinforce" else VALUES[probe]
     observations = jnp.array(list(expected))[:, None]

@@ -12,7 +12,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.phasic import make_phasic
 from agents.ppg import PPGConfig, make_ppg
 from experiments import ppg_cartpole
-from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, make_env, trained
+from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, probe_source, trained
 from tests.support.run_configs import change_run
 
 ROWS, STEPS = 16, 16
@@ -31,7 +31,7 @@ CONFIG = PPGConfig(
 )
 def test_values_and_actions_of_a_probe_are_learned_by_both_values(tmp_path, name):
     make_agent = partial(make_ppg, CONFIG, network=NETWORK)
-    spec, _, params = trained(tmp_path, make_env(name), make_agent, rows=ROWS, steps=STEPS, updates=150)
+    spec, _, params = trained(tmp_path, probe_source(name), make_agent, rows=ROWS, steps=STEPS, updates=150)
     phasic = make_phasic(NETWORK, spec)
     outputs = phasic.outputs(params, jnp.array(list(VALUES[name]))[:, None])
     np.testing.assert_allclose(outputs.value, list(VALUES[name].values()), atol=0.1)

@@ -65,6 +65,6 @@ def test_twenty_thousand_steps_of_a_suite_train_evaluate_and_draw(tmp_path, caps
 def test_the_key_and_the_door_are_learned_within_300_000_steps(tmp_path):
     pytest.importorskip("minigrid")
     experiment = ppo_minigrid.EXPERIMENT
-    run = dataclasses.replace(experiment.run, directory=str(tmp_path), name="run", total_env_steps=300_000)
+    run = change_run(experiment.run, directory=str(tmp_path), name="run", total_env_steps=300_000)
     dataclasses.replace(experiment, run=run).train()
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean_return"] > 0.9

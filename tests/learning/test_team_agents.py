@@ -67,7 +67,7 @@ def trained(directory, name, make_agent, with_state, mapping=None, num_updates=1
     def mapped(spec):
         return make_multi_policy_agent(spec, PoliciesConfig(json.dumps(mapping or {})), make_agent)
 
-    source = probe_runs.make_env(name, json.dumps({"global_state": with_state}))
+    source = probe_runs.probe_source(name, json.dumps({"global_state": with_state}))
     sizes = {"rows": 64, "steps": 8, "updates": num_updates}
     return probe_runs.trained(directory, source, mapped, **sizes, **changes)
 
@@ -162,7 +162,7 @@ def test_coma_by_a_parameter_server_of_two_replicas_learns_what_it_learns_in_tur
         return make_coma(COMA, spec, NETWORK)
 
     _, _, one = trained(tmp_path / "serial", "TwoStepTeam", make, with_state=True, num_updates=4)
-    server = {"policy": "central", "num_replicas": 2}
+    server = {"plan": "central", "learner_num_replicas": 2}
     _, _, other = trained(tmp_path / "central", "TwoStepTeam", make, with_state=True, num_updates=4, **server)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)

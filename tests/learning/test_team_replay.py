@@ -51,20 +51,20 @@ FIRST, SECOND = (1.0, 0.0), (0.0, 1.0)
 START, ROOM_A, ROOM_B = np.eye(3).tolist()
 
 
-def trained(directory, name, make_agent, num_updates, policy="serial", with_state=True):
+def trained(directory, name, make_agent, num_updates, plan="serial", with_state=True):
     """(spec, agent, learner state) after a run of 32 environments."""
     source = EnvConfig(name, suite="probe", kwargs=json.dumps({"global_state": with_state})).source()
     spec = source.spec()
     agent = make_multi_policy_agent(spec, PoliciesConfig(), make_agent)
     config = run_config(
-        plan=policy,
+        plan=plan,
         directory=str(directory),
         num_envs=64,
         rollout_length=8,
         total_env_steps=64 * 8 * num_updates,
         checkpoint_interval_updates=0,
     )
-    report = run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    report = run(PLANS[plan](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     return spec, agent, report.state
 
 
@@ -98,12 +98,12 @@ def team_values(spec, mixer, params, seen, network=NETWORK):
     return np.moveaxis(np.array(pairs), -1, 0)
 
 
-@pytest.mark.parametrize("policy", CASES)
-def test_qmix_learns_the_two_step_game_of_its_paper_to_the_value(tmp_path, policy):
+@pytest.mark.parametrize("plan", CASES)
+def test_qmix_learns_the_two_step_game_of_its_paper_to_the_value(tmp_path, plan):
     def make(spec):
         return make_qmix(QMIXConfig(**COMMON), spec, NETWORK)
 
-    spec, agent, state = trained(tmp_path, "TwoStepUnequal", make, 120, policy)
+    spec, agent, state = trained(tmp_path, "TwoStepUnequal", make, 120, plan)
     actions = greedy(agent, state.params, rooms())
     assert (actions[0], *actions[4:]) == (1, 1, 1)
     values = team_values(spec, make_monotone_mixer(NETWORK, spec, 32), state.params, rooms())
@@ -112,12 +112,12 @@ def test_qmix_learns_the_two_step_game_of_its_paper_to_the_value(tmp_path, polic
     np.testing.assert_allclose(values, expected, atol=0.25)
 
 
-@pytest.mark.parametrize("policy", CASES)
-def test_vdn_takes_the_worse_room_of_that_game_for_its_sums_cannot_be_right(tmp_path, policy):
+@pytest.mark.parametrize("plan", CASES)
+def test_vdn_takes_the_worse_room_of_that_game_for_its_sums_cannot_be_right(tmp_path, plan):
     def make(spec):
         return make_vdn(VDNConfig(**COMMON), spec, NETWORK)
 
-    spec, agent, state = trained(tmp_path, "TwoStepUnequal", make, 120, policy)
+    spec, agent, state = trained(tmp_path, "TwoStepUnequal", make, 120, plan)
     assert greedy(agent, state.params, rooms())[0] == 0
     values = team_values(spec, make_sum_mixer(), state.params, rooms())
     # The closest sums; what has been drawn is only nearly even.
@@ -168,14 +168,14 @@ def test_qmix_learns_secret_signs_to_the_value_and_vdn_to_the_actions(tmp_path):
     np.testing.assert_array_equal(greedy(agent, state.params, seen), best)
 
 
-@pytest.mark.parametrize("policy", CASES)
+@pytest.mark.parametrize("plan", CASES)
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared"])
-def test_maddpg_learns_the_targets_and_the_values_of_a_continuous_team(tmp_path, policy, shared):
-    if shared and policy != "serial":
+def test_maddpg_learns_the_targets_and_the_values_of_a_continuous_team(tmp_path, plan, shared):
+    if shared and plan != "serial":
         pytest.skip("the plan does not know of it")
     config = MADDPGConfig(**{**vars(CONTINUOUS), "share_parameters": shared})
     network = NetworkConfig(hidden_sizes=(32, 32), activation="relu")
-    spec, agent, state = trained(tmp_path, "JointTargets", lambda own: make_maddpg(config, own, network), 150, policy)
+    spec, agent, state = trained(tmp_path, "JointTargets", lambda own: make_maddpg(config, own, network), 150, plan)
     known = [(x, y, step) for x in (-1.0, 1.0) for y in (-1.0, 1.0) for step in (0.0, 1.0)]
     own = np.array([(sign, step) for x, y, step in known for sign in (x, y)], np.float32)
     seen = {"observation": own, "state": np.repeat(np.array(known, np.float32), 2, 0)}

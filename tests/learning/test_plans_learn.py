@@ -1,4 +1,4 @@
-"""PPO solves CartPole under every distribution policy, as its users start it: the same script, the same agent file."""
+"""PPO solves CartPole under every plan, started as users start it: the same script, the same agent file."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
 
 ROOT = Path(__file__).parents[2]
-# What a policy needs beside its name on a machine of two cores without an accelerator.
+# Flags that a plan needs on a machine of two cores without an accelerator.
 FLAGS = {
     "decoupled": ["--machine.num-cpu-devices", "2"],
     "multiple_learners": ["--machine.num-cpu-devices", "2", "--learner.num-devices", "2"],
@@ -22,15 +22,15 @@ FLAGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [*sorted(set(PLANS) - REPLAY_PLANS), "central, asynchronous"])
-def test_ppo_solves_cartpole(tmp_path, policy):
-    flags = FLAGS.get(policy, [])
-    policy = policy.partition(",")[0]
-    command = [sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py"), "--plan", policy]
+@pytest.mark.parametrize("plan", [*sorted(set(PLANS) - REPLAY_PLANS), "central, asynchronous"])
+def test_ppo_solves_cartpole(tmp_path, plan):
+    flags = FLAGS.get(plan, [])
+    plan = plan.partition(",")[0]
+    command = [sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py"), "--plan", plan]
     places = ["--run.directory", str(tmp_path), "--run.name", "run"]
     done = subprocess.run(command + places + flags, capture_output=True, text=True, timeout=600, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads((tmp_path / "run" / "eval.json").read_text())
     assert report["episodes"] == 100
     assert report["mean_return"] >= 475.0
-    assert json.loads((tmp_path / "run" / "plan.json").read_text())["policy"] == policy
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["name"] == plan
