@@ -71,7 +71,7 @@ class RunDirectory:
             return
         listed = "\n  ".join(lines)
         problem = f"run directory {self.path} was started with another configuration:\n  {listed}\n"
-        if not config["experiment"].get("run", {}).get("partial"):
+        if not config["experiment"].get("run", {}).get("checkpoint", {}).get("partial_restore"):
             raise UserError(
                 f"{problem}choose another --run.name, remove the directory to start over, or restore the arrays of its "
                 f"checkpoint that fit (--checkpoint.partial-restore)"

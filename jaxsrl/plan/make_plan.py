@@ -7,10 +7,10 @@ from jaxsrl.plan.plan import Plan
 
 
 def make_plan(config: RunConfig, resources: Resources | None = None) -> Plan:
-    """Returns the plan named by `config.policy` for this configuration and these resources.
+    """Returns the plan named by `config.plan` for this configuration and these resources.
 
     Examples:
-        >>> config = RunConfig(policy="serial", num_envs=8, rollout_length=16)
+        >>> config = RunConfig(plan="serial", num_envs=8, rollout_length=16)
         >>> plan = make_plan(config, Resources(num_cores=2, platform="cpu", num_devices=1))
         >>> [fragment.name for fragment in plan.fragments], plan.num_rows, plan.shape.rollout_length
         (['environments', 'inference', 'learner'], 8, 16)

@@ -180,7 +180,7 @@ def last_log_lines(directory: Path, num_bytes: int = _LOG_BYTES) -> list[str]:
 
 def count_total_updates(run: dict[str, Any]) -> int | None:
     """Returns the updates that a saved RunConfig asks for; None if it is incomplete."""
-    per_update, env_steps = _steps_per_update(run), run.get("env_steps")
+    per_update, env_steps = _steps_per_update(run), run.get("total_env_steps")
     if not per_update or not isinstance(env_steps, int | float) or not abs(env_steps) < math.inf:
         return None
     return -(-int(env_steps) // per_update)

@@ -47,7 +47,7 @@ class RunFiles:
             "update": summary.update,
             "total_updates": summary.num_updates,
             "env_steps": summary.env_steps,
-            "total_env_steps": _number(run.get("env_steps")),
+            "total_env_steps": _number(run.get("total_env_steps")),
             "frames": records.last("frames"),
             "elapsed_seconds": records.last(ELAPSED),
             "speed": records.last(SPEED),
