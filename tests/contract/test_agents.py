@@ -76,7 +76,7 @@ def test_an_update_is_counted_and_moves_the_parameters(learnt):
     chex.assert_tree_all_finite(learnt.state.params)
 
 
-def test_a_state_keeps_its_structure_so_that_it_can_be_donated_and_saved(learnt):
+def test_update_preserves_state_structure(learnt):
     chex.assert_trees_all_equal_shapes_and_dtypes(learnt.first, learnt.state)
 
 
@@ -87,7 +87,7 @@ def test_metrics_are_finite_float32_scalars(learnt):
         assert np.isfinite(value), name
 
 
-def test_acting_depends_on_the_rows_own_key_alone_and_adds_what_is_declared(learnt):
+def test_act_depends_on_row_key_and_adds_declared_extras(learnt):
     agent, observation = learnt.agent, learnt.data.observation[0]
     keys = jax.random.split(jax.random.key(2), ROWS)
     is_first = np.ones(ROWS, bool)
@@ -104,7 +104,7 @@ def test_acting_depends_on_the_rows_own_key_alone_and_adds_what_is_declared(lear
     np.testing.assert_array_equal(action[1:3], one)
 
 
-def test_a_row_that_only_resets_changes_nothing_to_the_bit(learnt):
+def test_update_ignores_reset_rows_bit_for_bit(learnt):
     data, junk = learnt.data, ~learnt.data.valid
     assert junk.any()
     spoiled = dataclasses.replace(
@@ -125,6 +125,6 @@ def test_an_update_that_is_cut_into_gradient_steps_is_the_update(learnt):
 
 
 @pytest.mark.parametrize("name", ON_POLICY)
-def test_a_configuration_comes_back_from_the_json_of_a_checkpoint(name):
+def test_agent_config_round_trips_through_json(name):
     config = dataclasses.replace(AGENTS[name].config(), discount=0.5, total_updates=7)
     assert from_json(AGENTS[name].config, json.loads(json.dumps(dataclasses.asdict(config)))) == config

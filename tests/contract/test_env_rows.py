@@ -131,7 +131,7 @@ def play(rows, spec, num_steps, rng, out):
 
 
 @pytest.mark.parametrize("name", [*SOURCES, *NATIVE])
-def test_an_episodes_end_is_followed_by_one_step_that_only_resets(name):
+def test_episode_end_is_followed_by_a_reset_step(name):
     source = source_of(name)
     spec = source.spec()
     rows = source.make_rows(range(4), 3, False)
@@ -208,7 +208,7 @@ def test_rows_clip_actions_and_reject_nan():
     rows.close()
 
 
-def test_a_vector_environment_that_resets_otherwise_is_refused():
+def test_vector_env_with_other_autoreset_is_rejected():
     def same_step(num_envs):
         return SyncVectorEnv([ConstantReward] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
@@ -217,7 +217,7 @@ def test_a_vector_environment_that_resets_otherwise_is_refused():
 
 
 @pytest.mark.parametrize("name", ["CartPole", "Pendulum", "structured"])
-def test_a_vector_of_an_environment_does_what_its_rows_do_one_by_one(name):
+def test_vector_env_equals_single_envs(name):
     one_by_one = SOURCES[name]
     vector = VectorSource(lambda n: SyncVectorEnv([one_by_one.make_env] * n), one_by_one.spec().env_id)
     assert vector.spec() == one_by_one.spec()

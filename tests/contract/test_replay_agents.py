@@ -67,7 +67,7 @@ def test_every_window_has_a_new_priority_that_is_not_negative(learnt):
     assert (learnt.priority[1:] > 0.0).any()
 
 
-def test_a_step_that_only_resets_changes_nothing_to_the_bit(learnt):
+def test_replay_update_ignores_reset_steps_bit_for_bit(learnt):
     steps, junk = learnt.sample.trajectory, ~learnt.sample.trajectory.valid
     assert junk.any()
     wide = junk.reshape(junk.shape + (1,) * (steps.action.ndim - 2))

@@ -73,7 +73,7 @@ def test_a_batch_on_the_device_is_a_copy_of_the_slot():
 
 
 @pytest.mark.seconds(60)
-def test_cartpole_is_learned_with_inference_and_learning_on_the_device(tmp_path, size):
+def test_cartpole_learns_on_the_device(tmp_path, size):
     spec = SOURCE.spec()
     config = run_config(directory=str(tmp_path), total_env_steps=size(600_000, 10_000), checkpoint_interval_updates=0)
     agent_config = PPOConfig(1e-3, "linear", config.num_updates, entropy_coef=0.005)
@@ -98,7 +98,7 @@ ON_ONE_DEVICE = [
 
 @pytest.mark.seconds(10)
 @pytest.mark.parametrize(("policy", "changes"), ON_ONE_DEVICE, ids=str)
-def test_every_policy_learns_with_the_device_and_with_the_host_beside_it(tmp_path, policy, changes):
+def test_plans_learn_with_device_and_host_inference(tmp_path, policy, changes):
     source = make_env(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
     spec = source.spec()
     config = run_config(

@@ -95,7 +95,7 @@ def acted_slot(agent, device, steps):
 
 
 @pytest.mark.seconds(30)
-def test_the_first_minibatch_at_lag_0_has_learned_nothing_yet(row):
+def test_first_minibatch_at_lag_0_has_ratio_one(row):
     found = {}
     for acting in (host_device(), jax.local_devices()[0]):
         for precision in ("default", "highest"):
@@ -113,7 +113,7 @@ def test_the_first_minibatch_at_lag_0_has_learned_nothing_yet(row):
 
 @pytest.mark.seconds(30)
 @pytest.mark.parametrize("exponent", [0.0, 0.6])
-def test_replay_on_the_host_draws_what_replay_on_the_device_draws(exponent, row):
+def test_host_and_device_replay_sample_the_same(exponent, row):
     config = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=2.0, priority_exponent=exponent)
     agent, stream = make_counting(Replay(config, sequence_length=2)), Stream(rows=4, steps=3, frames=2)
     slots = [jax.device_get(stream.slot()) for _ in range(40)]
@@ -136,7 +136,7 @@ def test_replay_on_the_host_draws_what_replay_on_the_device_draws(exponent, row)
     row(f"host and device replay, priority exponent {exponent}", "same samples and parameters to the bit")
 
 
-def test_an_update_that_is_not_finite_changes_nothing_and_is_counted_one_late(row):
+def test_nonfinite_update_is_skipped_and_counted(row):
     agent, mesh = with_finite_updates(ppo()), LearnerMesh(jax.local_devices()[:1])
     state = mesh.place_state(jax.jit(agent.init)(jax.random.key(0)))
     update, watch = mesh.jit_update(agent, jax.random.key(1)), FiniteWatch(3)

@@ -96,7 +96,7 @@ def test_ctrl_c_in_the_first_minute_ends_with_130(row, size, tmp_path):
 
 
 @pytest.mark.seconds(40)
-def test_replay_on_the_host_learns_where_jax_has_the_accelerator_alone(tmp_path, size):
+def test_host_replay_learns_with_accelerator_only_jax(tmp_path, size):
     flags = ("--run.num-envs", "8", "--pool.num-workers", "2", "--run.total-env-steps", str(size(20_000, 3_000)))
     arguments = command("rainbow_cartpole", tmp_path, *flags, "--replay.memory", "host")
     status, output = ends(arguments, JAX_PLATFORMS=PLATFORM)
@@ -132,7 +132,7 @@ def wait_for_checkpoint(directory, process):
 
 @pytest.mark.seconds(60)
 @pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse"])
-def test_a_run_is_one_process_on_the_device_and_evaluation_fits_beside_it(policy, row, size, tmp_path):
+def test_run_is_one_device_process_next_to_evaluation(policy, row, size, tmp_path):
     before = compute_processes()
     sizes = ("--run.num-envs", "64", "--pool.num-workers", str(size(16, 2)), "--run.total-env-steps", "1000000000")
     arguments = command("ppo_cartpole", tmp_path, *sizes, "--plan", policy, "--checkpoint.interval-updates", "20")
@@ -182,7 +182,7 @@ def test_the_same_command_twice_and_interrupted(flags, row, size, tmp_path):
 
 
 @pytest.mark.seconds(60)
-def test_time_of_a_first_update_with_and_without_compiled_programs(row, tmp_path):
+def test_first_update_time_with_compilation_cache(row, tmp_path):
     experiment = "ppo_atari" if ATARI else "ppo_cartpole"
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     seconds = []

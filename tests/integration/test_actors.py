@@ -85,7 +85,7 @@ def collect(source: Collector, agent: Agent, lag: int, first: int = 0):
 
 
 @pytest.mark.parametrize(("lag", "first"), [(1, 5), *(pytest.param(lag, 0, marks=pytest.mark.slow) for lag in (0, 1))])
-def test_actors_collect_what_the_serial_loop_collects(lag, first):
+def test_actors_collect_like_the_serial_loop(lag, first):
     agent = make_agent(CARTPOLE)
     serial = SerialCollector(make_config(CARTPOLE, agent, lag, first, "serial"), jax.local_devices()[0])
     expected, _ = collect(serial, agent, lag, first)
@@ -103,7 +103,7 @@ def test_actors_collect_what_the_serial_loop_collects(lag, first):
 
 
 @pytest.mark.slow
-def test_actors_wait_for_parameters_and_go_on_when_they_come():
+def test_actors_wait_for_parameters_then_continue():
     agent = make_agent(CARTPOLE)
     source = actors(CARTPOLE, agent)
     try:
@@ -195,7 +195,7 @@ def test_killed_actor_without_restarts_is_an_error():
         source.close()
 
 
-def test_a_source_that_never_started_leaves_nothing():
+def test_unstarted_source_closes_cleanly():
     source = actors(CARTPOLE, make_agent(CARTPOLE))
     source.close()
     source.close()

@@ -84,7 +84,7 @@ def together(tmp_path_factory):
 
 
 @pytest.mark.parametrize("num_devices", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_policies_on_devices_of_their_own_learn_what_they_do_on_a_common_one(tmp_path, together, num_devices):
+def test_policies_on_separate_devices_match_one_device(tmp_path, together, num_devices):
     report = train(tmp_path, learner_num_devices=num_devices)
     half = num_devices // 2
     learners = {learner.group: learner.placement for learner in plan_of(report).learners}
@@ -95,7 +95,7 @@ def test_policies_on_devices_of_their_own_learn_what_they_do_on_a_common_one(tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [(2, 1), (1, 2)])
-def test_a_checkpoint_of_either_plan_is_gone_on_with_under_the_other(tmp_path, together, num_devices):
+def test_checkpoint_resumes_under_the_other_plan(tmp_path, together, num_devices):
     for devices, updates in zip(num_devices, (2, UPDATES), strict=True):
         report = train(tmp_path, learner_num_devices=devices, total_env_steps=ROWS * STEPS * updates)
     assert report.num_updates == UPDATES
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_either_plan_is_gone_on_with_under_the_other(tmp_path, t
 
 
 @pytest.mark.slow
-def test_a_run_with_learners_of_their_own_resumes_to_the_bit(tmp_path):
+def test_policy_groups_resume_bit_for_bit(tmp_path):
     whole = train(tmp_path / "whole", learner_num_devices=2, max_policy_lag=1)
     for updates in (2, UPDATES):
         resumed = train(
@@ -141,13 +141,13 @@ def test_a_frozen_policy_takes_no_device_and_stays_as_it_was(tmp_path, together)
 
 
 @pytest.mark.slow
-def test_what_one_record_says_is_said_of_every_policy(tmp_path):
+def test_record_has_metrics_of_every_policy(tmp_path):
     report = train(tmp_path, learner_num_devices=2)
     record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert all(np.isfinite(record[f"{name}/loss/total"]) for name in ("hunters", "prey"))
 
 
-def test_plans_that_do_not_fit_the_agent_are_refused_before_anything_starts(tmp_path):
+def test_policy_groups_reject_unfit_plans_before_start(tmp_path):
     plan, agent, source, config, spec = parts(directory=str(tmp_path), learner_num_devices=2)
     other = make_multi_policy_agent(spec, PoliciesConfig(), lambda own: make_ppo(AGENT, own, NETWORK))
     with pytest.raises(

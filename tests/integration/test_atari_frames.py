@@ -35,7 +35,7 @@ def recorded(source):
     return layout, slot
 
 
-def test_pong_is_stored_in_a_quarter_of_the_bytes_and_seen_as_ever():
+def test_pong_single_frames_store_a_quarter_of_the_bytes():
     stacked, reference = recorded(GymnasiumSource(partial(make_atari, *GAME)))
     lazy, slot = recorded(EnvConfig(GAME[0], "atari", kwargs='{"max_frames": 80}').source())
     bytes_of = [found.observation[0].nbytes for found in (slot, reference)]

@@ -46,7 +46,7 @@ def test_a_run_without_a_record_of_learning_counts_as_a_whole():
 
 
 @pytest.mark.slow
-def test_the_pool_is_measured_against_every_rival_in_one_json_object():
+def test_bench_pool_reports_every_rival_as_json():
     command = [sys.executable, "-m", "jaxsrl.cli.main", "bench", "pool", "--workers", "1", "--envs-per-worker", "2"]
     done = subprocess.run(
         [*command, "--busy", "1", "--seconds", "0.4", "--rounds", "15", "--json"],
@@ -63,7 +63,7 @@ def test_the_pool_is_measured_against_every_rival_in_one_json_object():
     assert min(result["rounds"]["pool"]) <= result["env_steps_per_second"] <= max(result["rounds"]["pool"])
 
 
-def test_the_pool_goes_on_however_short_its_rounds_are():
+def test_bench_pool_works_with_short_rounds():
     source = EnvConfig("CartPole-v1").source()
     with jaxsrl.bench.pool._pool(source, source.spec(), PoolShape(1, 1, 1, 2, 32, 3)) as step:
         turns, deadline = 0, time.monotonic() + 60.0
@@ -72,7 +72,7 @@ def test_the_pool_goes_on_however_short_its_rounds_are():
             turns += step(0.001) > 0.0
 
 
-def test_every_contender_is_measured_beside_the_busy_processes(monkeypatch):
+def test_bench_pool_measures_rivals_with_busy_processes(monkeypatch):
     busy = []
 
     @contextlib.contextmanager
@@ -91,7 +91,7 @@ def test_every_contender_is_measured_beside_the_busy_processes(monkeypatch):
     assert busy == []
 
 
-def test_contenders_take_turns_in_another_order_each_round_and_warm_up_uncounted(monkeypatch):
+def test_bench_rivals_rotate_after_warm_up(monkeypatch):
     turns = []
 
     def contender(name):
@@ -115,7 +115,7 @@ def test_contenders_take_turns_in_another_order_each_round_and_warm_up_uncounted
     assert {order[0] for order in orders} == set(names)
 
 
-def test_a_negative_number_of_busy_processes_is_refused():
+def test_bench_pool_rejects_negative_busy_processes():
     with pytest.raises(UserError, match="0 or more processes: got -1"):
         bench_pool(EnvConfig("CartPole-v1"), 1, 2, 0.1, busy=-1)
 
@@ -154,7 +154,7 @@ def test_busy_processes_end_with_a_process_that_is_killed():
         time.sleep(0.01)
 
 
-def test_every_named_policy_is_measured_with_what_it_needs_to_be_itself(monkeypatch):
+def test_bench_plans_measures_every_named_plan(monkeypatch):
     asked = []
     told = {"env_steps_per_second": 5.0, "policy_lag_mean": 0.5, "policy_lag_max": 1.0, "learner_idle_share": 0.25}
     told |= {"peak_memory_bytes": 7, "slots_bytes": 3, "platform": "cpu", "records": 2, "more": 1}
@@ -193,12 +193,12 @@ def test_every_named_policy_is_measured_in_a_process_of_its_own():
     assert [row["devices"] for row in rows] == [2]
 
 
-def test_an_unknown_policy_is_refused_before_any_is_measured():
+def test_bench_plans_rejects_unknown_plan_before_start():
     with pytest.raises(UserError, match="unknown policy 'seriall': .*did you mean serial"):
         bench_plans(["central", "seriall"])
 
 
-def test_of_every_number_of_sleeping_rows_the_fastest_division_counts_beside_what_the_machine_allows(monkeypatch):
+def test_bench_sleep_reports_best_division_and_limit(monkeypatch):
     speeds = {
         (4, 1): 480.0,
         (4, 2): 640.0,
@@ -233,7 +233,7 @@ def test_of_every_number_of_sleeping_rows_the_fastest_division_counts_beside_wha
     assert not any(settings["env"]["overlap_rows"] for settings in asked)
 
 
-def test_rows_that_sleep_in_threads_are_measured_as_such_beside_threads_that_only_sleep(monkeypatch):
+def test_bench_sleep_measures_threaded_rows(monkeypatch):
     asked, waits = [], []
 
     def run_apart(settings):
@@ -248,7 +248,7 @@ def test_rows_that_sleep_in_threads_are_measured_as_such_beside_threads_that_onl
     assert waits[-1] == ("together",)
 
 
-def test_cores_are_awake_for_the_runs_and_for_what_they_are_compared_with(monkeypatch):
+def test_bench_sleep_disables_cpu_idle_for_all_runs(monkeypatch):
     awake, seen = [], []
 
     @contextlib.contextmanager
@@ -273,7 +273,7 @@ def test_cores_are_awake_for_the_runs_and_for_what_they_are_compared_with(monkey
 
 
 @pytest.mark.slow
-def test_sleeping_environments_are_measured_against_rows_by_sleep_and_what_the_machine_allows():
+def test_bench_sleep_reports_ratios_to_both_limits():
     what = SleepBench(20.0, rows=4, fewer_rows=(), divisions=((1, 1), (2, 2), (3, 1)), seconds=1.0, limit_seconds=0.5)
     result = bench_sleep(what)
     assert [(run["workers"], run["lanes"]) for run in result["runs"]] == [(1, 1), (2, 2)]
@@ -285,7 +285,7 @@ def test_sleeping_environments_are_measured_against_rows_by_sleep_and_what_the_m
     assert result["bottleneck_rows"] == (4 if best["ratio"] < 0.9 else None)
 
 
-def test_a_sleeping_benchmark_that_does_not_divide_is_refused():
+def test_bench_sleep_rejects_indivisible_rows():
     with pytest.raises(UserError, match="rows must be positive and divide by one of the workers 3: got 16"):
         SleepBench(divisions=((3, 1),))
     with pytest.raises(UserError, match="lanes must divide workers: got 2 and 3"):
@@ -293,7 +293,7 @@ def test_a_sleeping_benchmark_that_does_not_divide_is_refused():
 
 
 @pytest.mark.slow
-def test_networks_with_memory_are_measured_against_the_one_without():
+def test_bench_recurrent_compares_with_feed_forward():
     result = bench_recurrent(("gru",), workers=1, num_envs=8, total_env_steps=8 * 32 * 3, core_size=4, rounds=1)
     assert [row["core"] for row in result["cores"]] == ["none", "gru"]
     base, gru = (row["env_steps_per_second"] for row in result["cores"])

@@ -42,12 +42,12 @@ def test_a_process_that_takes_too_long_is_ended_with_a_message():
 
 
 @pytest.mark.slow
-def test_a_process_says_what_it_cannot_do():
+def test_run_module_reports_user_errors():
     with pytest.raises(UserError, match=r"^unknown environment id 'CartPol-v1'"):
         run_module("jaxsrl.bench.one_run", {"env": {"id": "CartPol-v1"}}, 300.0)
 
 
-def test_a_process_says_why_it_failed():
+def test_run_module_reports_failure_cause():
     with pytest.raises(RuntimeError, match="(?s)bare_sleep .*ended with exit status 1:.*unexpected keyword .*'shoe'"):
         run_module("jaxsrl.bench.bare_sleep", {"shoe": 43}, 300.0)
 

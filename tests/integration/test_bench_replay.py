@@ -45,7 +45,7 @@ def test_every_contender_inserts_and_draws_in_one_json_object(monkeypatch, expon
 
 
 @pytest.mark.parametrize("ring", [plain_ring, careful_ring])
-def test_rings_in_numpy_give_windows_of_the_steps_that_were_inserted(ring):
+def test_numpy_rings_sample_inserted_steps(ring):
     found, slot = ring(SMALL), SMALL.slot()
     counts = range(4) if ring is plain_ring else range(1)
     for _ in counts:  # 16 steps of 16 rows: the ring has room for 64
@@ -67,14 +67,14 @@ def test_rings_in_numpy_give_windows_of_the_steps_that_were_inserted(ring):
         np.testing.assert_allclose(windows["probability"], 1 / 256)
 
 
-def test_nothing_to_measure_is_refused():
+def test_bench_replay_rejects_zero_rounds_and_sizes():
     with pytest.raises(UserError, match="at least 1 round and 1 size: got 0"):
         bench_replay(rounds=0)
     with pytest.raises(UserError, match="at least 1 round and 1 size"):
         bench_replay(sizes=())
 
 
-def test_an_interpreter_without_reverb_is_refused():
+def test_bench_replay_rejects_interpreter_without_reverb():
     if importlib.util.find_spec("reverb") is not None:
         pytest.skip("dm-reverb is installed")
     with (

@@ -67,7 +67,7 @@ def stopped(capsys, *arguments):
     return stop.value.code, capsys.readouterr().err
 
 
-def test_a_run_is_evaluated_at_its_newest_checkpoint_and_remembers_the_result(capsys, run):
+def test_evaluate_stores_result_of_newest_checkpoint(capsys, run):
     result, warnings = evaluated(capsys, run)
     assert result["update"] == 20
     assert result["checkpoint"] == str(run / "checkpoints" / "20")
@@ -99,7 +99,7 @@ def test_flags_reach_the_evaluation(capsys, run):
     assert evaluated(capsys, run, "--max-rows", "1")[0]["env_steps"] != greedy["env_steps"]
 
 
-def test_every_checkpoint_is_evaluated_as_it_is_by_itself_and_drawn(capsys, run, tmp_path):
+def test_evaluate_every_checkpoint_matches_single_evaluation(capsys, run, tmp_path):
     damage(run / "checkpoints" / "7")
     out = tmp_path / "curve.svg"
     found, warnings = evaluated(capsys, run, "--all", "--out", str(out))
@@ -148,7 +148,7 @@ def test_a_video_shows_the_first_episodes(capsys, run, tmp_path):
         (["--video", "out.mp4", "--video-episodes", "0"], "video_episodes must be at least 1"),
     ],
 )
-def test_a_video_that_cannot_be_is_refused_before_anything_is_played(capsys, run, flags, message):
+def test_evaluate_rejects_invalid_video_before_playing(capsys, run, flags, message):
     code, printed = stopped(capsys, "evaluate", run, *flags)
     assert code == 2
     assert message in printed
@@ -172,7 +172,7 @@ def damage(checkpoint):
     victim.write_bytes(data)
 
 
-def test_a_damaged_newest_checkpoint_is_named_and_passed_over_but_not_touched(capsys, run):
+def test_evaluate_skips_and_keeps_damaged_checkpoint(capsys, run):
     damage(run / "checkpoints" / "20")
     result, warnings = evaluated(capsys, run)
     assert result["update"] == 7
@@ -191,7 +191,7 @@ def test_one_damaged_checkpoint_is_one_line_and_status_1(capsys, run):
     assert printed.count("\n") == 1
 
 
-def test_a_run_without_a_whole_checkpoint_is_refused(capsys, run):
+def test_evaluate_rejects_run_without_valid_checkpoint(capsys, run):
     for step in (3, 7, 20):
         damage(run / "checkpoints" / str(step))
     code, printed = stopped(capsys, "evaluate", run)
@@ -201,14 +201,14 @@ def test_a_run_without_a_whole_checkpoint_is_refused(capsys, run):
 
 
 @pytest.mark.parametrize("metadata", [{}, {"agent_name": "ppo", "experiment": {"run": {}}}, {"agent_name": "mine"}])
-def test_an_agent_composed_in_code_is_refused_with_what_to_call_instead(capsys, tmp_path, metadata):
+def test_evaluate_rejects_agent_composed_in_code(capsys, tmp_path, metadata):
     path = CheckpointStore(tmp_path).save(1, {"learner.num_updates": np.array(1, np.int32)}, metadata)
     code, printed = stopped(capsys, "evaluate", path)
     assert code == 2
     assert "was composed in code: call jaxsrl.evaluation.evaluate.evaluate" in printed
 
 
-def test_parameters_of_another_network_are_refused_by_leaf(capsys, run):
+def test_evaluate_names_leaves_of_another_network(capsys, run):
     # As if the metadata had been edited: the arrays are of 4 hidden units.
     path = run / "checkpoints" / "20"
     manifest = json.loads((path / MANIFEST).read_text())
@@ -228,7 +228,7 @@ def test_parameters_of_another_network_are_refused_by_leaf(capsys, run):
         (["--max-rows", "0"], "max_rows must be at least 1"),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(capsys, run, arguments, message):
+def test_evaluate_rejects_invalid_numbers(capsys, run, arguments, message):
     code, printed = stopped(capsys, "evaluate", run, *arguments)
     assert code == 2
     assert printed.startswith("error: ")
@@ -264,7 +264,7 @@ def test_numbers_that_mean_nothing_are_refused(capsys, run, arguments, message):
         (["train", "--max-policy-lag", "-1"], "--max-policy-lag must be 0 or more: got -1"),
     ],
 )
-def test_a_benchmark_that_cannot_run_is_refused_in_one_line(capsys, arguments, message):
+def test_bench_rejects_invalid_arguments_in_one_line(capsys, arguments, message):
     code, printed = stopped(capsys, "bench", *arguments)
     assert code == 2
     assert message in printed
@@ -276,13 +276,13 @@ def test_a_command_line_that_cannot_be_read_ends_with_status_2(capsys, arguments
     assert stopped(capsys, *arguments)[0] == 2
 
 
-def test_without_an_accelerator_the_gpu_benchmark_says_so_and_is_content(capsys):
+def test_bench_gpu_without_accelerator_exits_with_success(capsys):
     jaxsrl.cli.main.main(["bench", "gpu"])
     assert "no accelerator here" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", jaxsrl.cli.main.COMMANDS)
-def test_every_command_says_what_it_does_and_what_its_flags_mean(capsys, name):
+def test_every_command_documents_itself_and_its_flags(capsys, name):
     with pytest.raises(SystemExit) as ended:
         jaxsrl.cli.main.main([name, "--help"])
     assert ended.value.code == 0
@@ -296,7 +296,7 @@ def test_every_command_says_what_it_does_and_what_its_flags_mean(capsys, name):
     assert set(fields) <= {*documented, "what"}
 
 
-def test_ctrl_c_and_a_reader_that_has_seen_enough_end_a_command_quietly(tmp_path):
+def test_commands_end_quietly_on_ctrl_c_and_closed_pipe(tmp_path):
     for number in range(300):
         (tmp_path / f"run{number}").mkdir()
         (tmp_path / f"run{number}" / "config.json").write_text("{}")

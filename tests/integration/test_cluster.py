@@ -90,7 +90,7 @@ def leaves_of(report):
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_the_curve_through_three_hosts_is_that_of_one_machine_and_resumes_to_the_bit(cluster, tmp_path, lag):
+def test_three_hosts_match_one_machine_and_resume(cluster, tmp_path, lag):
     alone = train(tmp_path / "alone", max_policy_lag=lag)
     hosts = train(tmp_path / "hosts", max_policy_lag=lag, cluster="auto", updates=2)
     hosts = train(tmp_path / "hosts", max_policy_lag=lag, cluster="auto")
@@ -105,7 +105,7 @@ def test_the_curve_through_three_hosts_is_that_of_one_machine_and_resumes_to_the
     assert {f"cluster/node{number}/env_steps_per_second" for number in (1, 2, 3)} <= record.keys()
 
 
-def test_a_node_is_killed_and_comes_back_and_nothing_accepted_is_lost_or_doubled(cluster, tmp_path, monkeypatch):
+def test_killed_node_loses_and_duplicates_no_accepted_step(cluster, tmp_path, monkeypatch):
     journals = tmp_path / "journals"
     monkeypatch.setattr(host_training, "CollectorConfig", partial(host_training.CollectorConfig, journal=journal_in(journals)))
     records = tmp_path / "run" / "metrics.jsonl"
@@ -149,7 +149,7 @@ def wait_for_record(path, wanted):
 
 
 @pytest.mark.parametrize("experiment", ["ppo_cartpole", "impala_cartpole"])
-def test_cartpole_is_learned_through_three_hosts_that_the_command_starts(experiment, tmp_path):
+def test_cartpole_learns_through_three_local_hosts(experiment, tmp_path):
     root = Path(__file__).parents[2]
     flags = ["--cluster", "local", "--run.cluster-nodes", "3", "--run.num-env-workers", "3", "--run.num-envs", "96"]
     flags += ["--policy", "single_learner_coarse", "--run.directory", str(tmp_path), "--run.name", "run"]

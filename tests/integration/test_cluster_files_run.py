@@ -90,7 +90,7 @@ def planned(capsys, words, processes):
     ("script", "processes", "hosts"),
     [("learners.sbatch", 4, 0), ("environment_hosts.sbatch", 1, 4), ("learners_and_hosts.sbatch", 2, 4)],
 )
-def test_a_slurm_script_starts_a_run_that_has_a_plan_and_fits_its_nodes(
+def test_slurm_script_run_has_a_plan_and_fits_its_nodes(
     slurm, tmp_path, capsys, script, processes, hosts
 ):
     status, said = slurm(script)
@@ -116,7 +116,7 @@ def test_a_run_that_asks_to_be_tried_again_is_queued_again(slurm, tmp_path, scri
 
 
 @pytest.mark.parametrize(("name", "hosts"), [("learners.yaml", 0), ("learners_and_hosts.yaml", 4)])
-def test_a_kubernetes_job_starts_a_run_that_has_a_plan_and_fits_its_pods(capsys, name, hosts):
+def test_kubernetes_job_run_has_a_plan_and_fits_its_pods(capsys, name, hosts):
     yaml = pytest.importorskip("yaml")
     documents = {
         one["kind"]: one for one in yaml.safe_load_all((ROOT / "docs" / "deploy" / "kubernetes" / name).read_text())

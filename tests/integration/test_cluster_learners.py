@@ -93,7 +93,7 @@ def cluster():
 
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse"])
-def test_two_learners_with_two_hosts_each_are_one_process_without_a_cluster_to_the_bit(tmp_path, cluster, policy):
+def test_two_learners_with_hosts_match_one_process(tmp_path, cluster, policy):
     flags = (*WORKERS, "--plan", policy)
     one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", *flags)
     assert ends([one])[0][0] == 0
@@ -107,7 +107,7 @@ def test_two_learners_with_two_hosts_each_are_one_process_without_a_cluster_to_t
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_two_learners_with_two_hosts_and_a_server_each_are_one_process_without_a_cluster_to_the_bit(
+def test_two_learners_with_servers_match_one_process(
     tmp_path, cluster, lag
 ):
     flags = (*WORKERS, "--plan", "single_learner_fine", "--run.max-policy-lag", str(lag))
@@ -130,7 +130,7 @@ def last_record(directory):
     return json.loads((directory / "run" / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-def test_servers_of_both_learners_that_are_killed_are_followed_and_the_curve_does_not_change(tmp_path, cluster):
+def test_killed_servers_of_two_learners_are_replaced(tmp_path, cluster):
     updates = 200
     flags = (*WORKERS, "--plan", "single_learner_fine", "--metrics.interval-seconds", "0.2")
     one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", *flags, updates=updates)
@@ -156,7 +156,7 @@ def test_servers_of_both_learners_that_are_killed_are_followed_and_the_curve_doe
 
 
 @pytest.mark.parametrize("served", [(), SERVERS], ids=["hosts act", "servers act"])
-def test_a_learner_that_is_killed_ends_the_other_and_leaves_nothing_and_the_restart_resumes_to_the_bit(
+def test_killed_learner_ends_run_that_resumes_bit_for_bit(
     tmp_path, run_files, served
 ):
     flags = (*WORKERS, "--plan", "single_learner_fine")
@@ -175,7 +175,7 @@ def test_a_learner_that_is_killed_ends_the_other_and_leaves_nothing_and_the_rest
     assert_same_bits(final(tmp_path / "one", 200), final(tmp_path / "two", 200))
 
 
-def test_process_0_which_has_the_cluster_is_killed_and_nothing_is_left(tmp_path, run_files):
+def test_killed_process_0_leaves_no_cluster_processes(tmp_path, run_files):
     flags = (*WORKERS, "--plan", "single_learner_fine")
     started = start_both(tmp_path, *flags, *HOSTS, updates=100_000)
     wait_for_checkpoint(tmp_path, START_SECONDS)
@@ -185,7 +185,7 @@ def test_process_0_which_has_the_cluster_is_killed_and_nothing_is_left(tmp_path,
     assert "resumes from the newest checkpoint" in said
 
 
-def test_a_node_of_the_other_learner_is_killed_and_its_host_goes_on_elsewhere(tmp_path, cluster):
+def test_killed_node_of_second_learner_moves_its_host(tmp_path, cluster):
     flags = ("--plan", "single_learner_coarse", "--pool.num-workers", "2", "--metrics.interval-seconds", "0.5")
     started = start_both(tmp_path, *flags, "--cluster.address", "auto", "--cluster.num-hosts", "2", updates=1_000_000)
     records = tmp_path / "run" / "metrics.jsonl"

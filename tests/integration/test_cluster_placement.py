@@ -44,7 +44,7 @@ def groups_held():
     return [one for one in placement_group_table().values() if one["state"] != "REMOVED"]
 
 
-def test_a_run_gets_all_its_hosts_or_is_refused_with_numbers_and_holds_nothing(cluster, tmp_path):
+def test_placement_is_atomic_and_reports_missing_hosts(cluster, tmp_path):
     from jaxsrl.cluster.ray.engine import engine_with_room
 
     with engine_with_room([Bundle(3, 0, "node2"), Bundle(3, 0, "node1")], Reserving()) as engine:
@@ -60,7 +60,7 @@ def test_a_run_gets_all_its_hosts_or_is_refused_with_numbers_and_holds_nothing(c
 
 
 @pytest.mark.parametrize("spreading", ["spread", "strict_spread"])
-def test_who_waits_for_hosts_and_servers_holds_neither_from_those_who_can_begin(cluster, spreading):
+def test_waiting_run_reserves_no_resources(cluster, spreading):
     from jaxsrl.cluster.ray.engine import engine_with_room
 
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)  # those of the test before have come back
@@ -86,7 +86,7 @@ def test_who_waits_for_hosts_and_servers_holds_neither_from_those_who_can_begin(
 
 
 @pytest.mark.parametrize("spreading", ["pack", "strict_pack"])
-def test_hosts_and_servers_that_fit_are_had_together(cluster, spreading):
+def test_hosts_and_servers_are_reserved_together(cluster, spreading):
     from jaxsrl.cluster.ray.engine import engine_with_room
 
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
@@ -108,7 +108,7 @@ def test_hosts_are_where_the_placement_has_them(cluster, spreading, nodes):
         assert len({engine.reserved_node(host) for host in (0, 1)}) == nodes
 
 
-def test_only_who_has_the_token_is_let_into_a_cluster_that_was_started_here(cluster):
+def test_local_cluster_requires_the_token(cluster):
     code = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); print('let in', len(ray.nodes()))"
     assert (cluster.directory / "token").stat().st_mode & 0o777 == 0o600
     assert cluster.directory.stat().st_mode & 0o777 == 0o700
@@ -126,7 +126,7 @@ def test_only_who_has_the_token_is_let_into_a_cluster_that_was_started_here(clus
         assert ("let in" in done.stdout) == is_let_in, done.stderr
 
 
-def test_memory_that_no_node_has_is_refused_by_name(cluster, tmp_path):
+def test_placement_rejects_memory_that_no_node_has(cluster, tmp_path):
     with pytest.raises(UserError, match=r"977 TiB of memory.*node1: 4 cores and .* GiB.*--cluster.host-memory-gib"):
         train(
             tmp_path,
@@ -137,7 +137,7 @@ def test_memory_that_no_node_has_is_refused_by_name(cluster, tmp_path):
         )
 
 
-def test_when_the_learner_is_killed_its_hosts_end_and_their_room_is_free(cluster, tmp_path):
+def test_killed_learner_frees_its_hosts(cluster, tmp_path):
     directory = cluster.directory
     before = ray_processes(directory)
     flags = ["--cluster.address", "auto", "--cluster.num-hosts", "2", "--pool.num-workers", "2", "--run.num-envs", "16"]

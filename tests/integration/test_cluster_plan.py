@@ -37,7 +37,7 @@ def shown(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_a_plan_of_learner_processes_on_a_cluster_says_who_has_which_hosts_rows_and_devices(capsys):
+def test_plan_lists_hosts_rows_and_devices_by_process(capsys):
     pytest.importorskip("ray")
     found = json.loads(shown(capsys, *TWO, *PROCESSES, *HOSTS, "--plan", "single_learner_coarse", "--json"))
     none = {"servers": [], "server_nodes": []}
@@ -50,7 +50,7 @@ def test_a_plan_of_learner_processes_on_a_cluster_says_who_has_which_hosts_rows_
     assert "node1, node1" in table
 
 
-def test_servers_of_each_learner_process_are_shown_with_their_nodes(capsys):
+def test_plan_lists_servers_by_process_and_node(capsys):
     pytest.importorskip("ray")
     served = (*TWO, *PROCESSES, *HOSTS, "--cluster.num-inference-servers", "2")
     found = json.loads(shown(capsys, *served, "--json"))
@@ -63,7 +63,7 @@ def test_servers_of_each_learner_process_are_shown_with_their_nodes(capsys):
     assert "64-127" in table
 
 
-def test_servers_that_do_not_divide_over_the_processes_are_refused_with_the_numbers(capsys, monkeypatch):
+def test_plan_rejects_indivisible_servers(capsys, monkeypatch):
     monkeypatch.setattr("jaxsrl.cluster.ray.engine.import_ray", lambda: importlib.import_module("json"))
     with pytest.raises(SystemExit) as stopped:
         shown(capsys, *TWO, *PROCESSES, *HOSTS, "--cluster.num-inference-servers", "3")
@@ -73,21 +73,21 @@ def test_servers_that_do_not_divide_over_the_processes_are_refused_with_the_numb
     assert "use --cluster.num-inference-servers 4, or 0" in said
 
 
-def test_without_a_cluster_it_shows_each_process_with_its_own_environments(capsys):
+def test_plan_without_cluster_lists_environments_by_process(capsys):
     table = shown(capsys, *TWO, *PROCESSES).split("learner processes")[1].split("channels")[0]
     assert "replicas" in table
     assert "node" not in table
     assert "0-63" in table
 
 
-def test_a_number_of_processes_that_only_the_scheduler_knows_is_asked_for(capsys):
+def test_plan_asks_for_unknown_number_of_processes(capsys):
     with pytest.raises(SystemExit) as stopped:
         shown(capsys, *TWO, "--distributed.coordinator", "auto")
     assert stopped.value.code == 2
     assert "use --distributed.coordinator HOST:PORT --distributed.num-processes N" in capsys.readouterr().err
 
 
-def test_hosts_that_do_not_divide_over_the_processes_are_refused(capsys, monkeypatch):
+def test_plan_rejects_indivisible_hosts(capsys, monkeypatch):
     monkeypatch.setattr("jaxsrl.cluster.ray.engine.import_ray", lambda: importlib.import_module("json"))
     with pytest.raises(SystemExit) as stopped:
         shown(capsys, *TWO, *PROCESSES, "--cluster.address", "local", "--cluster.num-hosts", "3")

@@ -99,7 +99,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("lag", "replay", "policy"), CASES, ids=["uniform", "prioritised", "delayed"])
-def test_the_curve_is_that_of_one_machine_and_runs_go_on_here_and_there_to_the_bit(
+def test_remote_replay_matches_one_machine_and_resumes(
     cluster, tmp_path, lag, replay, policy
 ):
     how = {"max_policy_lag": lag, "replay": replay, "plan": policy}
@@ -148,7 +148,7 @@ LONG = {
 }
 
 
-def test_replay_that_is_killed_ends_the_run_which_goes_on_to_the_bit(cluster, tmp_path):
+def test_killed_replay_ends_run_that_resumes_bit_for_bit(cluster, tmp_path):
     alone = train(tmp_path / "alone", **LONG)
     killing, killed = kill_when("RayReplay", tmp_path / "there", after=30)
     begun = time.monotonic()
@@ -167,7 +167,7 @@ def test_replay_that_is_killed_ends_the_run_which_goes_on_to_the_bit(cluster, tm
     require_same_state(there, alone)
 
 
-def test_a_host_that_is_killed_is_followed_and_every_step_goes_into_replay_once(cluster, tmp_path, monkeypatch):
+def test_killed_host_inserts_every_step_once(cluster, tmp_path, monkeypatch):
     from jaxsrl.cluster.collectors import ClusterCollectors
     from tests.support.cluster_audit import audit_cluster
 
@@ -192,7 +192,7 @@ def test_a_host_that_is_killed_is_followed_and_every_step_goes_into_replay_once(
     assert found.hosts_followed == 1
 
 
-def test_experience_that_is_not_saved_is_collected_anew(cluster, tmp_path):
+def test_unsaved_remote_experience_is_collected_again(cluster, tmp_path):
     train(tmp_path, updates=6, checkpoint_include_replay=False, **ON_NODE)
     report = train(tmp_path, updates=8, checkpoint_include_replay=False, **ON_NODE)
     (checkpoint,) = [path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.endswith("8")]
@@ -202,7 +202,7 @@ def test_experience_that_is_not_saved_is_collected_anew(cluster, tmp_path):
     assert record["replay/size"] == 2 * 64
 
 
-def test_a_run_for_whose_experience_no_node_has_memory_is_refused(cluster, tmp_path):
+def test_remote_replay_rejects_insufficient_node_memory(cluster, tmp_path):
     huge = dataclasses.replace(UNIFORM, capacity=900_000_000)
     with pytest.raises(UserError, match="no node has a core left and .* of memory for replay"):
         train(tmp_path, replay=huge, cluster_placement_timeout_seconds=1.0, **ON_NODE)

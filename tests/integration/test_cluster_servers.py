@@ -67,7 +67,7 @@ def require_same_state(one, other):
 
 
 @pytest.mark.parametrize(("lag", "servers", "core"), [(0, 1, "none"), (1, 2, "gru")])
-def test_the_curve_through_servers_is_that_of_one_machine_and_resumes_to_the_bit(cluster, tmp_path, lag, servers, core):
+def test_remote_servers_match_one_machine_and_resume(cluster, tmp_path, lag, servers, core):
     alone = train(tmp_path / "alone", max_policy_lag=lag, core=core)
     through = {"max_policy_lag": lag, "core": core, "cluster": "auto", "cluster_inference_servers": servers}
     served = train(tmp_path / "served", updates=2, **through)
@@ -82,7 +82,7 @@ def test_the_curve_through_servers_is_that_of_one_machine_and_resumes_to_the_bit
     assert (record["cluster/hosts_lost"], record["cluster/servers_lost"]) == (0, 0)
 
 
-def test_a_server_is_where_a_gpu_is_declared_and_one_that_jax_does_not_see_ends_the_run_with_words(cluster, tmp_path):
+def test_server_reports_declared_gpu_that_jax_lacks(cluster, tmp_path):
     if any(device.platform == "gpu" for device in jax.local_devices()):
         pytest.skip("the GPU that the node declares is there")
     cluster.add_node("with-gpu", gpus=1)
@@ -119,7 +119,7 @@ def server_processes():
     return sorted(found)
 
 
-def test_servers_that_are_killed_are_followed_and_the_curve_does_not_change(cluster, tmp_path):
+def test_killed_servers_do_not_change_the_curve(cluster, tmp_path):
     updates = 24
     alone = train(tmp_path / "alone", updates=updates, max_policy_lag=1, core="gru")
     killed = []

@@ -105,7 +105,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("command", "place", "message"), CASES)
-def test_what_cannot_be_done_is_one_line_and_status_2(capsys, places, tmp_path, monkeypatch, command, place, message):
+def test_usage_errors_are_one_line_with_status_2(capsys, places, tmp_path, monkeypatch, command, place, message):
     monkeypatch.chdir(tmp_path)
     name, *flags = command.split()
     with pytest.raises(SystemExit) as ended:
@@ -120,7 +120,7 @@ def test_what_cannot_be_done_is_one_line_and_status_2(capsys, places, tmp_path, 
 
 
 @pytest.mark.parametrize("arguments", [["train", "ppo-cartpol"], ["plan", "ppo_cartpol"]])
-def test_a_name_that_is_almost_one_is_told_which(capsys, arguments):
+def test_misspelled_name_gets_a_suggestion(capsys, arguments):
     with pytest.raises(SystemExit) as ended:
         jaxsrl.cli.main.main(arguments)
     assert ended.value.code == 2
@@ -131,7 +131,7 @@ def test_a_name_that_is_almost_one_is_told_which(capsys, arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"), [(["train"], "--list"), (["plot"], "expected at least one run directory")]
 )
-def test_a_command_without_what_it_is_about_says_what_is_missing(capsys, arguments, message):
+def test_command_names_missing_argument(capsys, arguments, message):
     with pytest.raises(SystemExit) as ended:
         jaxsrl.cli.main.main(arguments)
     assert ended.value.code == 2

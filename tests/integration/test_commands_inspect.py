@@ -73,7 +73,7 @@ def test_parameters_are_listed_with_shape_count_bytes_and_norm(capsys, run):
     assert set(found["versions"]) == {"jaxsrl", "jax", "numpy", "orbax-checkpoint"}
 
 
-def test_inspect_reports_damage_and_changes_nothing(capsys, run):
+def test_inspect_reports_damage_without_changes(capsys, run):
     victim = max(
         (run / "checkpoints" / "7" / "state").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else -1
     )

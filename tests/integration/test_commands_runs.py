@@ -58,7 +58,7 @@ def listed(capsys, *arguments):
     return json.loads(capsys.readouterr().out)["runs"]
 
 
-def test_each_run_is_listed_with_what_it_came_to(capsys, runs):
+def test_runs_lists_each_result(capsys, runs):
     found = {run["name"]: run for run in listed(capsys, runs)}
     states = {name: (run["state"], run["update"], run["num_updates"], run["progress"]) for name, run in found.items()}
     assert states == {
@@ -79,7 +79,7 @@ def test_a_run_whose_lock_is_held_is_running(capsys, runs):
     assert listed(capsys, runs, "--state", "running") == []
 
 
-def test_runs_are_sorted_as_asked_with_what_is_not_known_last(capsys, runs):
+def test_runs_sorts_unknown_values_last(capsys, runs):
     os.utime(runs / "done" / "metrics.jsonl", (1, 1))
     os.utime(runs / "done" / "log.txt", (1, 1))
     os.utime(runs / "done" / "config.json", (1, 1))
@@ -95,7 +95,7 @@ def test_runs_are_sorted_as_asked_with_what_is_not_known_last(capsys, runs):
     assert listed(capsys, runs, "--state", "stopped", "crashed", "--sort", "state")[0]["name"] == "sweep/died"
 
 
-def test_one_run_and_a_directory_without_any_are_told_too(capsys, runs, tmp_path):
+def test_runs_handles_one_run_and_empty_directory(capsys, runs, tmp_path):
     (one,) = listed(capsys, runs / "done")
     assert one["name"] == "done"
     (tmp_path / "none").mkdir()
@@ -114,7 +114,7 @@ def test_the_age_is_since_the_newest_file_that_a_run_writes(runs):
     assert summarize(runs / "done", now=10.0).age_seconds == 0.0
 
 
-def test_a_plot_is_written_and_told_as_a_table_and_as_json(capsys, runs, tmp_path):
+def test_plot_writes_file_table_and_json(capsys, runs, tmp_path):
     out = tmp_path / "plot.svg"
     jaxsrl.cli.main.main(["plot", str(runs), "--out", str(out), "--json"])
     printed = capsys.readouterr()

@@ -73,7 +73,7 @@ def test_an_experiment_runs_as_python_runs_its_file(folder):
     assert by_name["argv"] == ["experiments/probe.py", "--a", "1", "--help", "x y"]
 
 
-def test_files_of_the_working_directory_do_not_shadow_the_standard_library(folder, tmp_path):
+def test_train_keeps_working_directory_from_shadowing_stdlib(folder, tmp_path):
     (tmp_path / "logging.py").write_text('raise ImportError("the working directory\'s")\n')
     interpreter, *rest = command("probe")
     _, status, errors = told_by(interpreter, "-P", *rest)  # -P: as the installed command starts
@@ -96,7 +96,7 @@ def listed(capsys):
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_working_directorys_experiments_are_listed_before_those_of_the_package(capsys, folder):
+def test_train_lists_local_experiments_first(capsys, folder):
     found = listed(capsys)
     assert found["probe"] == {"file": "experiments/probe.py", "about": "A probe. Run: never."}
     assert found["ppo_cartpole"] == {"file": "experiments/ppo_cartpole.py", "about": "Mine."}
@@ -106,7 +106,7 @@ def test_the_working_directorys_experiments_are_listed_before_those_of_the_packa
     assert "__init__" not in found
 
 
-def test_in_the_checkout_every_experiment_is_listed_once_with_what_it_is(capsys, monkeypatch):
+def test_train_lists_each_experiment_once_with_description(capsys, monkeypatch):
     monkeypatch.chdir(CHECKOUT)
     found = listed(capsys)
     assert set(found) >= {path.stem for path in (CHECKOUT / "experiments").glob("[a-z]*.py")}
@@ -134,11 +134,11 @@ def test_a_plan_is_shown_of_an_experiment_by_its_name(capsys, folder, monkeypatc
     assert capsys.readouterr().err == "error: asked for experiments/probe.py with ('--run.seed', '1')\n"
 
 
-def test_the_first_line_of_what_is_no_python_is_empty(tmp_path):
+def test_first_line_of_missing_file_is_empty(tmp_path):
     assert first_line(tmp_path / "nowhere.py") == ""
 
 
-def test_help_is_the_commands_before_the_name_and_the_experiments_after_it(capsys):
+def test_help_before_and_after_experiment_name(capsys):
     with pytest.raises(SystemExit) as ended:
         jaxsrl.cli.main.main(["train", "--help"])
     assert ended.value.code == 0
@@ -146,7 +146,7 @@ def test_help_is_the_commands_before_the_name_and_the_experiments_after_it(capsy
 
 
 @pytest.mark.slow
-def test_an_environment_of_the_files_own_trains_resumes_and_ends_as_under_python(tmp_path):
+def test_train_with_environment_defined_in_file(tmp_path):
     file = tmp_path / "own.py"
     source = (CHECKOUT / "experiments" / "ppo_cartpole.py").read_text()
     own = """

@@ -58,7 +58,7 @@ def test_every_policy_is_among_them():
 @pytest.mark.parametrize(
     ("policy", "make_agent", "changes"), CASES, ids=lambda value: getattr(value, "__name__", str(value))
 )
-def test_nothing_compiles_after_the_first_update(tmp_path, monkeypatch, policy, make_agent, changes):
+def test_no_compilation_after_the_first_update(tmp_path, monkeypatch, policy, make_agent, changes):
     source = make_env(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
     spec = source.spec()
     settings = {"pool_num_workers": 2, "checkpoint_interval_updates": 2, "metrics_interval_seconds": 0.0, **changes}

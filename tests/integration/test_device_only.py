@@ -87,7 +87,7 @@ def test_device_plan_parameters_match_the_host_plan(trained_by_loop, num_devices
 
 
 @pytest.mark.parametrize("num_devices", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_bits_do_not_depend_on_how_many_updates_a_dispatch_has(num_devices):
+def test_device_loop_does_not_depend_on_dispatch_size(num_devices):
     one, four = learner(num_devices), learner(num_devices)
     for _ in range(12):
         one.step(1)
@@ -110,7 +110,7 @@ def test_resumed_device_learner_is_bit_identical(num_devices):
     assert_same_bits(whole, resumed)
 
 
-def test_rows_of_another_run_are_refused():
+def test_device_loop_rejects_rows_of_another_run():
     saved = learner().save_arrays()
     saved.pop(next(name for name in saved if "episode" in name))
     with pytest.raises(UserError, match="missing"):
@@ -118,7 +118,7 @@ def test_rows_of_another_run_are_refused():
 
 
 @pytest.mark.slow
-def test_episodes_are_counted_once_whenever_they_are_taken():
+def test_device_loop_counts_episodes_once():
     often, rarely = learner(), learner()
     many, few = EpisodeTotals(), EpisodeTotals()
     for _ in range(UPDATES):

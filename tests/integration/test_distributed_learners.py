@@ -99,7 +99,7 @@ def assert_same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -
 
 
 @pytest.mark.parametrize("policy", ["multiple_learners", "single_learner_fine"])
-def test_two_processes_give_the_parameters_of_one_with_two_devices_to_the_bit(tmp_path, policy):
+def test_two_processes_match_one_with_two_devices(tmp_path, policy):
     one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", "--plan", policy)
     assert ends([one])[0][0] == 0
     ended = ends(start_two(tmp_path / "two", "--plan", policy))
@@ -111,7 +111,7 @@ def test_two_processes_give_the_parameters_of_one_with_two_devices_to_the_bit(tm
     assert records[-1]["env_steps"] == 16 * 8 * UPDATES
 
 
-def test_a_killed_process_ends_the_other_and_the_restart_resumes_to_the_bit(tmp_path):
+def test_killed_process_ends_run_that_resumes_bit_for_bit(tmp_path):
     uninterrupted = start(
         tmp_path / "one", "--machine.num-cpu-devices", "2", "--plan", "multiple_learners", updates=100
     )
@@ -132,7 +132,7 @@ def test_a_killed_process_ends_the_other_and_the_restart_resumes_to_the_bit(tmp_
     assert_same_bits(final(tmp_path / "one", 100), final(tmp_path / "two", 100))
 
 
-def test_when_process_0_is_killed_the_other_says_so_and_can_be_started_again(tmp_path):
+def test_killed_process_0_is_reported_and_restarts(tmp_path):
     started = start_two(tmp_path, "--plan", "multiple_learners", updates=100_000)
     wait_for_checkpoint(tmp_path)
     started[0].kill()
@@ -154,21 +154,21 @@ def test_a_signal_to_one_stops_both_after_the_same_update(tmp_path):
     assert (tmp_path / "run" / "checkpoints" / str(update)).is_dir()
 
 
-def test_processes_of_different_experiments_are_refused_with_what_differs(tmp_path):
+def test_processes_reject_different_experiments(tmp_path):
     ended = ends(start_two(tmp_path, "--plan", "multiple_learners", own={1: ("--run.seed", "7")}))
     assert [status for status, _, _ in ended] == [75, 2], ended
     assert "run.seed: 0 -> 7" in ended[1][2]
     assert "run.seed: 0 -> 7" in ended[0][2] or "learner process 1" in ended[0][2]
 
 
-def test_a_process_whose_others_never_come_says_so_in_the_end(tmp_path):
+def test_process_reports_missing_others(tmp_path):
     alone = start_two(tmp_path, own={0: ("--distributed.start-seconds", "3"), 1: ("--help",)})
     (status, _, said), _ = ends(alone, seconds=60)
     assert status == 75
     assert "error: the learner processes did not all come to 127.0.0.1:" in said
 
 
-def test_a_process_that_never_comes_to_an_update_ends_all_and_is_named(tmp_path):
+def test_stuck_process_ends_all_and_is_named(tmp_path):
     programs = ("experiments/ppo_cartpole.py", "tests/integration/stuck_learner.py")
     waits = dict.fromkeys(range(2), ("--distributed.wait-seconds", "40"))
     started = start_two(tmp_path, "--plan", "multiple_learners", own=waits, programs=programs)
@@ -177,7 +177,7 @@ def test_a_process_that_never_comes_to_an_update_ends_all_and_is_named(tmp_path)
     assert "process 0 of 2 waited for process 1, 40 s at most" in ended[0][2]
 
 
-def test_two_processes_restore_in_part_and_take_over_the_checkpoint_of_one(tmp_path):
+def test_two_processes_restore_partially_from_one(tmp_path):
     alone = start(
         tmp_path, "--machine.num-cpu-devices", "2", "--plan", "serial", "--run.max-policy-lag", "0", updates=5
     )
@@ -193,7 +193,7 @@ def test_two_processes_restore_in_part_and_take_over_the_checkpoint_of_one(tmp_p
     assert "environments start new episodes" in log
 
 
-def test_process_0_sends_its_checkpoint_to_a_process_with_another_directory(tmp_path):
+def test_process_0_sends_checkpoint_to_other_directory(tmp_path):
     flags = ("--plan", "multiple_learners")
     own = {1: ("--run.directory", str(tmp_path / "other"))}
     arrays: list[dict[str, np.ndarray]] = []
@@ -207,7 +207,7 @@ def test_process_0_sends_its_checkpoint_to_a_process_with_another_directory(tmp_
     assert_same_bits(*arrays)
 
 
-def test_a_checkpoint_that_process_0_rejects_ends_both_with_the_reason(tmp_path):
+def test_checkpoint_rejected_by_process_0_ends_both(tmp_path):
     flags = ("--plan", "multiple_learners")
     own = {1: ("--run.directory", str(tmp_path / "other"))}
     ended = ends(start_two(tmp_path / "two", *flags, own=own, updates=5))

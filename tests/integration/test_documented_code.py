@@ -61,7 +61,7 @@ def test_the_documented_pool_is_a_vector_environment():
     assert observation.shape == (4, 4)
 
 
-def test_the_documented_environment_that_waits_is_stepped_in_halves():
+def test_documented_waiting_environment_steps_asynchronously():
     page = (ROOT / "docs/how_to/custom_environment.md").read_text()
     block = next(block for block in _BLOCK.findall(page) if "step_async" in block)
     names: dict = {"gymnasium": gymnasium}

@@ -148,7 +148,7 @@ def in_both_forms(capsys, monkeypatch, bench):
     assert f"bench {bench}" in text
 
 
-def test_every_benchmark_is_among_those_that_are_tried():
+def test_every_benchmark_is_tested():
     assert set(SHORT) == set(BENCHMARKS)
     assert set(KEYS) == set(BENCHMARKS) - {"gpu"}
 
@@ -168,7 +168,7 @@ def test_every_benchmark_prints_in_both_forms(capsys, monkeypatch, bench):
 
 
 @pytest.mark.parametrize("bench", STUBS)
-def test_what_long_benchmarks_find_is_printed_in_both_forms(capsys, monkeypatch, bench):
+def test_long_benchmarks_print_text_and_json(capsys, monkeypatch, bench):
     for module, name, stub in STUBS[bench]:
         monkeypatch.setattr(module, name, stub)
     monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("cpu", 1))
@@ -201,7 +201,7 @@ FORMS = {
 ELSEWHERE = {"view": "test_view.py", "bench": "above"}
 
 
-def test_every_command_is_among_those_that_are_tried():
+def test_every_command_is_tested():
     assert {*FORMS, *ELSEWHERE} == set(COMMANDS)
     for name, kind in COMMANDS.items():
         has_json = "json" in {field.name for field in dataclasses.fields(kind)}

@@ -54,41 +54,41 @@ def refusal(capsys, monkeypatch, *changes, experiment=None):
     return printed
 
 
-def test_cores_that_may_not_be_kept_awake_are_told_before_anything_starts(capsys, monkeypatch, tmp_path):
+def test_missing_cpu_idle_permission_is_reported_before_start(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(run_module, "disable_cpu_idle", partial(disable_cpu_idle, tmp_path / "latency"))
     settings = {"machine_disable_cpu_idle": True, "directory": str(tmp_path / "runs")}
     assert "remove keep_cores_awake" in refusal(capsys, monkeypatch, ("run", settings))
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_unknown_environment_is_refused_with_names_that_are_close(capsys, monkeypatch):
+def test_unknown_environment_gets_suggestions(capsys, monkeypatch):
     printed = refusal(capsys, monkeypatch, ("env", {"id": "CartPol-v1"}))
     assert "unknown environment id 'CartPol-v1'" in printed
     assert "CartPole-v1" in printed
     assert printed.count("\n") == 1
 
 
-def test_an_unsupported_space_is_refused_with_the_path_to_the_leaf():
+def test_unsupported_space_is_rejected_by_path():
     with pytest.raises(UnsupportedSpaceError, match=r"observation\['camera'\]\['"):
         GymnasiumSource(Nested).spec()
 
 
-def test_more_devices_than_there_are_is_refused(capsys, monkeypatch, tmp_path):
+def test_too_many_devices_are_rejected(capsys, monkeypatch, tmp_path):
     printed = refusal(capsys, monkeypatch, ("run", {"num_devices": 64, "directory": str(tmp_path)}))
     assert "fragment learner wants device 63, but there are 4 cpu devices" in printed
 
 
-def test_rows_that_do_not_divide_are_refused_with_a_number_that_does(capsys, monkeypatch, tmp_path):
+def test_indivisible_rows_are_rejected_with_a_valid_number(capsys, monkeypatch, tmp_path):
     printed = refusal(capsys, monkeypatch, ("run", {"num_envs": 130, "directory": str(tmp_path)}))
     assert "130 rows do not divide over 2 workers x 2 lanes: use --run.num-envs 128" in printed
 
 
-def test_minibatches_that_do_not_divide_are_refused(capsys, monkeypatch, tmp_path):
+def test_indivisible_minibatches_are_rejected(capsys, monkeypatch, tmp_path):
     printed = refusal(capsys, monkeypatch, ("agent", {"num_minibatches": 5}), ("run", {"directory": str(tmp_path)}))
     assert "num_minibatches must divide rollout_length: got 5 and 32" in printed
 
 
-def test_a_run_directory_in_use_is_refused_naming_its_holder(capsys, monkeypatch, tmp_path):
+def test_run_directory_in_use_is_rejected_by_holder(capsys, monkeypatch, tmp_path):
     import os
 
     with RunDirectory(tmp_path / "busy"):
@@ -96,7 +96,7 @@ def test_a_run_directory_in_use_is_refused_naming_its_holder(capsys, monkeypatch
     assert f"is in use by process {os.getpid()}" in printed
 
 
-def test_another_configuration_in_the_same_directory_is_refused_with_the_difference(capsys, monkeypatch, tmp_path):
+def test_changed_configuration_is_rejected_with_difference(capsys, monkeypatch, tmp_path):
     with RunDirectory(tmp_path / "run") as directory:
         from jaxsrl.config.serialization import to_json
 
@@ -111,14 +111,14 @@ def test_another_configuration_in_the_same_directory_is_refused_with_the_differe
     assert "agent.discount: 0.98 -> 0.9" in printed
 
 
-def test_a_path_that_is_no_checkpoint_is_refused(capsys, tmp_path):
+def test_invalid_checkpoint_path_is_rejected(capsys, tmp_path):
     with pytest.raises(SystemExit) as stopped:
         jaxsrl.cli.main.main(["evaluate", str(tmp_path)])
     assert stopped.value.code == 2
     assert "is no checkpoint" in capsys.readouterr().err
 
 
-def test_bad_environment_arguments_are_refused(capsys, monkeypatch):
+def test_invalid_environment_arguments_are_rejected(capsys, monkeypatch):
     assert "must be a JSON object" in refusal(capsys, monkeypatch, ("env", {"kwargs": "[1"}))
 
 
@@ -143,5 +143,5 @@ def test_evaluate_prints_one_json_object_for_a_run(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["mean_return"] == first["mean_return"]
 
 
-def test_an_environment_in_an_unusual_form_is_still_an_environment():
+def test_environment_in_unusual_form_is_accepted():
     assert EnvConfig("CartPole-v1").source().spec() == GymnasiumSource(partial(gymnasium.make, "CartPole-v1")).spec()

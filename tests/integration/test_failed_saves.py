@@ -49,7 +49,7 @@ def full_at(monkeypatch):
     return at
 
 
-def test_training_goes_on_and_keeps_the_older_checkpoints(tmp_path, full_at):
+def test_failed_save_keeps_training_and_older_checkpoints(tmp_path, full_at):
     full_at(4)
     report = train(tmp_path)
     assert report.num_updates == 6
@@ -59,7 +59,7 @@ def test_training_goes_on_and_keeps_the_older_checkpoints(tmp_path, full_at):
     assert (last["checkpoint/failed_saves_total"], last["checkpoint/update"]) == (1.0, 6.0)
 
 
-def test_what_was_learned_last_must_be_saved_or_the_run_fails(tmp_path, full_at):
+def test_failed_final_save_fails_the_run(tmp_path, full_at):
     full_at(6)
     with pytest.raises(CheckpointSaveError, match="the newest is that of update 4"):
         train(tmp_path)

@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
     return make, tmp_path_factory.getbasetemp() / run.directory / "run"
 
 
-def test_a_closure_is_trained_and_evaluated_in_and_saved_by_its_name(trained):
+def test_closure_environment_trains_and_is_saved_by_name(trained):
     _, directory = trained
     saved = json.loads((directory / "config.json").read_text())
     assert saved["experiment"]["env"] == f"{__name__}:make_shorter.<locals>.<lambda>"

@@ -25,7 +25,7 @@ def files(directory: Path, **sources: str) -> list[Path]:
     return [directory / f"test_{name}.py" for name in sources]
 
 
-def test_items_that_fail_or_end_their_process_are_rows_and_the_others_run(tmp_path):
+def test_failed_gpu_items_are_rows_and_others_run(tmp_path):
     found = files(
         tmp_path,
         one="""
@@ -60,7 +60,7 @@ def test_long(): raise AssertionError("never started")
 
 
 @pytest.mark.slow
-def test_an_item_that_hangs_is_killed_at_the_deadline_and_those_after_it_are_not_run(tmp_path, monkeypatch):
+def test_hung_gpu_item_is_killed_and_later_ones_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(jaxsrl.bench.gpu, "_END_SECONDS", -1e9)  # no item is skipped because of the time it needs
     (file,) = files(tmp_path, hangs="def test_hangs(): time.sleep(3600)\ndef test_never(): pass\n")
     _, status = jaxsrl.bench.gpu._run_once(file, (), time.time() + 5, ENVIRONMENT)

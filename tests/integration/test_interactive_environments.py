@@ -66,7 +66,7 @@ def printed_by(what):
 
 
 @pytest.mark.parametrize("what", ["class", "lambda", "registered", "registered by name"])
-def test_what_a_session_defines_travels_by_value_with_its_globals(what):
+def test_session_environment_is_pickled_by_value(what):
     assert printed_by(what) == "began at [3.0, 3.0]"
 
 
@@ -83,7 +83,7 @@ def test_a_prompt_behind_a_script_is_a_session_too(tmp_path):
     assert "began at [3.0, 3.0]" in done.stdout, done.stderr
 
 
-def test_a_global_that_cannot_travel_is_refused_with_what_to_do():
+def test_unpicklable_global_is_rejected_with_advice():
     printed = printed_by("lock")
     assert printed.startswith("refused: the environment of __main__:with_lock cannot be sent to worker processes")
     assert "cannot pickle '_thread.lock' object" in printed

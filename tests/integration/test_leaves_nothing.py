@@ -145,7 +145,7 @@ def start_training(start, directory: Path, env_steps: int = 10**8) -> Run:
     return run
 
 
-def test_a_run_that_reaches_its_end_leaves_nothing(start, tmp_path):
+def test_finished_run_leaves_no_resources(start, tmp_path):
     run = start_training(start, tmp_path, total_env_steps=20_000)
     output, _ = run.process.communicate(timeout=_SECONDS)
     assert run.process.returncode == 0, output
@@ -162,7 +162,7 @@ def test_a_run_that_reaches_its_end_leaves_nothing(start, tmp_path):
         ("IsKilled", "SIGKILL"),
     ],
 )
-def test_an_environment_that_goes_wrong_ends_the_run_and_leaves_nothing(start, tmp_path, environment, problem):
+def test_failed_environment_leaves_no_resources(start, tmp_path, environment, problem):
     run = start(sys.executable, "-c", TRAIN_IN, environment, tmp_path)
     run.wait_for("ready")
     output, _ = run.process.communicate(timeout=_SECONDS)
@@ -181,7 +181,7 @@ def test_a_pool_that_is_never_closed_ends_with_its_process(start, last):
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
-def test_a_signal_ends_the_run_with_a_checkpoint_and_nothing_else(start, tmp_path, number):
+def test_signal_saves_checkpoint_and_leaves_no_resources(start, tmp_path, number):
     run = start_training(start, tmp_path)
     run.process.send_signal(number)
     output, _ = run.process.communicate(timeout=_SECONDS)
@@ -214,7 +214,7 @@ def test_a_second_interrupt_leaves_at_once(start, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_workers_that_hang_in_native_code_die_with_the_main_process(start, number):
+def test_hung_native_workers_die_with_the_main_process(start, number):
     # A shell that starts the tests in the background has them ignore SIGINT, and so whatever they start.
     heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     run = start(sys.executable, "-c", f"{heeds}\n{POOL_OF}\ntime.sleep(60)", "Hangs")

@@ -127,7 +127,7 @@ def test_on_devices_alone_the_learner_stands_for_the_program(tmp_path):
 
 
 @pytest.mark.slow
-def test_replay_on_the_host_is_told_apart_from_learning(tmp_path):
+def test_host_replay_metrics_are_separate_from_learner(tmp_path):
     config = run_config(
         name="run",
         directory=str(tmp_path),
@@ -183,7 +183,7 @@ def test_prometheus_serves_only_during_a_run(tmp_path, monkeypatch):
         scrape()
 
 
-def test_a_port_in_use_is_refused_before_anything_starts(tmp_path):
+def test_metrics_port_in_use_is_rejected_before_start(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -194,7 +194,7 @@ def test_a_port_in_use_is_refused_before_anything_starts(tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists() or not any((tmp_path / "run" / "checkpoints").iterdir())
 
 
-def test_prometheus_names_are_documented_with_what_they_are():
+def test_prometheus_names_and_types_are_documented():
     for metric in EXPORTED:
         name = metric.name + ("_total" if metric.kind == "counter" else "")
         (row,) = [line for line in DOCUMENT.splitlines() if line.startswith("| ") and f"`{name}`" in line.split("|")[1]]

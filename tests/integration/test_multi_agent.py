@@ -51,7 +51,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_two_policies_learn_the_same_under_environment_processes_as_serially(tmp_path, workers):
+def test_two_policies_with_workers_match_serial(tmp_path, workers):
     serial = train(tmp_path / "serial", policy="serial")
     fine = train(tmp_path / "fine", num_env_workers=workers)
     assert sorted(serial.state.params) == ["hunters", "prey"]
@@ -61,14 +61,14 @@ def test_two_policies_learn_the_same_under_environment_processes_as_serially(tmp
 
 
 @pytest.mark.slow
-def test_a_resumed_run_of_two_policies_equals_the_uninterrupted_one_to_the_bit(tmp_path):
+def test_two_policies_resume_bit_for_bit(tmp_path):
     whole = train(tmp_path / "whole")
     for updates in (3, 6):
         parts = train(tmp_path / "parts", env_steps=ROWS * STEPS * updates)
     assert same(whole.state, parts.state)
 
 
-def test_rows_that_cut_an_environment_in_two_are_refused_with_a_number_that_does_not(tmp_path):
+def test_rows_that_split_an_environment_are_rejected(tmp_path):
     with pytest.raises(UserError, match="has 4 agents, each a row, but 18 rows .*: use --run.num-envs"):
         train(tmp_path, policy="serial", num_envs=18)
 
@@ -85,7 +85,7 @@ def experiment(directory, name, policies, **changes):
 
 
 @pytest.mark.slow
-def test_a_frozen_policy_stays_as_it_was_and_the_run_is_evaluated_without_the_one_it_came_from(tmp_path, capsys):
+def test_frozen_policy_is_unchanged_and_self_contained(tmp_path, capsys):
     pytest.importorskip("mpe2")
     from jaxsrl.evaluation.load_agent import load_agent
 
@@ -110,7 +110,7 @@ def skip_without_jaxmarl():
 
 @pytest.mark.slow  # seconds to compile
 @pytest.mark.parametrize("scenario", ["3m", "5m_vs_6m"])
-def test_smax_does_what_its_package_does(scenario):
+def test_smax_matches_its_package(scenario):
     skip_without_jaxmarl()
     make_env(EnvConfig(scenario, "smax"))  # imports the package without what it prints
     from jaxmarl.environments.smax import HeuristicEnemySMAX, map_name_to_scenario
@@ -158,7 +158,7 @@ def test_smax_does_what_its_package_does(scenario):
     assert (slot.observation["action_mask"].sum(2) == 1).any()  # somebody fell
 
 
-def test_smax_refuses_what_it_has_not(capfd):
+def test_smax_rejects_unknown_scenarios_and_options(capfd):
     skip_without_jaxmarl()
     streams = sys.stdout, sys.stderr, sys.__stdout__
     make_env(EnvConfig("3m", "smax"))
@@ -171,7 +171,7 @@ def test_smax_refuses_what_it_has_not(capfd):
 
 
 @pytest.mark.parametrize(("suite", "env_id"), [("smax", "3m"), ("jax", "CartPole-v1")])
-def test_settings_that_environments_in_jax_do_not_have_are_refused(suite, env_id):
+def test_jax_environments_reject_unsupported_settings(suite, env_id):
     with pytest.raises(UserError, match=f"frame_stack is not for suite '{suite}': expected 1, got 4"):
         make_env(EnvConfig(env_id, suite, frame_stack=4))
     with pytest.raises(UserError, match=f"mask_from_info is not for suite '{suite}'"):

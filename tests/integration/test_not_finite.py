@@ -52,7 +52,7 @@ def train(directory, begin, end, policy="serial", suite="gymnasium", **changes):
     return run(plan, spoilt(agent, begin, end), source, config, spec=spec, quiet=True)
 
 
-def test_one_bad_update_is_left_out_and_the_run_goes_on(tmp_path):
+def test_nonfinite_update_is_skipped_and_run_continues(tmp_path):
     report = train(tmp_path, 5, 6)
     assert report.num_updates == UPDATES
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(report.state.params)))
@@ -67,13 +67,13 @@ def test_too_many_in_a_row_stop_the_run_with_the_batch_at_hand(tmp_path):
 
 
 @pytest.mark.slow
-def test_rolled_back_the_run_goes_on_from_its_newest_good_checkpoint(tmp_path):
+def test_rollback_continues_from_newest_good_checkpoint(tmp_path):
     report = train(tmp_path, 5, 8, when_not_finite="roll_back")
     assert report.num_updates == UPDATES
     assert "goes on from what the checkpoint of update 6 had learned" in (report.directory / "log.txt").read_text()
 
 
 @pytest.mark.slow
-def test_on_the_device_alone_they_are_left_out_too(tmp_path):
+def test_device_loop_skips_nonfinite_updates(tmp_path):
     report = train(tmp_path, 5, 6, "device_only", "jax")
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(report.state.params)))

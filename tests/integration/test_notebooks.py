@@ -50,7 +50,7 @@ def test_every_notebook_is_tested():
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_no_output_is_committed_and_its_sizes_are_those_that_the_test_replaces(name):
+def test_notebook_has_no_output_and_replaceable_sizes(name):
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -62,7 +62,7 @@ def test_no_output_is_committed_and_its_sizes_are_those_that_the_test_replaces(n
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_what_a_notebook_imports_is_there(name):
+def test_notebook_imports_exist(name):
     # What may change under a notebook, told without running it.
     cells = [cell.source for cell in nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4).cells if cell.cell_type == "code"]
     tree = ast.parse("\n".join(cells))

@@ -110,7 +110,7 @@ def test_a_checkpoint_resumes_under_another_plan_and_lag(tmp_path, saved, resume
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_at_lag_0_a_run_that_changes_its_plan_twice_has_the_parameters_of_one_plan(tmp_path):
+def test_plan_changes_at_lag_0_keep_parameters(tmp_path):
     for updates, policy in ((3, "serial"), (6, "single_learner_fine"), (9, "serial")):
         report = train(tmp_path / "parts", policy, 0, updates)
     whole = train(tmp_path / "whole", "serial", 0, 9)
@@ -123,7 +123,7 @@ def test_at_lag_0_a_run_that_changes_its_plan_twice_has_the_parameters_of_one_pl
     ("saved", "resumed"),
     [(("device_only", 0), ("serial", 1)), pytest.param(("serial", 1), ("device_only", 0), marks=pytest.mark.slow)],
 )
-def test_environments_restart_between_a_device_and_the_host_and_the_learner_goes_on(tmp_path, saved, resumed):
+def test_plan_change_from_device_restarts_environments(tmp_path, saved, resumed):
     train(tmp_path, *saved, 3, suite="jax")
     report = train(tmp_path, *resumed, 6, suite="jax")
     assert report.num_updates == 6
@@ -133,7 +133,7 @@ def test_environments_restart_between_a_device_and_the_host_and_the_learner_goes
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("policy", ["decoupled", "multiple_learners", "central", "single_learner_coarse"])
-def test_every_host_plan_and_device_only_take_over_from_each_other(tmp_path, policy):
+def test_host_plans_and_device_loop_resume_each_other(tmp_path, policy):
     for updates, one in ((2, "device_only"), (4, policy), (6, "device_only")):
         assert train(tmp_path, one, 1, updates, suite="jax").num_updates == updates
     report = train(tmp_path, "device_only", 1, 7, suite="jax")
@@ -167,7 +167,7 @@ def test_asynchronous_replicas_take_over_a_checkpoint_of_lag_0(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_another_size_of_update_is_refused_and_a_partial_restore_restarts_the_environments(tmp_path):
+def test_other_update_size_needs_partial_restore(tmp_path):
     train(tmp_path, "serial", 1, 2)
     before = (tmp_path / "run/config.json").read_text()
     with pytest.raises(UserError, match=r"run\.num_envs: 8 -> 4\n.*--run\.partial"):
@@ -181,7 +181,7 @@ def test_another_size_of_update_is_refused_and_a_partial_restore_restarts_the_en
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("change", [{"env_seed": 1}, pytest.param({"suite": "jax"}, marks=pytest.mark.slow)])
-def test_a_partial_restore_of_other_environments_does_not_replay_their_episodes(tmp_path, change):
+def test_partial_restore_does_not_repeat_episodes(tmp_path, change):
     train(tmp_path, "serial", 0, 2)
     report = train(tmp_path, "serial", 0, 3, checkpoint_partial_restore=True, **change)
     assert report.num_updates == 3
@@ -191,7 +191,7 @@ def test_a_partial_restore_of_other_environments_does_not_replay_their_episodes(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_partial_restore_of_another_environment_drops_its_experience(tmp_path):
+def test_partial_restore_of_other_environment_drops_replay(tmp_path):
     train(tmp_path, "serial", 0, 2, agent="dqn")
     kwargs = '{"sutton_barto_reward": true}'
     report = train(tmp_path, "serial", 0, 3, agent="dqn", env_kwargs=kwargs, checkpoint_partial_restore=True)
@@ -202,7 +202,7 @@ def test_a_partial_restore_of_another_environment_drops_its_experience(tmp_path)
 
 
 @pytest.mark.timeout(600)
-def test_a_checkpoint_that_does_not_fit_leaves_the_configuration_as_it_was(tmp_path, monkeypatch):
+def test_unfit_checkpoint_keeps_the_configuration(tmp_path, monkeypatch):
     train(tmp_path, "serial", 0, 2)
     before = [(tmp_path / "run" / name).read_text() for name in ("config.json", "plan.json")]
     monkeypatch.setattr("jaxsrl.run_directory.differences", lambda *_: [])  # as if the network were no option
@@ -221,7 +221,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_configuration_as_it_was(tmp_p
         (("distributed_replay", 1), ("serial", 0)),
     ],
 )
-def test_experience_is_taken_along_wherever_it_is_kept(tmp_path, saved, resumed):
+def test_experience_moves_between_host_and_device(tmp_path, saved, resumed):
     train(tmp_path, *saved, 4, agent="dqn")
     report = train(tmp_path, *resumed, 8, agent="dqn")
     assert report.num_updates == 8
@@ -231,7 +231,7 @@ def test_experience_is_taken_along_wherever_it_is_kept(tmp_path, saved, resumed)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("replay_on", ["device", "host"])
-def test_experience_of_another_size_is_dropped_by_a_partial_restore(tmp_path, replay_on):
+def test_partial_restore_drops_experience_of_other_size(tmp_path, replay_on):
     train(tmp_path, "serial", 0, 4, agent="dqn", replay_memory=replay_on)
     report = train(
         tmp_path, "serial", 0, 8, agent="dqn", replay_memory=replay_on, num_envs=4, checkpoint_partial_restore=True
@@ -242,7 +242,7 @@ def test_experience_of_another_size_is_dropped_by_a_partial_restore(tmp_path, re
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_after_dropped_trajectories_a_resumed_run_acts_with_keys_of_its_own(tmp_path, monkeypatch):
+def test_resume_after_drops_acts_with_new_keys(tmp_path, monkeypatch):
     keys, steps = [], []
     step, make = Learner.step, CollectorFactory.make_collector
 

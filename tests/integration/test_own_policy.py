@@ -48,7 +48,7 @@ def trained(directory, policy):
     return plan, run(plan, agent, source, config, spec=spec, quiet=True)
 
 
-def test_the_documented_policy_trains_two_pools_to_the_parameters_of_serial(tmp_path, file):
+def test_documented_plan_with_two_pools_matches_serial(tmp_path, file):
     plan, report = trained(tmp_path / "mine", f"{file}:two_pools")
     assert (plan.name, plan.environments.replicas, plan.inference.replicas) == ("two_pools", 2, 2)
     assert report.num_updates == 2

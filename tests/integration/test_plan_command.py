@@ -103,7 +103,7 @@ def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
         ),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused_in_one_line(capsys, arguments, message):
+def test_plan_command_rejects_invalid_plan_in_one_line(capsys, arguments, message):
     assert message in refusal(capsys, *arguments)
 
 
@@ -120,13 +120,13 @@ def test_file_whose_experiment_is_no_value_is_rejected(capsys, tmp_path):
     assert "has no EXPERIMENT: expected EXPERIMENT = Experiment(...)" in refusal(capsys, str(file))
 
 
-def test_a_plan_is_drawn_beside_its_tables(capsys, tmp_path):
+def test_plan_command_draws_next_to_tables(capsys, tmp_path):
     assert "plan single_learner_fine on" in shown(capsys, CARTPOLE, "--out", str(tmp_path / "plan.svg"))
     assert (tmp_path / "plan.svg").read_text().startswith("<svg")
     assert "a plan is drawn as .svg" in refusal(capsys, CARTPOLE, "--out", str(tmp_path / "plan.pdf"))
 
 
-def test_policies_of_agents_have_learners_of_their_own_where_environments_are_dedicated(capsys):
+def test_plan_command_shows_policy_group_learners(capsys):
     pytest.importorskip("mpe2")
     mapping = '{"adversary_*": "hunters", "*": "prey"}'
     table = shown(

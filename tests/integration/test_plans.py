@@ -70,7 +70,7 @@ DIVISIONS = [
 
 
 @pytest.mark.parametrize(("workers", "per_lane", "lag"), DIVISIONS)
-def test_environment_processes_give_the_parameters_of_the_serial_plan(tmp_path, serial_runs, workers, per_lane, lag):
+def test_environment_processes_match_the_serial_plan(tmp_path, serial_runs, workers, per_lane, lag):
     serial = serial_runs[lag]
     fine = train(tmp_path / "fine", pool_num_workers=workers, pool_workers_per_lane=per_lane, max_policy_lag=lag)
     assert fine.num_updates == serial.num_updates == 20
@@ -100,7 +100,7 @@ RESUMES = [
 
 
 @pytest.mark.parametrize(("policy", "lag"), RESUMES)
-def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(tmp_path, policy, lag):
+def test_resumed_run_equals_uninterrupted_bit_for_bit(tmp_path, policy, lag):
     whole = train(tmp_path / "whole", plan=policy, max_policy_lag=lag)
     for updates in (3, 20):
         resumed = train(tmp_path / "parts", plan=policy, max_policy_lag=lag, total_env_steps=16 * 8 * updates)
@@ -109,7 +109,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(tmp_path, policy,
     assert resumed.metrics == whole.metrics
 
 
-def test_a_run_that_a_signal_interrupts_saves_and_resumes_to_the_bit(tmp_path, monkeypatch):
+def test_interrupted_run_saves_and_resumes_bit_for_bit(tmp_path, monkeypatch):
     whole = train(tmp_path / "whole", max_policy_lag=1)
     original = Learner.step
     calls = {"left": 7}
@@ -144,13 +144,13 @@ def test_asynchronous_lag_stays_within_its_bound(tmp_path):
 
 
 @pytest.mark.slow  # to compile; with actors in test_policies.py
-def test_the_learner_sharded_over_four_devices_gives_the_parameters_of_one(tmp_path):
+def test_learner_on_four_devices_matches_one(tmp_path):
     one, four = train(tmp_path / "one"), train(tmp_path / "four", learner_num_devices=4)
     for a, b in zip(leaves(one), leaves(four), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
 
 
-def test_an_environment_that_raises_stops_the_run_with_row_and_traceback(tmp_path):
+def test_failing_environment_is_reported_with_traceback(tmp_path):
     config = RunConfig(name="bad", directory=str(tmp_path), num_envs=4, rollout_length=8, total_env_steps=10_000)
     source = GymnasiumSource(BreaksAtStepTwenty)
     spec = source.spec()

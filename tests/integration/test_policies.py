@@ -85,7 +85,7 @@ CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 @pytest.mark.parametrize(
     ("policy", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else str(value)
 )
-def test_every_policy_computes_what_the_serial_one_does(tmp_path, serial_parameters, policy, changes):
+def test_every_plan_matches_serial(tmp_path, serial_parameters, policy, changes):
     report = train(tmp_path, policy, **changes)
     assert report.num_updates == UPDATES
     for mine, reference in zip(
@@ -100,7 +100,7 @@ def test_every_policy_computes_what_the_serial_one_does(tmp_path, serial_paramet
 @pytest.mark.parametrize(
     "num_devices", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
 )
-def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_path, serial_parameters, num_devices):
+def test_device_loop_matches_serial(tmp_path, serial_parameters, num_devices):
     report = train(tmp_path, "device_only", "jax", learner_num_devices=num_devices)
     for mine, reference in zip(
         jax.tree.leaves(report.state.params), jax.tree.leaves(serial_parameters("jax")), strict=True
@@ -114,13 +114,13 @@ def test_the_agents_source_names_no_placement():
         assert word not in source.lower().split(), word
 
 
-def test_device_only_refuses_an_environment_that_is_not_written_in_jax(tmp_path):
+def test_device_only_rejects_environments_without_jax(tmp_path):
     with pytest.raises(UserError, match="--env.suite jax"):
         train(tmp_path, "device_only")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_parameter_server_refuses_an_update_that_is_not_cut_before_anything_starts(tmp_path, monkeypatch):
+def test_parameter_server_rejects_indivisible_update(tmp_path, monkeypatch):
     monkeypatch.setattr(HostTrainable, "__init__", lambda *arguments: pytest.fail("the run began"))
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
@@ -136,7 +136,7 @@ def test_a_parameter_server_refuses_an_update_that_is_not_cut_before_anything_st
 @pytest.mark.parametrize(
     "policy", ["central", *(pytest.param(name, marks=pytest.mark.slow) for name in ("decoupled", "multiple_learners"))]
 )
-def test_runs_of_several_pools_resume_to_the_bit(tmp_path, policy):
+def test_several_pools_resume_bit_for_bit(tmp_path, policy):
     changes = {"max_policy_lag": 1, "learner_num_devices": 2, "inference_num_servers": 2}
     whole = train(tmp_path / "whole", policy, **changes)
     for updates in (3, UPDATES):
@@ -147,7 +147,7 @@ def test_runs_of_several_pools_resume_to_the_bit(tmp_path, policy):
 
 
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_asynchronous_replicas_stay_within_their_staleness_and_count_what_they_drop(tmp_path, replicas):
+def test_async_replicas_bound_staleness_and_count_drops(tmp_path, replicas):
     report = train(
         tmp_path,
         "central",
@@ -169,7 +169,7 @@ def test_asynchronous_replicas_stay_within_their_staleness_and_count_what_they_d
 
 
 @pytest.mark.slow
-def test_an_asynchronous_run_goes_on_from_its_checkpoint(tmp_path):
+def test_async_run_resumes_from_its_checkpoint(tmp_path):
     settings = {"learner_gradients": "asynchronous", "learner_num_replicas": 2, "max_policy_lag": 1}
     first = train(tmp_path, "central", total_env_steps=16 * 8 * 4, **settings)
     second = train(tmp_path, "central", **settings)
@@ -178,7 +178,7 @@ def test_an_asynchronous_run_goes_on_from_its_checkpoint(tmp_path):
 
 
 @pytest.mark.slow  # of the learner alone: test_device_only.py
-def test_on_the_device_alone_a_resumed_run_is_the_uninterrupted_one_to_the_bit(tmp_path):
+def test_device_loop_resumes_bit_for_bit(tmp_path):
     whole = train(tmp_path / "whole", "device_only", "jax", learner_num_devices=2)
     for updates in (3, UPDATES):
         resumed = train(
@@ -189,7 +189,7 @@ def test_on_the_device_alone_a_resumed_run_is_the_uninterrupted_one_to_the_bit(t
 
 
 @pytest.mark.slow
-def test_a_slow_learner_that_may_drop_takes_the_newest_and_counts_the_others(tmp_path, monkeypatch):
+def test_slow_learner_takes_newest_and_counts_drops(tmp_path, monkeypatch):
     from jaxsrl.learner.loop import Learner
 
     publish = Learner.publish
@@ -211,7 +211,7 @@ def test_a_slow_learner_that_may_drop_takes_the_newest_and_counts_the_others(tmp
     assert again.num_updates == 15
 
 
-def test_trajectories_that_are_kept_are_learned_from_again_while_no_new_one_is_there(tmp_path, monkeypatch):
+def test_buffered_trajectories_are_reused_while_waiting(tmp_path, monkeypatch):
     from jaxsrl.collect.pool import PoolCollector
 
     acquire, looks = PoolCollector.acquire, itertools.count()

@@ -77,7 +77,7 @@ def test_a_network_with_memory_learns_the_same_under_every_plan(tmp_path, refere
         pytest.param("device_only", 0, marks=pytest.mark.slow),
     ],
 )
-def test_a_resumed_run_remembers_to_the_bit(tmp_path, policy, lag):
+def test_recurrent_run_resumes_bit_for_bit(tmp_path, policy, lag):
     suite = "jax" if policy == "device_only" else "gymnasium"
     lanes = {"lanes_per_worker": 1} if policy == "single_learner_coarse" else {}
     whole = train(tmp_path / "whole", policy, suite, max_policy_lag=lag, **lanes)
@@ -87,6 +87,6 @@ def test_a_resumed_run_remembers_to_the_bit(tmp_path, policy, lag):
         np.testing.assert_array_equal(mine, expected)
 
 
-def test_merged_inference_refuses_a_network_with_memory(tmp_path):
+def test_merged_inference_rejects_recurrent_network(tmp_path):
     with pytest.raises(UserError, match="carries state between steps"):
         train(tmp_path, "single_learner_fine", inference_batching="merged", num_env_workers=2, lanes_per_worker=2)

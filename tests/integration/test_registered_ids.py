@@ -69,7 +69,7 @@ def test_an_id_that_only_the_script_registers_works_in_workers(tmp_path, entry_p
     assert ran(tmp_path, entry_point) == "began at [3.0, 3.0]"
 
 
-def test_arguments_of_the_configuration_replace_those_of_the_registration(tmp_path):
+def test_config_arguments_override_registered_ones(tmp_path):
     assert ran(tmp_path, "class", '{"start": 8}') == "began at [8.0, 8.0]"
 
 

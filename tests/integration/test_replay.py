@@ -87,14 +87,14 @@ CASES = [
 @pytest.mark.parametrize(
     ("policy", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else str(value)
 )
-def test_every_policy_learns_what_the_serial_one_does(tmp_path, serial_parameters, policy, changes):
+def test_every_plan_with_replay_matches_serial(tmp_path, serial_parameters, policy, changes):
     report = train(tmp_path, policy, **changes)
     assert report.num_updates == UPDATES
     same(report.state.params, serial_parameters, **TOLERANCE)
 
 
 @slow
-def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_path):
+def test_device_loop_with_replay_matches_serial(tmp_path):
     serial = train(tmp_path / "serial", "serial", "jax")
     report = train(tmp_path / "device", "device_only", "jax", learner_num_devices=2)
     same(report.state.params, serial.state.params, **TOLERANCE)
@@ -108,7 +108,7 @@ def test_on_the_device_alone_the_parameters_are_those_of_the_serial_plan(tmp_pat
         pytest.param("device_only", "jax", {}, marks=slow),
     ],
 )
-def test_runs_with_their_experience_resume_to_the_bit(tmp_path, policy, suite, changes):
+def test_replay_runs_resume_bit_for_bit(tmp_path, policy, suite, changes):
     replay = ReplayConfig(**{**vars(REPLAY), "priority_delay": 1})
     whole = train(tmp_path / "whole", policy, suite, replay, **changes)
     for updates in (5, UPDATES):
@@ -118,7 +118,7 @@ def test_runs_with_their_experience_resume_to_the_bit(tmp_path, policy, suite, c
 
 
 @pytest.mark.slow
-def test_experience_that_was_not_saved_is_collected_anew_and_that_is_said(tmp_path, capsys):
+def test_unsaved_experience_is_collected_again(tmp_path, capsys):
     train(tmp_path, "serial", total_env_steps=16 * 4 * 5, checkpoint_include_replay=False)
     report = train(tmp_path, "serial", checkpoint_include_replay=False)
     assert "holds no experience" in (report.directory / "log.txt").read_text()
@@ -126,14 +126,14 @@ def test_experience_that_was_not_saved_is_collected_anew_and_that_is_said(tmp_pa
 
 
 @slow
-def test_experience_saved_on_the_host_goes_on_on_a_device(tmp_path):
+def test_host_experience_resumes_on_a_device(tmp_path):
     whole = train(tmp_path / "whole", "serial")
     train(tmp_path / "parts", "serial", total_env_steps=16 * 4 * 5, replay_memory="host")
     resumed = train(tmp_path / "parts", "serial", replay_memory="device")
     same(resumed.state.params, whole.state.params, **TOLERANCE)
 
 
-def test_a_checkpoint_with_experience_is_loaded_for_evaluation_without_it(tmp_path):
+def test_evaluation_does_not_load_experience(tmp_path):
     report = train(tmp_path, "serial", total_env_steps=16 * 4 * 3)
     loaded = load_agent(report.directory)
     assert loaded.agent.name == "dqn"
@@ -148,7 +148,7 @@ def test_a_checkpoint_with_experience_is_loaded_for_evaluation_without_it(tmp_pa
         ({"capacity": 140, "min_size": 140}, "replay.min_size cannot be reached: it is 140, but only 128"),
     ],
 )
-def test_sizes_that_cannot_be_are_refused_with_numbers_before_anything_starts(tmp_path, changes, message):
+def test_invalid_replay_sizes_are_rejected_before_start(tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
         train(tmp_path, "serial", replay=ReplayConfig(**{**vars(REPLAY), **changes}))
     assert not list(tmp_path.iterdir())

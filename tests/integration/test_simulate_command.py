@@ -34,7 +34,7 @@ def simulate(*flags: str) -> None:
     jaxsrl.cli.main.main(["plan", CARTPOLE, "--simulate", *flags])
 
 
-def test_a_prediction_is_printed_as_json_and_says_that_it_is_one(tmp_path, capsys):
+def test_simulate_prints_prediction_as_json(tmp_path, capsys):
     MEASURED.save(tmp_path / "c.json")
     simulate("--calibration", str(tmp_path / "c.json"), "--cores", "32", "--gpus", "2", "--json")
     said = json.loads(capsys.readouterr().out)
@@ -53,7 +53,7 @@ def test_a_prediction_is_printed_as_json_and_says_that_it_is_one(tmp_path, capsy
         (("--env.id", "Acrobot-v1"), "was measured with CartPole-v1"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_in_one_line(tmp_path, capsys, flags, says):
+def test_simulate_rejects_unsupported_plan_in_one_line(tmp_path, capsys, flags, says):
     MEASURED.save(tmp_path / "c.json")
     with pytest.raises(SystemExit) as ended:
         simulate("--calibration", str(tmp_path / "c.json"), *flags)

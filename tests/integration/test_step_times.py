@@ -23,6 +23,6 @@ def test_every_contender_steps_and_is_compared_with_the_limit(capsys):
 @pytest.mark.parametrize(
     ("sizes", "says"), [({"rows": 0}, "rows must be positive"), ({"most": 0.5}, "at least 1.0: got 0.5")]
 )
-def test_sizes_that_make_no_sense_are_refused(sizes, says):
+def test_step_times_rejects_invalid_sizes(sizes, says):
     with pytest.raises(UserError, match=says):
         bench_step_times(**sizes)

@@ -117,7 +117,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "policy"), CASES)
-def test_every_placement_learns_the_same_from_structured_environments(tmp_path, serial, kind, policy):
+def test_structured_environments_learn_the_same_in_every_plan(tmp_path, serial, kind, policy):
     _, report = train(tmp_path, kind, policy)
     for one, other in zip(
         jax.tree.leaves(report.state.params), jax.tree.leaves(serial[kind].state.params), strict=True
@@ -136,7 +136,7 @@ RESUMES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "policy", "lag"), RESUMES)
-def test_a_structured_run_resumes_to_the_bit(tmp_path, kind, policy, lag):
+def test_structured_run_resumes_bit_for_bit(tmp_path, kind, policy, lag):
     _, whole = train(tmp_path / "whole", kind, policy, max_policy_lag=lag)
     train(tmp_path / "cut", kind, policy, updates=4, max_policy_lag=lag)
     _, resumed = train(tmp_path / "cut", kind, policy, max_policy_lag=lag)
@@ -154,7 +154,7 @@ def test_a_merged_inference_batch_gathers_every_leaf(tmp_path, serial):
         np.testing.assert_allclose(one, other, **TOLERANCE)
 
 
-def test_a_checkpoint_of_a_structured_run_is_evaluated_with_its_stacked_frames(tmp_path):
+def test_structured_run_is_evaluated_with_stacked_frames(tmp_path):
     agent, report = train(tmp_path, "hybrid", "serial")
     once, again = (evaluate(agent, report.state.params, SOURCES["hybrid"], episodes=5, seed=3) for _ in range(2))
     assert once == again

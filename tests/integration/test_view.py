@@ -95,7 +95,7 @@ def test_modules_import_only_files_that_are_there():
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil", "192.168.0.7", ""]
 )
-def test_a_name_that_is_not_this_machines_is_refused(url, host):
+def test_view_rejects_foreign_host_name(url, host):
     status, _, body = ask(url, "api/runs", host=host or " ")
     assert status in (400, 403)
     assert b"first" not in body
@@ -107,7 +107,7 @@ def test_this_machine_by_any_of_its_names_and_ports_is_answered(url, host):
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "../", "%2e%2e"])
-def test_nothing_is_told_without_the_token(url, token):
+def test_view_requires_the_token(url, token):
     parts = urlsplit(url)
     for path in ("", "api/runs", "static/main.js", "api/details?run=first"):
         status, _, body = ask(f"{parts.scheme}://{parts.netloc}/{token}/", path)
@@ -116,7 +116,7 @@ def test_nothing_is_told_without_the_token(url, token):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_can_be_changed(url, method):
+def test_view_rejects_changing_methods(url, method):
     assert ask(url, "api/runs", method=method)[0] == 403
 
 
@@ -150,14 +150,14 @@ def test_responses_forbid_foreign_resources_and_frames(url):
         "openapi.json",
     ],
 )
-def test_only_what_is_listed_can_be_read(url, path):
+def test_view_serves_only_listed_files(url, path):
     status, _, body = ask(url, path)
     assert status == 404
     assert b"secret" not in body
     assert b"root:" not in body
 
 
-def test_runs_are_listed_with_how_they_stand(url, runs):
+def test_view_lists_runs_with_state(url, runs):
     found = ask_json(url, "api/runs")
     assert (found["root"], found["unread"]) == (str(runs), 0)
     assert [run["name"] for run in found["runs"]] == ["first", "group/second"]
@@ -182,7 +182,7 @@ def test_records_come_once_and_new_ones_after_them(url, runs):
     assert last["columns"]["update"] == [22]
 
 
-def test_details_plan_and_checkpoints_are_told(url, runs):
+def test_view_reports_details_plan_and_checkpoints(url, runs):
     details = ask_json(url, f"api/details?run={quote('group/second', safe='')}")
     assert details["experiment"]["run"]["seed"] == 1
     assert details["env_spec"]["observation"]["low"] == [-1.0, "-infinity"]
@@ -213,7 +213,7 @@ def test_ctrl_c_stops_with_a_connected_browser(runs):
 
 
 @pytest.mark.parametrize("case", ["missing", "file", "empty", "port taken", "port too large"])
-def test_what_cannot_be_shown_is_refused_in_one_line(runs, tmp_path, url, capsys, case):
+def test_view_rejects_invalid_arguments_in_one_line(runs, tmp_path, url, capsys, case):
     file = tmp_path / "file"
     file.write_text("")
     (tmp_path / "empty").mkdir()
@@ -239,7 +239,7 @@ def test_the_page_needs_no_jax():
     assert subprocess.run([sys.executable, "-c", code], timeout=SECONDS).returncode == 0
 
 
-def test_looking_changes_nothing(runs, url):
+def test_view_changes_no_files(runs, url):
     def state():
         return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in runs.rglob("*")}
 

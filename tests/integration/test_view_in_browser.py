@@ -90,7 +90,7 @@ def test_runs_are_drawn_and_listed(opened):
     assert path.count("L") == 19  # 20 records
 
 
-def test_what_a_run_is_called_is_text(opened):
+def test_run_name_is_escaped_text(opened):
     page = opened("/")
     page.wait_for("document.querySelectorAll('tbody tr').length === 3")
     assert HOSTILE.replace("/", "") in text(page, "tbody")
@@ -183,7 +183,7 @@ def test_the_keyboard_does_all_that_the_mouse_does(opened):
     page.wait_for("document.querySelector('#panel').dataset.tab === 'episodes'")
 
 
-def test_fragments_are_coloured_by_how_busy_they_are(opened, runs):
+def test_fragments_are_colored_by_utilization(opened, runs):
     page = opened("/run/first/dataflow")
     page.wait_for("document.querySelectorAll('.plan .fragment').length === 3")
     page.wait_for("document.querySelector('[data-fragment=learner]').style.getPropertyValue('--level') === '75%'")
@@ -196,7 +196,7 @@ def test_fragments_are_coloured_by_how_busy_they_are(opened, runs):
     assert heights == pytest.approx([75.0, 15.0], abs=0.1)
 
 
-def test_fragments_of_which_nothing_is_known_are_grey(opened, runs):
+def test_fragments_without_utilization_are_gray(opened, runs):
     old = make_run(runs / "old", updates=0)
     with open(old / "metrics.jsonl", "w") as file:
         for update in (1, 2, 3):
@@ -258,7 +258,7 @@ def test_videos_play(opened, runs):
     assert page.js("[document.querySelector('video').videoWidth, document.querySelector('video').error]") == [64, None]
 
 
-def test_a_resumed_run_with_a_torn_line_says_so(opened, runs):
+def test_resumed_run_with_partial_line_is_reported(opened, runs):
     torn = make_run(runs / "torn", updates=10)
     with open(torn / "metrics.jsonl", "a") as file:
         file.write('{"update": 11, "env_st\n')
@@ -271,7 +271,7 @@ def test_a_resumed_run_with_a_torn_line_says_so(opened, runs):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_can_be_read_on_what_is_behind_it(opened, theme):
+def test_text_has_contrast_to_its_background(opened, theme):
     page = opened("/", theme=theme)
     assert page.js("document.documentElement.dataset.theme") == theme
     ratios = page.js(
@@ -370,7 +370,7 @@ def test_no_text_of_a_plan_overlaps(browser, as_file, tmp_path):
     page.call("Page.close")
 
 
-def test_a_server_that_ended_is_told_and_the_page_stays(browser, runs):
+def test_ended_server_is_reported_and_page_stays(browser, runs):
     with contextlib.ExitStack() as stack:
         process, address = stack.enter_context(viewing(runs))
         page = browser.open_page()

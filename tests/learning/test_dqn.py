@@ -75,7 +75,7 @@ def cue_named(directory, plan):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["serial", "single_learner_fine", "single_learner_coarse"])
-def test_r2d2_names_the_cue_and_knows_what_that_is_worth(tmp_path, plan):
+def test_r2d2_learns_the_cue_and_its_value(tmp_path, plan):
     mean_return, config, spec, params = cue_named(tmp_path, plan)
     assert mean_return == 1.0
     dqn = build_dqn(config, spec, r2d2_remember_cue.EXPERIMENT.network)

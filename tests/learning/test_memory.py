@@ -32,7 +32,7 @@ def learnt(directory, network, updates):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("core", ["gru", "lstm", "gtrxl"])
-def test_a_network_with_memory_names_the_cue_and_knows_what_that_is_worth(tmp_path, core):
+def test_recurrent_network_learns_the_cue_and_its_value(tmp_path, core):
     network = NetworkConfig(hidden_sizes=(16,), core=core, core_size=16, core_heads=2, core_memory=4)
     mean_return, net, params = learnt(tmp_path, network, 150)
     assert mean_return == 1.0

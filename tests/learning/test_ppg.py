@@ -29,7 +29,7 @@ CONFIG = PPGConfig(
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in VALUES]
 )
-def test_values_and_actions_of_a_probe_are_learned_by_both_values(tmp_path, name):
+def test_ppg_learns_probe_with_both_values(tmp_path, name):
     make_agent = partial(make_ppg, CONFIG, network=NETWORK)
     spec, _, params = trained(tmp_path, probe_source(name), make_agent, rows=ROWS, steps=STEPS, updates=150)
     phasic = make_phasic(NETWORK, spec)

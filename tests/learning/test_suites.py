@@ -45,7 +45,7 @@ def evaluated(capsys, run, *arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SUITES)
-def test_twenty_thousand_steps_of_a_suite_train_evaluate_and_draw(tmp_path, capsys, name):
+def test_suite_trains_evaluates_and_plots(tmp_path, capsys, name):
     module, env, packages = SUITES[name]
     for package in packages:
         pytest.importorskip(package)

@@ -102,7 +102,7 @@ def test_mappo_with_one_policy_for_all_learns_values_and_actions(tmp_path, name)
 
 @SLOW
 @pytest.mark.parametrize("name", ["TeamMatrix", "UnequalTeamMatrix"])
-def test_mappo_with_a_policy_for_each_agent_learns_values_and_actions(tmp_path, name):
+def test_mappo_with_separate_policies_learns_team(tmp_path, name):
     spec, agent, params = trained(tmp_path, name, ppo, with_state=True, mapping=EACH)
     seen = observations(name, True)
     assert_best(name, agent, params, seen)
@@ -115,7 +115,7 @@ def test_mappo_with_a_policy_for_each_agent_learns_values_and_actions(tmp_path, 
 
 @SLOW
 @pytest.mark.parametrize("name", ["TeamMatrix", "TwoStepTeam"])
-def test_ippo_learns_values_and_actions_where_agents_see_what_values_need(tmp_path, name):
+def test_ippo_learns_fully_observed_team(tmp_path, name):
     spec, agent, params = trained(tmp_path, name, ppo, with_state=False)
     seen = observations(name, False)
     assert_best(name, agent, params, seen)
@@ -124,7 +124,7 @@ def test_ippo_learns_values_and_actions_where_agents_see_what_values_need(tmp_pa
 
 
 @SLOW
-def test_ippo_acts_best_on_secret_signs_though_its_values_stay_one_away(tmp_path):
+def test_ippo_acts_optimally_on_secret_signs(tmp_path):
     spec, agent, params = trained(tmp_path, "SecretSigns", ppo, with_state=False, num_updates=250)
     seen = observations("SecretSigns", False)
     assert_best("SecretSigns", agent, params, seen)
@@ -157,7 +157,7 @@ def test_coma_learns_values_and_actions(tmp_path, name, with_state):
 
 
 @SLOW
-def test_coma_by_a_parameter_server_of_two_replicas_learns_what_it_learns_in_turn(tmp_path):
+def test_coma_on_two_replicas_learns_like_serial(tmp_path):
     def make(spec):
         return make_coma(COMA, spec, NETWORK)
 
@@ -169,7 +169,7 @@ def test_coma_by_a_parameter_server_of_two_replicas_learns_what_it_learns_in_tur
 
 
 @SLOW
-def test_the_coma_experiment_trains_is_saved_and_evaluated_at_the_value_of_the_game(tmp_path, capsys):
+def test_coma_experiment_reaches_value_of_the_game(tmp_path, capsys):
     experiment = coma_coordination.EXPERIMENT
     config = change_run(experiment.run, directory=str(tmp_path), name="run", evaluation_episodes=0)
     dataclasses.replace(experiment, run=config).train()

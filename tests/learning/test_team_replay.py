@@ -113,7 +113,7 @@ def test_qmix_learns_the_two_step_game_of_its_paper_to_the_value(tmp_path, plan)
 
 
 @pytest.mark.parametrize("plan", CASES)
-def test_vdn_takes_the_worse_room_of_that_game_for_its_sums_cannot_be_right(tmp_path, plan):
+def test_vdn_chooses_worse_room_of_two_step_team(tmp_path, plan):
     def make(spec):
         return make_vdn(VDNConfig(**COMMON), spec, NETWORK)
 
@@ -126,7 +126,7 @@ def test_vdn_takes_the_worse_room_of_that_game_for_its_sums_cannot_be_right(tmp_
 
 
 @pytest.mark.parametrize("with_state", [True, False], ids=["state", "observations"])
-def test_qmix_learns_two_step_team_with_and_without_a_global_state(tmp_path, with_state):
+def test_qmix_learns_two_step_team(tmp_path, with_state):
     def make(spec):
         return make_qmix(QMIXConfig(**COMMON), spec, NETWORK)
 
@@ -151,7 +151,7 @@ def test_qmix_with_memory_learns_from_whole_episodes_by_priority(tmp_path):
     np.testing.assert_allclose(values, [[[7 * DISCOUNT] * 2, [8 * DISCOUNT] * 2]], atol=0.4)
 
 
-def test_qmix_learns_secret_signs_to_the_value_and_vdn_to_the_actions(tmp_path):
+def test_qmix_and_vdn_learn_secret_signs(tmp_path):
     signs = [(x, y) for x in (-1.0, 1.0) for y in (-1.0, 1.0)]
     own = np.array([[sign] for pair in signs for sign in pair], np.float32)
     seen = {"observation": own, "state": np.repeat(np.array(signs, np.float32), 2, 0)}
@@ -170,7 +170,7 @@ def test_qmix_learns_secret_signs_to_the_value_and_vdn_to_the_actions(tmp_path):
 
 @pytest.mark.parametrize("plan", CASES)
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared"])
-def test_maddpg_learns_the_targets_and_the_values_of_a_continuous_team(tmp_path, plan, shared):
+def test_maddpg_learns_continuous_team(tmp_path, plan, shared):
     if shared and plan != "serial":
         pytest.skip("the plan does not know of it")
     config = MADDPGConfig(**{**vars(CONTINUOUS), "share_parameters": shared})

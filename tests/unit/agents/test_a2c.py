@@ -30,7 +30,7 @@ def test_lambda_is_between_one_reward_and_all_of_them(gae_lambda, advantage):
     np.testing.assert_allclose(got.target, got.advantage + VALUE[:-1], rtol=1e-5)
 
 
-def test_the_probability_ratio_is_taken_to_be_one():
+def test_a2c_uses_probability_ratio_one():
     config = a2c.A2CConfig(discount=0.5)
     one, other = (learned(a2c, config, batch(), ratio, VALUE, counts=3) for ratio in (0.0, 1.0))
     np.testing.assert_array_equal(one.advantage, other.advantage)

@@ -133,7 +133,7 @@ def test_reset_rows_do_not_move_the_parameters(name):
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_a_trajectory_without_counted_steps_moves_nothing(name):
+def test_trajectory_without_counted_steps_keeps_parameters(name):
     data = trajectory()
     nothing = dataclasses.replace(data, valid=np.zeros_like(data.valid), terminated=np.zeros_like(data.valid))
     make, config = AGENTS[name]

@@ -107,7 +107,7 @@ def targets_by_loop(data, next_value, discount, lambda_):
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.8, 1.0])
-def test_targets_are_those_of_a_loop(lambda_):
+def test_coma_targets_match_loop(lambda_):
     data = trajectory(LOCAL)
     next_value = np.random.default_rng(3).normal(size=(STEPS, ROWS)).astype(np.float32)
     got = lambda_targets(
@@ -117,7 +117,7 @@ def test_targets_are_those_of_a_loop(lambda_):
 
 
 @pytest.mark.parametrize("spec", [LOCAL, GLOBAL], ids=["observations", "state"])
-def test_the_critic_sees_what_a_loop_over_rows_puts_together(spec):
+def test_coma_critic_inputs_match_loop(spec):
     data = trajectory(spec)
     own = {"": data.observation} if spec is LOCAL else data.observation
     own = {name: leaf[:-1] * data.valid[..., None] for name, leaf in own.items()}
@@ -304,7 +304,7 @@ def test_over_four_devices_the_update_is_the_same():
     chex.assert_trees_all_close(*states, rtol=2e-5, atol=2e-6)
 
 
-def test_what_does_not_fit_is_refused():
+def test_coma_rejects_invalid_networks_and_actions():
     box = ArraySpec((2,), "float32")
     with pytest.raises(UserError, match="expected one Discrete action, got ArraySpec"):
         coma.make_coma(CONFIG, EnvSpec("e", box, ArraySpec((1,), "float32", -1.0, 1.0)), NETWORK)
@@ -319,6 +319,6 @@ def test_what_does_not_fit_is_refused():
     "change",
     [{"num_critic_steps": 0}, {"target_period": 0}, {"td_lambda": 1.1}, {"learning_rate": 0.0}, {"entropy_coef": -0.1}],
 )
-def test_hyper_parameters_out_of_range_are_refused(change):
+def test_coma_rejects_values_out_of_range(change):
     with pytest.raises(UserError, match=next(iter(change))):
         coma.COMAConfig(**change)

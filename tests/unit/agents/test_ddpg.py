@@ -85,7 +85,7 @@ def test_a_configuration_comes_back_from_json():
     assert from_json(DDPGConfig, json.loads(json.dumps(dataclasses.asdict(CONFIG)))) == CONFIG
 
 
-def test_what_ddpg_cannot_do_is_refused():
+def test_ddpg_rejects_unsupported_settings():
     with pytest.raises(UserError, match="exploration_noise must not be negative: got -1"):
         DDPGConfig(exploration_noise=-1.0)
     with pytest.raises(UserError, match=r"DDPG learns from single transitions.*got 'gru'"):

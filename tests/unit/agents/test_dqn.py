@@ -242,7 +242,7 @@ def test_noisy_layers_draw_from_the_key_of_the_gradient_step(learnt):
     assert not same(other.params["network"], states[1].params["network"])
 
 
-def test_the_epsilon_of_a_version_is_what_acts(learnt):
+def test_dqn_acts_with_epsilon_of_the_version(learnt):
     agent, _, _, states, _, _ = learnt
     assert float(states[0].params["epsilon"]) == 1.0
     later = agent.data.sync_acting_params(dataclasses.replace(states[3], num_updates=jnp.int32(5)))
@@ -277,7 +277,7 @@ def test_apex_rows_explore_at_their_own_rates():
     assert (extras["value"][explored] < extras["max_value"][explored]).all()
 
 
-def test_first_priorities_are_the_errors_of_what_was_recorded():
+def test_dqn_initial_priorities_are_actor_td_errors():
     config = DQNConfig(**STILL, discount=DISCOUNT, n_step=2, initial_priority="actor")
     steps = Trajectory(
         observation=(),
@@ -317,12 +317,12 @@ def test_first_priorities_are_the_errors_of_what_was_recorded():
         ({"value_type": "c51", "initial_priority": "actor"}, "expected initial_priority='max'"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings, message):
+def test_dqn_rejects_invalid_settings(settings, message):
     with pytest.raises(UserError, match=message):
         DQNConfig(**settings)
 
 
-def test_networks_actions_and_runs_that_do_not_fit_are_refused():
+def test_dqn_rejects_invalid_networks_actions_and_runs():
     with pytest.raises(UserError, match=r"expected network.core 'none', got 'gru'; use R2D2"):
         make_dqn(DQNConfig(**STILL), SPEC, NetworkConfig(core="gru"))
     many = EnvSpec("many", ArraySpec((2,), "float32"), MultiDiscreteSpec((2,), (2, 2), (0, 0)))

@@ -29,7 +29,7 @@ def test_at_a_ratio_of_one_it_is_a2c():
     np.testing.assert_allclose(got.target, expected.target, rtol=1e-6)
 
 
-def test_ratio_metrics_are_those_of_valid_steps():
+def test_impala_ratio_metrics_are_of_valid_steps():
     got = learned(impala, impala.IMPALAConfig(), batch(), LOG_RATIO, VALUE, counts=3)
     assert float(got.metrics["vtrace/rho_mean"]) == pytest.approx((1.0 + 0.5 + 1.0) / 3)
     assert float(got.metrics["vtrace/clipped_fraction"]) == pytest.approx(2 / 3)

@@ -90,7 +90,7 @@ def bound_for(spec, net=None) -> maddpg.MADDPG:
 WEIGHTS = np.linspace(0.5, 1.0, ENVS).astype(np.float32)
 
 
-def test_targets_and_losses_are_those_of_a_loop():
+def test_maddpg_targets_and_losses_match_loop():
     bound, drawn, rng = bound_for(CONTINUOUS, linear_networks()), sample(CONTINUOUS), np.random.default_rng(1)
     drawn = dataclasses.replace(drawn, probability=0.05 / WEIGHTS)  # with beta 1 and the largest weight 1: WEIGHTS
     data = drawn.trajectory
@@ -264,7 +264,7 @@ def test_discrete_action_is_one_hot_with_softmax_gradient():
     np.testing.assert_allclose(slope, [*expected, 0.0], rtol=1e-4, atol=1e-6)
 
 
-def test_what_does_not_fit_is_refused():
+def test_maddpg_rejects_invalid_networks_and_actions():
     box = ArraySpec((2,), "float32")
     with pytest.raises(UserError, match="expected finite bounds"):
         maddpg.make_maddpg(CONFIG, EnvSpec("e", box, box), NETWORK)
@@ -280,6 +280,6 @@ def test_what_does_not_fit_is_refused():
     "change",
     [{"tau": 0.0}, {"temperature": 0.0}, {"exploration_noise": -0.1}, {"max_grad_norm": 0.0}, {"discount": 1.1}],
 )
-def test_hyper_parameters_out_of_range_are_refused(change):
+def test_maddpg_rejects_values_out_of_range(change):
     with pytest.raises(UserError, match=next(iter(change))):
         maddpg.MADDPGConfig(**change)

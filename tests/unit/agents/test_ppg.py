@@ -192,7 +192,7 @@ def test_the_memory_keeps_each_trajectory_in_its_place(updated):
             np.testing.assert_allclose(memory.target_value[at], batch.target_value, rtol=1e-5, atol=1e-5)
 
 
-def test_advantages_and_targets_are_those_of_the_recursion():
+def test_ppg_advantages_match_recursion():
     data, params = trajectory(p_end=0.4), jax.jit(PHASIC.net.init)(jax.random.key(0))
     value = np.asarray(PHASIC.net.value(params, data.observation), np.float64)
     expected, following = np.zeros((STEPS, ROWS)), np.zeros(ROWS)
@@ -284,7 +284,7 @@ def test_update_returns_the_structure_it_takes_and_compiles_once(agent, updated)
 
 
 @pytest.mark.slow  # to compile
-def test_over_four_devices_both_phases_are_what_they_are_on_one():
+def test_ppg_phases_on_four_devices_match_one():
     made = ppg.make_ppg(CONFIG, SPEC, NETWORK)
     ended = []
     for count in (1, 4):

@@ -223,7 +223,7 @@ def test_over_four_devices_the_update_is_the_same():
     chex.assert_trees_all_close(jax.device_get(update(state, batch)[0]), jax.device_get(expected), rtol=2e-5, atol=2e-6)
 
 
-def test_the_sharded_update_is_what_pmap_computes():
+def test_ppo_sharded_update_matches_pmap():
     """Plain gradient steps over the minibatches, gradients averaged over devices by pmap, written out here."""
     config = ppo.PPOConfig(normalize_advantage=False, num_epochs=2, num_minibatches=2)
     agent = ppo.make_ppo(config, SPEC, NETWORK)

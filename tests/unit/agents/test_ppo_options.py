@@ -41,7 +41,7 @@ def vtrace_of(data, value, log_ratio, discount, lambda_=1.0):
     )
 
 
-def test_on_policy_vtrace_targets_are_those_of_gae():
+def test_on_policy_vtrace_targets_equal_gae():
     """Through `make_batch`, which chooses the estimator: the network that acts is the one that learns."""
     data, net = trajectory(p_end=0.3), make_actor_critic(NETWORK, SPEC)
     params = net.init(jax.random.key(0))
@@ -75,7 +75,7 @@ def prepared_target(data, **options):
     return jax.tree.leaves(prepared, is_leaf=lambda node: isinstance(node, ppo.Minibatches))[0].batch.target_value
 
 
-def test_clipped_rewards_are_those_that_count():
+def test_ppo_trains_on_clipped_rewards():
     data = trajectory()
     assert (np.abs(data.reward) > 0.1).any()
     expected = np.where(data.valid, np.clip(data.reward, -0.1, 0.1), 0.0)
@@ -113,7 +113,7 @@ def test_unweighted_vtrace_is_that_of_rlax_without_its_ratio(lambda_):
 
 
 @pytest.mark.slow  # to compile
-def test_steps_that_are_too_stale_change_nothing():
+def test_ppo_ignores_stale_steps():
     data = trajectory()
     stale = np.zeros(data.valid.shape, bool)
     stale[:, 0] = True
@@ -177,5 +177,5 @@ def test_options_out_of_range_are_rejected_by_name(change):
         PPOConfig(**change)
 
 
-def test_the_options_are_off_by_default_and_then_carry_nothing():
+def test_ppo_options_are_off_by_default():
     assert updated(PPOConfig(num_epochs=1), trajectory())[0].extra == ()

@@ -200,7 +200,7 @@ def test_r2d2_learns_from_stored_states_with_apex_rates():
     assert any(jax.tree.leaves(moved))
 
 
-def test_what_does_not_fit_is_refused():
+def test_r2d2_rejects_invalid_settings():
     with pytest.raises(UserError, match=r"expected network.core 'lstm', 'gru' or 'gtrxl', got 'none'; use it, or DQN"):
         make_r2d2(CONFIG, SPEC, NetworkConfig())
     for settings, message in (

@@ -76,7 +76,7 @@ def test_without_baseline_the_advantage_is_the_return():
     np.testing.assert_allclose(got.advantage, np.where(is_complete, expected, 0.0), rtol=1e-4, atol=1e-4)
 
 
-def test_where_not_valid_junk_changes_nothing_to_the_bit():
+def test_reinforce_ignores_invalid_steps_bit_for_bit():
     data, value = random_case()
     junk = np.where(data.valid, data.reward, np.nan).astype(np.float32)
     arguments = (data.terminated, data.truncated, data.valid)

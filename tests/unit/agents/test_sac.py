@@ -167,7 +167,7 @@ def test_squash_density_is_exact_at_the_bounds():
     np.testing.assert_allclose(slope, 2.0 * np.tanh(raw), rtol=1e-5)  # d/du 2 log cosh u
 
 
-def test_transitions_are_those_of_a_loop_over_the_windows(learnt):
+def test_transitions_match_loop_over_windows(learnt):
     batch = _batch(learnt)
     reward, discount, after = _expected_transitions(learnt)
     counts = np.asarray(learnt.sample.trajectory.valid[0])
@@ -249,7 +249,7 @@ def test_sac_update_moves_all_parts_and_counts(learnt):
         assert np.isfinite(value), name
 
 
-def test_what_a_reset_step_carries_changes_nothing_to_the_bit(learnt):
+def test_sac_ignores_reset_steps_bit_for_bit(learnt):
     steps = learnt.sample.trajectory
     junk = ~np.asarray(steps.valid)
     assert junk[0].any()
@@ -336,7 +336,7 @@ def test_random_actions_may_be_counted_in_trajectories_instead(learnt):
     assert not bool(refresh(later).params["acts_uniformly"])
 
 
-def test_critics_begin_apart_and_their_targets_as_copies():
+def test_sac_initial_critics_differ_and_targets_are_copies():
     state = jax.jit(make_sac(CONFIG, SPEC, NETWORK).init)(jax.random.key(0))
     kernels = [leaf for leaf in jax.tree.leaves(state.extra.critic) if np.any(leaf)]
     assert kernels
@@ -364,12 +364,12 @@ def test_a_configuration_comes_back_from_json():
         ({"init_temperature": 0.0}, "init_temperature must be positive: got 0.0"),
     ],
 )
-def test_a_configuration_that_cannot_learn_is_refused(change, message):
+def test_sac_rejects_invalid_configurations(change, message):
     with pytest.raises(UserError, match=message):
         SACConfig(**change)
 
 
-def test_what_sac_cannot_do_is_refused():
+def test_sac_rejects_unsupported_settings():
     with pytest.raises(UserError, match=r"expected network.core 'none', got 'lstm'"):
         make_sac(SACConfig(), SPEC, NetworkConfig(core="lstm"))
     with pytest.raises(UserError, match=r"SAC's critics see the action.*got True"):

@@ -197,6 +197,6 @@ def test_td3_exploration_noise_stays_within_bounds(learnt):
         ({"exploration_noise": float("nan")}, "exploration_noise must not be negative: got nan"),
     ],
 )
-def test_a_configuration_that_cannot_learn_is_refused(change, message):
+def test_td3_rejects_invalid_configurations(change, message):
     with pytest.raises(UserError, match=message):
         TD3Config(**change)

@@ -131,7 +131,7 @@ def linear_values() -> TeamValues:
 
 
 @pytest.mark.parametrize(("double", "num_steps"), [(True, 1), (False, 2)])
-def test_loss_priorities_and_metrics_are_those_of_a_loop(double, num_steps):
+def test_team_q_loss_priorities_and_metrics_match_loop(double, num_steps):
     length = STEPS - num_steps + 1
     config = dataclasses.replace(CONFIG, double=double, n_step=num_steps, sequence_length=length)
     data, rng = trajectory(), np.random.default_rng(5)
@@ -158,7 +158,7 @@ def test_loss_priorities_and_metrics_are_those_of_a_loop(double, num_steps):
         np.testing.assert_allclose(priorities[env], 0.9 * own.max() + 0.1 * own.mean(), rtol=1e-4)
 
 
-def test_no_gradient_reaches_what_makes_targets():
+def test_team_q_targets_get_no_gradient():
     data = trajectory()
     params = {"agents": np.ones((2, ACTIONS), np.float32), "mixer": {}}
     config = dataclasses.replace(CONFIG, sequence_length=STEPS)
@@ -343,7 +343,7 @@ def test_a_target_may_follow_slowly():
     assert (after.params["agents"] != params["agents"]).any()
 
 
-def test_what_does_not_fit_is_refused():
+def test_team_q_rejects_invalid_networks_and_actions():
     box = ArraySpec((2,), "float32")
     with pytest.raises(UserError, match="expected one Discrete action, got ArraySpec"):
         make_vdn(CONFIG, EnvSpec("e", box, ArraySpec((1,), "float32", -1.0, 1.0)), NETWORK)
@@ -368,6 +368,6 @@ def test_what_does_not_fit_is_refused():
         {"mixing_size": 0},
     ],
 )
-def test_hyper_parameters_out_of_range_are_refused(change):
+def test_team_q_rejects_values_out_of_range(change):
     with pytest.raises(UserError, match=next(iter(change))):
         QMIXConfig(**change)

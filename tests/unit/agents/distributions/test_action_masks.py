@@ -24,7 +24,7 @@ def spec_with(action, size) -> EnvSpec:
     return EnvSpec("game", observation, action, action_mask=("action_mask",))
 
 
-def test_legal_actions_are_those_of_the_distribution_over_them_alone():
+def test_masked_distribution_equals_one_over_legal_actions():
     masked = mask_logits(jnp.asarray(LOGITS), jnp.asarray(MASK))
     distribution = categorical(4)
     expected = scipy.special.log_softmax(LOGITS[:2])
@@ -39,7 +39,7 @@ def test_legal_actions_are_those_of_the_distribution_over_them_alone():
     assert set(np.unique(samples)) == {0, 1}
 
 
-def test_gradients_are_those_of_the_distribution_over_legal_actions_and_zero_elsewhere():
+def test_masked_gradients_are_zero_for_illegal_actions():
     distribution = categorical(4)
 
     def both(logits, mask, action):
@@ -58,7 +58,7 @@ def test_gradients_are_those_of_the_distribution_over_legal_actions_and_zero_els
             assert np.isfinite(gradient).all()
 
 
-def test_each_element_of_a_multi_discrete_action_is_masked_by_its_own_part():
+def test_mask_of_multi_discrete_action_by_element():
     sizes, mask = (2, 3, 4), np.array([0, 1, 1, 0, 1, 1, 0, 0, 1], np.int8)
     distribution = multi_categorical(sizes, (3,))
     logits = np.random.default_rng(0).normal(size=9).astype(np.float32)
@@ -75,7 +75,7 @@ def test_each_element_of_a_multi_discrete_action_is_masked_by_its_own_part():
     assert np.isfinite(jax.grad(lambda x: distribution.entropy(mask_logits(x, mask)))(jnp.asarray(logits))).all()
 
 
-def test_where_nothing_is_legal_the_action_is_still_one_of_the_elements_values():
+def test_mask_without_legal_value_samples_valid_values():
     distribution = multi_categorical((2, 4), (2,))
     masked = mask_logits(jnp.zeros((100, 6)), jnp.zeros((100, 6)))
     samples = np.asarray(distribution.sample(masked, jax.random.split(jax.random.key(0), 100)))
@@ -98,7 +98,7 @@ ACTIONS = [
 
 @pytest.mark.parametrize(("action", "size", "choices"), ACTIONS)
 @pytest.mark.parametrize("mode", Mode)
-def test_an_agent_takes_legal_actions_only_and_the_mask_is_no_input(action, size, choices, mode):
+def test_agent_acts_legally_and_mask_is_no_input(action, size, choices, mode):
     spec = spec_with(action, size)
     agent = make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(8,)))
     params = agent.init(jax.random.key(0)).params
@@ -125,7 +125,7 @@ def test_only_the_one_discrete_leaf_of_an_action_is_masked():
     np.testing.assert_array_equal(parameters == ILLEGAL, [False] * 4 + [True, False, True])
 
 
-def test_masks_that_do_not_fit_are_refused_by_name():
+def test_invalid_mask_is_rejected_by_name():
     with pytest.raises(UserError, match=r"observation\['action_mask'\] to have shape \(5,\), one element .* action"):
         find_mask(spec_with(DiscreteSpec(5), 4))
     several = {"a": DiscreteSpec(2), "b": (DiscreteSpec(2),)}

@@ -29,7 +29,7 @@ def test_categorical_samples_have_the_given_frequencies():
 
 
 @pytest.mark.parametrize("kind", ["categorical", "normal", "tanh"])
-def test_a_rows_sample_does_not_depend_on_the_rows_beside_it(kind):
+def test_sample_of_a_row_is_independent_of_other_rows(kind):
     distribution = {
         "categorical": distributions.categorical(4),
         "normal": distributions.diagonal_normal(2, (2,)),
@@ -70,7 +70,7 @@ def test_squashed_density_integrates_to_one_over_the_bounds():
     assert density.sum() * (grid[1] - grid[0]) == pytest.approx(1.0, abs=2e-3)
 
 
-def test_squashed_samples_stay_within_the_bounds_and_have_finite_log_prob():
+def test_squashed_samples_are_bounded_with_finite_log_prob():
     distribution = distributions.tanh_normal(1, (1,), jnp.array([-2.0]), jnp.array([4.0]))
     parameters = jnp.broadcast_to(jnp.array([5.0, 1.0]), (1000, 2))
     samples = distribution.sample(parameters, jax.random.split(jax.random.key(0), 1000))

@@ -30,7 +30,7 @@ def split(logits, sizes):
 
 
 @pytest.mark.parametrize(("sizes", "shape"), SIZES)
-def test_each_element_of_a_multi_discrete_action_is_a_choice_of_its_own(sizes, shape):
+def test_multi_discrete_elements_are_separate_choices(sizes, shape):
     distribution = distributions.multi_categorical(sizes, shape)
     logits = logits_of(sizes)
     probabilities = [scipy.special.softmax(part, axis=-1) for part in split(logits, sizes)]
@@ -54,7 +54,7 @@ def test_each_element_of_a_multi_discrete_action_is_a_choice_of_its_own(sizes, s
 
 
 @pytest.mark.parametrize(("sizes", "shape"), SIZES)
-def test_samples_of_a_multi_discrete_action_have_the_given_frequencies_and_are_independent(sizes, shape):
+def test_multi_discrete_sample_frequencies_and_independence(sizes, shape):
     logits = np.broadcast_to(logits_of(sizes, rows=1), (20_000, sum(sizes)))
     distribution = distributions.multi_categorical(sizes, shape)
     samples = distribution.sample(jnp.asarray(logits), jax.random.split(jax.random.key(0), 20_000))
@@ -68,7 +68,7 @@ def test_samples_of_a_multi_discrete_action_have_the_given_frequencies_and_are_i
     assert both == pytest.approx(probabilities[0][0] * probabilities[1][0], abs=0.015)
 
 
-def test_multi_discrete_log_probs_have_the_gradient_of_each_softmax():
+def test_multi_discrete_log_prob_gradients_match_softmax():
     sizes = (2, 4, 3)
     distribution = distributions.multi_categorical(sizes, (3,))
     logits, action = logits_of(sizes, rows=1)[0], np.array([1, 0, 2])
@@ -80,12 +80,12 @@ def test_multi_discrete_log_probs_have_the_gradient_of_each_softmax():
     np.testing.assert_allclose(gradient, np.concatenate(expected), rtol=1e-4, atol=1e-6)
 
 
-def test_numbers_of_values_that_do_not_fit_the_shape_are_refused():
+def test_multi_discrete_sizes_must_match_shape():
     with pytest.raises(ValueError, match="4 elements: got 3"):
         distributions.multi_categorical((2, 2, 2), (2, 2))
 
 
-def test_a_joint_action_has_the_structure_of_its_spec_and_the_sum_of_the_leaves_numbers():
+def test_joint_sums_leaves_and_keeps_spec_structure():
     spec = EnvSpec("e", OBSERVATION, HYBRID)
     distribution = distributions.distribution_for(spec)
     assert distribution.num_parameters == 2 * 2 + 3 + (2 + 3)
@@ -115,7 +115,7 @@ def test_a_joint_action_has_the_structure_of_its_spec_and_the_sum_of_the_leaves_
     assert shapes == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype.name), action)
 
 
-def test_leaves_of_a_joint_action_are_drawn_independently_and_row_by_row():
+def test_joint_samples_leaves_and_rows_independently():
     spec = EnvSpec("e", OBSERVATION, {"a": DiscreteSpec(2), "b": DiscreteSpec(2)})
     distribution = distributions.distribution_for(spec)
     keys = jax.random.split(jax.random.key(0), 10_000)

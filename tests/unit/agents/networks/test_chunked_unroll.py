@@ -60,7 +60,7 @@ def unrolled_step_by_step(net, params, data):
 @pytest.mark.parametrize(
     ("length", "burn_in"), [(2, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((8, 0), (4, 4)))]
 )
-def test_chunks_begin_with_the_states_that_single_steps_reach(length, burn_in):
+def test_chunk_states_equal_those_of_single_steps(length, burn_in):
     net, data = make_actor_critic(NETWORK, SPEC), trajectory()
     params, sizes = jax.jit(net.init)(jax.random.key(0)), chunked_unroll.ChunkSizes(length, burn_in)
     unroll = jax.jit(chunked_unroll.unroll_in_chunks, static_argnums=(0, 5))
@@ -77,7 +77,7 @@ def test_chunks_begin_with_the_states_that_single_steps_reach(length, burn_in):
         chex.assert_trees_all_close(of_chunk, states[number * length], rtol=1e-5, atol=1e-6)
 
 
-def test_chunks_side_by_side_keep_rows_together():
+def test_take_chunks_keeps_rows_together():
     x = np.arange(STEPS * ROWS).reshape(STEPS, ROWS)  # step t of row b is t * ROWS + b
     taken = chunked_unroll.take_chunks(jnp.asarray(x), jnp.array([3, 1]), 2)
     assert taken.shape == (2, ROWS * 2)
@@ -108,7 +108,7 @@ CHUNKS = PPOConfig(chunk_length=4, num_minibatches=2, burn_in=2)
 
 
 @pytest.mark.slow  # to compile; the gradients below are by hand
-def test_chunks_that_begin_with_stored_states_have_the_loss_of_the_full_sequence():
+def test_chunked_loss_equals_full_sequence_loss():
     data = dataclasses.replace(trajectory(), valid=np.ones((STEPS, ROWS), bool))
     params = compiled(PLAIN)[1](jax.random.key(1)).params
     _, whole = gradient_of(PLAIN, data, params)
@@ -117,7 +117,7 @@ def test_chunks_that_begin_with_stored_states_have_the_loss_of_the_full_sequence
     assert cut == pytest.approx(whole, rel=1e-5)
 
 
-def test_gradients_of_chunks_are_those_of_a_full_sequence_that_is_cut_by_hand():
+def test_chunked_gradients_equal_manual_truncation():
     data = trajectory()
     net = make_actor_critic(NETWORK, SPEC)
     params = compiled(PLAIN)[1](jax.random.key(1)).params
@@ -143,7 +143,7 @@ def test_gradients_of_chunks_are_those_of_a_full_sequence_that_is_cut_by_hand():
 
 
 @pytest.mark.slow
-def test_what_a_reset_step_holds_changes_nothing_to_the_bit():
+def test_chunked_update_ignores_reset_steps_bit_for_bit():
     data = trajectory(seed=2, rows=8)
     assert not data.valid.all()
     junk = ~data.valid
@@ -160,7 +160,7 @@ def test_what_a_reset_step_holds_changes_nothing_to_the_bit():
 
 
 @pytest.mark.slow
-def test_a_recurrent_update_over_four_devices_is_the_one_on_one_device_and_gathers_nothing():
+def test_recurrent_update_over_four_devices_has_no_gather():
     agent, init, update_alone, _, _ = compiled(CHUNKS)
     data, first = trajectory(rows=8), init(jax.random.key(1))
     expected, _ = update_alone(first, data, jax.random.fold_in(jax.random.key(5), 0))
@@ -183,7 +183,7 @@ def test_a_recurrent_update_over_four_devices_is_the_one_on_one_device_and_gathe
         ),
     ],
 )
-def test_chunks_that_do_not_divide_are_refused(change, message):
+def test_chunk_length_must_divide_rollout(change, message):
     agent = ppo.make_ppo(PPOConfig(**change), SPEC, NETWORK)
     with pytest.raises(UserError, match=message):
         jax.eval_shape(agent.update, jax.eval_shape(agent.init, KEY), trajectory(), KEY)

@@ -33,7 +33,7 @@ def _numpy_value(params, member, observation, action) -> np.ndarray:
     return (x @ head["kernel"] + head["bias"])[:, 0]
 
 
-def test_each_critic_is_a_network_of_its_own_over_observation_and_action():
+def test_critics_are_separate_networks_of_observation_and_action():
     critics = make_critics(NETWORK, SPEC, 2, 3)
     params = _filled(critics.init)
     rng = np.random.default_rng(0)
@@ -45,7 +45,7 @@ def test_each_critic_is_a_network_of_its_own_over_observation_and_action():
     assert np.abs(values[0] - values[1]).min() > 1e-3
 
 
-def test_critics_see_images_vectors_and_the_action_over_time_and_rows():
+def test_critics_combine_images_vectors_and_action():
     observation = {"camera": ArraySpec((36, 36, 1), "uint8", 0, 255), "arm": ArraySpec((2,), "float32")}
     spec = EnvSpec("test", observation, ArraySpec((2,), "float32", -1.0, 1.0))
     critics = make_critics(NetworkConfig(torso="nature_cnn", hidden_sizes=(32,)), spec, 2, 2)
@@ -82,7 +82,7 @@ def test_the_global_state_is_seen_by_critics_and_by_no_actor():
         np.testing.assert_array_equal(jax.jit(function)(own, here), jax.jit(function)(own, there))
 
 
-def test_what_does_not_fit_is_refused():
+def test_critics_reject_invalid_settings():
     with pytest.raises(UserError, match="num_critics must be at least 1: got 0"):
         make_critics(NETWORK, SPEC, 2, 0)
     with pytest.raises(UserError, match="nature_cnn torso needs images"):

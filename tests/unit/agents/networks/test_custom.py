@@ -39,7 +39,7 @@ def both_of(net):
 
 
 @pytest.mark.slow
-def test_a_network_that_is_given_learns_what_the_same_network_learns_that_is_configured():
+def test_custom_network_learns_like_configured_network():
     ours = make_actor_critic(NETWORK, SPEC)
     own = memoryless_network(ours.init, both_of(ours), ours.distribution)
     results = []
@@ -70,7 +70,7 @@ def test_agents_of_one_step_take_such_a_network_too():
     chex.assert_trees_all_equal(*results)
 
 
-def test_a_network_of_ones_own_is_taken_as_it_is():
+def test_bound_network_returns_custom_network_unchanged():
     ours = make_actor_critic(NETWORK, SPEC)
     own = memoryless_network(ours.init, lambda params, observation: ("policy", "value"), ours.distribution)
     assert bound_network(own, SPEC) is own

@@ -75,7 +75,7 @@ def test_the_team_value_never_falls_where_an_agents_value_rises(spec):
 
 
 @pytest.mark.parametrize("spec", [LOCAL, GLOBAL], ids=["observations", "state"])
-def test_what_absent_agents_observe_changes_nothing_and_the_state_is_that_of_those_who_are_there(spec):
+def test_team_state_ignores_absent_agents(spec):
     mixer, seen = make_monotone_mixer(NETWORK, spec, SIZE), observations(spec)
     present = np.ones((STEPS, ROWS), bool)
     present[1, 0] = present[2, 4] = present[2, 3] = False
@@ -103,7 +103,7 @@ def test_a_view_of_the_team_is_that_of_a_loop():
             np.testing.assert_array_equal(found["team"][place]["observation"][t, env], expected)
 
 
-def test_a_view_holds_the_state_alone_unless_observations_are_wanted_too_and_never_masks():
+def test_team_state_has_only_requested_parts_and_no_masks():
     mask = ArraySpec((2,), "int8")
     spec = team({**GLOBAL.observation, "mask": mask}, ("state",))
     spec = EnvSpec(

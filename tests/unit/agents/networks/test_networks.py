@@ -74,7 +74,7 @@ def test_a_fresh_policy_is_nearly_uniform():
     np.testing.assert_allclose(jax.nn.softmax(logits), np.full((10, 4), 0.25), atol=0.02)
 
 
-def test_a_torso_that_does_not_fit_is_refused():
+def test_invalid_torso_is_rejected():
     vector = EnvSpec("walker", ArraySpec((3,), "float32"), DiscreteSpec(4))
     with pytest.raises(UserError, match="walker: the nature_cnn torso needs images of rank 3"):
         make_actor_critic(NetworkConfig("nature_cnn"), vector)

@@ -28,14 +28,14 @@ def num_parameters(config, spec, options):
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
-def test_outputs_have_an_axis_of_actions_and_one_of_numbers_for_each():
+def test_q_outputs_have_shape_actions_by_outputs():
     net = make_q_network(SMALL, SPEC, QOptions(num_outputs=7))
     params = jax.eval_shape(net.init, jax.random.key(0))
     assert jax.eval_shape(net.outputs, params, X, None).shape == (5, 6, 3, 7)
     assert net.num_actions == 3
 
 
-def test_dueling_streams_add_up_to_the_value_in_the_mean_over_actions():
+def test_dueling_mean_over_actions_is_the_value():
     net, params = built(SMALL, SPEC, QOptions(num_outputs=2, dueling=True))
     head = params["head"]["params"]
     head["advantage"]["bias"] = head["advantage"]["bias"] + 5.0  # the same for all actions: takes nothing
@@ -45,7 +45,7 @@ def test_dueling_streams_add_up_to_the_value_in_the_mean_over_actions():
     assert out.std(-2).max() > 0
 
 
-def test_a_network_over_one_array_has_the_layers_that_its_sizes_say_with_or_without_streams():
+def test_q_network_layers_match_hidden_sizes():
     network = NetworkConfig(torso="nature_cnn", hidden_sizes=(512,), activation="relu")
     # Mnih et al. 2015: 32@8x8x4, 64@4x4x32, 64@3x3x64, 3136 x 512, 512 x 3
     sizes = [8 * 8 * 4 * 32 + 32, 4 * 4 * 32 * 64 + 64, 3 * 3 * 64 * 64 + 64, 3136 * 512 + 512, 512 * 3 + 3]
@@ -66,7 +66,7 @@ def test_images_of_steps_and_rows_are_seen_each_by_itself():
     np.testing.assert_allclose(together[1], one, rtol=1e-4, atol=1e-6)
 
 
-def test_structured_observations_keep_names_and_the_mask_is_no_input():
+def test_q_network_names_leaves_and_excludes_mask():
     spec = EnvSpec(
         "tree",
         {"arm": ArraySpec((2,), "float32"), "legal": ArraySpec((3,), "int8"), "mood": DiscreteSpec(5)},
@@ -85,7 +85,7 @@ def test_structured_observations_keep_names_and_the_mask_is_no_input():
     assert net.legal(observation) is observation["legal"]
 
 
-def test_a_network_with_memory_unrolls_to_what_its_steps_give_and_forgets_where_episodes_begin():
+def test_recurrent_q_network_unroll_equals_steps():
     net, params = built(NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8), SPEC)
     is_first = np.zeros((5, 6), bool)
     is_first[2, :3] = True
@@ -103,7 +103,7 @@ def test_a_network_with_memory_unrolls_to_what_its_steps_give_and_forgets_where_
         net.outputs(params, X[0], None)
 
 
-def test_noise_differs_between_rows_with_keys_of_their_own_and_layers():
+def test_noise_differs_between_rows_and_layers():
     net, params = built(SMALL, SPEC, QOptions(dueling=True, noisy_sigma=0.5))
     same = np.tile(X[0, :1], (4, 1))
     outputs = jax.jit(net.outputs)
@@ -113,7 +113,7 @@ def test_noise_differs_between_rows_with_keys_of_their_own_and_layers():
     np.testing.assert_allclose(noisy[1:3], outputs(params, same[:2], keys[1:3]), rtol=1e-4, atol=1e-6)
 
 
-def test_actions_that_are_not_one_choice_are_refused_by_name():
+def test_validate_discrete_rejects_other_actions_by_name():
     many = EnvSpec("many", ArraySpec((4,), "float32"), MultiDiscreteSpec((2,), (3, 2), (0, 0)))
     with pytest.raises(UserError, match=r"many: .* expected one Discrete action, got action"):
         make_q_network(SMALL, many, QOptions())

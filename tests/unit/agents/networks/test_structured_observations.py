@@ -40,7 +40,7 @@ def draw(spec, lead, seed=0):
     return map_leaves(leaf, spec)
 
 
-def test_discrete_leaves_become_one_hot_vectors_and_arrays_are_flattened():
+def test_encode_one_hots_discrete_leaves_and_flattens_arrays():
     observation = draw(OBSERVATION, (5,))
     encoded = make_inputs(SPEC, "mlp").encode(observation)
     assert sorted(encoded) == ["arm/0", "arm/1", "camera", "keys"]
@@ -54,7 +54,7 @@ def test_discrete_leaves_become_one_hot_vectors_and_arrays_are_flattened():
     assert {value.dtype for value in encoded.values()} == {jnp.dtype("float32")}
 
 
-def test_steps_and_rows_are_one_axis_within_a_network_and_two_outside():
+def test_encode_merges_and_restore_splits_steps_and_rows():
     inputs = make_inputs(SPEC, "mlp")
     observation = draw(OBSERVATION, (3, 5))
     by_rows = map_leaves(lambda x: np.concatenate([x[:, row] for row in range(5)]), observation)
@@ -98,7 +98,7 @@ def test_outputs_have_the_leading_axes_of_the_observations(torso, shared):
         np.testing.assert_allclose(one_value, value[step], rtol=1e-3, atol=1e-5)
 
 
-def test_the_torso_is_dense_layers_over_all_leaves_with_weights_by_name():
+def test_named_torso_stores_weights_by_leaf_name():
     net = make_actor_critic(NetworkConfig("nature_cnn", (8, 7), activation="relu", shared_torso=False), SPEC)
     params = jax.device_get(jax.jit(net.init)(jax.random.key(0)))
     torso = params["critic"]["params"]["torso"]
@@ -144,7 +144,7 @@ def test_every_leaf_has_a_part_in_the_output():
         assert abs(float(value(params, changed)[0] - base[0])) > 1e-6, list(items(OBSERVATION))[place][0]
 
 
-def test_what_only_the_critic_may_see_does_not_reach_the_policy():
+def test_critic_only_leaves_do_not_reach_the_policy():
     observation = {"local": ArraySpec((3,), "float32"), "world": (ArraySpec((4,), "float32"), DiscreteSpec(2))}
     spec = EnvSpec("e", observation, DiscreteSpec(2), critic_only=("world",))
     net = make_actor_critic(NetworkConfig(hidden_sizes=(8,)), spec)
@@ -158,7 +158,7 @@ def test_what_only_the_critic_may_see_does_not_reach_the_policy():
     assert not np.allclose(jax.jit(net.value)(params, values), jax.jit(net.value)(params, other))
 
 
-def test_what_the_policy_may_not_see_is_refused_where_it_leaves_nothing_or_is_shared():
+def test_critic_only_is_rejected_if_shared_or_everything():
     leaf = ArraySpec((3,), "float32")
     spec = EnvSpec("e", {"local": leaf, "world": leaf}, DiscreteSpec(2), critic_only=("world",))
     with pytest.raises(UserError, match=r"only the value may see observation\['world'\]: give it its own torso"):
@@ -170,7 +170,7 @@ def test_what_the_policy_may_not_see_is_refused_where_it_leaves_nothing_or_is_sh
         make_actor_critic(NetworkConfig(), alone)
 
 
-def test_a_torso_that_fits_no_leaf_is_refused_by_name():
+def test_validate_torso_names_unfit_leaves():
     vectors = EnvSpec("robot", {"a": ArraySpec((3,), "float32"), "b": DiscreteSpec(2)}, DiscreteSpec(4))
     with pytest.raises(UserError, match=r"needs images of rank 3, got observation\['a'\] of shape \(3,\), observation"):
         make_actor_critic(NetworkConfig("impala_resnet"), vectors)

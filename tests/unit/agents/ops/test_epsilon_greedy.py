@@ -35,7 +35,7 @@ def test_apex_exponents_match_hand_values():
     assert apex_epsilon_exponents(7.0, 1).tolist() == [1.0]
 
 
-def test_the_best_legal_action_is_taken_without_exploration():
+def test_greedy_selects_the_best_legal_action():
     preference = np.array([[1.0, 3.0, 2.0], [-5.0, -1.0, -9.0], [1.0, 2.0, 3.0]])
     legal = np.array([[1, 0, 1], [1, 0, 1], [0, 0, 0]], np.int8)
     keys = jax.random.split(jax.random.key(0), 3)

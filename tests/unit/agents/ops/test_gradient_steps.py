@@ -73,7 +73,7 @@ def test_take_step_skips_the_step_that_stops_and_all_later(measured, taken):
     assert int(progress.num_skipped) == 3 - taken
 
 
-def test_take_step_without_a_stop_skips_nothing():
+def test_take_step_without_stop_applies_all_steps():
     optimizer = optax.sgd(0.5)
     progress = Progress({"w": jnp.float32(0.0)}, optimizer.init({"w": jnp.float32(0.0)}), jnp.int32(0), jnp.int32(0))
     for _ in range(3):
@@ -82,7 +82,7 @@ def test_take_step_without_a_stop_skips_nothing():
     assert int(progress.num_skipped) == 0
 
 
-def test_first_progress_is_the_state_with_nothing_skipped():
+def test_init_progress_has_no_skipped_steps():
     state = counting_state()
     progress = init_progress(state)
     assert progress.params is state.params

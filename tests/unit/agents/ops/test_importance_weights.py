@@ -9,7 +9,7 @@ from envpool_bridge.errors import UserError
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
-def test_weights_are_those_of_the_formula(beta):
+def test_importance_weights_match_formula(beta):
     probability = np.random.default_rng(0).random(64).astype(np.float32) * 1e-3 + 1e-9
     raw = (1000 * probability.astype(np.float64)) ** -beta
     weights = importance_weights(jnp.asarray(probability), jnp.int32(1000), beta)
@@ -33,7 +33,7 @@ def test_exponent_of_uniform_replay_is_zero():
     assert importance_weights(jnp.array([0.1, 0.4]), jnp.int32(10), schedule(jnp.int32(3))).tolist() == [1.0, 1.0]
 
 
-def test_exponents_that_make_no_sense_are_refused():
+def test_invalid_importance_exponents_are_rejected():
     with pytest.raises(UserError, match=r"must lie in \[0, 1\]: got 1.2"):
         importance_exponent_schedule(1.2, 10)
     with pytest.raises(UserError, match="grows from 0.4 to 1 over the run .* total_updates=0"):

@@ -58,7 +58,7 @@ def served(agent):
 
 
 @pytest.mark.parametrize("how", [plain, pytest.param(served, marks=pytest.mark.slow)])
-def test_skipped_steps_do_not_delay_a_linear_rate_and_the_metric_is_the_rate_used(how):
+def test_linear_rate_counts_skipped_steps(how):
     agent = ppo.make_ppo(CONFIG, SPEC, NETWORK)
     steps, update = agent.gradient_steps, how(agent)
     prepare, gradient = jax.jit(steps.prepare), jax.jit(steps.gradient)

@@ -48,7 +48,7 @@ def by_loop(reward, terminated, truncated, valid, n):
 
 
 @pytest.mark.parametrize("n", [1, 9])
-def test_sums_discounts_and_positions_are_those_of_the_loop(n):
+def test_n_step_sums_match_loop(n):
     window = random_window(n, 7, 200)
     found = jax.jit(partial(n_step_rewards, discount=DISCOUNT, n_step=n))(*window)
     sums, discounts, positions = by_loop(*window, n)
@@ -67,7 +67,7 @@ def test_with_values_they_are_the_returns_of_a_trajectory():
     np.testing.assert_allclose(returns, expected, atol=1e-5)
 
 
-def test_what_stands_take_steps_is_taken_row_by_row():
+def test_take_steps_selects_row_by_row():
     tree = {"image": np.arange(24).reshape(4, 3, 2), "flag": np.arange(12).reshape(4, 3)}
     one = take_steps(tree, np.array([3, 0, 1]))
     assert one["flag"].tolist() == [9, 1, 5]
@@ -76,7 +76,7 @@ def test_what_stands_take_steps_is_taken_row_by_row():
     assert two["flag"].tolist() == [[9, 1, 5], [0, 1, 2]]
 
 
-def test_no_steps_are_refused():
+def test_n_step_rejects_zero_steps():
     with pytest.raises(UserError, match="at least 1: got 0"):
         n_step_rewards(*random_window(0, 2, 1), discount=DISCOUNT, n_step=0)
 

@@ -14,7 +14,7 @@ def test_counted_log_ratio_is_zero_where_a_step_only_reset():
     np.testing.assert_allclose(got[:, 0], [np.log(2.0), 0.0], rtol=1e-5)
 
 
-def test_counted_log_ratio_has_no_gradient_where_it_would_overflow():
+def test_log_ratio_has_no_gradient_where_it_would_overflow():
     behavior, counts = np.array([0.0, -1e9], np.float32), np.array([True, False])
     grads = jax.grad(lambda x: jnp.sum(jnp.exp(counted_log_ratio(x, behavior, counts))))(jnp.zeros(2))
     np.testing.assert_allclose(grads, [1.0, 0.0])

@@ -58,7 +58,7 @@ def moments_by_loop(batches, beta):
 
 
 @pytest.mark.parametrize(("beta", "offset"), [(0.3, 0.0), (0.01, 50.0), (1.0, -3.0)])
-def test_statistics_are_debiased_exponential_moments_of_the_weighted_targets(beta, offset):
+def test_popart_moments_are_debiased_and_weighted(beta, offset):
     rng, got, batches = np.random.default_rng(0), popart.init(), []
     for number in range(12):
         targets = (offset + number + (1 + number) * rng.normal(size=(5, 4))).astype(np.float32)
@@ -80,12 +80,12 @@ def test_a_small_deviation_far_from_zero_is_not_lost():
 
 
 @pytest.mark.parametrize("before", [popart.init(), statistics(3.0, 4.0, 0.5)])
-def test_a_batch_without_any_weight_changes_nothing(before):
+def test_popart_ignores_batch_without_weight(before):
     after = popart.update(before, jnp.full((3, 2), jnp.nan), jnp.zeros((3, 2)), 0.1)
     chex.assert_trees_all_equal(after, before)
 
 
-def test_before_the_first_target_values_are_what_the_network_says():
+def test_popart_initial_values_equal_network_outputs():
     value = jnp.array([-2.0, 0.0, 7.0])
     np.testing.assert_array_equal(popart.normalize(popart.init(), value), value)
     np.testing.assert_array_equal(popart.denormalize(popart.init(), value), value)
@@ -100,7 +100,7 @@ def test_the_deviation_stays_within_its_bounds(variance, expected):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rescaling_leaves_every_value_where_it_was_and_all_other_parameters_alone(form):
+def test_popart_rescaling_preserves_values(form):
     net, rng = make_actor_critic(network(form), SPEC), np.random.default_rng(2)
     params = random_params(net)
     observation, is_first = rng.normal(size=(4, 3, 3)).astype(np.float32), np.zeros((4, 3), bool)
@@ -119,7 +119,7 @@ def test_rescaling_leaves_every_value_where_it_was_and_all_other_parameters_alon
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_layer_is_found_in_every_form_of_network_and_only_it_is_replaced(form):
+def test_popart_replaces_only_the_value_layer(form):
     params = random_params(make_actor_critic(network(form), SPEC))
     assert popart.value_layer(params) == FORMS[form]
     before = jax.tree.map(np.array, params)
@@ -146,7 +146,7 @@ def test_the_layer_is_found_in_every_form_of_network_and_only_it_is_replaced(for
         ),
     ],
 )
-def test_parameters_without_a_value_layer_are_refused_with_what_was_found(params, found):
+def test_popart_rejects_parameters_without_value_layer(params, found):
     with pytest.raises(UserError, match=re.escape(found)) as error:
         popart.rescale(params, popart.init(), popart.init())
     assert "expected exactly one kernel [H, 1] and bias [1], at one of critic/params/head/Dense_0" in str(error.value)

@@ -60,7 +60,7 @@ def moments(kept):
     ]
 
 
-def test_in_one_batch_they_are_those_of_every_rows_return():
+def test_return_moments_of_one_batch_match_loop():
     case = run_of_rows(np.random.default_rng(0), 40, 6, p_end=0.1)
     expected = returns_row_by_row(case[0], case[2], case[3])
     np.testing.assert_allclose(
@@ -78,7 +78,7 @@ def test_a_row_alone_is_carried_exactly_from_batch_to_batch(length):
 
 
 @pytest.mark.parametrize(("length", "discount"), [(4, 0.9), (16, 0.99)])
-def test_of_independent_rewards_the_variance_is_right_however_short_the_batches(length, discount):
+def test_return_variance_does_not_depend_on_batch_length(length, discount):
     case = run_of_rows(np.random.default_rng(2), 640, 64, p_end=0.005)
     expected = returns_row_by_row(case[0], case[2], case[3], discount)
     got = moments(in_batches(case, length, discount))
@@ -100,7 +100,7 @@ def test_the_worst_case_is_as_documented():
     assert float(kept.mean) == pytest.approx(np.mean(rows / (1 - discount)), rel=1e-3)
 
 
-def test_only_rows_that_go_on_are_carried():
+def test_return_carry_is_only_of_continuing_rows():
     case = run_of_rows(np.random.default_rng(4), 10, 6, p_end=0.0)
     case[2][-1, :2], case[3][-1, 2:4] = True, False  # two that end with the batch, two that only reset there
     reward = np.where(case[3], case[0], 0.0)

@@ -114,7 +114,7 @@ def test_truncation_bootstraps_and_termination_does_not():
         assert float(got[0, 0]) == pytest.approx(expected)
 
 
-def test_standardize_ignores_weightless_entries_and_survives_none():
+def test_standardize_ignores_entries_without_weight():
     x, weight = jnp.array([1.0, 2.0, 3.0, 1e9]), jnp.array([1.0, 1.0, 1.0, 0.0])
     got = np.asarray(returns.standardize(x, weight))
     np.testing.assert_allclose(got, [-1.2247449, 0.0, 1.2247449, 0.0], rtol=1e-5, atol=1e-6)

@@ -19,7 +19,7 @@ def add(running, x, valid):
 
 
 @pytest.mark.parametrize("scale", [(0.0, 1.0), (1e4, 0.1), (-3e-6, 1e-5)])
-def test_batch_by_batch_they_are_those_of_gymnasium_over_the_valid_steps(scale):
+def test_running_moments_match_gymnasium(scale):
     centre, spread = scale
     rng = np.random.default_rng(0)
     running, reference = init_moments((2, 3)), RunningMeanStd(epsilon=0.0, shape=(2, 3), dtype=np.float64)
@@ -37,7 +37,7 @@ def test_batch_by_batch_they_are_those_of_gymnasium_over_the_valid_steps(scale):
     np.testing.assert_allclose(exact(running.variance), together.var(0), rtol=1e-4)
 
 
-def test_a_batch_without_valid_steps_changes_nothing():
+def test_running_moments_ignore_batch_without_valid_steps():
     running = add(init_moments((2,)), np.ones((3, 4, 2), np.float32), np.ones((3, 4), bool))
     after = add(running, np.full((3, 4, 2), np.nan, np.float32), np.zeros((3, 4), bool))
     assert jax.tree.all(jax.tree.map(lambda one, other: bool((one == other).all()), running, after))
@@ -71,7 +71,7 @@ def test_the_order_of_batches_does_not_matter():
     np.testing.assert_allclose(*results, rtol=1e-6)
 
 
-def test_the_deviation_is_one_before_the_first_value_and_never_zero():
+def test_deviation_is_initially_one_and_never_zero():
     assert float(deviation(init_moments(()), 1e-8)) == 1.0
     constant = add(init_moments(()), np.full((3, 4), 5.0, np.float32), np.ones((3, 4), bool))
     assert float(deviation(constant, 1e-8)) == pytest.approx(1e-4)

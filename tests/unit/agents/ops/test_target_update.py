@@ -48,6 +48,6 @@ def test_periodic_target_is_copied_at_multiples_of_period():
     np.testing.assert_array_equal(step(TARGET, ONLINE, jnp.int32(2), 3)["kernel"], TARGET["kernel"])
 
 
-def test_a_target_that_would_never_move_is_refused():
+def test_target_update_rejects_settings_without_updates():
     with pytest.raises(UserError, match="at least 1 gradient step: got 0"):
         periodic(TARGET, ONLINE, jnp.int32(1), 0)

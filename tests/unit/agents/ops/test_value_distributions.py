@@ -43,7 +43,7 @@ def projected_by_loop(values, probabilities):
     return result
 
 
-def test_a_distribution_is_projected_as_the_paper_says():
+def test_c51_projection_matches_paper():
     values, probabilities = RNG.normal(size=(20, ATOMS), scale=3.0).astype(np.float32), softmax(outputs())
     values[0], values[1] = SUPPORT, HIGH + 1  # on the atoms, and all beyond
     found = jax.jit(project, static_argnums=(2, 3))(values, probabilities, LOW, HIGH)

@@ -71,7 +71,7 @@ def computed(case, config):
     [VTraceConfig(), VTraceConfig(rho_bar=2.0, c_bar=0.8, policy_rho_bar=1.5, lambda_=0.9), NO_BOUND],
     ids=["paper", "other bounds", "no bounds"],
 )
-def test_targets_and_advantages_are_the_sums_of_the_paper_over_each_episode(num_steps, config):
+def test_vtrace_matches_sums_of_the_paper(num_steps, config):
     case = random_case(num_steps, num_steps, num_rows=6)
     target, advantage = eq_1(*case, config)
     got = computed(case, config)
@@ -118,7 +118,7 @@ def test_two_steps_by_hand():
     np.testing.assert_allclose(got.advantage[:, 0], [2.25, 1.0], rtol=1e-6)
 
 
-def test_junk_where_not_valid_changes_nothing_to_the_bit():
+def test_vtrace_ignores_invalid_steps_bit_for_bit():
     case = random_case(5, 30, num_rows=4)
     log_ratio, reward, *rest, valid = case
     assert not valid.all()
@@ -130,6 +130,6 @@ def test_junk_where_not_valid_changes_nothing_to_the_bit():
 
 
 @pytest.mark.parametrize("change", [{"rho_bar": 0.0}, {"c_bar": 2.0}, {"lambda_": 1.1}])
-def test_bounds_out_of_range_are_refused(change):
+def test_vtrace_rejects_bounds_out_of_range(change):
     with pytest.raises(UserError, match=next(iter(change))):
         VTraceConfig(**change)

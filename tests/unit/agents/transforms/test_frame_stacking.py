@@ -116,7 +116,7 @@ def test_agents_see_the_stacks_of_gymnasiums_wrapper(count, length):
         assert slot.frames["picture"].shape == (count + length, ROWS, 2, 2)
 
 
-def test_a_replayed_row_has_the_frames_it_had():
+def test_replayed_row_keeps_its_frames():
     count, length = 4, 5
     whole = list(played(count, length, 3))
     reference = expected(count, 3 * length)
@@ -132,7 +132,7 @@ def test_a_replayed_row_has_the_frames_it_had():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 5), st.integers(0, 2), st.integers(1, 7))
-def test_stacks_are_those_of_a_loop(seed, count, more_history, steps):
+def test_stack_frames_matches_loop(seed, count, more_history, steps):
     rng = np.random.default_rng(seed)
     frames = rng.integers(0, 1000, (count - 1 + steps, ROWS, 2))
     history = more_history + count - 1

@@ -66,7 +66,7 @@ def test_agents_are_mapped_by_the_first_pattern_that_fits():
         ({"x*": "p"}, "agent 'y' has no policy: add a pattern for it"),
     ],
 )
-def test_a_mapping_that_does_not_fit_is_refused(mapping, says):
+def test_invalid_policy_mapping_is_rejected(mapping, says):
     with pytest.raises(UserError, match=says):
         agent_indices(TWINS, mapping)
 
@@ -78,7 +78,7 @@ def test_agents_with_different_actions_need_their_own_policies():
         make_policies(SPEC, {}, ppo)
 
 
-def test_what_cannot_be_frozen_or_mapped_is_refused():
+def test_make_policies_rejects_invalid_frozen_policies():
     with pytest.raises(UserError, match=r"policies \['ghost'\] cannot be frozen: expected some of"):
         make_policies(TWINS, {"*": "all"}, ppo, {"ghost": None})
     with pytest.raises(UserError, match="cannot be frozen: no agent is mapped to them"):

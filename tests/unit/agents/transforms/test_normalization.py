@@ -92,7 +92,7 @@ def summed(state):
     return jax.tree.map(sums, jax.device_get(state), is_leaf=lambda node: isinstance(node, RunningMoments))
 
 
-def test_nothing_is_wrapped_when_nothing_is_normalized():
+def test_normalization_off_returns_the_agent():
     state = jax.eval_shape(ppo.make_ppo(PLAIN, SPEC, NETWORK).init, KEY)
     assert sorted(state.params) == ["actor", "critic"]
 
@@ -188,7 +188,7 @@ def test_composed_of_its_gradient_steps_it_is_the_update(updated):
     assert "normalization/reward_scale" in got
 
 
-def test_over_four_devices_it_is_the_same_and_gathers_nothing(updated):
+def test_normalization_over_four_devices_has_no_gather(updated):
     states, _ = updated
     agent, mesh = ppo.make_ppo(BOTH, SPEC, NETWORK), LearnerMesh(jax.local_devices()[:4])
     update, state = mesh.jit_update(agent, KEY), mesh.place_state(states[0])
@@ -231,7 +231,7 @@ def test_replicas_at_their_own_pace_all_add_to_the_statistics():
 
 
 @pytest.mark.parametrize("which", ["observations", "rewards"])
-def test_each_can_be_had_without_the_other(which):
+def test_observations_and_rewards_normalize_separately(which):
     config = dataclasses.replace(PLAIN, normalization=NormalizationConfig(**{which: True}))
     agent = ppo.make_ppo(config, SPEC, NETWORK)
     state, _ = jax.jit(agent.update)(jax.jit(agent.init)(KEY), trajectory(0), KEY)
@@ -260,7 +260,7 @@ def test_settings_out_of_range_are_rejected(name):
         NormalizationConfig(**{name: 0.0})
 
 
-def test_a_configuration_is_read_from_what_a_checkpoint_saved():
+def test_normalization_config_loads_from_checkpoint():
     assert from_json(ppo.PPOConfig, to_json(BOTH)) == BOTH
     with pytest.raises(UserError, match="NormalizationConfig has no field strength"):
         from_json(ppo.PPOConfig, {"normalization": {"strength": 1}})

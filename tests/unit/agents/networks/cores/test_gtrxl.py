@@ -53,7 +53,7 @@ def in_calls(case, is_first, lengths, state):
 
 
 @pytest.mark.parametrize("lengths", [[STEPS], [2, 5, 4]])
-def test_steps_together_give_what_single_steps_give(case, lengths):
+def test_gtrxl_unroll_equals_single_steps(case, lengths):
     is_first, empty = boundaries(), make_core(CONFIG).initial_state(ROWS)
     # Each form goes on from its own memory of other steps, so that row 0 begins with a memory that is full.
     one_by_one = in_calls(case, np.zeros_like(is_first), [1] * STEPS, empty)[1]
@@ -66,7 +66,7 @@ def test_steps_together_give_what_single_steps_give(case, lengths):
     np.testing.assert_array_equal(state["filled"], [3, 3, 3])
 
 
-def test_an_episode_that_begins_has_an_empty_memory(case):
+def test_gtrxl_memory_is_empty_at_episode_start(case):
     apply, params, features = case
     full = make_core(CONFIG).initial_state(ROWS)
     full = {"memory": full["memory"] + 2.0, "filled": full["filled"] + 3}
@@ -99,7 +99,7 @@ def test_one_layer_sees_its_window_and_no_step_more():
     np.testing.assert_array_equal(seen, expected)
 
 
-def test_visible_steps_are_those_of_the_episode_in_the_window():
+def test_visible_steps_are_of_the_episode_in_the_window():
     num_memory = 4
     is_first, filled = boundaries(), np.array([2, 4, 3], np.int32)
     expected = np.zeros((ROWS, STEPS, num_memory + STEPS), bool)
@@ -199,7 +199,7 @@ def test_a_fresh_gate_lets_its_input_pass():
 
 
 @pytest.mark.slow  # to compile
-def test_no_gradient_reaches_the_memory_and_every_parameter_gets_one(case):
+def test_gtrxl_gradients_reach_parameters_and_not_memory(case):
     apply, params, features = case
     core = make_core(CONFIG)
     state = apply(params, features, core.initial_state(ROWS), boundaries())[1]
@@ -214,7 +214,7 @@ def test_no_gradient_reaches_the_memory_and_every_parameter_gets_one(case):
         assert np.any(gradient), jax.tree_util.keystr(path)
 
 
-def test_the_initial_state_is_zeros_and_as_large_as_the_documentation_says():
+def test_gtrxl_initial_state_is_zeros_of_documented_size():
     config = NetworkConfig(core="gtrxl")
     state = make_core(config).initial_state(2)
     assert state["memory"].shape == (2, config.core_layers, config.core_memory, config.core_size)
@@ -222,7 +222,7 @@ def test_the_initial_state_is_zeros_and_as_large_as_the_documentation_says():
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(state)) // 2 == 32_772  # docs/concepts/networks.md
 
 
-def test_sizes_that_do_not_fit_are_refused():
+def test_gtrxl_invalid_sizes_are_rejected():
     with pytest.raises(UserError, match="core_heads must divide core_size: got 4 and 30; use a core_size of 28 or 32"):
         NetworkConfig(core="gtrxl", core_size=30)
     with pytest.raises(UserError, match="core_heads must divide core_size: got 4 and 3; use a core_size of 4"):

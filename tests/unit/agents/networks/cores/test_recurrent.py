@@ -90,7 +90,7 @@ def test_a_core_is_the_one_of_its_paper(name):
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
-def test_steps_together_give_what_single_steps_give(name):
+def test_core_unroll_equals_single_steps(name):
     core = make_core(NetworkConfig(core=name, core_size=SIZE))
     params, (features, is_first), state = drawn(core.init, FEATURES), inputs(), full_state(core)
     apply = jax.jit(core.apply)
@@ -101,7 +101,7 @@ def test_steps_together_give_what_single_steps_give(name):
     jax.tree.map(lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6), state, after)
 
 
-def test_a_row_forgets_everything_where_an_episode_begins_and_other_rows_nothing():
+def test_reset_rows_clears_only_rows_at_episode_start():
     state = {"a": jnp.arange(6.0).reshape(3, 2), "b": (jnp.ones((3, 2, 2)), jnp.array([4, 5, 6]))}
     got = reset_rows(jnp.array([False, True, False]), state)
     np.testing.assert_array_equal(got["a"], [[0, 1], [0, 0], [4, 5]])
@@ -117,7 +117,7 @@ def test_the_initial_state_is_zeros_of_every_row(name):
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(state))
 
 
-def test_a_core_that_nobody_knows_is_refused():
+def test_make_core_rejects_unknown_names():
     with pytest.raises(UserError, match="expected one of lstm, gru, gtrxl, got 'none'"):
         make_core(NetworkConfig())
     with pytest.raises(UserError, match="expected one of lstm, gru, gtrxl, got 'elman'"):
@@ -148,7 +148,7 @@ def test_a_shared_torso_has_one_core_for_both_heads():
     np.testing.assert_allclose(after, expected_after, rtol=1e-4, atol=1e-5)
 
 
-def test_torsos_apart_have_cores_apart():
+def test_separate_torsos_have_separate_cores():
     net = make_actor_critic(NetworkConfig(hidden_sizes=(7,), core="lstm", core_size=SIZE), SPEC)
     params, (observation, is_first) = drawn(net.init), inputs()
     state = full_state(net)
@@ -161,7 +161,7 @@ def test_torsos_apart_have_cores_apart():
 
 
 @pytest.mark.parametrize(("name", "shared"), [("lstm", True), ("gtrxl", False)])
-def test_acting_step_by_step_sees_what_learning_sees(name, shared):
+def test_step_equals_unroll_of_actor_critic(name, shared):
     config = NetworkConfig(hidden_sizes=(7,), shared_torso=shared, core=name, core_size=8, core_layers=1, core_memory=2)
     net = make_actor_critic(config, SPEC)
     params, (observation, is_first), state = drawn(net.init), inputs(), net.initial_state(ROWS)
@@ -174,7 +174,7 @@ def test_acting_step_by_step_sees_what_learning_sees(name, shared):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_network_that_remembers_says_nothing_of_an_observation_alone(shared):
+def test_recurrent_network_rejects_single_observations(shared):
     net = make_actor_critic(NetworkConfig(hidden_sizes=(7,), shared_torso=shared, core="lstm", core_size=SIZE), SPEC)
     params, (observation, _) = drawn(net.init), inputs()
     assert net.is_recurrent
@@ -183,7 +183,7 @@ def test_a_network_that_remembers_says_nothing_of_an_observation_alone(shared):
             function(params, observation)
 
 
-def test_a_network_without_memory_has_no_state_and_unrolls_to_what_it_says_of_each_step():
+def test_feed_forward_network_is_stateless():
     net = make_actor_critic(NetworkConfig(hidden_sizes=(7,)), SPEC)
     params, (observation, is_first) = drawn(net.init), inputs()
     assert not net.is_recurrent

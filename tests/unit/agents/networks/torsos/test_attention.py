@@ -65,7 +65,7 @@ def test_the_order_of_entities_does_not_change_the_features(value):
 
 
 @pytest.mark.parametrize("other", [7.0, np.nan, np.inf])
-def test_a_hidden_entity_does_not_matter_to_the_bit(value, other):
+def test_hidden_entity_has_no_effect_bit_for_bit(value, other):
     observation = observations((5,))
     changed = np.where(observation["boxes_mask"][..., None] == 0, np.float32(other), observation["boxes"])
     np.testing.assert_array_equal(value({**observation, "boxes": changed}), value(observation))
@@ -96,7 +96,7 @@ def test_every_leaf_has_a_part_in_the_output(value):
         assert np.abs(value({**observation, **changed}) - expected).max() > 1e-4, name
 
 
-def test_sets_of_which_nothing_is_visible_give_finite_values_and_gradients():
+def test_fully_hidden_sets_have_finite_values_and_gradients():
     observation = {"boxes": OBSERVATION["boxes"], "boxes_mask": OBSERVATION["boxes_mask"]}
     net = make_actor_critic(CONFIG, EnvSpec("hide", observation, DiscreteSpec(4)))
     params = drawn(net.init)
@@ -114,7 +114,7 @@ def test_sets_of_which_nothing_is_visible_give_finite_values_and_gradients():
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradients))
 
 
-def test_leading_axes_are_those_of_the_observations():
+def test_attention_keeps_leading_axes():
     net = make_actor_critic(CONFIG, SPEC)
     params, batch = drawn(net.init), observations((2, 3))
     policy, value, _ = jax.jit(net.unroll)(params, batch, (), None)
@@ -153,7 +153,7 @@ def test_attention_is_the_one_of_the_paper():
         np.testing.assert_allclose(got[row], by_loop(weights, x[row], visible[row], 3), rtol=1e-4, atol=1e-5)
 
 
-def test_hidden_weights_are_zero_and_means_are_of_what_is_visible():
+def test_masked_softmax_and_mean_ignore_hidden_members():
     visible = np.array([[True, False, True], [False, False, False]])
     weights = masked_softmax(jnp.array([[0.0, 50.0, 0.0], [1.0, 2.0, 3.0]]), visible)
     np.testing.assert_allclose(weights, [[0.5, 0.0, 0.5], [1 / 3, 1 / 3, 1 / 3]], rtol=1e-6)
@@ -162,7 +162,7 @@ def test_hidden_weights_are_zero_and_means_are_of_what_is_visible():
     np.testing.assert_array_equal(masked_mean(x, visible), [[2.0], [0.0]])
 
 
-def test_sets_are_float_leaves_of_rank_two_with_the_masks_named_after_them():
+def test_entity_sets_are_rank_2_floats_with_named_masks():
     observation = observations((5,))
     encoded = make_inputs(SPEC, "entities").encode(observation)
     assert sorted(encoded) == ["boxes", "me", "near/0", "near/1"]
@@ -178,7 +178,7 @@ def test_sets_are_float_leaves_of_rank_two_with_the_masks_named_after_them():
     assert make_inputs(SPEC, "mlp").encode(observation)["boxes"].shape == (5, 12)
 
 
-def test_entities_are_seen_with_what_is_no_entity_by_weights_of_their_set():
+def test_entity_inputs_include_other_leaves():
     torso = drawn(make_actor_critic(CONFIG, SPEC).init)["critic"]["params"]["torso"]
     assert sorted(torso) == ["MLP_0", "attention", "entity/boxes", "entity/near/0", "input"]
     assert sorted(torso["entity/boxes"]) == ["bias", "kernel/boxes", "kernel/me", "kernel/near/1"]
@@ -201,7 +201,7 @@ def test_a_policy_that_may_see_no_set_reads_the_other_leaves():
     assert sorted(torso["input"]) == ["bias", "kernel/me"]
 
 
-def test_observations_and_sizes_that_do_not_fit_are_refused():
+def test_entity_torso_rejects_invalid_leaves_and_sizes():
     flat = {"a": ArraySpec((3,), "float32"), "b": ArraySpec((2, 2), "uint8")}
     with pytest.raises(
         UserError, match=r"needs a float leaf of rank 2, .*, got observation\['a'\] \(3,\) float32, obs"

@@ -31,7 +31,7 @@ def convolved():
     return rays, params, jax.jit(module.apply)
 
 
-def test_each_output_sees_a_ray_and_its_neighbours_around_the_circle(convolved):
+def test_circular_convolution_wraps_around(convolved):
     rays, params, apply = convolved
     got = np.asarray(apply(params, rays)).reshape(2, 3, 8, 4)
     kernel = np.asarray(params["params"]["convolution"]["kernel"])  # [3, 1, 4]
@@ -62,7 +62,7 @@ def test_named_leaves_are_convolved_and_others_are_left_alone():
 
 
 @pytest.mark.parametrize("name", ["lidr", "boxes"])
-def test_a_name_that_is_no_vector_of_rays_is_refused(name):
+def test_circular_rejects_leaves_that_are_not_rays(name):
     inputs = {"lidar": jnp.ones((2, 5)), "boxes": EntitySet(jnp.ones((2, 3, 2)), jnp.ones((2, 3), bool))}
     with pytest.raises(UserError, match=f"vectors of rays, got '{name}': the vectors are lidar"):
         Inputs((name,)).init(jax.random.key(0), inputs)
