@@ -90,9 +90,7 @@ def planned(capsys, words, processes):
     ("script", "processes", "hosts"),
     [("learners.sbatch", 4, 0), ("environment_hosts.sbatch", 1, 4), ("learners_and_hosts.sbatch", 2, 4)],
 )
-def test_slurm_script_run_has_a_plan_and_fits_its_nodes(
-    slurm, tmp_path, capsys, script, processes, hosts
-):
+def test_slurm_script_run_has_a_plan_and_fits_its_nodes(slurm, tmp_path, capsys, script, processes, hosts):
     status, said = slurm(script)
     assert status == 0, said
     words = (tmp_path / "calls" / "python").read_text().splitlines()

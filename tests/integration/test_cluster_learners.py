@@ -107,9 +107,7 @@ def test_two_learners_with_hosts_match_one_process(tmp_path, cluster, policy):
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_two_learners_with_servers_match_one_process(
-    tmp_path, cluster, lag
-):
+def test_two_learners_with_servers_match_one_process(tmp_path, cluster, lag):
     flags = (*WORKERS, "--plan", "single_learner_fine", "--run.max-policy-lag", str(lag))
     one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", *flags)
     assert ends([one])[0][0] == 0
@@ -156,9 +154,7 @@ def test_killed_servers_of_two_learners_are_replaced(tmp_path, cluster):
 
 
 @pytest.mark.parametrize("served", [(), SERVERS], ids=["hosts act", "servers act"])
-def test_killed_learner_ends_run_that_resumes_bit_for_bit(
-    tmp_path, run_files, served
-):
+def test_killed_learner_ends_run_that_resumes_bit_for_bit(tmp_path, run_files, served):
     flags = (*WORKERS, "--plan", "single_learner_fine")
     one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", *flags, updates=200)
     assert ends([one])[0][0] == 0

@@ -99,9 +99,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("lag", "replay", "policy"), CASES, ids=["uniform", "prioritised", "delayed"])
-def test_remote_replay_matches_one_machine_and_resumes(
-    cluster, tmp_path, lag, replay, policy
-):
+def test_remote_replay_matches_one_machine_and_resumes(cluster, tmp_path, lag, replay, policy):
     how = {"max_policy_lag": lag, "replay": replay, "plan": policy}
     alone = train(tmp_path / "alone", **how)
     train(tmp_path / "there", updates=4, **how, **ON_NODE)
