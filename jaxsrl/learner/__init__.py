@@ -1,1 +1,1 @@
-"""The learner: leases full slots, updates sharded over a mesh, publishes parameters."""
+"""Learner: updates on full slots, sharded over a mesh, and publication of parameters."""

@@ -1,4 +1,4 @@
-"""Updates whose result is not finite are skipped, on the device: no parameters are ever NaN, and none that actors get."""
+"""Guard on the device that skips non-finite updates, so that parameters are never NaN."""
 
 import dataclasses
 from typing import Any
@@ -14,21 +14,21 @@ SKIPPED = "learner/nonfinite_update"
 
 
 def all_finite(tree: Any) -> Array:
-    """Returns whether no floating-point number in the tree is infinite or NaN, bool scalar."""
+    """Returns whether every floating-point number in the tree is finite, bool scalar."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
     return jnp.all(jnp.stack(finite)) if finite else jnp.ones((), bool)
 
 
 def keep_if_finite(before: LearnerState, after: LearnerState, metrics: Metrics) -> tuple[LearnerState, Metrics]:
-    """Returns `after`; or `before` with the count of `after` where parameters, optimizer, extra state or a loss are not finite.
+    """Returns `after`, or `before` with the count of `after` if parameters, optimizer, extras or a loss are not finite.
 
-    Experience that `after` has inserted for replay stays: it is data, and its own priorities are never NaN. Where all is finite
-    the result equals `after` bit for bit. Parameters, optimizer state and extra state exist twice until the choice is made.
+    Experience that `after` inserted for replay stays: it is data, and its own priorities are never NaN. If everything is finite,
+    the result equals `after` bit for bit. Parameters, optimizer state and extras exist twice until the choice is made.
 
     Args:
-        before: State before the update.
-        after: State after it.
+        before: state before the update.
+        after: state after it.
         metrics: float32 scalars; those whose name starts with "loss" count.
     """
     losses = {name: value for name, value in metrics.items() if name.startswith("loss")}
@@ -42,7 +42,7 @@ def keep_if_finite(before: LearnerState, after: LearnerState, metrics: Metrics) 
 
 
 def with_finite_updates(agent: Agent) -> Agent:
-    """Returns the agent, whose update and those of its groups skip what is not finite; see `keep_if_finite`."""
+    """Returns the agent with a guard around its update and those of its groups; see `keep_if_finite`."""
     groups = tuple(group._replace(update=_guard(group.update)) for group in agent.groups)
     return agent._replace(update=_guard(agent.update), groups=groups)
 

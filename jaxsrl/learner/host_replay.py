@@ -1,4 +1,4 @@
-"""Learning from experience that is kept on the host: insertion, draws ahead of the learner, a compiled gradient step for each."""
+"""Training on experience outside the learning devices: insertion, prefetched samples, one compiled gradient step for each."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,10 +21,9 @@ from jaxsrl.replay.state import Buffer
 
 
 class HostReplayMesh(LearnerMesh):
-    """A mesh on which samples are placed, and trajectories are not: those stay on the host."""
+    """Mesh that places samples on devices and leaves trajectories on the host."""
 
     def place_batch(self, slots: Sequence[SlotViews]) -> Trajectory:
-        """Returns the slots as one trajectory of numpy arrays: views of a single slot, copies of several."""
         return trajectory_on_host(slots)
 
     def place_sample(self, sample: Sample) -> Sample:
@@ -33,37 +32,35 @@ class HostReplayMesh(LearnerMesh):
 
 
 class HostReplay:
-    """Stands in for a compiled update: a trajectory goes in, and the gradient steps that are due are taken.
+    """Counterpart of a compiled update: inserts a trajectory and runs the gradient steps that are due.
 
-    The same key gives the samples that replay on a device draws. Thread-safety: one thread.
+    The same key gives the samples of replay on a device. Thread-safety: one thread.
+
+    Args:
+        agent: agent to train, for single frames.
+        mesh: learning devices.
+        run_key: the number of updates is folded into it.
+        experience: replay to sample from; closed with this.
 
     Attributes:
-        mesh: that learns.
+        mesh: learning devices.
     """
 
     def __init__(self, agent: ReplayAgent, mesh: HostReplayMesh, run_key: Array, experience: ReplayClient) -> None:
-        """Nothing learned yet.
-
-        Args:
-            agent: what learns, for single frames.
-            mesh: of the devices that learn.
-            run_key: the number of updates is folded into it.
-            experience: that it draws from; closed with this.
-        """
         self.mesh = mesh
         self._agent, self._run_key, self._experience = agent, run_key, experience
         self._learn = jax.jit(self._gradient_step, donate_argnums=(0, 1))
         self._begin = jax.jit(_one_more)
         self._refresh = jax.jit(agent.data.sync_acting_params or (lambda state: state))
         self._mean = jax.jit(lambda sums, steps: jax.tree.map(lambda value: value / steps, sums))
-        # Keys of draws are made by the host from the host's count: an accelerator would compute them only after all queued updates.
+        # The host derives the keys of draws from its count: an accelerator would compute them only after all queued updates.
         self._fold_in, self._host_key = jax.jit(jax.random.fold_in), jax.device_put(run_key, host_device())
         self._keys = jax.jit(partial(step_keys, agent))
         self._num_updates: int | None = None
         self._no_sums: Metrics | None = None
 
     def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
-        """Returns updates as `mesh.KeyedUpdate` does; the batch is copied before this returns, and the state is donated.
+        """Runs an update as `mesh.KeyedUpdate` does. The batch is copied before the return, and the state is donated.
 
         Calls must follow each other: only the first state's number of updates is read, later numbers are counted.
         """
@@ -83,23 +80,23 @@ class HostReplay:
         return self._refresh(state), self._metrics(sums, due)
 
     def totals(self) -> dict[str, float]:
-        """Since the start, by metric name: what the experience tells, and seconds that the learner waited for samples."""
+        """Returns totals since the start, by metric name: those of the replay client, and seconds of waiting for samples."""
         return {**self._experience.totals(), SAMPLE_WAIT_SECONDS: self._experience.waited_seconds()}
 
     def restore(self, saved: Buffer) -> None:
-        """Goes on from what `saved` gave, here or from a device; before the first update.
+        """Restores the result of `saved`, of the host or a device. Call before the first update.
 
         Raises:
-            UserError: it is of a buffer with other sizes.
+            UserError: the sizes differ from the buffer's.
         """
         self._experience.restore(saved)
 
     def saved(self) -> Buffer:
-        """Returns all experience, in the form that a buffer on a device has; the memory is the buffer's own until the next update."""
+        """Returns all experience in the form of a buffer on a device, as views that are valid until the next update."""
         return self._experience.saved()
 
     def close(self) -> None:
-        """Ends what gathers samples."""
+        """Closes the replay client."""
         self._experience.close()
 
     def _gradient_step(
@@ -107,9 +104,9 @@ class HostReplay:
     ) -> tuple[LearnerState, Metrics, Array]:
         keys = step_keys(self._agent, jax.random.fold_in(self._run_key, update), number)
         sample = prepare_sample(self._agent, state.params, sample, keys.prepare)
-        learnt, metrics, priority = self._agent.update(state, sample, keys.update)
-        learnt, metrics = keep_if_finite(state, learnt, metrics)
-        return learnt, jax.tree.map(jnp.add, sums, metrics), priority
+        learned, metrics, priority = self._agent.update(state, sample, keys.update)
+        learned, metrics = keep_if_finite(state, learned, metrics)
+        return learned, jax.tree.map(jnp.add, sums, metrics), priority
 
     def _zeros(self, state: LearnerState, sample: Sample) -> Metrics:
         if self._no_sums is None:
@@ -133,7 +130,7 @@ def _one_more(state: LearnerState) -> LearnerState:
 
 
 def trajectory_on_host(slots: Sequence[SlotViews]) -> Trajectory:
-    """Slots of several pools, in row order, as one trajectory of numpy arrays: views of a single slot, copies of several."""
+    """Returns slots of several pools as one trajectory of numpy arrays: views of one slot, or copies of several."""
     parts = [_on_host(slot) for slot in slots]
     if len(parts) == 1:
         return parts[0]

@@ -70,7 +70,7 @@ def replay_bytes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: 
 
 
 def kept_bytes(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> int:
-    """Returns the bytes of a full replay buffer on a node of a cluster; 0 where the run keeps none there."""
+    """Returns the bytes of a full replay buffer on a cluster node; 0 if the run has none."""
     return replay_bytes(agent, spec, config.num_envs, config.rollout_length).held if config.replay.is_remote else 0
 
 

@@ -1,4 +1,4 @@
-"""The learner's loop: lease a slot, update, publish, give the slot back, record."""
+"""Learner loop: acquires a slot, updates, publishes parameters, releases the slot and records."""
 
 import dataclasses
 import time
@@ -25,14 +25,14 @@ class LearnerStats:
     """Totals since the learner started.
 
     Attributes:
-        busy_seconds: from leasing a slot to giving it back.
+        busy_seconds: from acquiring a slot to releasing it.
         lag_sum: policy lag, summed over updates (each the mean over its steps).
         lag_max: largest policy lag of any step.
         updates: done by this process.
-        dropped: slots given back without an update, because a newer one was full; only where the plan says so. Of trajectories
-            that are kept for a while (`recent`), those that were learned from less often than they might have been.
-        reused: trajectories that were learned from again.
-        skipped: updates that were left out because they were not finite.
+        dropped: slots released without an update because a newer one was full, if the plan allows it. With recent trajectories,
+            those that were used fewer times than allowed.
+        reused: updates on a trajectory that was used before.
+        skipped: updates that were skipped because they were not finite.
         unsaved: checkpoints that could not be written.
     """
 
@@ -47,16 +47,25 @@ class LearnerStats:
 
 
 class Learner:
-    """Owner of the learner state. Thread-safety: one thread.
+    """Owner of the learner state. It starts from `state` and publishes its parameters. Thread-safety: one thread.
+
+    Args:
+        mesh: to shard rows over.
+        source: of trajectories; every new version is published to it.
+        state: initial state.
+        update: `mesh.jit_update` of an agent, or a counterpart such as `HostReplay`.
+        previous_params: parameters one version older than `state`, already published to the source.
+        drop_oldest: whether to train on the newest full slot, and to drop and count older ones.
+        watch: of non-finite updates; None for no watch.
 
     Attributes:
         state: newest learner state, on the mesh.
-        num_updates: updates that made it.
+        num_updates: updates in `state`.
         metrics: of the newest update, still on the device.
         stats: totals.
-        published: newest parameters that were published.
-        previous_params: those one version older; None before there were any.
-        too_many_nonfinite: whether the newest updates were left out, as many in a row as `watch` allows (`restore_learned` clears it).
+        published: newest published parameters.
+        previous_params: published parameters one version older; None before there were any.
+        too_many_nonfinite: whether as many consecutive updates were skipped as `watch` allows (`restore_learned` clears it).
     """
 
     def __init__(
@@ -69,17 +78,6 @@ class Learner:
         drop_oldest: bool = False,
         watch: FiniteWatch | None = None,
     ) -> None:
-        """A learner that continues from `state`, and publishes its parameters.
-
-        Args:
-            mesh: to shard rows over.
-            source: of trajectories; told of every new version.
-            state: to continue from.
-            update: `mesh.jit_update` of an agent, or what stands in for it.
-            previous_params: parameters one version older than `state`, which the source has been told of.
-            drop_oldest: whether the newest full slot is learned from, and older ones are dropped and counted.
-            watch: of updates that were left out; None looks at none.
-        """
         self._mesh, self._source, self._update = mesh, source, update
         self._drop_oldest, self._watch = drop_oldest, watch
         self.too_many_nonfinite = False
@@ -92,16 +90,16 @@ class Learner:
         self.publish()
 
     def publish(self) -> None:
-        """Publishes the newest parameters; they never share memory with the state, which the next update donates."""
+        """Publishes the newest parameters in separate memory, since the next update donates the state."""
         self.previous_params, self.published = self.published, self._mesh.copy_params(self.state.params)
         self._source.publish(self.num_updates, self.published)
 
     def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
-        """Returns one update if a slot is full within a short wait.
+        """Runs one update if a slot is full within a short wait.
 
         Args:
-            episodes: told of the slot.
-            log: told of the slot.
+            episodes: receives the slot.
+            log: receives the slot.
 
         Returns:
             Whether there was an update.
@@ -125,7 +123,7 @@ class Learner:
     def _learn(
         self, slots: Sequence[SlotViews], episodes: EpisodeTracker | None = None, log: EpisodeLog | None = None
     ) -> None:
-        """An update from slots, which may be given back afterwards; tells `episodes` and `log` of them."""
+        """Runs an update on slots, which may be released afterwards, and passes them to `episodes` and `log`."""
         batch = self._mesh.place_batch(slots)
         self.state, self.metrics = self._update(self.state, batch)
         # The host's bookkeeping runs while the device computes.
@@ -145,21 +143,21 @@ class Learner:
         self.publish()
         self.stats.updates += 1
 
-    def restore_learned(self, learnt: LearnerState) -> None:
-        """Takes in what an older state had learned; the next update goes on from it.
+    def restore_learned(self, learned: LearnerState) -> None:
+        """Replaces what was learned by that of an older state, and continues from it.
 
         Args:
-            learnt: parameters, optimizer and what else the agent carries; its number and experience for replay do not count.
+            learned: parameters, optimizer and extras; its update count and experience are ignored.
         """
-        self.state = self._mesh.place_state(replace_learned(self.state, learnt))
+        self.state = self._mesh.place_state(replace_learned(self.state, learned))
         self.too_many_nonfinite = False
 
     def totals(self) -> Mapping[str, float]:
-        """Returns no totals: `stats` has them all."""
+        """Returns no totals, since `stats` has them all."""
         return {}
 
     def waits(self) -> Sequence[str]:
-        """Returns no sentences: the main thread runs this learner."""
+        """Returns no lines, since the main thread runs this learner."""
         return ()
 
     def _measure_lag(self, slot: SlotViews) -> None:
@@ -200,5 +198,5 @@ class HostLearner(AnyLearner, Protocol):
         ...
 
     def waits(self) -> Sequence[str]:
-        """Returns a sentence for each replica on what it waits for; from any thread, without a wait."""
+        """Returns a sentence for each replica that says what it waits for. Any thread may call it; it never blocks."""
         ...

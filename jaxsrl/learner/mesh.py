@@ -1,7 +1,7 @@
 """Devices and shardings: the only file that names a mesh axis.
 
-Rows (B) are sharded over the axis `data`, everything else is replicated. This is what `jax.pmap` lowers to since jax 0.8;
-the agent's update contains no axis name, the compiler inserts the all-reduces.
+Rows (B) are sharded over the axis `data`, everything else is replicated. `jax.pmap` lowers to this since jax 0.8. The agent's
+update contains no axis name, and the compiler inserts the all-reduces.
 
 A mesh may have devices of several processes (`jaxsrl.cluster.learners`). Each process then places the slots of its own rows on
 its own devices and publishes copies there. Otherwise all processes call the same programs in the same order.
@@ -26,20 +26,22 @@ KeyedUpdate = Callable[[LearnerState, Trajectory], tuple[LearnerState, Metrics]]
 
 
 class LearnerMesh:
-    """A row-sharded mesh and what is placed on it.
+    """Mesh of devices over which rows are sharded, and placement on it.
+
+    Args:
+        devices: of the mesh, on one axis.
 
     Attributes:
         devices: of the mesh.
-        local_devices: those of them that are this process's; all of them, unless the mesh spans processes.
-        spans_processes: whether some devices are other processes'.
-        aliases_host: whether placed batches may be views of the host's memory (true on CPU).
-        replicated: sharding of what every device has whole.
+        local_devices: devices of this process; all of them, unless the mesh spans processes.
+        spans_processes: whether some devices belong to other processes.
+        aliases_host: whether placed batches may be views of host memory (true on CPU).
+        replicated: sharding of values that every device has whole.
         rows: sharding of [T, B, ...] arrays over B.
         leading_rows: sharding of [B, ...] arrays over B.
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        """A mesh of one axis over `devices`."""
         self.devices = tuple(devices)
         process = jax.process_index()
         self.local_devices = tuple(device for device in self.devices if device.process_index == process)
@@ -54,22 +56,22 @@ class LearnerMesh:
         self._copy = jax.jit(lambda params: jax.tree.map(jax.numpy.copy, params))
 
     def place_state(self, state: LearnerState) -> LearnerState:
-        """Returns the state with the sharding that the update returns: another one would compile a second time."""
+        """Returns the state with the sharding that the update returns; another one would compile a second time."""
         if self.spans_processes:
             return jax.tree.map(self._replicate, state)
         return jax.device_put(_apart(state), self.state_shardings(state))
 
     def state_shardings(self, state: LearnerState) -> LearnerState:
-        """Returns the sharding of each leaf: replicated, but for experience that the state keeps, whose rows are sharded."""
+        """Returns the sharding of each leaf: replicated, except for replayed experience, whose rows are sharded."""
         return state_shardings(state, self.rows, self.replicated)
 
     def place_batch(self, slots: Sequence[SlotViews]) -> Trajectory:
-        """Slots, which share the rows in order, as a trajectory sharded over rows. It may alias them: see `aliases_host`.
+        """Returns slots, which share the rows in order, as a trajectory sharded over rows. It may alias them (`aliases_host`).
 
         Observations are the slots' single frames (see `agents.transforms.frame_stacking`).
         """
         parts = [as_trajectory(slot) for slot in slots]
-        # Two steps as far as sharding goes, of which only the first is wanted.
+        # Keep the step axis for the sharding; it is removed below.
         states = [map_leaves(lambda array: array[:1], slot.agent_state) for slot in slots]
         placed, state = jax.tree.map(lambda *leaves: self._join_rows(leaves), *zip(parts, states, strict=True))
         if not self.spans_processes:
@@ -79,8 +81,8 @@ class LearnerMesh:
     def _join_rows(self, leaves: Sequence[np.ndarray]) -> Array | np.ndarray:
         """Returns [T, b, ...] of this process's pools as one array over the devices; a single leaf may stay on the host.
 
-        The rows of one device are not contiguous in a slot of several. Copying them into memory that is used again takes a
-        third of the time of jax's own copies into new memory. Small leaves are quicker in one `device_put` of all.
+        With several devices, the rows of one are not contiguous in a slot. Copying them into reused memory takes a third of the
+        time of jax's own copies into new memory. Small leaves are faster in one `device_put` of all.
         """
         share = sum(leaf.shape[1] for leaf in leaves) // len(self.local_devices)
         one_copy = len(self.local_devices) == 1 or not is_large(leaves[0].nbytes // len(self.local_devices))
@@ -92,7 +94,7 @@ class LearnerMesh:
         return jax.make_array_from_single_device_arrays(shape, self.rows, placed)
 
     def _shard(self, leaves: Sequence[np.ndarray], index: int, share: int) -> np.ndarray:
-        """Returns the rows of a device as a contiguous array: a view where they are a whole leaf, else a copy."""
+        """Returns the rows of a device as a contiguous array: a view of a whole leaf, else a copy."""
         begin, end = index * share, (index + 1) * share
         stops = np.cumsum([leaf.shape[1] for leaf in leaves])
         pieces = [
@@ -109,11 +111,11 @@ class LearnerMesh:
         return np.concatenate(pieces, axis=1, out=self._memory[key].take())
 
     def place_rows(self, rows: Any) -> Any:
-        """Returns a pytree of [B, ...] arrays, sharded over B; memory of the host is copied, so that it may be donated."""
+        """Returns a pytree of [B, ...] arrays, sharded over B. Host memory is copied, so that it may be donated."""
         return jax.device_put(rows, self.leading_rows, may_alias=False)
 
     def shard_samples(self, agent: ReplayAgent) -> ReplayAgent:
-        """Returns the agent, whose gradient steps compute with a share of the sample on each device (see `sample_shardings`)."""
+        """Returns the agent with gradient steps that shard the sample over devices (see `sample_shardings`)."""
 
         def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
             return agent.update(state, jax.lax.with_sharding_constraint(sample, self.sample_shardings(sample)), key)
@@ -121,7 +123,7 @@ class LearnerMesh:
         return agent._replace(update=update)
 
     def sample_shardings(self, sample: Sample) -> Sample:
-        """Returns the sharding of each leaf of a sample: its rows are sharded as those of trajectories, if they can be shared evenly."""
+        """Returns the sharding of each leaf of a sample: over rows if they divide evenly, else replicated."""
         if sample.trajectory.reward.shape[1] % len(self.devices):
             return jax.tree.map(lambda _: self.replicated, sample)
         steps = jax.tree.map(lambda _: self.rows, sample.trajectory)
@@ -130,11 +132,11 @@ class LearnerMesh:
         return Sample(dataclasses.replace(steps, agent_state=state), whole, whole)
 
     def copy_params(self, params: Params) -> Params:
-        """Returns a copy that outlives the donation of `params` to the next update; on this process's devices."""
+        """Returns a copy on this process's devices that outlives the donation of `params` to the next update."""
         return self._copy(self.local(params))
 
     def local(self, tree: Any) -> Any:
-        """Returns a pytree of replicated arrays as this process has it: on its own devices, which may go on without the others."""
+        """Returns a pytree of replicated arrays on this process's devices, usable without the other processes."""
         if not self.spans_processes:
             return tree
         return jax.tree.map(
@@ -145,13 +147,13 @@ class LearnerMesh:
         )
 
     def _replicate(self, leaf: Any) -> Array:
-        """Returns a value that every process has, as one array over all devices; in memory of its own, so that it may be donated."""
+        """Returns a value that every process has as one array over all devices, in new memory so that it may be donated."""
         value = np.asarray(leaf)
         shards = [jax.device_put(value, device, may_alias=False) for device in self.local_devices]
         return jax.make_array_from_single_device_arrays(value.shape, self.replicated, shards)
 
     def jit_update(self, agent: Agent, run_key: Array) -> KeyedUpdate:
-        """Returns the agent's update, compiled over the mesh; it donates the state and folds its number into `run_key`."""
+        """Returns the agent's update, compiled for the mesh. It donates the state and folds its number into `run_key`."""
 
         def update(state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
             return agent.update(state, batch, jax.random.fold_in(run_key, state.num_updates))
@@ -161,7 +163,10 @@ class LearnerMesh:
 
 
 def _apart(state: LearnerState) -> LearnerState:
-    """Returns the state with an array of its own in each leaf (target networks begin as the networks): none may be donated twice."""
+    """Returns the state with a separate array in each leaf, since no array may be donated twice.
+
+    Target networks start as the same arrays as the networks.
+    """
     seen: set[int] = set()
 
     def own(leaf: Any) -> Any:
@@ -174,7 +179,7 @@ def _apart(state: LearnerState) -> LearnerState:
 
 
 def as_trajectory(slot: SlotViews) -> Trajectory:
-    """Returns a slot's numpy arrays under the names of a trajectory, frames single; without `agent_state`."""
+    """Returns a slot's numpy arrays as a trajectory of single frames, without `agent_state`."""
     return Trajectory(
         observation=slot.frames,  # pyright: ignore[reportArgumentType]
         is_first=slot.is_first_frames,  # pyright: ignore[reportArgumentType]

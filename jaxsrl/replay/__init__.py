@@ -1,1 +1,1 @@
-"""Experience that is kept and learned from again."""
+"""Experience replay: storage, sampling and schedule, on devices and on the host."""

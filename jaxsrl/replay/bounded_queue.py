@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class ReplayClosedError(EnvPoolError):
-    """Replay was closed during its use. Its cause is the error that closed it, if there was one."""
+    """Replay was closed while in use. Its cause is the error that closed it, if any."""
 
 
 class BoundedQueue(Generic[T]):
     """Queue of at most `max_size` items. A full queue blocks `put`, an empty one `get`. Thread-safety: any threads.
 
-    The standard library's `queue.Queue` can be closed with an error from Python 3.13 on only.
+    `queue.Queue` of the standard library can be closed only from Python 3.13 on, and not with an error.
     """
 
     def __init__(self, max_size: int, items: str = "items of a queue") -> None:
@@ -63,6 +63,6 @@ class BoundedQueue(Generic[T]):
             size = len(self._items)
             raise WaitTimeoutError(
                 f"thread {threading.current_thread().name} waited {timeout_seconds:g} s to {verb} 1 {self._name}: "
-                f"{self._num_inserted} are inserted, {self._num_inserted - size} drawn and {size} there, of at most "
-                f"{self._max_size}; see whether the other side still runs"
+                f"{self._num_inserted} are inserted, {self._num_inserted - size} removed and {size} left, of at most "
+                f"{self._max_size}; check whether the other side still runs"
             )

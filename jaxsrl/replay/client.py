@@ -1,4 +1,4 @@
-"""Experience that lies elsewhere than on the devices that learn: what a learner needs of it, and the plain case."""
+"""Interface between a learner and replay outside its devices' memory, and the client of a buffer in this process."""
 
 import time
 from collections.abc import Callable
@@ -20,42 +20,46 @@ from jaxsrl.replay.state import Buffer
 
 
 class UpdateKeys:
-    """Keys of the gradient steps of one update, made when they are asked for; each is for one use. One thread."""
+    """Keys of the gradient steps of one update, derived on demand. Each is for one use. Thread-safety: one thread.
+
+    Args:
+        split: `on_device.step_keys` of the agent.
+        key: key of the update, consumed.
+    """
 
     def __init__(self, split: Callable[[Array, Any], StepKeys], key: Array) -> None:
-        """Of `key`, which is consumed; `split` is `on_device.step_keys` of the agent."""
         self._split, self._key = split, key
         self._made: list[StepKeys] = []
 
     def data(self) -> np.ndarray:
-        """Returns the update's key as uint32, for another process that makes the same of it."""
+        """Returns the update's key as uint32, from which another process derives the same keys."""
         return np.asarray(jax.random.key_data(self._key))
 
     def __getitem__(self, number: int) -> StepKeys:
-        """Returns those of gradient step `number`, from 0."""
+        """Returns the keys of gradient step `number`, from 0."""
         while len(self._made) <= number:
             self._made.append(self._split(self._key, np.int32(len(self._made))))
         return self._made[number]
 
 
 class ReplayClient(Protocol):
-    """Where a learner's experience is. One thread, the learner's.
+    """A learner's access to its experience. Thread-safety: one thread, the learner's.
 
     An update is: `insert`, then `sample` and `update_priorities` for each gradient step that is due, and `end_update`.
     """
 
     @property
     def num_steps(self) -> int:
-        """Env steps that are there."""
+        """Number of stored env steps."""
         ...
 
     @property
     def num_stale(self) -> int:
-        """Priorities that came when their windows could no longer be drawn."""
+        """Number of priorities that arrived after their windows were overwritten."""
         ...
 
     def insert(self, batch: Trajectory, keys: UpdateKeys) -> int:
-        """Inserts a trajectory, and has the samples drawn that it makes due; returns how many these are."""
+        """Inserts a trajectory, requests the samples that are now due, and returns their number."""
         ...
 
     def sample(self) -> Sample:
@@ -63,70 +67,67 @@ class ReplayClient(Protocol):
         ...
 
     def update_priorities(self, priority: Any) -> None:
-        """The priorities [N] of the oldest sample that has none yet; they need not be computed yet."""
+        """Sends the priorities [N] of the oldest sample without priorities. They need not be computed yet."""
         ...
 
     def end_update(self) -> None:
-        """Waits until this update's samples are drawn, and the priorities are in that the next update's draws know."""
+        """Waits until this update's samples are drawn and the next update's draws have the priorities that are due."""
         ...
 
     def totals(self) -> dict[str, float]:
-        """Since the start, by metric name."""
+        """Returns totals since the start, by metric name."""
         ...
 
     def waited_seconds(self) -> float:
-        """That the learner has waited in `sample` and `end_update`, in all."""
+        """Returns the seconds that the learner has waited in `sample` and `end_update`."""
         ...
 
     def saved(self) -> Buffer:
-        """Returns all of it, between two updates, in the form that a buffer on a device has; valid until the next `insert`."""
+        """Returns all experience in the form of a buffer on a device; valid until the next `insert`. Call between updates."""
         ...
 
     def restore(self, saved: Buffer) -> None:
-        """Goes on from what `saved` gave, here or elsewhere; before the first update."""
+        """Restores experience from the result of `saved`, of any client. Call before the first update."""
         ...
 
     def close(self) -> None:
-        """Ends what it has begun; idempotent."""
+        """Stops all threads and processes that it started; idempotent."""
         ...
 
 
 class LocalReplayClient:
-    """A ReplayClient in this process's memory, with a thread that gathers samples ahead of the learner."""
+    """Replay in this process's memory, with a thread that prefetches samples. All memory is allocated at once.
+
+    Args:
+        replay: replay part of the agent.
+        shapes: of a slot (`jaxsrl.collect.slot_layout.trajectory_shapes`).
+        timeout_seconds: see `PrefetchingSampler`.
+        min_prefetched: see `PrefetchingSampler`.
+
+    Raises:
+        UserError: the sizes are invalid, or memory is insufficient.
+    """
 
     def __init__(
-        self, replay: Replay, shapes: Trajectory, timeout_seconds: float = 600.0, ahead_of_nothing: int = 2
+        self, replay: Replay, shapes: Trajectory, timeout_seconds: float = 600.0, min_prefetched: int = 2
     ) -> None:
-        """An empty buffer, all of its memory allocated.
-
-        Args:
-            replay: what the agent learns from.
-            shapes: of a slot (`jaxsrl.collect.slot_layout.trajectory_shapes`).
-            timeout_seconds: of every wait, as of `PrefetchingSampler`.
-            ahead_of_nothing: likewise.
-
-        Raises:
-            UserError: the buffer cannot be, or there is no memory for it.
-        """
         self._buffer = HostBuffer(replay, shapes)
-        self._sampler = PrefetchingSampler(self._buffer, timeout_seconds, ahead_of_nothing)
+        self._sampler = PrefetchingSampler(self._buffer, timeout_seconds, min_prefetched)
         self._inserting_seconds = 0.0
 
     @property
     def num_steps(self) -> int:
-        """See `ReplayClient`."""
         return self._buffer.num_steps
 
     @property
     def num_stale(self) -> int:
-        """See `ReplayClient`."""
         return self._buffer.num_stale
 
     def insert(self, batch: Trajectory, keys: UpdateKeys) -> int:
-        """See `ReplayClient`; the batch is copied before this returns.
+        """Inserts a copy of the batch; see `ReplayClient`.
 
         Raises:
-            BadEnvOutputError: it has not the shapes that the buffer was made for.
+            BadEnvOutputError: its shapes differ from the buffer's.
         """
         start = time.perf_counter()
         self._buffer.insert(batch)
@@ -137,62 +138,57 @@ class LocalReplayClient:
         return due
 
     def sample(self) -> Sample:
-        """See `ReplayClient`; raises as `PrefetchingSampler.get`."""
         return self._sampler.get()
 
     def get_many(self, most: int) -> list[Sample]:
-        """As `PrefetchingSampler.get_many`."""
+        """Returns the next samples; see `PrefetchingSampler.get_many`."""
         return self._sampler.get_many(most)
 
     def update_priorities(self, priority: Any) -> None:
-        """See `ReplayClient`."""
         self._sampler.update_priorities(priority)
 
     def end_update(self) -> None:
-        """See `ReplayClient`."""
         self._sampler.end_update()
 
     def totals(self) -> dict[str, float]:
-        """Returns samples taken, and seconds that replay worked: inserting, drawing, gathering, taking in priorities."""
+        """Returns the number of samples, and the seconds spent in insertion, draws, gathers and priority updates."""
         busy = self._inserting_seconds + self._sampler.busy_seconds
         return {"replay/busy_seconds": busy, "replay/samples": float(self._sampler.num_samples)}
 
     def waited_seconds(self) -> float:
-        """See `ReplayClient`."""
         return self._sampler.waited_seconds
 
     def saved(self) -> Buffer:
-        """See `ReplayClient`; its steps are the buffer's own memory."""
+        """Returns all experience; its steps are views of the buffer's memory. See `ReplayClient`."""
         return self._buffer.to_arrays(self._sampler.sent())
 
     def restore(self, saved: Buffer) -> None:
-        """See `ReplayClient`.
+        """Restores experience; see `ReplayClient`.
 
         Raises:
-            UserError: it is of a buffer with other sizes.
+            UserError: the sizes of `saved` differ from the buffer's.
         """
         self._sampler.restore(self._buffer.from_arrays(saved))
 
     def writable_arrays(self) -> Buffer:
-        """Returns an empty buffer's arrays, of which the steps are its own memory: to be written to, and then to be given to `restore`."""
+        """Returns an empty buffer's arrays to write to and to pass to `restore`; its steps are views of the buffer's memory."""
         return jax.tree.map(
             lambda leaf: leaf if isinstance(leaf, np.ndarray) else np.array(leaf), self._buffer.to_arrays()
         )
 
     def close(self) -> None:
-        """Ends the thread that gathers."""
         self._sampler.close()
 
 
 def buffer_shapes(replay: Replay, shapes: Trajectory) -> Buffer:
-    """What `ReplayClient.saved` gives, of `jax.ShapeDtypeStruct` in place of arrays; nothing is allocated.
+    """Returns the shapes of `ReplayClient.saved` as `jax.ShapeDtypeStruct`; nothing is allocated.
 
     Args:
-        replay: what the agent learns from.
+        replay: replay part of the agent.
         shapes: of a slot.
 
     Raises:
-        UserError: the buffer that the agent asks for cannot be.
+        UserError: the sizes are invalid.
     """
     sizes = make_sizes(replay, shapes)
     pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)

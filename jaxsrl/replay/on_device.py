@@ -1,4 +1,4 @@
-"""Replay within the update: a trajectory is inserted, and the gradient steps that are due are taken, in one compiled program."""
+"""Replay within the compiled update: insertion of a trajectory, then the gradient steps that are due."""
 
 import dataclasses
 from functools import partial
@@ -33,7 +33,7 @@ class _Bound(NamedTuple):
 
 
 class StepKeys(NamedTuple):
-    """Keys of one gradient step, each for one use: drawing (its words, uint32), the agent's update, each of `Replay.transforms`."""
+    """Keys of one gradient step, each for one use: draw (its words, uint32), agent update, and each of `Replay.transforms`."""
 
     draw: Array
     update: Array
@@ -41,17 +41,17 @@ class StepKeys(NamedTuple):
 
 
 def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
-    """Returns an agent whose update inserts the trajectory and takes the gradient steps that are due; its buffer is in its state.
+    """Returns an agent whose update inserts the trajectory and runs the gradient steps that are due. Its state has the buffer.
 
     Its metrics are float32 means over the gradient steps of this trajectory, 0 if there were none. `replay/gradient_steps` is the
     number of these steps, `replay/size` the number of stored env steps, `replay/stale_priorities_total` that of late priorities.
 
     Args:
-        agent: what learns.
+        agent: agent to train.
         shapes: of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
 
     Raises:
-        UserError: the buffer that the agent asks for cannot be.
+        UserError: the sizes are invalid.
     """
     sizes = make_sizes(agent.data, shapes)
     pace = make_pace(agent.data.config, sizes.rollout_length * sizes.num_rows)
@@ -68,14 +68,14 @@ def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
 
 
 def step_keys(agent: ReplayAgent, key: Array, step: Array) -> StepKeys:
-    """Returns keys of gradient step `step` (int32 scalar, from 0) of an update; on the host they are the same."""
+    """Returns the keys of gradient step `step` (int32 scalar, from 0) of an update. They are the same on the host."""
     draw_key, update_key, *prepare = jax.random.split(jax.random.fold_in(key, step), 2 + len(agent.data.transforms))
     words = jax.random.key_data(draw_key)
     return StepKeys(words, update_key, jnp.stack(prepare) if prepare else jnp.zeros((0,)))
 
 
 def prepare_sample(agent: ReplayAgent, params: object, sample: Sample, keys: Array) -> Sample:
-    """Returns the sample after the agent's own steps between drawing and learning."""
+    """Returns the sample after the agent's `Replay.transforms`."""
     for number, step in enumerate(agent.data.transforms):
         sample = step(params, sample, keys[number])
     return sample
@@ -105,8 +105,8 @@ def _update(bound: _Bound, state: LearnerState, batch: Trajectory, key: Array) -
 
     def step(number: Array, carry: tuple) -> tuple:
         carried, sums = carry
-        learnt, metrics = learn(number, *carried)
-        return learnt, jax.tree.map(jnp.add, sums, metrics)
+        learned, metrics = learn(number, *carried)
+        return learned, jax.tree.map(jnp.add, sums, metrics)
 
     (inner, selection, pending), sums = jax.lax.fori_loop(0, due, step, (first, none))
     if bound.agent.data.sync_acting_params is not None:
@@ -140,7 +140,7 @@ def _learn(
     selection: Selection,
     pending: object,
 ) -> tuple[tuple, Metrics]:
-    """Returns one gradient step: draw, gather, prepare, learn, priorities."""
+    """Runs one gradient step: draws a sample, applies transforms, updates the agent and its priorities."""
     agent, sizes = bound.agent, bound.sizes
     keys = step_keys(agent, key, number)
     drawn = draw(sizes, selection, keys.draw)

@@ -1,7 +1,7 @@
-"""Samples drawn and gathered by a thread while the learner computes; what each draw knows is fixed by numbers, never by timing.
+"""Thread that draws and gathers samples while the learner computes; draw results depend on counts, never on timing.
 
-Draw g of a run knows every trajectory inserted before its update, and the priorities that gradient steps up to g - 1 - d have
-found, d = `ReplayConfig.priority_delay`. So d samples are drawn ahead, and a buffer without this thread draws the same.
+Draw g of a run uses every trajectory inserted before its update, and the priorities of gradient steps up to g - 1 - d,
+where d is `ReplayConfig.priority_delay`. So d samples are drawn ahead, and a buffer without this thread draws the same.
 """
 
 import collections
@@ -19,40 +19,37 @@ from jaxsrl.replay.bounded_queue import BoundedQueue, ReplayClosedError
 from jaxsrl.replay.device.sampler import SampledWindows
 from jaxsrl.replay.host.buffer import HostBuffer, PriorityUpdate
 
-_IDLE_SECONDS = 1e6  # between two trajectories; whoever collects them has the deadline
+_IDLE_SECONDS = 1e6  # between two trajectories; the collector has the deadline
 _JOIN_SECONDS = 10.0
-_AHEAD_OF_NOTHING = 2  # samples ahead where draws do not depend on priorities
+_MIN_PREFETCHED = 2  # samples drawn ahead, where draws do not depend on priorities
 
 
 class PrefetchingSampler:
-    """Owner of a thread that uses a buffer. Thread-safety: the methods are for one thread, the learner's.
+    """Thread that samples from a buffer ahead of the learner. Thread-safety: methods are for one thread, the learner's.
 
-    The learner's turn is: insert, `request`, then `get` and `update_priorities` for each gradient step, and `end_update`. The buffer
-    may be used by others only between `end_update` and `request`.
+    The learner's turn is: insert, `request`, then `get` and `update_priorities` for each gradient step, and `end_update`.
+    Other code may use the buffer only between `end_update` and `request`.
+
+    Args:
+        buffer: to draw from.
+        timeout_seconds: of every wait: for a sample, and for priorities. The first wait includes compilation of the learner.
+        min_prefetched: least number of samples drawn ahead, where draws do not depend on priorities.
 
     Attributes:
-        busy_seconds: that the thread has drawn, gathered and taken in priorities, in all.
-        waited_seconds: that `get` and `end_update` have waited, in all.
-        num_samples: that `get` has returned.
+        busy_seconds: total seconds in which the thread drew and gathered samples and updated priorities.
+        waited_seconds: total seconds of waiting in `get` and `end_update`.
+        num_samples: number of samples that `get` has returned.
     """
 
     def __init__(
-        self, buffer: HostBuffer, timeout_seconds: float = 600.0, ahead_of_nothing: int = _AHEAD_OF_NOTHING
+        self, buffer: HostBuffer, timeout_seconds: float = 600.0, min_prefetched: int = _MIN_PREFETCHED
     ) -> None:
-        """Starts the thread.
-
-        Args:
-            buffer: to draw from.
-            timeout_seconds: of every wait: for a sample to be gathered, and for priorities to be computed, which the first
-                time includes compiling the learner.
-            ahead_of_nothing: samples that are drawn ahead at least, where draws do not depend on priorities.
-        """
         self.busy_seconds = self.waited_seconds = 0.0
         self.num_samples = 0
         self._buffer, self._timeout = buffer, timeout_seconds
         self._delay = buffer.sizes.priority_delay
-        self._prioritised = bool(buffer.sizes.priority_exponent)
-        ahead = self._delay if self._prioritised else max(self._delay, ahead_of_nothing)
+        self._prioritized = bool(buffer.sizes.priority_exponent)
+        ahead = self._delay if self._prioritized else max(self._delay, min_prefetched)
         self._turns: BoundedQueue[Sequence[Array]] = BoundedQueue(1, "turns of the learner")
         self._samples: BoundedQueue[Sample] = BoundedQueue(ahead + 1, "samples from the thread replay-sampler")
         self._priorities: BoundedQueue[Any] = BoundedQueue(ahead + 2, "priorities from the learner")
@@ -63,7 +60,7 @@ class PrefetchingSampler:
         self._thread.start()
 
     def request(self, keys: Sequence[Array]) -> None:
-        """Has a sample drawn with each of these keys ([W] uint32, see `HostBuffer.sample`), in order; they are consumed."""
+        """Requests one sample for each key ([W] uint32, see `HostBuffer.sample`), in order. The keys are consumed."""
         self._turns.put(keys, self._timeout)
         self._under_way = True
 
@@ -71,8 +68,8 @@ class PrefetchingSampler:
         """Returns the next sample.
 
         Raises:
-            WaitTimeoutError: it is not ready in time.
-            ReplayClosedError: closed; its cause is the error of the thread, if there was one.
+            WaitTimeoutError: the sample is not ready in time.
+            ReplayClosedError: the sampler is closed. Its cause is the error of the thread, if any.
         """
         start = time.perf_counter()
         sample = self._samples.get(self._timeout)
@@ -80,23 +77,26 @@ class PrefetchingSampler:
         self.num_samples += 1
         return sample
 
-    def get_many(self, most: int) -> list[Sample]:
-        """Returns the next sample and those after it that are there already, at most so many. Raises as `get`."""
-        found = [self.get()]
-        while len(found) < most:
+    def get_many(self, max_samples: int) -> list[Sample]:
+        """Returns the next sample and later ones that are ready, at most `max_samples`. Raises the errors of `get`."""
+        samples = [self.get()]
+        while len(samples) < max_samples:
             try:
-                found.append(self._samples.get(0.0))
+                samples.append(self._samples.get(0.0))
             except WaitTimeoutError:
                 break
-        return found
+        return samples
 
     def update_priorities(self, priority: Any) -> None:
-        """The priorities [N] of the oldest sample that has none yet; they need not be computed yet. Raises as `get`."""
-        if self._prioritised:
+        """Sends the priorities [N] of the oldest sample without priorities, computed or not. Raises the errors of `get`."""
+        if self._prioritized:
             self._priorities.put(priority, self._timeout)
 
     def end_update(self) -> None:
-        """Waits until this turn's samples are drawn and the priorities that the next turn's draws know are in. Raises as `get`."""
+        """Waits until this turn's samples are drawn and the next turn's draws have the priorities that are due.
+
+        Raises the errors of `get`.
+        """
         if self._under_way:
             start = time.perf_counter()
             self._finished.get(self._timeout)
@@ -104,24 +104,24 @@ class PrefetchingSampler:
             self._under_way = False
 
     def sent(self) -> list[PriorityUpdate]:
-        """Priorities on their way, oldest first, to be saved; between turns. They stay on their way."""
+        """Returns the pending priorities, oldest first, for a checkpoint between turns. They stay pending."""
         priorities = [np.asarray(self._priorities.get(self._timeout)) for _ in self._unknown]
-        found = list(zip(self._unknown, priorities, strict=True))
+        pending = list(zip(self._unknown, priorities, strict=True))
         for priority in priorities:
             self._priorities.put(priority, self._timeout)
-        return found
+        return pending
 
     def restore(self, sent: Sequence[PriorityUpdate]) -> None:
-        """Goes on with priorities on their way, before the first turn."""
+        """Restores pending priorities, before the first turn."""
         for drawn, priority in sent:
             self._unknown.append(drawn)
             self._priorities.put(priority, self._timeout)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Ends the thread. May be called again.
+        """Stops the thread; idempotent.
 
         Raises:
-            WaitTimeoutError: it did not end within 10 s, and no other error is being handled. Such an error gets a note.
+            WaitTimeoutError: the thread did not end within 10 s. If another error is being handled, it gets a note instead.
         """
         failure = sys.exc_info()[1]
         self._close_queues(error)
@@ -130,7 +130,7 @@ class PrefetchingSampler:
             return
         problem = (
             f"expected the thread {self._thread.name} to end within {_JOIN_SECONDS:g} s: it still gathers a sample or waits for a "
-            f"gradient step; see whether the device still computes"
+            f"gradient step; check whether the device still computes"
         )
         if failure is None:
             raise WaitTimeoutError(problem)

@@ -1,6 +1,6 @@
-"""Priorities on their way: found by gradient step k, known to draws from that of step k + 1 + d on.
+"""Delayed priorities: those of gradient step k affect draws from gradient step k + 1 + d on.
 
-So many samples can be drawn ahead of the learner, and what a draw knows is fixed by numbers and not by timing.
+The delay lets d samples be drawn ahead of the learner, and makes draws depend on counts instead of timing.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from jaxsrl.replay.state import Pending
 
 
 def init_pending(sizes: RingSizes) -> Any:
-    """Nothing on its way; () where nothing ever is."""
+    """Returns the state without pending priorities; () if priorities are never delayed."""
     delay, windows = sizes.priority_delay, sizes.batch_size
     if not delay or not sizes.priority_exponent:
         return ()
@@ -38,7 +38,7 @@ def init_pending(sizes: RingSizes) -> Any:
 def delay_priorities(
     sizes: RingSizes, selection: Selection, pending: Any, drawn: SampledWindows, priority: Array
 ) -> tuple[Selection, Any]:
-    """Sends off the priorities [N] of these windows, and lets arrive those that were sent d gradient steps ago."""
+    """Stores the priorities [N] of these windows as pending, and applies those of d gradient steps ago."""
     if not isinstance(pending, Pending):
         return update_priorities(sizes, selection, drawn, priority), pending
     delay = sizes.priority_delay

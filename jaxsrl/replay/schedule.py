@@ -1,4 +1,4 @@
-"""How many gradient steps are due after each trajectory: exact integers, whatever the number of env steps."""
+"""Number of gradient steps due after each trajectory, in exact integers for any number of env steps."""
 
 import dataclasses
 import math
@@ -16,13 +16,13 @@ _LARGEST = 2**30  # remainders below it add up within int32
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """Gradient steps of a run, whose trajectories all have the same env steps.
+    """Gradient steps of a run, whose trajectories all have the same number of env steps.
 
     Attributes:
         first: number, from 1, of the trajectory that reaches `ReplayConfig.min_size`.
         at_first: (gradient steps, remainder) of its env steps beyond the minimum.
-        after: likewise of each trajectory after it.
-        denominator: what remainders are counted in.
+        after: (gradient steps, remainder) of each later trajectory.
+        denominator: unit of the remainders.
     """
 
     first: int
@@ -34,12 +34,12 @@ class Pace:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PaceState:
-    """Int32 scalars.
+    """State of the pace; int32 scalars.
 
     Attributes:
         missing: trajectories until the first that counts.
         remainder: of a gradient step, in units of `Pace.denominator`.
-        owed: gradient steps that were due while there was no window to learn from.
+        owed: gradient steps that were due while no window could be drawn.
     """
 
     missing: Array
@@ -48,10 +48,10 @@ class PaceState:
 
 
 def steps_per_env_step(config: ReplayConfig) -> Fraction:
-    """Gradient steps for each env step: `samples_per_insert / batch_size`, as the simplest fraction that means it.
+    """Returns gradient steps per env step, `samples_per_insert / batch_size`, as the simplest equal fraction.
 
     Raises:
-        UserError: it is so small that it is 0.
+        UserError: the fraction is 0.
     """
     windows = Fraction(config.samples_per_insert).limit_denominator(_LARGEST // config.batch_size)
     if windows <= 0:
@@ -63,7 +63,7 @@ def steps_per_env_step(config: ReplayConfig) -> Fraction:
 
 
 def make_pace(config: ReplayConfig, env_steps: int) -> Pace:
-    """Returns the pace of trajectories of `env_steps` env steps, T * B.
+    """Returns the pace for trajectories of `env_steps` env steps, T * B.
 
     Raises:
         UserError: `samples_per_insert` is too small, or too large for a trajectory.
@@ -81,15 +81,15 @@ def make_pace(config: ReplayConfig, env_steps: int) -> Pace:
 
 
 def init_pace_state(pace: Pace) -> PaceState:
-    """Before the first trajectory."""
+    """Returns the state before the first trajectory."""
     return PaceState(jnp.asarray(pace.first, jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def steps_due(pace: Pace, state: PaceState, can_draw: Array) -> tuple[Array, PaceState]:
-    """(gradient steps to take now, the state after them) once a trajectory has been inserted.
+    """Returns (gradient steps to take now, the next state) after a trajectory has been inserted.
 
-    In total they are floor((i - min_size) * samples_per_insert / batch_size) after i env steps; where there is nothing to draw
-    (no episode has begun, say) they are owed.
+    The total is floor((i - min_size) * samples_per_insert / batch_size) after i env steps. Steps without a window to draw,
+    for example before the first episode starts, stay owed.
 
     Args:
         pace: of the run.
@@ -110,15 +110,14 @@ def steps_due(pace: Pace, state: PaceState, can_draw: Array) -> tuple[Array, Pac
 
 
 class HostPace:
-    """`steps_due` in Python's numbers, for a buffer on the host. Thread-safety: one thread at a time."""
+    """`steps_due` in Python integers, for a buffer on the host. Thread-safety: one thread at a time."""
 
     def __init__(self, pace: Pace) -> None:
-        """Before the first trajectory."""
         self._pace = pace
         self._missing, self._remainder, self._owed = pace.first, 0, 0
 
     def steps_due(self, can_draw: bool) -> int:
-        """Gradient steps to take once a trajectory has been inserted; see `steps_due`."""
+        """Returns the gradient steps to take after an insertion; see `steps_due`."""
         if self._missing <= 1:
             steps, remainder = self._pace.at_first if self._missing else self._pace.after
             carry, self._remainder = divmod(self._remainder + remainder, self._pace.denominator)
@@ -129,10 +128,10 @@ class HostPace:
         return due
 
     def arrays(self) -> PaceState:
-        """Returns the state, in numpy arrays."""
+        """Returns the state in numpy arrays."""
         numbers = (np.asarray(number, np.int32) for number in (self._missing, self._remainder, self._owed))
         return PaceState(*numbers)  # pyright: ignore[reportArgumentType]
 
     def restore(self, state: PaceState) -> None:
-        """Goes on from what `arrays` gave, here or on a device."""
+        """Restores a state from `arrays` or from a device."""
         self._missing, self._remainder, self._owed = int(state.missing), int(state.remainder), int(state.owed)

@@ -1,4 +1,4 @@
-"""Sizes of a replay buffer, worked out once from what an agent asks for, and refused where they cannot be."""
+"""Sizes of a replay buffer, derived from an agent's configuration and validated."""
 
 import dataclasses
 import math
@@ -17,9 +17,9 @@ class RingSizes:
     """Static sizes of a ring of steps and of the windows in it. Letters as in `agents.api`.
 
     Attributes:
-        rollout_length: T, steps inserted at a time.
+        rollout_length: T, steps per insertion.
         num_rows: B.
-        ring_steps: C, steps that are kept of each row; a multiple of T and of `stride`.
+        ring_steps: C, steps stored for each row; a multiple of T and of `stride`.
         window_steps: L.
         history: W - 1, frames before a window's first that are needed to stack its observations.
         stride: windows start at multiples of it; 1 where they start with episodes.
@@ -46,49 +46,49 @@ class RingSizes:
 
     @property
     def num_groups(self) -> int:
-        """G, windows that may begin at a step: rows, or teams of rows."""
+        """G, number of windows that may start at a step: rows, or teams of rows."""
         return self.num_rows // self.agents_per_window
 
     @property
     def num_begins(self) -> int:
-        """Returns steps of the ring at which windows may begin."""
+        """Number of steps of the ring at which windows may start."""
         return self.ring_steps // self.stride
 
     @property
     def num_leaves(self) -> int:
-        """Windows that there may be, and places for their weights."""
+        """Largest number of windows, and of leaves for their weights."""
         return self.num_begins * self.num_groups
 
     @property
     def max_age(self) -> int:
-        """Returns steps from the beginning of the oldest window that can be drawn to the newest step."""
+        """Number of steps from the start of the oldest window to the newest step."""
         return self.ring_steps - self.history
 
     @property
     def keeps_tree(self) -> bool:
-        """Returns whether windows differ in their probability of being drawn, so that it must be kept."""
+        """Returns whether windows differ in probability, so that a tree stores their weights."""
         return self.window_start == "episode" or self.priority_exponent > 0.0
 
 
 def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
-    """Returns sizes of the buffer that this agent asks for.
+    """Returns the sizes of the buffer that an agent requests.
 
     Args:
-        replay: what the agent learns from.
-        shapes: of a slot, [T + F, B, ...] each leaf of the observation for F stacked frames, [T + W, B] `is_first` with the
-            largest F, as `agents.api.Trajectory` says for the rest; arrays or `jax.ShapeDtypeStruct`.
+        replay: replay part of the agent.
+        shapes: of a slot, as arrays or `jax.ShapeDtypeStruct`. Each observation leaf is [T + F, B, ...] for F stacked frames.
+            `is_first` is [T + W, B] with the largest F. The rest is as in `agents.api.Trajectory`.
 
     Raises:
-        UserError: these sizes cannot be; with the numbers that can.
+        UserError: the sizes are invalid; the message has sizes that are valid.
     """
     config = replay.config
     steps, rows = shapes.reward.shape
     history = shapes.is_first.shape[0] - steps - 1
     stride = replay.stride if replay.window_start == "any" else 1
-    _check_windows(replay, shapes)
+    _validate_windows(replay, shapes)
     unit = math.lcm(steps, stride)
     ring_steps = config.capacity // rows // unit * unit
-    _check_places(ring_steps * rows)
+    _validate_ring_size(ring_steps * rows)
     needed = replay.sequence_length + history + max(steps, stride)
     if ring_steps < needed:
         least = math.ceil(needed / unit) * unit * rows
@@ -110,18 +110,18 @@ def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
         priority_offset=config.priority_offset,
         priority_delay=config.priority_delay,
     )
-    _check_minimum(config.min_size, sizes)
+    _validate_min_size(config.min_size, sizes)
     return sizes
 
 
-def _check_places(held: int) -> None:
+def _validate_ring_size(held: int) -> None:
     if held > _MOST_STEPS:
         raise UserError(
             f"replay.capacity is too large: windows are numbered by int32, which {_MOST_STEPS} env steps allow for: got {held}"
         )
 
 
-def _check_windows(replay: Replay, shapes: Trajectory) -> None:
+def _validate_windows(replay: Replay, shapes: Trajectory) -> None:
     steps, rows = shapes.reward.shape
     if replay.sequence_length < 1 or replay.stride < 1 or replay.agents_per_window < 1:
         raise UserError(
@@ -130,21 +130,21 @@ def _check_windows(replay: Replay, shapes: Trajectory) -> None:
         )
     if rows % replay.agents_per_window:
         raise UserError(
-            f"windows of {replay.agents_per_window} neighbouring rows need a multiple of so many rows: got {rows}"
+            f"windows of {replay.agents_per_window} neighbouring rows need a number of rows that is a multiple of it: got {rows}"
         )
-    if replay.window_start == "any" and replay.stride % steps and _remembers(shapes):
+    if replay.window_start == "any" and replay.stride % steps and _is_recurrent(shapes):
         raise UserError(
             f"a policy with memory is known where trajectories begin, every {steps} steps: a stride of {replay.stride} steps "
             f"between windows is no multiple of it; set run.rollout_length to a divisor of {replay.stride}"
         )
 
 
-def _remembers(shapes: Trajectory) -> bool:
-    """Returns whether the policy has a memory. A number a row, [B], is a constant of that row, as Ape-X's exploration rates are."""
+def _is_recurrent(shapes: Trajectory) -> bool:
+    """Returns whether the policy is recurrent. A number per row, [B], is a constant, for example Ape-X's exploration rate."""
     return any(leaf.ndim > 1 for leaf in jax.tree.leaves(shapes.agent_state))
 
 
-def _check_minimum(min_size: int, sizes: RingSizes) -> None:
+def _validate_min_size(min_size: int, sizes: RingSizes) -> None:
     held = sizes.ring_steps * sizes.num_rows
     if min_size > held:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What a learner that replays carries from one trajectory to the next, and how it lies on devices."""
+"""Replay part of a learner's state, and its sharding."""
 
 import dataclasses
 from typing import Any
@@ -13,12 +13,12 @@ from jaxsrl.replay.schedule import PaceState
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Pending:
-    """Priorities that gradient steps have found and draws do not know yet, [d, ...] each.
+    """Priorities that do not affect draws yet, [d, ...] each.
 
     Attributes:
         drawn: the windows.
         priority: [d, N] float32.
-        num_steps: int32 scalar, gradient steps so far; once there were 2 d, it goes on from d.
+        num_steps: int32 scalar, number of gradient steps; it counts in [d, 2 d) once it reaches d.
     """
 
     drawn: SampledWindows
@@ -29,13 +29,13 @@ class Pending:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """All of a replay buffer.
+    """Complete state of a replay buffer.
 
     Attributes:
         storage: the steps (`jaxsrl.replay.device.storage`), rows second.
         selection: which of them can be drawn.
         pace: when gradient steps are due.
-        pending: priorities that wait; () without `ReplayConfig.priority_delay`.
+        pending: delayed priorities; () without `ReplayConfig.priority_delay`.
     """
 
     storage: Trajectory
@@ -47,11 +47,11 @@ class Buffer:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ReplayExtra:
-    """`LearnerState.extra` of an agent that replays.
+    """`LearnerState.extra` of an agent with replay.
 
     Attributes:
         extra: the agent's own.
-        buffer: what it learns from.
+        buffer: its experience.
     """
 
     extra: Any
@@ -59,7 +59,7 @@ class ReplayExtra:
 
 
 def inner_state(state: LearnerState) -> LearnerState:
-    """Returns the learner state as the agent itself knows it."""
+    """Returns the learner state without replay."""
     return dataclasses.replace(state, extra=state.extra.extra)
 
 
@@ -68,8 +68,8 @@ def state_shardings(state: LearnerState, rows: Any, replicated: Any) -> LearnerS
 
     Args:
         state: of any agent; only its structure counts.
-        rows: of the steps.
-        replicated: of everything else.
+        rows: sharding of the steps.
+        replicated: sharding of everything else.
     """
     shardings = jax.tree.map(lambda _: replicated, state)
     if not isinstance(state.extra, ReplayExtra):
@@ -79,14 +79,14 @@ def state_shardings(state: LearnerState, rows: Any, replicated: Any) -> LearnerS
     return dataclasses.replace(shardings, extra=dataclasses.replace(shardings.extra, buffer=stored))
 
 
-def replace_learned(state: LearnerState, learnt: LearnerState) -> LearnerState:
-    """Returns the state with the parameters, the optimizer and what else the agent carries of another; its count and experience stay.
+def replace_learned(state: LearnerState, learned: LearnerState) -> LearnerState:
+    """Returns the state with parameters, optimizer and extras of another state. Update count and experience stay.
 
     Args:
         state: of any agent.
-        learnt: of the same agent, with or without experience.
+        learned: of the same agent, with or without experience.
     """
-    extra = learnt.extra.extra if isinstance(learnt.extra, ReplayExtra) else learnt.extra
+    extra = learned.extra.extra if isinstance(learned.extra, ReplayExtra) else learned.extra
     if isinstance(state.extra, ReplayExtra):
         extra = ReplayExtra(extra, state.extra.buffer)
-    return LearnerState(learnt.params, learnt.opt_state, state.num_updates, extra)
+    return LearnerState(learned.params, learned.opt_state, state.num_updates, extra)

@@ -1,1 +1,1 @@
-"""Several policies that learn side by side."""
+"""Several policies that train in parallel."""

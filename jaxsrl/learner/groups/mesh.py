@@ -1,7 +1,7 @@
-"""Policies that learn side by side, each on a mesh of its own: its own part of the state, its own rows, its own program.
+"""Policies that train in parallel, each with its own mesh, state, rows and program.
 
-Nothing waits between the policies' updates: all are enqueued, and the devices run them at once. What is published is one version
-of all parameters together.
+The updates of all policies are enqueued without waits between them, and the devices run them at once. One version of all
+parameters is published together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,25 +19,22 @@ from jaxsrl.machine.devices import Device, on_device
 
 
 class GroupMeshes(LearnerMesh):
-    """Stands in for the one mesh of a learner: what is placed on it goes, policy by policy, to that policy's mesh.
+    """Mesh of a learner of several policies: each policy's part is placed on that policy's mesh.
 
-    Parameters of frozen policies have no mesh: they lie on the first device, where nothing computes with them. As a mesh of
-    its own it is all of the devices.
+    Parameters of frozen policies have no mesh. They are on the first device and take part in no computation. As a mesh itself it
+    spans all devices.
+
+    Args:
+        groups: policies to train.
+        devices: of each group, by name; no device is in two.
     """
 
     def __init__(self, groups: Sequence[LearningGroup], devices: Mapping[str, Sequence[Device]]) -> None:
-        """A mesh for each group.
-
-        Args:
-            groups: that learn.
-            devices: of each group, by name; no device is in two.
-        """
         super().__init__([device for group in groups for device in devices[group.name]])
         self._groups = tuple(groups)
         self._meshes = {group.name: LearnerMesh(devices[group.name]) for group in groups}
 
     def place_state(self, state: LearnerState) -> LearnerState:
-        """Returns every policy's part on its mesh, with the sharding that its update returns."""
         return LearnerState(
             params=self._place_parts(state.params),
             opt_state=self._place_parts(state.opt_state),
@@ -55,7 +52,6 @@ class GroupMeshes(LearnerMesh):
         }
 
     def copy_params(self, params: Params) -> Params:
-        """Returns a copy of all policies' parameters on the first device, that outlives the donation of `params`."""
         copies = {
             name: self._meshes[name].copy_params(part) if name in self._meshes else part
             for name, part in params.items()
@@ -63,11 +59,11 @@ class GroupMeshes(LearnerMesh):
         return on_device(copies, self.devices[0])
 
     def jit_update(self, agent: Agent, run_key: Array) -> KeyedUpdate:
-        """Returns the updates of all policies, enqueued one after another; takes what `place_batch` returns.
+        """Returns the updates of all policies, enqueued one after another, on batches from `place_batch`.
 
         Args:
-            agent: not looked at: its groups were given at the beginning.
-            run_key: the number of updates is folded into it, as it is for one mesh.
+            agent: not used, as the groups are known.
+            run_key: the number of updates is folded into it, as for one mesh.
         """
         del agent
         programs = {group.name: _jit_group(group, self._meshes[group.name], run_key) for group in self._groups}
@@ -96,7 +92,7 @@ class GroupMeshes(LearnerMesh):
 
 
 def _jit_group(group: LearningGroup, mesh: LearnerMesh, run_key: Array) -> Any:
-    """Returns one policy's update over its mesh; donates its part of the state, but not the number, which the others read too."""
+    """Returns one policy's update on its mesh. It donates the policy's state, but not the number, which all policies share."""
 
     def update(part: tuple[Any, Any, Any], number: Array, batch: Trajectory) -> tuple[LearnerState, Metrics]:
         params, opt_state, extra = part

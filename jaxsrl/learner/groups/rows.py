@@ -1,4 +1,4 @@
-"""The rows of one policy's agents, cut out of a slot on the host: what its learner's devices are sent."""
+"""Rows of one policy's agents, copied out of a slot on the host for its learner's devices."""
 
 import dataclasses
 from functools import partial
@@ -9,18 +9,18 @@ from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import map_leaves
 
 
-def take_agent_rows(slot: SlotViews, places: tuple[int, ...], rows_per_env: int) -> SlotViews:
-    """Returns a copy of these agents' rows, environment by environment; the slot itself may be given back.
+def take_agent_rows(slot: SlotViews, agent_indices: tuple[int, ...], rows_per_env: int) -> SlotViews:
+    """Returns a copy of these agents' rows, environment by environment; the slot itself may be released.
 
     Args:
         slot: of whole environments, B = E * rows_per_env rows.
-        places: of the agents among the rows of an environment.
+        agent_indices: of the agents among the rows of an environment.
         rows_per_env: agents of an environment.
 
     Returns:
-        A slot of E * len(places) rows. What nothing learns from (infos, times) is left out.
+        A slot of E * len(agent_indices) rows, without infos and times, which no learner uses.
     """
-    own = partial(_take, places, rows_per_env)
+    own = partial(_take, agent_indices, rows_per_env)
     steps = len(slot.is_first)
     frames, is_first = map_leaves(own, slot.frames), own(slot.is_first_frames)
     return dataclasses.replace(
@@ -41,8 +41,8 @@ def take_agent_rows(slot: SlotViews, places: tuple[int, ...], rows_per_env: int)
     )
 
 
-def _take(places: tuple[int, ...], rows_per_env: int, array: np.ndarray) -> np.ndarray:
-    """[N, E * len(places), ...] of [N, E * rows_per_env, ...], copied."""
+def _take(agent_indices: tuple[int, ...], rows_per_env: int, array: np.ndarray) -> np.ndarray:
+    """Returns [N, E * len(agent_indices), ...] from [N, E * rows_per_env, ...], copied."""
     length, rest = array.shape[0], array.shape[2:]
     by_env = array.reshape((length, -1, rows_per_env, *rest))
-    return by_env[:, :, list(places)].reshape((length, -1, *rest))
+    return by_env[:, :, list(agent_indices)].reshape((length, -1, *rest))

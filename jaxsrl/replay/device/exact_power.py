@@ -1,8 +1,8 @@
-"""x^alpha in whole numbers: what a compiled program, on any device, and numpy compute alike, to the bit.
+"""x^alpha in integer arithmetic, bit-for-bit identical in a compiled program on any device and in numpy.
 
-Powers of float32 are rounded differently by every library, and a sum-tree of weights would differ with them. Here logarithm
-and exponential are tables of 4096 parts with straight lines between, in 30 bits after the point: within 9e-8 of the power, of
-which 6e-8 are the rounding to float32.
+Libraries round powers of float32 differently, and a sum-tree of weights would differ with them. Here logarithm and
+exponential are tables of 4096 parts with linear interpolation, in 30 fractional bits. The result is within 9e-8 of the
+power, of which 6e-8 are the rounding to float32.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from agents.api import Array
 
 _PARTS = 4096
 _ONE = 2**30
-# Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
+# 0-d arrays: numpy would convert a Python number on each use.
 _BITS = {number: np.array(number, np.uint32) for number in (5, 7, 11, 13, 18, 23, 30, 64)}
 _BITS_BELOW = {number: np.array(2**number - 1, np.uint32) for number in (11, 12, 13, 30)}
 _TINY = np.float32(2.0**-126)  # below it, processors differ
@@ -25,12 +25,12 @@ _TINY = np.float32(2.0**-126)  # below it, processors differ
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Tables:
-    """Of one exponent; uint32. Pairs lie side by side, so that one look finds both.
+    """Tables of one exponent; uint32. Pairs are adjacent, so that one lookup reads both.
 
     Attributes:
-        log: [4096, 2] alpha log2(1 + i / 4096) in 2^-30, and how far it is to the next.
-        shift: [256, 2] of alpha times the exponent of a float32 with these bits: the whole part plus 127, the rest in 2^-30.
-        exp: [4096, 2] 2^(i / 4096) - 1 in 2^-30, and how far it is to the next.
+        log: [4096, 2] alpha log2(1 + i / 4096) in 2^-30, and the difference to the next.
+        shift: [256, 2] alpha times the exponent of a float32 with these bits: integer part plus 127, and fraction in 2^-30.
+        exp: [4096, 2] 2^(i / 4096) - 1 in 2^-30, and the difference to the next.
     """
 
     log: np.ndarray
@@ -69,7 +69,7 @@ def power(base: Array, exponent: float) -> Array:
 
 
 def power_on_host(base: np.ndarray, exponent: float) -> np.ndarray:
-    """Returns the same in numpy."""
+    """Returns the same power in numpy."""
     if exponent == 1.0:
         return base
     bits = np.maximum(base, _TINY).view(np.uint32)
@@ -81,12 +81,12 @@ def _rows_of(table: np.ndarray, place: np.ndarray) -> np.ndarray:
 
 
 def _power(bits: Any, tables: _Tables, look_up: Any) -> Any:
-    """uint32 bits of the powers of float32 numbers with these bits; the same operations on arrays of either kind."""
+    """Returns the uint32 bits of the powers of float32 numbers given as bits. Arrays are of jax or of numpy."""
     log = look_up(tables.log, (bits >> _BITS[11]) & _BITS_BELOW[12])
     shift = look_up(tables.shift, bits >> _BITS[23])
-    found = log[..., 0] + ((log[..., 1] * (bits & _BITS_BELOW[11])) >> _BITS[11]) + shift[..., 1]
-    part = found & _BITS_BELOW[30]
+    exponent = log[..., 0] + ((log[..., 1] * (bits & _BITS_BELOW[11])) >> _BITS[11]) + shift[..., 1]
+    part = exponent & _BITS_BELOW[30]
     exp = look_up(tables.exp, part >> _BITS[18])
     mantissa = exp[..., 0] + ((exp[..., 1] * ((part >> _BITS[5]) & _BITS_BELOW[13])) >> _BITS[13])
     # A mantissa that rounds up to 2 carries over into the exponent, as it should.
-    return ((shift[..., 0] + (found >> _BITS[30])) << _BITS[23]) + ((mantissa + _BITS[64]) >> _BITS[7])
+    return ((shift[..., 0] + (exponent >> _BITS[30])) << _BITS[23]) + ((mantissa + _BITS[64]) >> _BITS[7])

@@ -1,8 +1,8 @@
-"""Random numbers that a compiled program and numpy draw alike, to the bit: Philox, from a key and a counter.
+"""Philox random numbers from a key and a counter, bit-for-bit identical in a compiled program and in numpy.
 
-Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Philox4x64-10, which numpy has as a bit generator and
-whose stream it guarantees. A key gives one stream, and the counter numbers its blocks of four: the host asks numpy, and
-waits for no compiled program.
+Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Philox4x64-10. numpy has it as a bit generator and
+guarantees its stream. A key gives one stream, and the counter numbers its blocks of four. The host uses numpy and needs no
+compiled program.
 """
 
 import sys
@@ -23,21 +23,21 @@ _LOW = np.array(0xFFFFFFFF, np.uint64)
 _HALF = np.array(32, np.uint64)
 
 Pair = tuple[Array, Array]
-"""The low and the high 32 bits of a number of 64."""
+"""Low and high 32 bits of a 64-bit number."""
 
 
 def random_bits(words: Array, count: int) -> Array:
-    """Returns the first `count` numbers of a key's stream, in a compiled program.
+    """Returns the first `count` 64-bit numbers of a key's stream, in a compiled program.
 
     Args:
         words: [W] uint32, W at most 4: the key, which is consumed.
-        count: of numbers of 64 bits.
+        count: number of 64-bit numbers.
 
     Returns:
         [count, 2] uint32, the low and the high half of each.
     """
     key = jnp.zeros(_MOST_WORDS, jnp.uint32).at[: words.size].set(words.reshape(-1))
-    # numpy counts before it draws: the first block is number 1.
+    # numpy increments the counter before a draw: the first block is number 1.
     low = jnp.arange(1, -(-count // 4) + 1, dtype=jnp.uint32)
     zero = jnp.zeros_like(low)
 
@@ -53,7 +53,7 @@ def random_bits(words: Array, count: int) -> Array:
 
 
 def bounded(bits: Array, limit: Array) -> Array:
-    """Whole numbers in [0, limit), each as likely as the others but for a part of limit / 2^64.
+    """Returns integers in [0, limit), uniform up to a bias of limit / 2^64.
 
     Args:
         bits: [n, 2] uint32, of `random_bits`.
@@ -69,28 +69,27 @@ def bounded(bits: Array, limit: Array) -> Array:
 
 
 def uniforms(bits: Array) -> Array:
-    """[2 n] float32 in [0, 1), multiples of 2^-24, of [n, 2] uint32: the low half of a number, then the high one."""
+    """Returns [2 n] float32 in [0, 1), multiples of 2^-24, from [n, 2] uint32: the low half of a number, then the high one."""
     return (bits.reshape(-1) >> 8).astype(jnp.float32) * np.float32(2**-24)
 
 
 class HostRandom:
-    """The same numbers in numpy. Thread-safety: one thread at a time."""
+    """The same numbers in numpy. Every draw sets the key, so there is no state. Thread-safety: one thread at a time."""
 
     def __init__(self) -> None:
-        """Every draw sets the key: there is no state between them."""
         self._generator = np.random.Philox(key=0)
         self._key, none = np.zeros(2, np.uint64), np.zeros(4, np.uint64)
         self._state: Any = {
             "bit_generator": "Philox",
             "state": {"counter": none, "key": self._key},
             "buffer": none,
-            "buffer_pos": 4,  # all of it was used
+            "buffer_pos": 4,  # buffer is empty
             "has_uint32": 0,
             "uinteger": 0,
         }
 
     def bits(self, words: np.ndarray, count: int) -> np.ndarray:
-        """[count] uint64, as `random_bits`, of a key [W] uint32."""
+        """Returns [count] uint64 of a key [W] uint32; see `random_bits`."""
         key = self._key
         numbers = words.tolist()
         numbers += [0] * (_MOST_WORDS - len(numbers))
@@ -99,7 +98,7 @@ class HostRandom:
         return self._generator.random_raw(count)
 
     def bounded(self, words: np.ndarray, count: int, limit: np.ndarray) -> np.ndarray:
-        """[count] int64 in [0, limit), as `bounded`; `limit` is a uint64 of no dimension."""
+        """Returns [count] int64 in [0, limit); see `bounded`. `limit` is a 0-d uint64 array."""
         bits = self.bits(words, count)
         high = bits >> _HALF
         high *= limit
@@ -111,7 +110,7 @@ class HostRandom:
         return bits.view(np.int64)
 
     def uniforms(self, words: np.ndarray, count: int) -> np.ndarray:
-        """[count] float32, as `uniforms`."""
+        """Returns [count] float32; see `uniforms`."""
         halves = self.bits(words, -(-count // 2)).view(np.uint32)
         if sys.byteorder != "little":
             halves = halves.reshape(-1, 2)[:, ::-1].reshape(-1)
@@ -121,7 +120,7 @@ class HostRandom:
 
 
 def _key_of_round(key: Array, which: int, rounds: Array) -> Pair:
-    """Returns key number `which` and so many times its Weyl number, modulo 2^64."""
+    """Returns key number `which` plus `rounds` times its Weyl number, modulo 2^64."""
     weyl_low, weyl_high = (np.uint32(half) for half in (_WEYL[which] & 0xFFFFFFFF, _WEYL[which] >> 32))
     low, carry = _wide(rounds, weyl_low)
     key_low, key_high = key[2 * which], key[2 * which + 1]

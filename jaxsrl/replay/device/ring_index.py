@@ -1,4 +1,4 @@
-"""Where a ring of steps is: the newest step, and how old a window is."""
+"""Position in a ring of steps, and the age of its steps."""
 
 import dataclasses
 
@@ -12,12 +12,12 @@ from jaxsrl.replay.sizes import RingSizes
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RingPosition:
-    """How far a ring has been filled; int32 scalars. A step lies where it is until it is overwritten.
+    """Fill state of a ring; int32 scalars. A step keeps its index until it is overwritten.
 
     Attributes:
-        next_step: in [0, C), where the next trajectory goes.
-        num_steps: at most C, steps that are kept of each row.
-        num_insertions: trajectories so far. It wraps around, and only differences count.
+        next_step: in [0, C), index of the next trajectory.
+        num_steps: at most C, stored steps of each row.
+        num_insertions: trajectories so far. It wraps around; only differences are used.
     """
 
     next_step: Array
@@ -26,13 +26,13 @@ class RingPosition:
 
 
 def init_position() -> RingPosition:
-    """Of an empty ring."""
-    # Arrays of their own: a state that is donated holds none twice.
+    """Returns the position of an empty ring."""
+    # Separate arrays: a donated state must not hold one array twice.
     return RingPosition(*(jnp.zeros((), jnp.int32) for _ in range(3)))
 
 
 def advance(sizes: RingSizes, position: RingPosition) -> RingPosition:
-    """Returns one trajectory further."""
+    """Returns the position after one more trajectory."""
     after = position.next_step + sizes.rollout_length
     return RingPosition(
         jnp.where(after == sizes.ring_steps, 0, after),
@@ -42,12 +42,12 @@ def advance(sizes: RingSizes, position: RingPosition) -> RingPosition:
 
 
 def step_age(sizes: RingSizes, position: RingPosition, step: Array) -> Array:
-    """How many steps, in [1, C], the newest is behind the beginning of `step`, in [0, C)."""
+    """Returns the steps, in [1, C], from the start of `step`, in [0, C), to the end of the newest."""
     age = position.next_step - step
     return jnp.where(age <= 0, age + sizes.ring_steps, age)
 
 
 def step_at_age(sizes: RingSizes, position: RingPosition, age: Array) -> Array:
-    """Returns the step of the ring, in [0, C), of this age in [1, C]."""
+    """Returns the step of the ring, in [0, C), of an age in [1, C]."""
     step = position.next_step - age
     return jnp.where(step < 0, step + sizes.ring_steps, step)

@@ -1,9 +1,9 @@
-"""Which windows can be drawn, and with what probability: pure functions that know of steps by their numbers only.
+"""Selection of windows and their probabilities: pure functions of step indices.
 
-A buffer on the host has them in numpy (`host_selector`): whole numbers, and operations on float32 whose result is defined to the
-last bit, in the same order, so that both draw the same windows from the same key.
-Windows are drawn independently, each with replacement. A window is drawn from when its last step has been inserted until the
-first step it needs is overwritten; it never spans the seam between the newest and the oldest step.
+`jaxsrl.replay.host.sampler` is the same in numpy. It uses integers, and float32 operations with an exact result, in the same
+order. So both draw the same windows from the same key. Windows are drawn independently, with replacement. A window can be drawn
+from when its last step is inserted until the first step it needs is overwritten. It never spans the seam between the newest and
+the oldest step.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ from jaxsrl.replay.device.philox import bounded, random_bits, uniforms
 from jaxsrl.replay.device.ring_index import RingPosition, advance, init_position, step_age, step_at_age
 from jaxsrl.replay.device.sum_tree import (
     FAN_OUT,
-    add_up,
     draw_leaves,
     init_tree,
     nodes_of_run,
     num_levels,
+    update_sums,
     write_leaves,
 )
 from jaxsrl.replay.sizes import RingSizes
@@ -32,16 +32,16 @@ from jaxsrl.replay.sizes import RingSizes
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """What can be drawn.
+    """State of the selection.
 
     Attributes:
         position: of the ring.
-        starts: [C, G] bool, whether an episode begins; () where windows begin anywhere.
-        tree: sum-tree of the weight of each window that can be drawn, 0 of others, by `begin // stride * G + group`; () if all
-            are alike.
-        num_starts: int32 scalar, windows that can be drawn where they begin with episodes; 0 elsewhere.
-        highest: float32 scalar, the highest priority that there was.
-        num_stale: int32 scalar, priorities that came when their windows could no longer be drawn.
+        starts: [C, G] bool, whether an episode starts; () where windows start anywhere.
+        tree: sum-tree of window weights, 0 for windows that cannot be drawn, indexed by `begin // stride * G + group`; () if all
+            weights are equal.
+        num_starts: int32 scalar, windows that can be drawn where they start with episodes; 0 elsewhere.
+        highest: float32 scalar, the highest priority so far.
+        num_stale: int32 scalar, priorities that arrived after their windows were overwritten.
     """
 
     position: RingPosition
@@ -58,10 +58,10 @@ class SampledWindows:
     """N windows.
 
     Attributes:
-        begin: [N] int32 in [0, C), step of the ring.
+        begin: [N] int32 in [0, C), first step in the ring.
         group: [N] int32 in [0, G).
-        age: [N] int32, of the beginning when it was drawn (`ring.step_age`).
-        num_insertions: int32 scalar, trajectories inserted when they were drawn.
+        age: [N] int32, age of the first step at the draw (`ring_index.step_age`).
+        num_insertions: int32 scalar, trajectories inserted before the draw.
         probability: [N] float32, of drawing this window in one draw.
         num_windows: int32 scalar, windows that could have been drawn.
     """
@@ -75,7 +75,7 @@ class SampledWindows:
 
 
 def init_selection(sizes: RingSizes) -> Selection:
-    """Nothing can be drawn."""
+    """Returns the selection of an empty ring."""
     return Selection(
         position=init_position(),
         starts=jnp.zeros((sizes.ring_steps, sizes.num_groups), bool) if sizes.window_start == "episode" else (),
@@ -89,14 +89,14 @@ def init_selection(sizes: RingSizes) -> Selection:
 def insert_slot(
     sizes: RingSizes, selection: Selection, is_first: Array, valid: Array, priority: Array | None = None
 ) -> Selection:
-    """Takes in a trajectory: T steps can no longer be drawn from, and windows that end in the new ones can.
+    """Returns the selection after a trajectory: overwritten windows are removed, and completed ones are added.
 
     Args:
         sizes: of the ring.
         selection: before.
         is_first: [T, B] bool, of its steps.
         valid: [T, B] bool.
-        priority: [T, B] float32, of the windows that begin from T + L - 1 to L steps before the newest step
+        priority: [T, B] float32, of the windows that start from T + L - 1 to L steps before the newest step
             (`agents.api.InitialPriorityFn`); None for the highest so far.
     """
     before, position = selection.position, advance(sizes, selection.position)
@@ -112,26 +112,26 @@ def insert_slot(
         return selection
     selection, emptied = _remove_overwritten(sizes, selection, before)
     selection, filled = _add_completed(sizes, selection, priority)
-    tree = add_up(sizes.num_leaves, selection.tree, jnp.concatenate([emptied, filled]))
+    tree = update_sums(sizes.num_leaves, selection.tree, jnp.concatenate([emptied, filled]))
     return dataclasses.replace(selection, tree=tree)
 
 
 def episode_starts(sizes: RingSizes, is_first: Array, valid: Array) -> Array:
-    """[T, G] bool, whether an episode begins. A team's does when nobody who acts has been there before."""
+    """Returns [T, G] bool, whether an episode starts. For a team, every acting agent must be at its first step."""
     teams = (is_first.shape[0], sizes.num_groups, sizes.agents_per_window)
     first, acts = is_first.reshape(teams), valid.reshape(teams)
     return first.any(axis=2) & (first | ~acts).all(axis=2)
 
 
 def num_windows(sizes: RingSizes, selection: Selection) -> Array:
-    """Windows that can be drawn, int32 scalar."""
+    """Returns the number of windows that can be drawn, int32 scalar."""
     if sizes.window_start == "episode":
         return selection.num_starts
     return _begins(sizes, selection.position)[1] * sizes.num_groups
 
 
 def draw(sizes: RingSizes, selection: Selection, words: Array) -> SampledWindows:
-    """N windows; there must be one that can be drawn. The key, [W] uint32 (`random_numbers`), is consumed."""
+    """Returns N windows. At least one must be available. The key, [W] uint32 (see `philox`), is consumed."""
     position, groups = selection.position, sizes.num_groups
     count = num_windows(sizes, selection)
     shape = (sizes.batch_size,)
@@ -154,15 +154,15 @@ def draw(sizes: RingSizes, selection: Selection, words: Array) -> SampledWindows
 def update_priorities(
     sizes: RingSizes, selection: Selection, drawn: SampledWindows, priority: Array, counts: Array | bool = True
 ) -> Selection:
-    """Returns the priorities that a gradient step found; those of windows that can no longer be drawn are left out and counted.
+    """Returns the selection with new priorities. Those of overwritten windows are skipped and counted.
 
     Args:
         sizes: of the ring.
         selection: to change.
-        drawn: the windows that were learned from.
-        priority: [N], not negative, before the exponent. Of a window that was drawn twice, the later one counts; in place of one
-            that is not finite, the highest so far.
-        counts: bool scalar, whether there are any.
+        drawn: the windows that the gradient step was trained on.
+        priority: [N], not negative, before the exponent. The later value of a window that was drawn twice counts. The highest
+            so far replaces a non-finite value.
+        counts: bool scalar, whether to apply them at all.
     """
     if not sizes.priority_exponent:
         return selection
@@ -179,19 +179,19 @@ def update_priorities(
     tree = write_leaves(sizes.num_leaves, selection.tree, ordered, weight, last & fresh[order])
     return dataclasses.replace(
         selection,
-        tree=add_up(sizes.num_leaves, tree, ordered // FAN_OUT),
+        tree=update_sums(sizes.num_leaves, tree, ordered // FAN_OUT),
         highest=jnp.maximum(selection.highest, jnp.max(jnp.where(fresh, priority, 0.0))),
         num_stale=selection.num_stale + jnp.sum(stale, dtype=jnp.int32),
     )
 
 
 def _weight(sizes: RingSizes, priority: Array) -> Array:
-    """Schaul et al. 2016, eq. 1: p^alpha."""
+    """Returns p^alpha (Schaul et al. 2016, eq. 1)."""
     return power(priority + np.float32(sizes.priority_offset), sizes.priority_exponent)
 
 
 def _begins(sizes: RingSizes, position: RingPosition) -> tuple[Array, Array]:
-    """(age of the youngest beginning of a complete window, how many beginnings there are)."""
+    """Returns (age of the youngest start of a complete window, number of starts)."""
     stride, steps = sizes.stride, sizes.window_steps
     youngest = steps + (position.next_step - steps) % stride
     oldest = jnp.minimum(position.num_steps, sizes.max_age)
@@ -199,10 +199,10 @@ def _begins(sizes: RingSizes, position: RingPosition) -> tuple[Array, Array]:
 
 
 def _candidates(sizes: RingSizes, step: Array, count: int) -> tuple[Array, Array, Array]:
-    """Beginnings among the `count` steps from `step` of the ring on.
+    """Returns window starts among the `count` steps from `step` of the ring on.
 
     Returns:
-        The number of the first; [n] int32, places of all n among the `count` steps; [n] bool, whether they lie within.
+        The number of the first; [n] int32, offsets of all n among the `count` steps; [n] bool, whether they are within.
     """
     stride = sizes.stride
     skipped = (-step) % stride
@@ -212,13 +212,13 @@ def _candidates(sizes: RingSizes, step: Array, count: int) -> tuple[Array, Array
 
 
 def _run_of_leaves(sizes: RingSizes, first: Array, begins: int) -> Array:
-    """[n * G] leaves of n beginnings from number `first` on."""
+    """Returns the [n * G] leaves of n starts from number `first` on."""
     leaves = jnp.arange(begins * sizes.num_groups, dtype=jnp.int32)
     return (first * sizes.num_groups + leaves) % sizes.num_leaves
 
 
 def _remove_overwritten(sizes: RingSizes, selection: Selection, before: RingPosition) -> tuple[Selection, Array]:
-    """Windows out of the leaves that begin in steps which are overwritten, or whose history is; and the nodes to add up."""
+    """Removes windows whose first step or history is overwritten; returns the nodes to sum again, too."""
     first, offset, within = _candidates(sizes, before.next_step, sizes.rollout_length + sizes.history)
     leaf, keep = _run_of_leaves(sizes, first, offset.shape[0]), jnp.repeat(within, sizes.num_groups)
     tree = write_leaves(sizes.num_leaves, selection.tree, leaf, jnp.zeros(leaf.shape, jnp.float32), keep)
@@ -227,7 +227,7 @@ def _remove_overwritten(sizes: RingSizes, selection: Selection, before: RingPosi
 
 
 def _add_completed(sizes: RingSizes, selection: Selection, priority: Array | None) -> tuple[Selection, Array]:
-    """Windows into the leaves that the newest T steps complete; and the nodes to add up."""
+    """Adds windows that the newest T steps complete; returns the nodes to sum again, too."""
     position, groups = selection.position, sizes.num_groups
     oldest = sizes.window_steps + sizes.rollout_length - 1
     step = step_at_age(sizes, position, jnp.asarray(oldest, jnp.int32))
@@ -242,11 +242,11 @@ def _add_completed(sizes: RingSizes, selection: Selection, priority: Array | Non
     elif priority is None:
         weight = jnp.broadcast_to(_weight(sizes, highest), keep.shape)
     else:
-        of_team = priority.reshape(sizes.rollout_length, groups, sizes.agents_per_window).max(axis=2)
-        found = of_team[jnp.minimum(offset, sizes.rollout_length - 1)].astype(jnp.float32)
-        found = jnp.where(jnp.isfinite(found), jnp.maximum(found, 0.0), highest)
-        weight = _weight(sizes, found)
-        highest = jnp.maximum(highest, jnp.max(jnp.where(keep, found, 0.0)))
+        team_priority = priority.reshape(sizes.rollout_length, groups, sizes.agents_per_window).max(axis=2)
+        initial = team_priority[jnp.minimum(offset, sizes.rollout_length - 1)].astype(jnp.float32)
+        initial = jnp.where(jnp.isfinite(initial), jnp.maximum(initial, 0.0), highest)
+        weight = _weight(sizes, initial)
+        highest = jnp.maximum(highest, jnp.max(jnp.where(keep, initial, 0.0)))
     leaf = _run_of_leaves(sizes, first, offset.shape[0])
     tree = write_leaves(sizes.num_leaves, selection.tree, leaf, weight.reshape(-1), keep.reshape(-1))
     nodes = nodes_of_run(sizes.num_leaves, first * groups, leaf.shape[0])

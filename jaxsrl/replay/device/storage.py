@@ -1,8 +1,7 @@
-"""A ring of steps: every frame once, all rows together, as a `Trajectory` whose time axis is the ring.
+"""Ring of steps as a `Trajectory` whose time axis is the ring. Each frame of each row is stored once.
 
-Of C steps each, an array that a slot has T of is [C, B, ...]. An observation of F frames is [C + F, B, ...]: step C is what follows
-the newest step, and the F - 1 after it precede the first step that was ever inserted. What the policy remembers is kept once a
-trajectory, [C // T, B, ...].
+An array with T steps per slot is [C, B, ...]. An observation of F frames is [C + F, B, ...]: step C follows the newest step, and
+the F - 1 after it precede the first step ever inserted. Recurrent state is stored once per trajectory, [C // T, B, ...].
 """
 
 import dataclasses
@@ -18,7 +17,7 @@ from jaxsrl.replay.sizes import RingSizes
 
 
 def storage_shapes(sizes: RingSizes, shapes: Trajectory) -> Trajectory:
-    """`jax.ShapeDtypeStruct` of every array that the ring is made of.
+    """Returns `jax.ShapeDtypeStruct` of every array of the ring.
 
     Args:
         sizes: of the ring.
@@ -33,18 +32,18 @@ def storage_shapes(sizes: RingSizes, shapes: Trajectory) -> Trajectory:
 
 
 def init_storage(sizes: RingSizes, shapes: Trajectory) -> Trajectory:
-    """Returns a ring in which nothing has been kept yet."""
+    """Returns an empty ring."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), storage_shapes(sizes, shapes))
 
 
 def insert(sizes: RingSizes, storage: Trajectory, position: RingPosition, slot: Trajectory) -> Trajectory:
-    """Returns the ring with one more trajectory, over the oldest. In place where `storage` is donated.
+    """Returns the ring with one more trajectory, which replaces the oldest. In place if `storage` is donated.
 
     Args:
         sizes: of the ring.
         storage: the ring.
         position: before this trajectory.
-        slot: [T, B, ...] with the frames before its first step (see `make_sizes`); it follows the one before.
+        slot: [T, B, ...] with the frames before its first step (see `make_sizes`); it follows the previous slot.
     """
     start, is_new = position.next_step, position.num_steps == 0
     observed = partial(_put_observed, sizes, start, is_new)
@@ -67,7 +66,7 @@ def _put(start: Any, ring: Array, new: Array) -> Array:
 
 
 def _put_observed(sizes: RingSizes, start: Array, is_new: Array, ring: Array, frames: Array) -> Array:
-    """Frames [F-1 + T + 1, B, ...] of a slot: its steps, what follows the newest, and what precedes the first of all."""
+    """Returns the ring with frames [F-1 + T + 1, B, ...] of a slot: its steps, the one after them, and those before all."""
     before = frames.shape[0] - sizes.rollout_length - 1
     beyond = sizes.ring_steps
     if before:

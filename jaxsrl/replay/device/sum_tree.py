@@ -1,11 +1,11 @@
-"""A sum-tree on the device: weights, drawn in proportion to them.
+"""Sum-tree on the device: draws leaves in proportion to their weights.
 
-Each node has 16 children and is the sum of them, added from the first to the last: float32 additions whose order is fixed, so
-that the same weights give the same sums on every backend and in numpy. A node that changes is added up again from its children,
-never corrected by a difference, so that no rounding error stays.
+Each node is the sum of its 16 children, added from first to last. The order of these float32 additions is fixed, so every
+backend and numpy compute the same sums. A changed node is summed again from its children instead of being corrected by a
+difference, so rounding errors do not accumulate.
 
-All levels lie in one array, the 16 children of the root first and the leaves last. Levels are passed in a loop that compiles once,
-and whose steps are not computed again for each number that is read after them, as compilers would without it.
+All levels are in one array, the 16 children of the root first and the leaves last. A loop over the levels compiles once. It also
+keeps compilers from computing a level again for each value that is read after it.
 """
 
 from functools import partial
@@ -20,7 +20,10 @@ FAN_OUT = 16
 
 
 def level_offsets(num_leaves: int) -> list[int]:
-    """Where each level begins, from the root's children to the leaves, and where the array ends. Levels are of whole nodes."""
+    """Returns the offset of each level, from the root's children to the leaves, and the array's size.
+
+    Levels consist of whole nodes.
+    """
     sizes = [-(-num_leaves // FAN_OUT) * FAN_OUT]
     while sizes[0] > FAN_OUT:
         sizes.insert(0, -(-(sizes[0] // FAN_OUT) // FAN_OUT) * FAN_OUT)
@@ -28,7 +31,7 @@ def level_offsets(num_leaves: int) -> list[int]:
 
 
 def num_levels(num_leaves: int) -> int:
-    """Numbers that drawing a leaf takes."""
+    """Returns the number of random numbers per leaf."""
     return len(level_offsets(num_leaves)) - 1
 
 
@@ -38,26 +41,26 @@ def init_tree(num_leaves: int) -> Array:
 
 
 def weights_at(num_leaves: int, tree: Array, leaf: Array) -> Array:
-    """[n] float32, of leaves [n]."""
+    """Returns the weights, [n] float32, of leaves [n]."""
     return tree.at[level_offsets(num_leaves)[-2] + leaf].get(mode="promise_in_bounds")
 
 
 def write_leaves(num_leaves: int, tree: Array, leaf: Array, weight: Array, keep: Array) -> Array:
-    """Returns the tree with other weights, and sums as they were: `add_up` must follow.
+    """Returns the tree with new weights and unchanged sums: call `update_sums` next.
 
     Args:
         num_leaves: of the tree.
         tree: to change.
-        leaf: [n] int32; of equal ones at most one may be kept.
+        leaf: [n] int32; of equal ones at most one may be written.
         weight: [n] float32, finite and not negative.
-        keep: [n] bool, whether to write this one at all.
+        keep: [n] bool, whether to write this one.
     """
     place = jnp.where(keep, level_offsets(num_leaves)[-2] + leaf, tree.shape[0])
     return tree.at[place].set(weight, mode="drop")
 
 
-def add_up(num_leaves: int, tree: Array, node: Array) -> Array:
-    """Returns the tree with correct sums above these lowest nodes: [n] int32, of which node i has the leaves from 16 i on."""
+def update_sums(num_leaves: int, tree: Array, node: Array) -> Array:
+    """Returns the tree with correct sums above these lowest nodes, [n] int32. Node i has the leaves from 16 i on."""
     offsets = jnp.asarray(level_offsets(num_leaves), jnp.int32)
     above = num_levels(num_leaves) - 1
 
@@ -71,18 +74,18 @@ def add_up(num_leaves: int, tree: Array, node: Array) -> Array:
 
 
 def nodes_of_run(num_leaves: int, first: Array, count: int) -> Array:
-    """Lowest nodes, [n] int32, of `count` leaves from `first` on, in a ring of `num_leaves`."""
+    """Returns the lowest nodes, [n] int32, of `count` leaves from `first` on, in a ring of `num_leaves`."""
     nodes = -(-num_leaves // FAN_OUT)
-    # One more where the run begins within a node, and one where the ring ends within one.
+    # One more where the run starts within a node, and one where the ring ends within one.
     touched = min(-(-count // FAN_OUT) + 2, nodes)
     return (first // FAN_OUT + jnp.arange(touched, dtype=jnp.int32)) % nodes
 
 
 def draw_leaves(num_leaves: int, tree: Array, uniform: Array) -> tuple[Array, Array]:
-    """Leaves drawn in proportion to their weights, independently.
+    """Returns leaves drawn independently, in proportion to their weights.
 
-    Every level has a number of its own, so that how finely weights are told apart does not depend on how many there are. A leaf
-    of weight 0 is never drawn.
+    Each level uses its own random number, so the resolution of weights does not depend on their number. A leaf of weight 0 is
+    never drawn.
 
     Args:
         num_leaves: of the tree.
@@ -90,11 +93,11 @@ def draw_leaves(num_leaves: int, tree: Array, uniform: Array) -> tuple[Array, Ar
         uniform: [levels, n] float32 in [0, 1).
 
     Returns:
-        [n] int32 leaves, and [n] float32 probabilities: weights by the total.
+        [n] int32 leaves, and [n] float32 probabilities: weights divided by the total.
     """
     offsets = jnp.asarray(level_offsets(num_leaves), jnp.int32)
     zeros = jnp.zeros(uniform.shape[1:], jnp.float32)
-    # The loop has all that is read of the tree: whatever is written to it later needs no copy.
+    # All reads of the tree are in this loop, so later writes need no copy.
     descend = partial(_descend, tree, offsets, uniform)
     first = (jnp.zeros(zeros.shape, jnp.int32), zeros, zeros)
     leaf, weight, everything = jax.lax.fori_loop(0, uniform.shape[0], descend, first)
@@ -104,13 +107,13 @@ def draw_leaves(num_leaves: int, tree: Array, uniform: Array) -> tuple[Array, Ar
 def _descend(
     tree: Array, offsets: Array, uniform: Array, level: Array, carry: tuple[Array, Array, Array]
 ) -> tuple[Array, Array, Array]:
-    """From nodes [n] of a level to one child of each: the children, what they weigh, and the sum of the root."""
+    """Descends from nodes [n] of a level to one child each; returns the children, their weights and the root's sum."""
     node, _, everything = carry
     first = offsets[level] + node * FAN_OUT
     sums = _running_sums(_children(tree, first))
     # Below the whole sum even when rounded, for the numbers are at most 1 - 2^-24: a last child of weight 0 is never drawn.
     target = uniform[level] * sums[-1]
-    # One after the other: as one array of sums, the compiler adds each of them up from the beginning.
+    # Sequential: from one array of sums, the compiler would add each sum from the first child.
     child = jnp.zeros(node.shape, jnp.int32)
     for reached in sums:
         child += reached <= target
@@ -119,12 +122,12 @@ def _descend(
 
 
 def _children(tree: Array, first: Array) -> list[Array]:
-    """16 neighbours from `first` [...] on, [...] each."""
+    """Returns 16 neighbors from `first` [...] on, [...] each."""
     return [tree.at[first + place].get(mode="promise_in_bounds") for place in range(FAN_OUT)]
 
 
 def _running_sums(children: list[Array]) -> list[Array]:
-    """Sums of the first 1, 2, ... of the children, one after the other as `numpy.cumsum` adds."""
+    """Returns sums of the first 1, 2, ... children, in the order of `numpy.cumsum`."""
     sums = children[:1]
     for child in children[1:]:
         sums.append(sums[-1] + child)

@@ -1,4 +1,4 @@
-"""Windows of a ring of steps, in the form that slots have: with the frames that stacking their observations needs."""
+"""Windows of a ring of steps in the form of slots, with the frames that are needed to stack observations."""
 
 import dataclasses
 from functools import partial
@@ -15,19 +15,19 @@ from jaxsrl.replay.sizes import RingSizes
 def gather_windows(
     sizes: RingSizes, storage: Trajectory, position: RingPosition, begin: Array, group: Array
 ) -> Trajectory:
-    """Windows of L steps.
+    """Returns windows of L steps.
 
     Args:
         sizes: of the ring.
         storage: the ring.
-        position: of the ring; all windows are complete (`selector.draw` draws no others).
+        position: of the ring; all windows must be complete, as those of `sampler.draw` are.
         begin: [N] int32 in [0, C), steps of the ring.
-        group: [N] int32 in [0, G), which rows.
+        group: [N] int32 in [0, G), group of rows.
 
     Returns:
-        [L + F, N * A, ...] each leaf of the observation for F frames, of which the first F - 1 precede the window;
-        [L + W, N * A] `is_first`; [L, N * A, ...] the rest; `agent_state` [N * A, ...] of the trajectory that the window begins
-        in: before its first step where the window begins with it.
+        Observations [L + F, N * A, ...] for F frames, of which the first F - 1 precede the window. `is_first` [L + W, N * A]. The
+        rest is [L, N * A, ...]. `agent_state` [N * A, ...] is from before the first step of the trajectory in which the window
+        starts.
     """
     team = jnp.arange(sizes.agents_per_window, dtype=jnp.int32)
     rows = _computed_once((group[:, None] * sizes.agents_per_window + team).reshape(-1))
@@ -53,34 +53,34 @@ def gather_windows(
 
 
 def newest_steps(sizes: RingSizes, storage: Trajectory, position: RingPosition, count: int) -> Trajectory:
-    """Returns the newest `count` steps of all rows, without observations and memory (() in their place).
+    """Returns the newest `count` steps of all rows, without observations and recurrent state (() in their place).
 
     Returns:
-        [count + 1, B] `is_first`, [count, B, ...] the rest. Those before the first that was inserted are zeros.
+        [count + 1, B] `is_first`, [count, B, ...] the rest. Steps before the first insertion are zeros.
     """
     steps = position.next_step - count + jnp.arange(count + 1, dtype=jnp.int32)
     steps = jnp.where(steps < 0, steps + sizes.ring_steps, steps)
     rest = dataclasses.replace(storage, observation=(), is_first=(), agent_state=())
-    found: Trajectory = jax.tree.map(lambda ring: ring[steps[:-1]], rest)
-    return dataclasses.replace(found, is_first=storage.is_first[steps.at[-1].set(sizes.ring_steps)])
+    newest: Trajectory = jax.tree.map(lambda ring: ring[steps[:-1]], rest)
+    return dataclasses.replace(newest, is_first=storage.is_first[steps.at[-1].set(sizes.ring_steps)])
 
 
 def _indices(sizes: RingSizes, position: RingPosition, begin: Array, before: int) -> Array:
-    """[before + L + 1, N] places in the ring of the steps from `before` before a window's first to the one after its last."""
+    """Returns [before + L + 1, N] ring indices, from `before` steps before a window's first to one after its last."""
     offset = jnp.arange(-before, sizes.window_steps + 1, dtype=jnp.int32)[:, None]
     size = sizes.ring_steps
     step = begin + offset
     step = jnp.where(step < 0, step + size, jnp.where(step >= size, step - size, step))
     age = step_age(sizes, position, begin)
-    step = jnp.where(offset == age, size, step)  # what follows the newest step has a place of its own
+    step = jnp.where(offset == age, size, step)  # the step after the newest has its own place
     if not before:
         return step
-    order = position.num_steps - age + offset  # since the first step that is kept
+    order = position.num_steps - age + offset  # since the first stored step
     return jnp.where(order < 0, size + 1 + before + order, step)
 
 
 def _computed_once(indices: Array) -> Array:
-    """Returns the same, by way of a scatter: compilers for CPU would compute indices again for each number that is read with them."""
+    """Returns the same indices via a scatter, since CPU compilers would compute them again for each value read."""
     flat = indices.reshape(-1)
     places = jnp.arange(flat.shape[0], dtype=jnp.int32)
     copied = jnp.zeros(flat.shape, flat.dtype).at[places].set(flat, mode="promise_in_bounds", unique_indices=True)

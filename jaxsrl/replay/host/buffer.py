@@ -1,6 +1,6 @@
-"""A replay buffer in memory of the host: as large as that is, and drawing the same windows from the same keys as one on a device.
+"""Replay buffer in host memory. It draws the same windows from the same keys as a buffer on a device.
 
-Steps lie in numpy arrays (`host_storage`), and numpy decides what is drawn (`host_selector`): no compiled program is waited for.
+Numpy arrays store the steps, and numpy draws the windows, without a compiled program.
 """
 
 from collections.abc import Sequence
@@ -21,26 +21,24 @@ from jaxsrl.replay.sizes import make_sizes
 from jaxsrl.replay.state import Buffer, Pending
 
 PriorityUpdate = tuple[SampledWindows, Any]
-"""Windows, and their priorities [N] that draws do not know yet."""
+"""Windows, and their priorities [N] that do not affect draws yet."""
 
 
 class HostBuffer:
-    """Experience on the host. Thread-safety: one thread at a time.
+    """Experience on the host; all memory is allocated at once. Thread-safety: one thread at a time.
+
+    Args:
+        replay: replay part of the agent.
+        shapes: of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
 
     Attributes:
         sizes: of the ring and of the windows.
+
+    Raises:
+        UserError: the sizes are invalid, or memory is insufficient.
     """
 
     def __init__(self, replay: Replay, shapes: Trajectory) -> None:
-        """An empty buffer, all of its memory allocated.
-
-        Args:
-            replay: what the agent learns from.
-            shapes: of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
-
-        Raises:
-            UserError: the buffer cannot be, or there is not enough memory for it.
-        """
         self._replay = replay
         self.sizes = sizes = make_sizes(replay, shapes)
         pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)
@@ -53,36 +51,36 @@ class HostBuffer:
 
     @property
     def num_bytes(self) -> int:
-        """Returns bytes of the steps that are kept, and of what decides which can be drawn."""
+        """Size of the stored steps and of the selection."""
         return self._storage.num_bytes + self._selector.num_bytes
 
     @property
     def num_steps(self) -> int:
-        """Env steps that are there."""
+        """Number of stored env steps."""
         return self._storage.position.num_steps * self.sizes.num_rows
 
     @property
     def num_windows(self) -> int:
-        """Windows that can be drawn."""
+        """Number of windows that can be drawn."""
         return self._selector.num_windows
 
     @property
     def num_stale(self) -> int:
-        """Priorities that came when their windows could no longer be drawn."""
+        """Number of priorities that arrived after their windows were overwritten."""
         return self._selector.num_stale
 
     def insert(self, slot: Trajectory) -> None:
-        """Copies a trajectory of numpy arrays in; its memory may be used again afterwards.
+        """Copies a trajectory of numpy arrays into the buffer; the caller may reuse its memory afterwards.
 
         Raises:
-            BadEnvOutputError: it has not the shapes that the buffer was made for.
+            BadEnvOutputError: its shapes differ from the buffer's.
         """
         sizes = self.sizes
         self._storage.insert(slot)
         priority = None
         if self._initial_priority is not None:
             newest = self._storage.newest_steps(sizes.rollout_length + sizes.window_steps - 1)
-            # Placed there, they keep the program on the processor, whatever the default device is.
+            # Arguments on the CPU make the program run there, on any default device.
             placed = jax.device_put(newest, host_device())
             priority = np.asarray(self._initial_priority(placed))
         is_first = slot.is_first
@@ -91,17 +89,17 @@ class HostBuffer:
         self._selector.insert(is_first, slot.valid, priority)  # pyright: ignore[reportArgumentType]
 
     def steps_due(self) -> int:
-        """Gradient steps that the newest insertion makes due; to be asked once for each."""
+        """Returns the gradient steps that the newest insertion makes due. Call once per insertion."""
         return self._pace.steps_due(self._selector.num_windows > 0)
 
     def sample(self, words: Any) -> tuple[Sample, SampledWindows | None]:
-        """N windows in numpy arrays of their own; and which they are, where they have priorities (see `drawn`).
+        """Returns N windows in new numpy arrays; and their indices if they have priorities (see `draw_windows`), else None.
 
         Args:
-            words: [W] uint32 (`random_numbers`), of numpy or of any device: the key, which is consumed.
+            words: [W] uint32 (see `philox`), of numpy or of any device: the key, which is consumed.
 
         Raises:
-            UserError: there is no window yet.
+            UserError: no window can be drawn yet.
         """
         count = self._selector.num_windows
         if count < 1:
@@ -110,35 +108,35 @@ class HostBuffer:
                 f"replay buffer has {self.num_steps} env steps of {self.sizes.num_rows} rows and no such window; insert more first"
             )
         since, probability = self._selector.draw(np.asarray(words))
-        drawn = self._selector.drawn(since, probability) if self.sizes.priority_exponent else None
+        drawn = self._selector.make_windows(since, probability) if self.sizes.priority_exponent else None
         sample = Sample(self._storage.gather(since), probability, np.int32(count))  # pyright: ignore[reportArgumentType]
         return sample, drawn
 
-    def drawn(self, words: Any) -> SampledWindows:
-        """Which windows `sample` draws with this key."""
-        return self._selector.drawn(*self._selector.draw(np.asarray(words)))
+    def draw_windows(self, words: Any) -> SampledWindows:
+        """Returns the windows that `sample` draws with this key."""
+        return self._selector.make_windows(*self._selector.draw(np.asarray(words)))
 
     def update_priorities(self, drawn: SampledWindows, priority: Any) -> None:
-        """Takes in the priorities [N] of windows; waits until they are computed. See `selector.update_priorities`."""
+        """Sets the priorities [N] of windows, once they are computed. See `sampler.update_priorities`."""
         self._selector.update_priorities(drawn, np.asarray(priority))
 
     def to_arrays(self, sent: Sequence[PriorityUpdate] = ()) -> Buffer:
-        """Returns all of the buffer in numpy arrays, in the form that a buffer on a device has.
+        """Returns the complete buffer in numpy arrays, in the form of a buffer on a device.
 
         Args:
-            sent: priorities on their way, oldest first, at most `priority_delay` of them.
+            sent: pending priorities, oldest first, at most `priority_delay` of them.
 
         Returns:
-            The buffer. Its steps are the buffer's own memory: save or copy them before the next insertion.
+            The buffer. Its steps are views of the buffer's memory: save or copy them before the next insertion.
         """
         selection = jax.tree.map(np.array, self._selector.arrays())
         return Buffer(self._storage.arrays, selection, self._pace.arrays(), self._pending(sent))
 
     def from_arrays(self, arrays: Buffer) -> list[PriorityUpdate]:
-        """Goes on from what `to_arrays` gave, here or on a device; copies it. Returns the priorities on their way.
+        """Restores a copy of the result of `to_arrays`, of the host or a device. Returns the pending priorities.
 
         Raises:
-            UserError: it is of a buffer with other sizes.
+            UserError: the sizes differ from the buffer's.
         """
         mine = self.to_arrays()
         expected, came = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), each) for each in (mine, arrays))

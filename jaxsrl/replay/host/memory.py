@@ -1,4 +1,4 @@
-"""Memory of the host for a replay buffer: there before anything starts, or refused."""
+"""Host memory for a replay buffer, allocated and touched at once, so that a lack of memory is an early error."""
 
 import mmap
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ _ALIGNMENT = 64
 
 
 def allocate_arrays(shapes: Sequence[jax.ShapeDtypeStruct]) -> list[np.ndarray]:
-    """Zero-filled arrays side by side in one block, each page of it there.
+    """Returns zero-filled arrays, adjacent in one block, with all pages touched.
 
     Raises:
-        UserError: the memory is not there; with the numbers.
+        UserError: memory is insufficient; the message has the numbers.
     """
     starts, end = [], 0
     for shape in shapes:
@@ -39,7 +39,7 @@ def _allocate(num_bytes: int) -> np.ndarray:
         memory = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise UserError(message) from error
-    # Windows lie anywhere: with large pages their addresses are found sooner. Not every kernel has them.
+    # Windows are scattered: large pages speed up address translation. Not every kernel has them.
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:

@@ -1,6 +1,6 @@
-"""Memory that large arrays of samples are gathered into, used again once nobody has them.
+"""Pool of memory for large arrays of samples, reused once nothing refers to it.
 
-Fresh memory costs a page fault for every 4 KiB, and is seldom aligned as a device on the processor wants it, which then copies it.
+New memory costs a page fault for every 4 KiB. It is seldom aligned as a CPU device requires, and the device would then copy it.
 """
 
 import mmap
@@ -14,26 +14,24 @@ _MOST_KEPT = 8
 
 
 def is_large(num_bytes: int) -> bool:
-    """Returns whether keeping memory for an array of that size is worth it."""
+    """Returns whether reusing memory pays off for an array of that size."""
     return num_bytes >= _LARGE_BYTES
 
 
 class SampleMemory:
-    """Arrays of one shape, at most 8 of them kept. Thread-safety: one thread takes them; any thread may let go of them.
+    """Arrays of one shape, at most 8 of them kept. Thread-safety: one thread takes them; any thread may release them.
 
-    An array is handed out again when nothing refers to it: no name, no view of it, no device array that shares its memory. That is
-    when its memory would otherwise have been freed.
+    An array is reused when nothing refers to it: no name, no view, and no device array that shares its memory.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        """None is there before it is asked for."""
         self._shape, self._dtype = shape, dtype
         self._kept: list[np.ndarray] = []
 
     def take(self) -> np.ndarray:
-        """Returns an array whose contents are anything, page-aligned."""
+        """Returns a page-aligned array with arbitrary contents."""
         for place in range(len(self._kept)):
-            # Two references: the list's, and that of the call that counts.
+            # Two references: the list's, and that of this call.
             if sys.getrefcount(self._kept[place]) <= 2:
                 return self._kept[place]
         array = _new_array(self._shape, self._dtype)
@@ -46,7 +44,7 @@ def _new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     num_bytes = int(np.prod(shape)) * dtype.itemsize
     if num_bytes < _HUGE_PAGE // 4:
         return np.ndarray(shape, dtype, _map(num_bytes))
-    # Whole large pages: there are fewer addresses to be looked up. Memory that is never touched costs none.
+    # Whole large pages: fewer addresses to translate. Memory that is never touched costs none.
     pages = -(-num_bytes // _HUGE_PAGE)
     memory = _map((pages + 1) * _HUGE_PAGE)
     address = np.frombuffer(memory, np.uint8).ctypes.data

@@ -1,6 +1,6 @@
-"""Which windows of a buffer on the host can be drawn: `selector` in numpy, to the bit.
+"""Selection of windows of a buffer on the host: `jaxsrl.replay.device.sampler` in numpy, bit-for-bit identical.
 
-A draw waits for no compiled program, whose call alone would take longer than the rest of it.
+A draw needs no compiled program, whose call alone would take longer than the rest.
 """
 
 import numpy as np
@@ -17,16 +17,15 @@ _INT32 = 2**32
 
 
 class HostSampler:
-    """What `selector.Selection` holds, and its functions. Thread-safety: one thread at a time.
+    """State and functions of `device.sampler.Selection` in numpy. Thread-safety: one thread at a time.
 
     Attributes:
-        next_step: as `ring.RingPosition`.
-        num_steps: likewise.
-        num_stale: as `selector.Selection`.
+        next_step: see `ring_index.RingPosition`.
+        num_steps: see `ring_index.RingPosition`.
+        num_stale: see `device.sampler.Selection`.
     """
 
     def __init__(self, sizes: RingSizes) -> None:
-        """Nothing can be drawn."""
         self._sizes = sizes
         self.next_step = self.num_steps = self.num_stale = 0
         self._num_insertions = self._num_starts = 0
@@ -42,23 +41,23 @@ class HostSampler:
 
     @property
     def keeps_starts(self) -> bool:
-        """Returns whether `insert` looks at where episodes begin."""
+        """Returns whether `insert` uses the starts of episodes."""
         return self._starts is not None
 
     @property
     def num_bytes(self) -> int:
-        """Returns bytes of what decides which windows can be drawn."""
+        """Size of the selection."""
         return sum(array.nbytes for array in (self._starts, self._tree and self._tree.nodes) if array is not None)
 
     @property
     def num_windows(self) -> int:
-        """Windows that can be drawn."""
+        """Number of windows that can be drawn."""
         if self._stale:
             self._refresh()
         return self._num_windows
 
     def insert(self, is_first: np.ndarray, valid: np.ndarray, priority: np.ndarray | None = None) -> None:
-        """Takes in a trajectory. Args as `selector.insert_slot`, in numpy."""
+        """Updates the selection after a trajectory. Arguments of `device.sampler.insert_slot`, in numpy."""
         sizes, start = self._sizes, self.next_step
         self.next_step = (start + sizes.rollout_length) % sizes.ring_steps
         self.num_steps = min(self.num_steps + sizes.rollout_length, sizes.ring_steps)
@@ -68,40 +67,40 @@ class HostSampler:
             return
         emptied = self._overwritten(start)
         if self._starts is not None:
-            # What has a weight could be drawn until now.
+            # Windows with a weight could be drawn until now.
             self._num_starts -= int(np.count_nonzero(self._tree.weights_at(emptied)))
             teams = (sizes.rollout_length, sizes.num_groups, sizes.agents_per_window)
             first, acts = is_first.reshape(teams), valid.reshape(teams)
             self._starts[start : start + sizes.rollout_length] = first.any(axis=2) & (first | ~acts).all(axis=2)
         self._tree.write(emptied, np.float32(0.0))
         filled = self._add_completed(self._tree, priority)
-        self._tree.add_up(np.unique(np.concatenate([emptied, filled]) // FAN_OUT))
+        self._tree.update_sums(np.unique(np.concatenate([emptied, filled]) // FAN_OUT))
 
     def draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """N windows, those of `selector.draw`. The key, [W] uint32, is consumed.
+        """Returns N windows, those of `device.sampler.draw`. The key, [W] uint32, is consumed.
 
         Returns:
-            [N] int64, where they begin: `step * B + row` of the first row, with steps counted from the one that is overwritten
-            next; and [N] float32 probabilities, of drawing this window in one draw.
+            [N] int64 starts: `step * B + row` of the first row, with steps counted from the one that is overwritten next.
+            [N] float32 probabilities of drawing this window in one draw.
         """
         if self._stale:
             self._refresh()
         count = self._sizes.batch_size
         if self._tree is None:
-            found = self._random.bounded(words, count, self._limit)
+            starts = self._random.bounded(words, count, self._limit)
             if not self._plain:
-                found = self._place_of(found)
-            found += self._oldest
-            return found, self._probability.copy()
+                starts = self._place_of(starts)
+            starts += self._oldest
+            return starts, self._probability.copy()
         levels = self._tree.num_levels
         uniform = self._random.uniforms(words, levels * count).reshape(levels, count)
-        found, probability = self._tree.draw(uniform)
+        starts, probability = self._tree.draw(uniform)
         if not self._plain:
-            found = self._place_of(found)
-        return (found - self._oldest) % self._num_places, probability
+            starts = self._place_of(starts)
+        return (starts - self._oldest) % self._num_places, probability
 
-    def drawn(self, since: np.ndarray, probability: np.ndarray) -> SampledWindows:
-        """What `selector.draw` says of these windows, as `draw` has just found them; whole numbers are int64."""
+    def make_windows(self, since: np.ndarray, probability: np.ndarray) -> SampledWindows:
+        """Returns the result of `draw` in the form of `device.sampler.draw`; integers are int64."""
         rows = self._sizes.num_rows
         step = since // rows
         age, group = self._sizes.ring_steps - step, (since - step * rows) // self._sizes.agents_per_window
@@ -110,7 +109,7 @@ class HostSampler:
         return SampledWindows(begin, group, age, insertions, probability, np.int32(self.num_windows))  # pyright: ignore[reportArgumentType]
 
     def update_priorities(self, drawn: SampledWindows, priority: np.ndarray) -> None:
-        """The priorities [N] that a gradient step found; see `selector.update_priorities`."""
+        """Sets the priorities [N] of a gradient step; see `device.sampler.update_priorities`."""
         sizes, tree = self._sizes, self._tree
         if not sizes.priority_exponent or tree is None:
             return
@@ -125,11 +124,11 @@ class HostSampler:
             if not len(leaf):
                 return
         tree.write(leaf, self._weight(priority))
-        tree.add_up(leaf // FAN_OUT)
+        tree.update_sums(leaf // FAN_OUT)
         self._highest = max(self._highest, priority.max())
 
     def arrays(self) -> Selection:
-        """Returns all of it, as `selector.Selection` in numpy arrays; those of starts and the tree are its own memory."""
+        """Returns a `device.sampler.Selection` of numpy arrays; starts and tree are views of its memory."""
         insertions = np.uint32(self._num_insertions).view(np.int32)
         position = (_int32(self.next_step), _int32(self.num_steps), np.asarray(insertions))
         return Selection(
@@ -142,7 +141,7 @@ class HostSampler:
         )
 
     def restore(self, selection: Selection) -> None:
-        """Goes on from what `arrays` gave, here or on a device; copies it."""
+        """Restores a copy of a selection, of the host or a device."""
         position = selection.position
         self.next_step, self.num_steps = int(position.next_step), int(position.num_steps)
         self._num_insertions = int(position.num_insertions) % _INT32
@@ -155,13 +154,13 @@ class HostSampler:
         self._stale = True
 
     def _refresh(self) -> None:
-        """What draws need of the position: how many windows there are, and where the oldest begins."""
+        """Computes the number of windows and the start of the oldest from the position."""
         sizes = self._sizes
         youngest = sizes.window_steps + (self.next_step - sizes.window_steps) % sizes.stride
         begins = max((min(self.num_steps, sizes.max_age) - youngest) // sizes.stride + 1, 0)
         windows = self._num_starts if self._starts is not None else begins * sizes.num_groups
         self._stale, self._num_windows = False, windows
-        # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
+        # 0-d arrays: numpy would convert a Python number on each use.
         if self._tree is not None:
             self._oldest = np.array(self.next_step * sizes.num_rows)
         elif windows:
@@ -173,28 +172,28 @@ class HostSampler:
             self._probability.fill(np.float32(1.0) / np.float32(windows))
 
     def _place_of(self, leaf: np.ndarray) -> np.ndarray:
-        """`step * B + row` of the beginnings of windows, by the numbers of windows in the order of the ring."""
+        """Returns `step * B + row` of the starts of windows, numbered in the order of the ring."""
         sizes = self._sizes
         begin = leaf // sizes.num_groups
         return begin * (sizes.stride * sizes.num_rows) + (leaf - begin * sizes.num_groups) * sizes.agents_per_window
 
     def _leaves(self, begins: np.ndarray) -> np.ndarray:
-        """[n * G] leaves of beginnings [n], numbered from any turn of the ring."""
+        """Returns the [n * G] leaves of starts [n], numbered from any turn of the ring."""
         sizes = self._sizes
         return ((begins % sizes.num_begins)[:, None] * sizes.num_groups + np.arange(sizes.num_groups)).ravel()
 
     def _overwritten(self, start: int) -> np.ndarray:
-        """Leaves of windows that begin in the steps from `start` on which are overwritten next, or whose history is."""
+        """Returns leaves of windows whose first step or history the next insertion at `start` overwrites."""
         sizes = self._sizes
         first = -(-start // sizes.stride)
         last = -(-(start + sizes.rollout_length + sizes.history) // sizes.stride)
         return self._leaves(np.arange(first, last))
 
     def _add_completed(self, tree: HostTree, priority: np.ndarray | None) -> np.ndarray:
-        """Windows into the leaves that the newest T steps complete: those leaves, without sums."""
+        """Adds the windows that the newest T steps complete; returns their leaves. Sums are not updated."""
         sizes = self._sizes
         oldest = sizes.window_steps + sizes.rollout_length - 1
-        first = self.next_step - min(oldest, self.num_steps)  # of the steps that are there
+        first = self.next_step - min(oldest, self.num_steps)  # of the stored steps
         number = -(-first // sizes.stride)
         last = -(-(self.next_step - oldest + sizes.rollout_length) // sizes.stride)
         begins = np.arange(number, last)
@@ -210,21 +209,21 @@ class HostSampler:
     def _first_weights(
         self, offset: np.ndarray, keep: np.ndarray | None, priority: np.ndarray | None
     ) -> np.ndarray | np.float32:
-        """Weights of new windows, whose priorities [T, B] lie at these times [n]."""
+        """Returns weights of new windows, whose priorities are at times [n] of [T, B]."""
         sizes = self._sizes
         if not sizes.priority_exponent:
             return np.float32(1.0)
         if priority is None:
             return self._weight(np.full(1, self._highest))[0]
         teams = np.asarray(priority).reshape(sizes.rollout_length, sizes.num_groups, sizes.agents_per_window)
-        found = self._usable(teams.max(axis=2)[offset].ravel())
-        found = found if keep is None else found[keep]
-        if len(found):
-            self._highest = max(self._highest, found.max())
-        return self._weight(found)
+        initial = self._usable(teams.max(axis=2)[offset].ravel())
+        initial = initial if keep is None else initial[keep]
+        if len(initial):
+            self._highest = max(self._highest, initial.max())
+        return self._weight(initial)
 
     def _usable(self, priority: np.ndarray) -> np.ndarray:
-        """Priorities [n] that are finite and not negative, float32; the highest so far in place of what is not finite."""
+        """Returns priorities [n] as float32, not negative. The highest so far replaces non-finite ones."""
         priority = np.asarray(priority, np.float32)
         finite = np.isfinite(priority)
         if not finite.all():
@@ -232,7 +231,7 @@ class HostSampler:
         return np.maximum(priority, np.float32(0.0))
 
     def _weight(self, priority: np.ndarray) -> np.ndarray:
-        """Schaul et al. 2016, eq. 1: p^alpha."""
+        """Returns p^alpha (Schaul et al. 2016, eq. 1)."""
         return power_on_host(priority + np.float32(self._sizes.priority_offset), self._sizes.priority_exponent)
 
 

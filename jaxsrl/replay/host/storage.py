@@ -1,4 +1,4 @@
-"""The ring of steps in numpy: the arrays, the insertions and the windows of `storage` and `windows`, in memory of the host."""
+"""Ring of steps in numpy: arrays, insertion and windows of `device.storage` and `device.windows` in host memory."""
 
 import dataclasses
 import operator
@@ -19,7 +19,7 @@ _FORM = operator.attrgetter("shape", "dtype")
 
 @dataclasses.dataclass
 class HostPosition:
-    """`ring.RingPosition` in numbers of Python, without `num_insertions`."""
+    """`ring_index.RingPosition` in Python integers, without `num_insertions`."""
 
     next_step: int = 0
     num_steps: int = 0
@@ -29,11 +29,11 @@ class _Leaf(NamedTuple):
     """One array of the ring.
 
     Attributes:
-        place: among the leaves of a trajectory.
+        place: index among the leaves of a trajectory.
         ring: [C + .., B, ...].
-        flat: the same, [(C + ..) * B, ...].
-        before: frames before a slot's first step that its slots have; 0 where there are no observations.
-        memory: of windows; None where they are small.
+        flat: the same memory, [(C + ..) * B, ...].
+        before: frames of a slot before its first step; 0 for arrays other than observations.
+        memory: pool for windows; None if they are small.
     """
 
     place: int
@@ -43,33 +43,31 @@ class _Leaf(NamedTuple):
     memory: SampleMemory | None
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """What lies at these places of `flat`, all of them within bounds."""
-        # Any mode but "raise" looks no further, and writes directly into what it is given.
+        """Returns the values at indices of `flat`, all within bounds."""
+        # Any mode but "raise" skips the bounds check and writes directly into `out`.
         return self.flat.take(places, 0, None if self.memory is None else self.memory.take(), "clip")
 
     def by_slot(self, sizes: RingSizes) -> np.ndarray:
-        """[C // T, T, B, ...], the same memory."""
+        """Returns [C // T, T, B, ...], the same memory."""
         return self.ring[: sizes.ring_steps].reshape(-1, sizes.rollout_length, *self.ring.shape[1:])
 
 
 class HostStorage:
-    """Steps as `storage` keeps them, to the byte. Thread-safety: one thread at a time.
+    """Steps in the bytes of `device.storage`. Thread-safety: one thread at a time.
+
+    Args:
+        sizes: of the ring.
+        shapes: of a slot (see `sizes.make_sizes`).
 
     Attributes:
         arrays: of the ring; see `jaxsrl.replay.device.storage`.
-        position: how far it has been filled.
+        position: fill state of the ring.
+
+    Raises:
+        UserError: memory is insufficient.
     """
 
     def __init__(self, sizes: RingSizes, shapes: Trajectory) -> None:
-        """An empty ring.
-
-        Args:
-            sizes: of the ring.
-            shapes: of a slot (see `sizes.make_sizes`).
-
-        Raises:
-            UserError: there is not enough memory.
-        """
         self._sizes = sizes
         leaves, self._structure = jax.tree.flatten(storage_shapes(sizes, shapes))
         arrays = allocate_arrays(leaves)
@@ -84,21 +82,20 @@ class HostStorage:
             (leaf.place, leaf.by_slot(sizes), leaf.ring[sizes.ring_steps], leaf.before) for leaf in self._observed
         ]
         self._fields = _fields_of(self.arrays)
-        # Times of a window's steps, in a column, from the first frame that is needed to the one after the last; in places.
+        # Offsets of a window's steps in `flat`, as a column, from the first needed frame to the one after the last step.
         self._offset = np.arange(-sizes.history, sizes.window_steps + 1)[:, None] * sizes.num_rows
-        # Of no dimension: numpy takes such arrays as they are, where it would convert a number each time.
+        # 0-d arrays: numpy would convert a Python number on each use.
         self._num_places, self._next_place = np.array(sizes.ring_steps * sizes.num_rows), np.array(0)
 
     @property
     def num_bytes(self) -> int:
-        """Returns bytes of all arrays."""
         return sum(array.nbytes for array in jax.tree.leaves(self.arrays))
 
     def insert(self, slot: Trajectory) -> None:
-        """Copies a trajectory over the oldest; it follows the one before.
+        """Copies a trajectory over the oldest; it follows the previous one.
 
         Raises:
-            BadEnvOutputError: it has not the shapes that the ring was made for.
+            BadEnvOutputError: its shapes differ from the ring's.
         """
         leaves = self._leaves_of(slot)
         sizes, position = self._sizes, self.position
@@ -118,13 +115,13 @@ class HostStorage:
         position.num_steps = min(position.num_steps + sizes.rollout_length, beyond)
 
     def gather(self, since: np.ndarray) -> Trajectory:
-        """Windows, copied.
+        """Returns copies of windows.
 
         Args:
-            since: [N] int64, where they begin (`HostSampler.draw`).
+            since: [N] int64 starts of `HostSampler.draw`.
 
         Returns:
-            What `windows.gather_windows` does.
+            The result of `device.windows.gather_windows`.
         """
         sizes = self._sizes
         if sizes.agents_per_window > 1:
@@ -133,45 +130,47 @@ class HostStorage:
         self._next_place.fill(self.position.next_step * sizes.num_rows)
         place = order + self._next_place
         place %= self._num_places
-        # What follows the newest step has a place of its own, behind the ring's steps: just where it is in this order.
+        # The step after the newest is stored after the ring's steps, which is its index in this order.
         last = order[-1]
         np.copyto(place[-1], last, where=last >= self._num_places)
-        found: list[Any] = [None] * len(self._forms)
+        gathered: list[Any] = [None] * len(self._forms)
         of_steps = place[sizes.history : -1]
         for leaf in self._step_leaves:
-            found[leaf.place] = leaf.at(of_steps)
+            gathered[leaf.place] = leaf.at(of_steps)
         partly = sizes.history and self.position.num_steps < sizes.ring_steps
         for leaf in self._observed:
             skipped = sizes.history - leaf.before
             places = place[skipped:]
             if partly and leaf.before:
                 places = self._with_frames_before(order[skipped:], places, leaf.before)
-            found[leaf.place] = leaf.at(places)
+            gathered[leaf.place] = leaf.at(places)
         if self._states:
             steps = place[sizes.history] // sizes.num_rows
             rows = place[sizes.history] - steps * sizes.num_rows
             of_slots = steps // sizes.rollout_length * sizes.num_rows + rows
             for leaf in self._states:
-                found[leaf.place] = leaf.flat.take(of_slots, 0)
-        return Trajectory(*[found[part] if isinstance(part, int) else _filled(found, *part) for part in self._fields])
+                gathered[leaf.place] = leaf.flat.take(of_slots, 0)
+        return Trajectory(
+            *[gathered[part] if isinstance(part, int) else _filled(gathered, *part) for part in self._fields]
+        )
 
     def newest_steps(self, count: int) -> Trajectory:
-        """Returns the newest `count` steps of all rows; as `windows.newest_steps`."""
+        """Returns the newest `count` steps of all rows; see `device.windows.newest_steps`."""
         size = self._sizes.ring_steps
         steps = (self.position.next_step - count + np.arange(count + 1)) % size
-        found: Trajectory = jax.tree.map(lambda ring: ring[steps[:-1]], _without_observations(self.arrays))
+        newest: Trajectory = jax.tree.map(lambda ring: ring[steps[:-1]], _without_observations(self.arrays))
         steps[-1] = size
-        return dataclasses.replace(found, is_first=self.arrays.is_first[steps])
+        return dataclasses.replace(newest, is_first=self.arrays.is_first[steps])
 
     def _with_frames_before(self, order: np.ndarray, places: np.ndarray, before: int) -> np.ndarray:
-        """Returns the places, where frames before the first step of all lie: apart, behind what follows the newest."""
+        """Returns the indices, with those before the first step replaced by indices of the stored earlier frames."""
         sizes = self._sizes
         unfilled = (sizes.ring_steps - self.position.num_steps) * sizes.num_rows
         apart = order + ((sizes.ring_steps + 1 + before) * sizes.num_rows - unfilled)
         return np.where(order < unfilled, apart, places)
 
     def _leaves_of(self, slot: Trajectory) -> list[np.ndarray]:
-        """Returns the slot's arrays in the order of the ring's, if it has the form of the ring."""
+        """Returns the slot's arrays in the order of the ring's, if shapes and dtypes match."""
         try:
             leaves = self._structure.flatten_up_to(slot)
             fits = list(map(_FORM, leaves)) == self._forms
@@ -181,20 +180,20 @@ class HostStorage:
             expected = jax.tree.unflatten(self._structure, self._forms)
             came = jax.tree.map(lambda leaf: (tuple(leaf.shape), np.dtype(leaf.dtype)), slot)
             raise BadEnvOutputError(
-                f"expected a trajectory of the form that the replay buffer was made for, {expected}: got {came}; a buffer holds "
+                f"expected a trajectory with the shapes of the replay buffer, {expected}: got {came}; a buffer stores "
                 f"trajectories of one environment, one number of rows and one rollout_length"
             )
         return leaves
 
 
 def _fields_of(arrays: Trajectory) -> list[int | tuple[Any, int]]:
-    """Of each field its place among the leaves; of what is not just one array, its structure and where its leaves begin."""
-    found, first = [], 0
+    """Returns the leaf index of each field; for a field that is a tree, its structure and first leaf index."""
+    fields, first = [], 0
     for field in dataclasses.fields(arrays):
         leaves, structure = jax.tree.flatten(getattr(arrays, field.name))
-        found.append(first if structure == jax.tree.structure(0) else (structure, first))
+        fields.append(first if structure == jax.tree.structure(0) else (structure, first))
         first += len(leaves)
-    return found
+    return fields
 
 
 def _filled(leaves: list[Any], structure: Any, first: int) -> Any:
@@ -206,19 +205,19 @@ def _without_observations(trajectory: Trajectory) -> Trajectory:
 
 
 def _leaves_by_kind(sizes: RingSizes, arrays: Trajectory) -> tuple[list[_Leaf], list[_Leaf], list[_Leaf]]:
-    """(those of which there is one a step, observations and `is_first`, memory), each in the order of the tree."""
+    """Returns (arrays with one value per step, observations and `is_first`, recurrent state), each in tree order."""
     places = iter(range(len(jax.tree.leaves(arrays))))
     numbers: Trajectory = jax.tree.map(lambda _: next(places), arrays)
 
     def kind(numbers: Any, rings: Any, observed: bool = False, steps: int = 1) -> list[_Leaf]:
-        found = []
+        listed = []
         for place, ring in zip(jax.tree.leaves(numbers), jax.tree.leaves(rings), strict=True):
             before = len(ring) - sizes.ring_steps - 1 if observed else 0
             shape = (before + steps, sizes.batch_size * sizes.agents_per_window, *ring.shape[2:])
             large = is_large(int(np.prod(shape)) * ring.itemsize)
             memory = SampleMemory(shape, ring.dtype) if large else None
-            found.append(_Leaf(place, ring, ring.reshape(-1, *ring.shape[2:]), before, memory))
-        return found
+            listed.append(_Leaf(place, ring, ring.reshape(-1, *ring.shape[2:]), before, memory))
+        return listed
 
     steps, observed = _without_observations(numbers), (numbers.observation, numbers.is_first)
     return (

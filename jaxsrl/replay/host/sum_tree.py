@@ -1,4 +1,4 @@
-"""The sum-tree of `sum_tree` in numpy: the same array, the same additions in the same order, to the bit."""
+"""Sum-tree in numpy, bit-for-bit identical to `jaxsrl.replay.device.sum_tree`: same array, same order of additions."""
 
 import itertools
 
@@ -8,14 +8,13 @@ from jaxsrl.replay.device.sum_tree import FAN_OUT, level_offsets
 
 
 class HostTree:
-    """Weights, drawn in proportion to them. Thread-safety: one thread at a time.
+    """Weights, and draws in proportion to them. Thread-safety: one thread at a time.
 
     Attributes:
-        nodes: float32, all levels, as `sum_tree` has them.
+        nodes: float32, all levels, in the order of `device.sum_tree`.
     """
 
     def __init__(self, num_leaves: int) -> None:
-        """A tree of zeros."""
         offsets = level_offsets(num_leaves)
         self.nodes = np.zeros(offsets[-1], np.float32)
         self._levels = [self.nodes[first:last] for first, last in itertools.pairwise(offsets)]
@@ -23,19 +22,19 @@ class HostTree:
 
     @property
     def num_levels(self) -> int:
-        """Numbers that drawing a leaf takes."""
+        """Number of random numbers per leaf."""
         return len(self._levels)
 
     def weights_at(self, leaf: np.ndarray) -> np.ndarray:
-        """[n] float32, of leaves [n]."""
+        """Returns the weights, [n] float32, of leaves [n]."""
         return self._levels[-1].take(leaf)
 
     def write(self, leaf: np.ndarray, weight: np.ndarray | np.float32) -> None:
-        """Other weights for leaves [n]; of equal ones the last counts. Sums stay as they were: `add_up` must follow."""
+        """Sets the weights of leaves [n]; of equal leaves the last counts. Call `update_sums` next."""
         self._levels[-1][leaf] = weight
 
-    def add_up(self, node: np.ndarray) -> None:
-        """Corrects the sums above these lowest nodes [n], of which node i has the leaves from 16 i on."""
+    def update_sums(self, node: np.ndarray) -> None:
+        """Corrects the sums above these lowest nodes [n]. Node i has the leaves from 16 i on."""
         for level in range(len(self._levels) - 1, 0, -1):
             families, above = self._families[level], self._levels[level - 1]
             if len(families) <= len(node):
@@ -46,7 +45,7 @@ class HostTree:
                 node = node // FAN_OUT
 
     def draw(self, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Leaves in proportion to their weights, as `sum_tree.draw_leaves`.
+        """Returns leaves drawn in proportion to their weights; see `device.sum_tree.draw_leaves`.
 
         Args:
             uniform: [levels, n] float32 in [0, 1).
@@ -56,7 +55,7 @@ class HostTree:
         """
         sums = np.add.accumulate(self._levels[0])
         everything = sums[-1]
-        # Sums never fall, so that how many were reached is where a number would have to be put in.
+        # Sums never decrease, so the number of reached sums is the insertion point.
         node = sums.searchsorted(uniform[0] * everything, "right")
         for level, numbers in zip(self._families[1:], uniform[1:], strict=True):
             if len(level) <= len(node):

@@ -109,7 +109,7 @@ def test_a_bare_value_differs_under_the_path_it_is_given():
     assert differences("ppo", "vtrace", "agent") == ["agent: 'ppo' -> 'vtrace'"]
 
 
-def test_options_that_may_change_exist_and_those_of_operation_change_no_step():
+def test_resumable_option_changes_exist_and_change_no_step():
     names = {path.removeprefix("run.") for path in MAY_CHANGE}
     run = RunConfig()
     known = {field.name for field in dataclasses.fields(run)}

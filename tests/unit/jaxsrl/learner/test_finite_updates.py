@@ -36,13 +36,13 @@ def test_an_update_that_is_finite_is_taken_to_the_bit():
     ],
     ids=["parameters", "optimizer", "extra"],
 )
-def test_an_update_with_anything_not_finite_leaves_all_as_it_was_and_is_counted(spoilt):
+def test_nonfinite_update_is_skipped_and_counted(spoilt):
     state, metrics = guard(BEFORE, spoilt, {"loss": jnp.float32(1.0)})
     same(state, dataclasses.replace(BEFORE, num_updates=jnp.int32(5)))
     assert metrics[SKIPPED] == 1.0
 
 
-def test_a_loss_that_is_not_finite_counts_and_another_metric_does_not():
+def test_nonfinite_loss_counts_and_other_metrics_do_not():
     assert guard(BEFORE, AFTER, {"loss/value": jnp.float32(jnp.nan)})[1][SKIPPED] == 1.0
     assert guard(BEFORE, AFTER, {"explained_variance": jnp.float32(jnp.nan)})[1][SKIPPED] == 0.0
 
@@ -84,7 +84,7 @@ def test_without_a_limit_they_are_only_counted():
     assert watch.skipped == 4
 
 
-def test_where_reading_would_wait_the_first_is_seen_one_late_and_the_others_at_once():
+def test_watch_reads_the_first_skip_late_and_later_ones_at_once():
     class Unread(dict):
         def items(self):
             pytest.fail("the metrics were read while their update was under way")

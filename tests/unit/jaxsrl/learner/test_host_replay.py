@@ -61,7 +61,7 @@ def learn(change=lambda state: state, device=None):
     return experience.drawn, states
 
 
-def test_draws_follow_from_the_hosts_count_and_not_from_the_state_that_the_device_still_computes() -> None:
+def test_draw_keys_use_the_update_count_of_the_host() -> None:
     later = lambda state: dataclasses.replace(state, num_updates=state.num_updates + 1000)  # noqa: E731
     drawn, _ = learn(later)
     for update, keys in enumerate(drawn, start=FIRST):
@@ -71,7 +71,7 @@ def test_draws_follow_from_the_hosts_count_and_not_from_the_state_that_the_devic
     assert sum(map(len, drawn)) > UPDATES
 
 
-def test_keys_of_draws_are_made_on_the_host_whatever_device_learns() -> None:
+def test_draw_keys_are_computed_on_the_cpu() -> None:
     accelerator = jax.local_devices()[2]
     with jax.default_device(accelerator):
         drawn, states = learn(device=accelerator)

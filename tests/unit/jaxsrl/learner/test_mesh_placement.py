@@ -42,7 +42,7 @@ def published(params: dict[str, jax.Array], devices: list[jax.Device]) -> dict[j
     return found
 
 
-def test_published_parameters_are_the_shards_that_each_device_has_already(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_params_are_existing_shards_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = LearnerMesh(DEVICES)
     state = {"w": np.arange(6.0, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.float32)}
     params = mesh.copy_params(jax.device_put(state, mesh.replicated))
@@ -63,7 +63,7 @@ def test_published_parameters_are_the_shards_that_each_device_has_already(monkey
             np.testing.assert_array_equal(leaf, state[name])
 
 
-def test_parameters_for_a_device_that_has_none_are_sent_to_it_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_params_reach_another_device_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = LearnerMesh(DEVICES[:2])
     state = {name: np.full(3, number, np.float32) for number, name in enumerate("abcd")}
     params = mesh.copy_params(jax.device_put(state, mesh.replicated))
@@ -100,7 +100,7 @@ def test_a_batch_holds_the_rows_of_all_slots_in_order(rows: tuple[int, ...], cou
                 np.testing.assert_array_equal(shard.data, whole[:, place * share : (place + 1) * share])
 
 
-def test_batches_that_are_held_keep_their_values_while_others_are_placed() -> None:
+def test_held_batches_keep_their_values_during_placement() -> None:
     mesh = LearnerMesh(DEVICES)
     slots = [slot_of(16, seed) for seed in range(12)]
     held = [(slot.frames.copy(), mesh.place_batch([slot])) for slot in slots]

@@ -33,7 +33,7 @@ def test_items_come_out_once_and_in_order():
 def test_full_queue_blocks_put_until_a_get():
     queue = BoundedQueue(1)
     queue.put("first", SECONDS)
-    with pytest.raises(WaitTimeoutError, match="insert 1 items of a queue: 1 are inserted, 0 drawn and 1 there"):
+    with pytest.raises(WaitTimeoutError, match="insert 1 items of a queue: 1 are inserted, 0 removed and 1 left"):
         queue.put("rejected", 0.001)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(queue.put, "second", SECONDS)

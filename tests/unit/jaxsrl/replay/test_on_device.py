@@ -96,7 +96,7 @@ def test_an_agents_state_without_replay_is_everywhere():
     assert set(jax.tree.leaves(state_shardings(state, "rows", "all"))) == {"all"}
 
 
-def test_what_act_needs_of_the_version_is_refreshed_with_every_trajectory():
+def test_acting_params_are_synced_with_every_trajectory():
     def refresh(state):
         return dataclasses.replace(state, params=state.params.at[2].set(state.num_updates.astype(jnp.float32)))
 

@@ -153,7 +153,7 @@ def sampler_of(config):
 
 
 @pytest.mark.parametrize("delay", [0, 1, 3])
-def test_as_many_samples_are_drawn_ahead_as_priorities_may_be_late(delay):
+def test_prefetched_samples_equal_the_priority_delay(delay):
     config = dataclasses.replace(PRIORITISED, priority_delay=delay)
     buffer, sampler = sampler_of(config)
     drawn, sample = [], buffer.sample

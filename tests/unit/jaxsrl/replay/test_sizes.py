@@ -40,14 +40,14 @@ def refused(message, steps=8, rows=4, frames=1, state=(), config=CONFIG, **repla
         )
 
 
-def test_capacity_is_rounded_down_to_whole_trajectories_and_periods():
+def test_capacity_is_rounded_down_to_trajectories_and_strides():
     sizes = make_sizes(Replay(CONFIG, 5), shapes_of(8, 4))
     assert (sizes.ring_steps, sizes.num_groups, sizes.history) == (248, 4, 0)
     sizes = make_sizes(Replay(CONFIG, 5, stride=3, agents_per_window=2), shapes_of(8, 4, frames=4))
     assert (sizes.ring_steps, sizes.num_groups, sizes.history, sizes.max_age) == (240, 2, 3, 237)
 
 
-def test_a_ring_that_holds_no_window_and_trajectory_is_refused_with_the_least_that_does():
+def test_small_capacity_raises_error_with_least_valid_one():
     small = dataclasses.replace(CONFIG, capacity=100, min_size=20)
     message = "100 env steps are 24 steps .in whole units of 8. of 4 rows, but one .* need 33: set it to at least 160"
     refused(message, config=small, sequence_length=25)
@@ -61,7 +61,7 @@ def test_more_steps_than_int32_counts_are_refused():
     )
 
 
-def test_a_minimum_that_is_never_reached_or_holds_no_window_is_refused():
+def test_min_size_out_of_range_raises_error():
     refused("min_size cannot be reached: it is 1000, but only 992", config=dataclasses.replace(CONFIG, min_size=1000))
     refused("after 20 env steps there are 8 steps of 4 rows, and a window has 30: set it to at least 120",
             config=dataclasses.replace(CONFIG, min_size=20), sequence_length=30)  # fmt: skip

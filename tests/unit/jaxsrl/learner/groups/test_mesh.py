@@ -163,7 +163,7 @@ def test_rows_that_were_cut_out_do_not_change_with_the_slot():
     assert not any(np.shares_memory(mine, slot.is_first_frames) for mine in (own.is_first, own.is_first_frames))
 
 
-def test_published_parameters_are_on_one_device_and_outlive_the_next_update():
+def test_copied_params_are_on_one_device_and_outlive_an_update():
     agent = with_finite_updates(grouped(SPEC, ("b",)))
     meshes = GroupMeshes(agent.groups, {"a": jax.devices()[1:2], "c": jax.devices()[2:4]})
     update = meshes.jit_update(agent, RUN_KEY)

@@ -39,7 +39,7 @@ def test_numpy_and_the_program_draw_what_the_equations_say(words):
     np.testing.assert_array_equal(found[:, 0] | found[:, 1] << np.uint64(32), expected)
 
 
-def test_many_keys_give_the_same_numbers_in_numpy_and_in_the_program():
+def test_random_bits_match_numpy_for_many_keys():
     keys = np.random.default_rng(0).integers(0, 2**32, (300, 2), dtype=np.uint32)
     limits = np.random.default_rng(1).integers(1, 2**31 - 1, 300).astype(np.int32)
     limits[:3] = 1, 2, 2**31 - 1
@@ -67,7 +67,7 @@ def test_numbers_never_reach_their_limits():
         assert int(bounded(most, jnp.asarray(limit, jnp.int32))[0]) == limit - 1
 
 
-def test_a_million_numbers_of_neighbouring_keys_are_evenly_spread_and_unrelated():
+def test_uniforms_of_adjacent_keys_are_uniform_and_independent():
     host = HostRandom()
     limit, count = np.array(100, np.uint64), 256
     keys = np.arange(8192, dtype=np.uint32).reshape(4096, 2)

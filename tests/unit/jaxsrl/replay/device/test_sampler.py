@@ -93,7 +93,7 @@ def test_new_windows_get_the_highest_priority_so_far():
     assert int(selection.num_stale) == 0
 
 
-def test_priorities_of_windows_that_were_overwritten_are_ignored_and_counted():
+def test_update_priorities_skips_and_counts_overwritten_windows():
     sizes = sizes_with()
     selection = filled(sizes, 10)  # 20 steps: the ring is full
     drawn = windows_at(selection, [0, 1, 2, 17], [0, 1, 2, 3], [20, 19, 18, 3])
@@ -131,7 +131,7 @@ def test_priorities_are_known_to_draws_after_their_delay(delay):
     assert int(selection.num_stale) == 0
 
 
-def test_windows_of_teams_take_the_highest_priority_of_their_rows():
+def test_team_windows_have_the_highest_priority_of_their_rows():
     sizes = sizes_with(agents_per_window=2)
     priority = np.array([[1, 5, 2, 3], [0, 0, 7, 6]], np.float32)
     selection = filled(sizes, 2, priority=lambda number: priority if number else 9 * priority)
@@ -140,7 +140,7 @@ def test_windows_of_teams_take_the_highest_priority_of_their_rows():
     )
 
 
-def test_the_same_key_draws_the_same_windows_by_an_equation_in_whole_numbers():
+def test_uniform_draw_is_an_integer_equation_of_the_key():
     sizes = sizes_with(dataclasses.replace(CONFIG, priority_exponent=0.0, batch_size=100), stride=2)
     selection = filled(sizes, 17)
     words = np.array([7, 2**32 - 5], np.uint32)

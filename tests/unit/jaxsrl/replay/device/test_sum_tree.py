@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from jaxsrl.replay.device.sum_tree import (
-    add_up,
     draw_leaves,
     init_tree,
     nodes_of_run,
     num_levels,
+    update_sums,
     weights_at,
     write_leaves,
 )
@@ -46,13 +46,13 @@ def drawn_from(levels, uniform):
 
 
 def change(tree, leaf, weight, keep, num_leaves):
-    return add_up(num_leaves, write_leaves(num_leaves, tree, leaf, weight, keep), leaf // WIDTH)
+    return update_sums(num_leaves, write_leaves(num_leaves, tree, leaf, weight, keep), leaf // WIDTH)
 
 
 def change_run(tree, first, weight, keep, num_leaves):
     leaf = (first + np.arange(len(weight), dtype=np.int32)) % num_leaves
     tree = write_leaves(num_leaves, tree, leaf, weight, keep)
-    return add_up(num_leaves, tree, nodes_of_run(num_leaves, first, len(weight)))
+    return update_sums(num_leaves, tree, nodes_of_run(num_leaves, first, len(weight)))
 
 
 def tree_of(weights):

@@ -57,7 +57,7 @@ def test_steps_and_windows_are_those_of_a_buffer_on_the_device(case):
         assert_same(storage, host.to_arrays().storage)
         if host.num_windows == 0:
             continue
-        sample, drawn = host.sample(words_of(number))[0], host.drawn(words_of(number))
+        sample, drawn = host.sample(words_of(number))[0], host.draw_windows(words_of(number))
         position = host.to_arrays().selection.position
         assert_same(sample.trajectory, gather(storage, position, drawn.begin, drawn.group))
         assert_same(sample.probability, drawn.probability)
@@ -142,7 +142,7 @@ def test_a_buffer_goes_on_from_what_was_saved_to_the_bit():
     assert_same(one.to_arrays(), other.to_arrays())
 
 
-def test_first_priorities_are_computed_on_the_processor_wherever_the_learner_is():
+def test_initial_priorities_are_computed_on_the_cpu():
     seen = []
 
     def first_priority(steps):
@@ -166,11 +166,11 @@ def test_a_saved_buffer_of_another_size_is_refused():
 
 def test_a_trajectory_of_another_form_is_refused():
     host = HostBuffer(replay_of(60, sequence_length=2), jax.device_get(Stream(rows=2, steps=3).slot()))
-    with pytest.raises(BadEnvOutputError, match="of the form that the replay buffer was made for"):
+    with pytest.raises(BadEnvOutputError, match="with the shapes of the replay buffer"):
         host.insert(jax.device_get(Stream(rows=2, steps=4).slot()))
 
 
-def test_sampling_before_there_is_a_window_is_refused_with_numbers():
+def test_sample_without_a_window_raises_error_with_numbers():
     stream = Stream(rows=2, steps=3)
     host = HostBuffer(replay_of(60, sequence_length=5), jax.device_get(stream.slot()))
     host.insert(jax.device_get(stream.slot()))

@@ -51,7 +51,7 @@ def test_everything_is_as_on_the_device(case):
         if not host.num_windows:
             continue
         words = np.array([number, 5], np.uint32)
-        drawn = host.drawn(*host.draw(words))
+        drawn = host.make_windows(*host.draw(words))
         jax.tree.map(np.testing.assert_array_equal, drawn, take(device, words))
         compared += 1
         waiting.append(drawn)
@@ -70,7 +70,7 @@ def test_everything_is_as_on_the_device(case):
     assert (host.num_stale > 20) == (sizes.priority_exponent > 0)
 
 
-def test_new_windows_have_the_highest_priority_where_nothing_else_is_said():
+def test_new_windows_have_the_highest_priority_by_default():
     sizes = sizes_of("priorities")
     host, device = HostSampler(sizes), init_selection(sizes)
     add, update = jax.jit(partial(insert_slot, sizes)), jax.jit(partial(update_priorities, sizes))
@@ -80,7 +80,7 @@ def test_new_windows_have_the_highest_priority_where_nothing_else_is_said():
         device = add(device, flags, ~flags)
         if number > 4:
             drawn, found = (
-                host.drawn(*host.draw(np.array([number, 0], np.uint32))),
+                host.make_windows(*host.draw(np.array([number, 0], np.uint32))),
                 np.full(12, 1.5**number, np.float32),
             )
             host.update_priorities(drawn, found)
@@ -97,7 +97,7 @@ def test_the_number_of_insertions_may_wrap_around(before, after):
     selection = host.arrays()
     position = dataclasses.replace(selection.position, num_insertions=np.asarray(before, np.int32))
     host.restore(jax.tree.map(np.array, dataclasses.replace(selection, position=position)))
-    drawn = host.drawn(*host.draw(np.array([1, 1], np.uint32)))
+    drawn = host.make_windows(*host.draw(np.array([1, 1], np.uint32)))
     for _ in range(3):
         host.insert(flags, ~flags)
     assert int(host.arrays().position.num_insertions) == after

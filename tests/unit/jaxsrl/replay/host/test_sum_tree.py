@@ -12,7 +12,7 @@ SIZES = [1, 16, 33, 4096, 40_000]
 def tree_of(weights):
     tree = HostTree(len(weights))
     tree.write(np.arange(len(weights)), weights)
-    tree.add_up(np.arange(-(-len(weights) // 16)))
+    tree.update_sums(np.arange(-(-len(weights) // 16)))
     return tree
 
 
@@ -33,7 +33,7 @@ def test_sums_and_drawn_leaves_are_those_of_loops(count):
 
 
 @pytest.mark.parametrize("count", [10, 300, 5000])
-def test_a_number_on_a_border_belongs_to_what_follows_it_and_nothing_without_weight_is_drawn(count):
+def test_draw_at_a_boundary_takes_the_next_weighted_leaf(count):
     weights = np.zeros(count, np.float32)
     weights[[count - 7, count - 5, count - 4, count - 2]] = 1.0
     tree, levels = tree_of(weights), sums_of(weights)
@@ -51,7 +51,7 @@ def test_any_leaves_change_as_in_loops(count):
         for _ in range(5):
             leaf, new = rng.integers(0, count, size), random_weights(rng, size)
             tree.write(leaf, new)
-            tree.add_up(leaf // 16)
+            tree.update_sums(leaf // 16)
             for place, weight in zip(leaf, new, strict=True):
                 weights[place] = weight  # of equal ones the last
         np.testing.assert_array_equal(tree.nodes, flat(sums_of(weights)))
@@ -63,5 +63,5 @@ def test_no_rounding_error_stays():
     tree = HostTree(64)
     for weight in (1e8, 3.0, 1e-3):
         tree.write(np.zeros(1, np.int64), np.array([weight], np.float32))
-        tree.add_up(np.zeros(1, np.int64))
+        tree.update_sums(np.zeros(1, np.int64))
     np.testing.assert_array_equal(tree.nodes[:2], np.float32([1e-3, 0.0]))
