@@ -10,8 +10,8 @@ from pathlib import Path
 # Before jax is imported: multi-device code is tested on four devices of the host.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of the unit tests' time is spent in compiling small programs, which takes a quarter of the time without optimisation. Without
-# fused multiply-adds (AVX has none) programs that differ still agree to the bit where the optimised ones do. `make test` asks for
+# Most of the unit tests' time is spent in compiling small programs, which takes a quarter of the time without optimization. Without
+# fused multiply-adds (AVX has none) programs that differ still agree to the bit where the optimized ones do. `make test` asks for
 # this wherever not the programs themselves are in question; `make test-all` tests what users run.
 if os.environ.get("JAXSRL_TEST_COMPILE") == "quick" and platform.machine() == "x86_64":
     os.environ["XLA_FLAGS"] += (

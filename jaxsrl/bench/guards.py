@@ -1,7 +1,7 @@
 """What all guards together cost: two trainings that take turns in one process, one with them and one without.
 
 Without means: what environments return is not looked at (types, shapes, finite, in range), no supervisor looks after workers, and
-no update is looked at for NaN. Each turn is one trajectory collected and learned from. What is compared is neighbouring turns, so
+no update is looked at for NaN. Each turn is one trajectory collected and learned from. What is compared is neighboring turns, so
 that a machine whose speed drifts drifts for both.
 """
 
@@ -63,7 +63,7 @@ def bench_guards(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> di
         rounds: turns that each of the two takes, of one trajectory of 32 steps and its update.
 
     Returns:
-        Medians over turns; `cost` is 1 minus the median of the ratios of neighbouring turns, with the quartiles of those ratios.
+        Medians over turns; `cost` is 1 minus the median of the ratios of neighboring turns, with the quartiles of those ratios.
         `cpu_cost` compares what the two took of the processors, workers included: less exact on a quiet machine, for who waits
         spins a little, but other work on the machine hardly moves it.
 

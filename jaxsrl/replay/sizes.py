@@ -130,7 +130,7 @@ def _validate_windows(replay: Replay, shapes: Trajectory) -> None:
         )
     if rows % replay.agents_per_window:
         raise UserError(
-            f"windows of {replay.agents_per_window} neighbouring rows need a number of rows that is a multiple of it: got {rows}"
+            f"windows of {replay.agents_per_window} neighboring rows need a number of rows that is a multiple of it: got {rows}"
         )
     if replay.window_start == "any" and replay.stride % steps and _is_recurrent(shapes):
         raise UserError(

@@ -32,8 +32,8 @@ ray = pytest.importorskip("ray")
 pytestmark = RAY_MARKS
 
 UNIFORM = ReplayConfig(capacity=512, batch_size=8, min_size=128, samples_per_insert=0.25)
-PRIORITISED = dataclasses.replace(UNIFORM, priority_exponent=0.6)
-DELAYED = dataclasses.replace(PRIORITISED, priority_delay=2)
+PRIORITIZED = dataclasses.replace(UNIFORM, priority_exponent=0.6)
+DELAYED = dataclasses.replace(PRIORITIZED, priority_delay=2)
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +93,12 @@ def none_is_left(seconds=20.0):
 ON_NODE = {"cluster_address": "auto", "cluster_num_hosts": 2, "replay_memory": "cluster"}
 CASES = [
     (0, UNIFORM, "single_learner_coarse"),
-    (0, PRIORITISED, "distributed_replay"),
+    (0, PRIORITIZED, "distributed_replay"),
     (1, DELAYED, "single_learner_fine"),
 ]
 
 
-@pytest.mark.parametrize(("lag", "replay", "policy"), CASES, ids=["uniform", "prioritised", "delayed"])
+@pytest.mark.parametrize(("lag", "replay", "policy"), CASES, ids=["uniform", "prioritized", "delayed"])
 def test_remote_replay_matches_one_machine_and_resumes(cluster, tmp_path, lag, replay, policy):
     how = {"max_policy_lag": lag, "replay": replay, "plan": policy}
     alone = train(tmp_path / "alone", **how)

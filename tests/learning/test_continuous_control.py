@@ -50,7 +50,7 @@ ALGORITHMS = {
     # Its targets move at every second step only: as far in as many gradient steps.
     "td3": (make_td3, TD3Config(**{**COMMON, "tau": 0.1})),
     "sac": (make_sac, SACConfig(**COMMON, **SOFT)),
-    "sac_three_steps_prioritised": (
+    "sac_three_steps_prioritized": (
         make_sac,
         SACConfig(
             **{**COMMON, "replay": dataclasses.replace(COMMON["replay"], priority_exponent=0.6)}, **SOFT, n_step=3

@@ -57,7 +57,7 @@ def recorded(path, source, network, episodes=1):
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_a_suite_is_drawn_in_colour_at_its_own_speed(tmp_path, suite):
+def test_a_suite_is_drawn_in_color_at_its_own_speed(tmp_path, suite):
     packages, config, network, frames_per_second, size = SUITES[suite]
     for package in packages:
         pytest.importorskip(package)
@@ -66,7 +66,7 @@ def test_a_suite_is_drawn_in_colour_at_its_own_speed(tmp_path, suite):
     assert speed == frames_per_second
     assert frames.shape == (1 + report.lengths[0], *size, 3)
     assert len({frame.tobytes() for frame in frames}) > len(frames) // 4
-    assert np.ptp(frames.astype(int), axis=-1).max() > 60  # colours, and not shades of grey
+    assert np.ptp(frames.astype(int), axis=-1).max() > 60  # colors, and not shades of grey
 
 
 def test_atari_shows_whole_games_and_their_score(tmp_path):

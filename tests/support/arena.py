@@ -41,11 +41,11 @@ def act(env, steps=1, **actions):
     return result
 
 
-def put(env, place, centre=None, turn=None):
+def put(env, place, center=None, turn=None):
     """Moves the agent or thing at this place to a center (x, y) or turns it, and lets it come to rest."""
     scene = env.episode.scene
-    if centre is not None:
-        scene.position[place, :2] = np.array(centre) - scene.offsets[place, :2]
+    if center is not None:
+        scene.position[place, :2] = np.array(center) - scene.offsets[place, :2]
     if turn is not None:
         scene.position[place, 3] = turn
     scene.velocity[place] = 0.0
@@ -53,5 +53,5 @@ def put(env, place, centre=None, turn=None):
     env.episode.visibility = env.episode._vision.compute()
 
 
-def centre(env, place):
+def center(env, place):
     return env.episode.scene.centers()[place].copy()

@@ -4,7 +4,7 @@ import numpy as np
 
 from envpool_bridge.envs.hide_and_seek.scene import Scene
 
-REACH = 0.25  # metres from an agent's centre to the surface of a thing
+REACH = 0.25  # metres from an agent's center to the surface of a thing
 NOTHING = -1
 
 

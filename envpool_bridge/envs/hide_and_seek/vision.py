@@ -52,7 +52,7 @@ class Vision:
         model, data, num_agents = scene.model, scene.data, scene.num_agents
         targets = data.geom_xpos[scene.geoms]
         eyes = targets[:num_agents]
-        middles = data.xpos[scene.bodies]  # a ramp's geom is not centred
+        middles = data.xpos[scene.bodies]  # a ramp's geom is not centered
         away = middles[None, :, :2] - eyes[:, None, :2]
         maybe = in_cone(away, scene.position[:num_agents, 3], HALF_CONE)
         np.fill_diagonal(maybe, False)

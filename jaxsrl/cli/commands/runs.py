@@ -63,7 +63,7 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
         return
     if not console.is_terminal:
         console.width = 200  # into a pipe lines are as long as they are
-    colours = {"running": "cyan", "finished": "green", "stopped": "yellow", "crashed": "red", "empty": "bright_black"}
+    colors = {"running": "cyan", "finished": "green", "stopped": "yellow", "crashed": "red", "empty": "bright_black"}
     table = Table(box=SIMPLE_HEAD)
     for column in ("run", "state", "done", "best", "last", "env steps", "env", "agent", "plan", "seed", "age"):
         table.add_column(
@@ -72,7 +72,7 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
     for row in rows:
         table.add_row(
             Text(row["name"]),
-            Text(row["state"], colours[row["state"]]),
+            Text(row["state"], colors[row["state"]]),
             "-" if row["progress"] is None else f"{row['progress']:.0%}",
             *(("-" if row[name] is None else f"{row[name]:,.1f}") for name in ("best_return", "last_return")),
             f"{row['env_steps']:,}",

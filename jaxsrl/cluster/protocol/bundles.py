@@ -105,7 +105,7 @@ def match_bundles(wanted: Sequence[str], reserved: Sequence[str]) -> tuple[int, 
 
     Returns:
         The number of a bundle for each host, every one once. What is on nodes that no host wants is dealt out in order of nodes,
-        so that neighbours share them.
+        so that neighbors share them.
 
     Examples:
         >>> match_bundles(["b", "a", "a"], ["a", "b", "c"])

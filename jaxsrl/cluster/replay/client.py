@@ -55,7 +55,7 @@ class RemoteReplayClient:
         setup = make_replay_setup(config, update_key)
         replay = setup.agent.data
         self._setup, self._blocks = setup, SampleBlocks(setup)
-        self._prioritised, self._delay = bool(replay.config.priority_exponent), replay.config.priority_delay
+        self._prioritized, self._delay = bool(replay.config.priority_exponent), replay.config.priority_delay
         self.num_steps = self.num_stale = 0
         self._busy_seconds = self._waited_seconds = 0.0
         self._received_bytes = self._sent_bytes = self._samples = 0
@@ -148,13 +148,13 @@ class RemoteReplayClient:
 
     def update_priorities(self, priority: Any) -> None:
         """See `ReplayClient`."""
-        if self._prioritised:
+        if self._prioritized:
             self._found.append((self._given, priority))
             self._given += 1
 
     def end_update(self) -> None:
         """See `ReplayClient`; without priorities there is nothing to wait for."""
-        if not self._prioritised:
+        if not self._prioritized:
             return
         start = time.perf_counter()
         self._send_priorities(self._given - 1 - self._delay)

@@ -181,10 +181,10 @@ def test_td3_exploration_noise_stays_within_bounds(learnt):
         return np.asarray(act(params, observation, (), np.zeros(1000, bool), keys, Mode.SAMPLE)[0]) / 2.0
 
     noisy = explore(0.2)
-    centre = _numpy_actor(state.params["actor"], observation[:1])[0]
-    inside = np.abs(centre) < 0.4
+    center = _numpy_actor(state.params["actor"], observation[:1])[0]
+    inside = np.abs(center) < 0.4
     assert inside.any()
-    np.testing.assert_allclose(noisy.mean(0)[inside], centre[inside], atol=0.03)
+    np.testing.assert_allclose(noisy.mean(0)[inside], center[inside], atol=0.03)
     np.testing.assert_allclose(noisy.std(0)[inside], 0.2, atol=0.02)
     assert np.abs(explore(2.0)).max() == 1.0
 

@@ -20,12 +20,12 @@ def add(running, x, valid):
 
 @pytest.mark.parametrize("scale", [(0.0, 1.0), (1e4, 0.1), (-3e-6, 1e-5)])
 def test_running_moments_match_gymnasium(scale):
-    centre, spread = scale
+    center, spread = scale
     rng = np.random.default_rng(0)
     running, reference = init_moments((2, 3)), RunningMeanStd(epsilon=0.0, shape=(2, 3), dtype=np.float64)
     values = []
     for number in range(10):
-        x = (centre + spread * rng.normal(number, 1.0, (4, 5, 2, 3))).astype(np.float32)
+        x = (center + spread * rng.normal(number, 1.0, (4, 5, 2, 3))).astype(np.float32)
         valid = rng.random((4, 5)) < 0.7
         running = add(running, np.where(valid[..., None, None], x, np.nan), valid)
         reference.update(x[valid].astype(np.float64))

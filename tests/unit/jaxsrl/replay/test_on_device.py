@@ -17,7 +17,7 @@ from tests.support.counting_agent import make_counting
 from tests.support.replay_model import Stream
 
 CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=1.0)
-PRIORITISED = dataclasses.replace(CONFIG, priority_exponent=0.6, priority_delay=2)
+PRIORITIZED = dataclasses.replace(CONFIG, priority_exponent=0.6, priority_delay=2)
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def test_gradient_steps_are_those_that_are_due():
         done = due
 
 
-@pytest.mark.parametrize("config", [CONFIG, pytest.param(PRIORITISED, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("config", [CONFIG, pytest.param(PRIORITIZED, marks=pytest.mark.slow)])
 def test_a_run_that_is_resumed_goes_on_to_the_bit(config):
     slots = slots_of(14)
     whole = run(config, slots)
@@ -71,7 +71,7 @@ def test_a_run_that_is_resumed_goes_on_to_the_bit(config):
     jax.tree.map(np.testing.assert_array_equal, resumed[-1], whole[-1])
 
 
-@pytest.mark.parametrize("config", [CONFIG, pytest.param(PRIORITISED, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("config", [CONFIG, pytest.param(PRIORITIZED, marks=pytest.mark.slow)])
 def test_four_devices_do_what_one_does(config):
     slots = slots_of(12)
     one = run(config, slots)
@@ -82,7 +82,7 @@ def test_four_devices_do_what_one_does(config):
 
 
 def test_only_stored_steps_are_sharded_over_rows():
-    state = jax.eval_shape(compiled(PRIORITISED, (("sequence_length", 2),), (3, 4))[0].init, jax.random.key(0))
+    state = jax.eval_shape(compiled(PRIORITIZED, (("sequence_length", 2),), (3, 4))[0].init, jax.random.key(0))
     where = state_shardings(state, "rows", "all")
     assert isinstance(where.extra, ReplayExtra)
     assert set(jax.tree.leaves(where.extra.buffer.storage)) == {"rows"}
@@ -137,7 +137,7 @@ def test_first_priorities_are_those_of_whole_windows():
         seen.append((steps.is_first.shape, steps.reward.shape, steps.observation, steps.agent_state))
         return steps.reward[:3] + 0.5 * steps.reward[3 - 1 + 2 :][:3].sum(axis=0) * steps.valid[:3] + steps.is_first[:3]
 
-    config = dataclasses.replace(PRIORITISED, priority_exponent=1.0, samples_per_insert=1e-3, capacity=1200)
+    config = dataclasses.replace(PRIORITIZED, priority_exponent=1.0, samples_per_insert=1e-3, capacity=1200)
     stream = Stream(rows=4, steps=3)
     slots = [stream.slot() for _ in range(110)]
     state = run(config, slots, sequence_length=5, initial_priority=initial_priority)[-1][0]
@@ -158,7 +158,7 @@ def test_first_priorities_are_those_of_whole_windows():
 def test_stored_steps_and_sums_are_neither_copied_nor_gathered(delay):
     mesh = LearnerMesh(jax.devices()[:4])
     slot = slots_of(1)[0]
-    config = dataclasses.replace(PRIORITISED, capacity=400_000, priority_delay=delay)
+    config = dataclasses.replace(PRIORITIZED, capacity=400_000, priority_delay=delay)
     agent = with_device_replay(make_counting(Replay(config, 2)), slot)
     state = jax.eval_shape(agent.init, jax.random.key(0))
     shardings = state_shardings(state, mesh.rows, mesh.replicated)

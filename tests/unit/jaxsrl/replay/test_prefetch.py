@@ -21,8 +21,8 @@ from tests.support.counting_agent import make_counting
 from tests.support.replay_model import Stream
 
 CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=2.0)
-PRIORITISED = dataclasses.replace(CONFIG, priority_exponent=0.6)
-DELAYED = dataclasses.replace(PRIORITISED, priority_delay=2)
+PRIORITIZED = dataclasses.replace(CONFIG, priority_exponent=0.6)
+DELAYED = dataclasses.replace(PRIORITIZED, priority_delay=2)
 RUN_KEY = jax.random.key(1)
 SECONDS = 60.0
 
@@ -109,10 +109,10 @@ def assert_same_run(host, device):
 
 CASES = {
     "uniform": (CONFIG, {}),
-    "prioritised": (PRIORITISED, {}),
+    "prioritized": (PRIORITIZED, {}),
     "delayed": (DELAYED, {"initial_priority": first_priority, "transforms": (scaled, scaled)}),
 }
-SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in ("prioritised", "delayed")]
+SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in ("prioritized", "delayed")]
 
 
 @pytest.mark.parametrize("case", ["uniform", *SLOW])
@@ -154,7 +154,7 @@ def sampler_of(config):
 
 @pytest.mark.parametrize("delay", [0, 1, 3])
 def test_prefetched_samples_equal_the_priority_delay(delay):
-    config = dataclasses.replace(PRIORITISED, priority_delay=delay)
+    config = dataclasses.replace(PRIORITIZED, priority_delay=delay)
     buffer, sampler = sampler_of(config)
     drawn, sample = [], buffer.sample
     buffer.sample = lambda key: drawn.append(key) or sample(key)
@@ -184,7 +184,7 @@ def test_the_first_error_of_the_thread_reaches_the_learner():
 
 
 def test_closing_leaves_no_thread_even_in_the_middle_of_a_turn():
-    _, sampler = sampler_of(PRIORITISED)
+    _, sampler = sampler_of(PRIORITIZED)
     sampler.request(list(np.arange(6, dtype=np.uint32).reshape(3, 2)))
     sampler.get()
     sampler.close()

@@ -37,7 +37,7 @@ def make_checkpoint(run, update):
     return path
 
 
-def test_a_run_is_summarised(tmp_path):
+def test_a_run_is_summarized(tmp_path):
     run = RunFiles(make_run(tmp_path / "a"))
     run.records.refresh()
     summary = run.summary("a")

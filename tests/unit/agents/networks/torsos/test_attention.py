@@ -136,8 +136,8 @@ def by_loop(weights, x, visible, num_heads):
             for k, one in score.items():
                 attended[member, mine] += np.exp(one) / total * value[k, mine]
     x = x + attended @ weights["output"]["kernel"] + weights["output"]["bias"]
-    centred = x - x.mean(1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-6)
+    centered = x - x.mean(1, keepdims=True)
+    scaled = centered / np.sqrt((centered**2).mean(1, keepdims=True) + 1e-6)
     return scaled * weights["norm"]["scale"] + weights["norm"]["bias"]
 
 

@@ -16,7 +16,7 @@ def params():
     return LAYER.init(jax.random.key(0), X, None)
 
 
-def test_weights_are_the_papers_with_factorised_noise(params):
+def test_weights_are_the_papers_with_factorized_noise(params):
     p, key = params["params"], jax.random.key(1)
     inward, outward = scaled_noise(key, 0, 4), scaled_noise(key, 1, 3)
     kernel = p["kernel"] + p["kernel_deviation"] * np.outer(inward, outward)

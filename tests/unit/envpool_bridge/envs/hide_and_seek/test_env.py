@@ -9,7 +9,7 @@ from envpool_bridge.envs.hide_and_seek.env import HideAndSeek
 from envpool_bridge.envs.hide_and_seek.game import Base, RandomWalls
 from envpool_bridge.envs.hide_and_seek.scene import SUBSTEP_SECONDS, SUBSTEPS
 from envpool_bridge.envs.parallel_env import ParallelEnv
-from tests.support.arena import LOCK, act, arena, centre
+from tests.support.arena import LOCK, act, arena, center
 
 
 @pytest.mark.parametrize(("game", "prep", "horizon"), [(RandomWalls, 96, 240), (Base, 32, 80)])
@@ -35,17 +35,17 @@ def test_being_outside_costs_nothing_while_preparing():
 
 def test_seekers_cannot_act_while_preparing_but_can_be_pushed():
     env = arena([(1.0, 5.0)], [(5.0, 5.0)], boxes=[(5.0, 4.55)], horizon=20, prep_fraction=0.25)
-    start = centre(env, 1)
+    start = center(env, 1)
     for _ in range(5):
         act(env, seeker_0=(0, 0, 10, 1, 1))
-        assert np.abs(centre(env, 1) - start).max() < 1e-3
+        assert np.abs(center(env, 1) - start).max() < 1e-3
         assert env.episode.grips.held[1] == -1
         assert not env.episode.locks.locked.any()
     act(env, seeker_0=(0, 0, 10, 1, 1))
     assert env.episode.scene.velocity[1, 0] < -1.0
     env = arena([(1.0, 5.0)], [(1.5, 5.0)], prep_fraction=1.0)
     act(env, 6, hider_0=(10, 5, 5, 0, 0))
-    assert centre(env, 1)[0] > 2.0
+    assert center(env, 1)[0] > 2.0
 
 
 @pytest.mark.parametrize("game", [Base, RandomWalls])

@@ -7,7 +7,7 @@ pytest.importorskip("mujoco")
 
 from envpool_bridge.envs.hide_and_seek.game import Base
 from envpool_bridge.envs.hide_and_seek.geometry import distance_to_cuboids
-from tests.support.arena import LOCK, PULL, act, arena, centre, put
+from tests.support.arena import LOCK, PULL, act, arena, center, put
 
 FAR = (1.0, 1.0)
 
@@ -25,17 +25,17 @@ def locked(env):
 def test_a_box_that_is_held_follows_within_5_millimetres(sleeps_before):
     env = arena([before((3.0, 0.8))], boxes=[(3.0, 0.8)])
     act(env, sleeps_before)  # what lies still is asleep by then
-    offset = centre(env, 2) - centre(env, 0)
-    start = centre(env, 2)
+    offset = center(env, 2) - center(env, 0)
+    start = center(env, 2)
     act(env, 5, hider_0=(5, 10, 5, 1, 0))
     assert env.episode.grips.held.tolist() == [0, -1]
-    assert np.linalg.norm(centre(env, 2) - start) > 0.5
-    assert np.abs(centre(env, 2) - centre(env, 0) - offset).max() < 5e-3
+    assert np.linalg.norm(center(env, 2) - start) > 0.5
+    assert np.abs(center(env, 2) - center(env, 0) - offset).max() < 5e-3
     act(env, 2)
-    stays = centre(env, 2)
+    stays = center(env, 2)
     act(env, 5, hider_0=(5, 10, 5, 0, 0))
-    assert np.linalg.norm(centre(env, 2) - stays) < 0.5  # it slides to a stop
-    assert np.linalg.norm(centre(env, 0) - centre(env, 2)) > 1.0
+    assert np.linalg.norm(center(env, 2) - stays) < 0.5  # it slides to a stop
+    assert np.linalg.norm(center(env, 0) - center(env, 2)) > 1.0
 
 
 def test_a_turned_box_is_held_as_it_was_taken():
@@ -48,7 +48,7 @@ def test_a_turned_box_is_held_as_it_was_taken():
 
     def relative():
         turn = scene.position[0, 3]
-        away = (centre(env, 2) - centre(env, 0))[:2]
+        away = (center(env, 2) - center(env, 0))[:2]
         rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
         return np.array([*(rotation @ away), scene.position[2, 3] - turn])
 
@@ -95,9 +95,9 @@ def test_grips_let_several_agents_hold_one_box():
     put(env, 1, turn=np.pi)
     act(env, hider_0=PULL, hider_1=PULL)
     assert env.episode.grips.held.tolist() == [0, 0, -1]
-    start = centre(env, 3)
+    start = center(env, 3)
     act(env, 5, hider_0=(10, 5, 5, 1, 0), hider_1=(10, 5, 5, 1, 0))
-    assert centre(env, 3)[0] > start[0] + 0.5
+    assert center(env, 3)[0] > start[0] + 0.5
     act(env, hider_1=PULL)
     assert env.episode.grips.held.tolist() == [-1, 0, -1]
 
@@ -122,7 +122,7 @@ def test_locked_box_moves_less_than_two_millimetres():
     put(env, 1, (3.5, 3.0))
     env.episode.locks.update(np.array([False, False]), np.ones((2, 1), bool), np.zeros((2, 1)))
     act(env, 12, seeker_0=(0, 5, 5, 0, 0))
-    assert centre(env, 2)[0] < 2.5
+    assert center(env, 2)[0] < 2.5
 
 
 def test_lock_stops_a_pulled_box_and_its_holder():
@@ -130,10 +130,10 @@ def test_lock_stops_a_pulled_box_and_its_holder():
     act(env, 4, hider_0=(5, 10, 5, 1, 0))
     act(env, hider_0=(5, 10, 5, 1, 1))
     act(env, hider_0=(5, 10, 5, 1, 1))
-    box, agent = centre(env, 2), centre(env, 0)
+    box, agent = center(env, 2), center(env, 0)
     act(env, 10, hider_0=(5, 10, 5, 1, 1))
-    assert np.abs(centre(env, 2) - box).max() < 0.02
-    assert np.abs(centre(env, 0) - agent).max() < 0.05
+    assert np.abs(center(env, 2) - box).max() < 0.02
+    assert np.abs(center(env, 0) - agent).max() < 0.05
 
 
 def test_lock_is_released_only_by_its_own_team():
@@ -157,7 +157,7 @@ def test_lock_is_released_only_by_its_own_team():
     assert locked(env) == [False]
     assert env.episode.locks.locker.tolist() == [0]  # the last that locked, still
     act(env, 6, hider_1=(5, 0, 5, 0, 0))
-    assert centre(env, 3)[1] < 2.7
+    assert center(env, 3)[1] < 2.7
 
 
 def test_lock_is_vetoed_by_a_team_mate_without_press():

@@ -9,7 +9,7 @@ from envpool_bridge.envs.hide_and_seek import scene as scene_module
 from envpool_bridge.envs.hide_and_seek.game import Base, RandomWalls
 from envpool_bridge.envs.hide_and_seek.scene import SUBSTEPS, make_scene
 from envpool_bridge.envs.hide_and_seek.walls import Wall, outer_walls
-from tests.support.arena import act, arena, centre, layout_of
+from tests.support.arena import act, arena, center, layout_of
 
 LONG = [(1.65, 0.15, 0.5), (0.15, 1.65, 0.5)]
 
@@ -76,7 +76,7 @@ def test_the_ramp_is_a_prism_with_a_slope_of_45_degrees(scene):
 
 def test_walls_are_10_cm_thick_and_reach_from_face_to_face(scene):
     model = scene.model
-    # Centre, half sizes: inner 0.5 m and outer 4 m tall, the free floor 0.15 to 5.85.
+    # Center, half sizes: inner 0.5 m and outer 4 m tall, the free floor 0.15 to 5.85.
     expected = {
         "wall0": ([0.1, 3.0, 2.0], [0.05, 2.85, 2.0]),
         "wall1": ([3.0, 0.1, 2.0], [2.85, 0.05, 2.0]),
@@ -139,7 +139,7 @@ def test_things_at_rest_stay_where_they_are():
 def test_objects_stand_on_the_floor_beyond_its_edge():
     env = arena([(3.0, 3.0)], boxes=[(9.0, 9.0)], walls=())
     act(env, 10)
-    assert centre(env, 2)[2] == pytest.approx(0.25, abs=2e-3)
+    assert center(env, 2)[2] == pytest.approx(0.25, abs=2e-3)
 
 
 def test_physics_that_blow_up_end_the_episode_at_once(tmp_path, monkeypatch):

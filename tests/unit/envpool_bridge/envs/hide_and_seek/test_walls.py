@@ -40,7 +40,7 @@ def test_quadrant_walls_have_doors_of_two_cells_anywhere():
     upright, level = set(), set()
     for seed in range(300):
         lines = lines_of(quadrant_walls(Base(one_door=0.0), np.random.default_rng(seed)))
-        # A piece of no length is left out, and with it the cell of a corner that a neighbour has anyway.
+        # A piece of no length is left out, and with it the cell of a corner that a neighbor has anyway.
         upright.add(tuple(sorted(set(range(1, 15)) - lines[1, 15])))
         level.add(tuple(sorted(set(range(16, 29)) - lines[0, 15])))
     assert upright == {(k, k + 1) for k in range(1, 14)}

@@ -59,7 +59,7 @@ def test_what_not_even_an_empty_cluster_can_take_is_refused_with_its_numbers(spr
 
 def test_a_host_takes_a_bundle_on_the_node_it_wants_as_far_as_there_is_one():
     assert match_bundles(["b", "a", "a"], ["a", "b", "c"]) == (1, 0, 2)
-    assert match_bundles(["", "", "", ""], ["z", "y", "z", "y"]) == (1, 3, 0, 2)  # neighbours share nodes
+    assert match_bundles(["", "", "", ""], ["z", "y", "z", "y"]) == (1, 3, 0, 2)  # neighbors share nodes
     assert match_bundles(["q", "y"], ["y", "z"]) == (1, 0)
 
 

@@ -37,8 +37,8 @@ from tests.support.run_configs import run_config
 SPEC = EnvSpec("Frames", ArraySpec((3, 2), "float32", frames=3), DiscreteSpec(4))
 HOSTS, ROWS, STEPS = 2, 8, 4
 UNIFORM = ReplayConfig(capacity=160, batch_size=4, min_size=40, samples_per_insert=0.5)
-PRIORITISED = dataclasses.replace(UNIFORM, priority_exponent=0.6)
-DELAYED = dataclasses.replace(PRIORITISED, priority_delay=2)
+PRIORITIZED = dataclasses.replace(UNIFORM, priority_exponent=0.6)
+DELAYED = dataclasses.replace(PRIORITIZED, priority_delay=2)
 RUN_KEY = jax.random.key(5)
 NODES = [Node("one", 4), Node("two", 4)]
 
@@ -144,7 +144,7 @@ def require_same(mine, theirs):
         np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
 
 
-@pytest.mark.parametrize("replay", [UNIFORM, PRIORITISED, DELAYED], ids=["uniform", "prioritised", "delayed"])
+@pytest.mark.parametrize("replay", [UNIFORM, PRIORITIZED, DELAYED], ids=["uniform", "prioritized", "delayed"])
 def test_what_is_learned_and_kept_is_that_of_replay_in_this_process_to_the_bit(replay):
     config = config_of(replay)
     here, kept = learn_here(config, 9)
@@ -216,7 +216,7 @@ def test_what_is_inserted_is_written_down_where_it_is_inserted(tmp_path):
 
 
 def test_priorities_that_overtake_each_other_are_taken_in_order():
-    config = config_of(PRIORITISED)
+    config = config_of(PRIORITIZED)
     setup, replay = make_replay_setup(config, RUN_KEY), ReplayHost()
     replay.start(setup.to_bytes())
     taken = []

@@ -75,7 +75,7 @@ def test_uniforms_of_adjacent_keys_are_uniform_and_independent():
     expected = found.size / 100
     chi_square = ((np.bincount(found.ravel(), minlength=100) - expected) ** 2 / expected).sum()
     assert 60.0 < chi_square < 149.0  # 99 degrees of freedom: all but two in a thousand
-    # Each place of all streams, and pairs of neighbours within a stream and of neighbouring streams.
+    # Each place of all streams, and pairs of neighbors within a stream and of neighboring streams.
     for places in (found[:, 0], found[:, 137]):
         assert ((np.bincount(places, minlength=100) - 40.96) ** 2 / 40.96).sum() < 149.0
     for one, other in ((found[:, :-1], found[:, 1:]), (found[:-1], found[1:]), (found[:, :-4], found[:, 4:])):

@@ -1,4 +1,4 @@
-"""Prioritised windows: exact probabilities, new ones, and priorities that come late."""
+"""Prioritized windows: exact probabilities, new ones, and priorities that come late."""
 
 import dataclasses
 import functools
