@@ -90,8 +90,8 @@ ON_ONE_DEVICE = [
     ("single_learner_coarse", {}),
     ("decoupled", {"inference_platform": "cpu", "inference_num_servers": 2}),
     ("multiple_learners", {}),
-    ("central", {"num_replicas": 2}),
-    ("central", {"num_replicas": 2, "gradients": "asynchronous"}),
+    ("central", {"learner_num_replicas": 2}),
+    ("central", {"learner_num_replicas": 2, "learner_gradients": "asynchronous"}),
     ("device_only", {}),
 ]
 

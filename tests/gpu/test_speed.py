@@ -49,27 +49,25 @@ def test_the_pool(row):
     ("name", "changes"),
     [
         ("on the device", {}),
-        ("on the device, lanes merged", {"inference_batching": "merged"}),
-        ("on the host beside it", {"inference_platform": "cpu"}),
+        ("on the device, lanes merged", {"inference.batching": "merged"}),
+        ("on the host beside it", {"inference.platform": "cpu"}),
     ],
     ids=["device", "merged", "host"],
 )
 def test_training_on_cartpole_by_where_acting_is(name, changes, row, size):
     steps = size(3_000_000, 30_000)
-    result = bench_train(workers=WORKERS, num_envs=size(64, 8) * WORKERS, total_env_steps=steps, changes=changes)
+    result = bench_train(workers=WORKERS, num_envs=size(64, 8) * WORKERS, env_steps=steps, changes=changes)
     row(f"train CartPole-v1, acting {name}: {size_of(result)}", *cells(result))
 
 
 @pytest.mark.seconds(60)
-@pytest.mark.parametrize("changes", [{}, {"inference_platform": "cpu"}], ids=["device", "host"])
+@pytest.mark.parametrize("changes", [{}, {"inference.platform": "cpu"}], ids=["device", "host"])
 def test_training_on_pong(changes, row, size):
     if not ATARI:
         pytest.skip("not run: ale_py or cv2 is not installed")
     pong, network = EnvConfig("ALE/Pong-v5", suite="atari"), NetworkConfig("nature_cnn", (size(512, 16),), "relu")
     steps = size(300_000, 600)
-    result = bench_train(
-        WORKERS, size(16, 2) * WORKERS, total_env_steps=steps, env=pong, network=network, changes=changes
-    )
+    result = bench_train(WORKERS, size(16, 2) * WORKERS, env_steps=steps, env=pong, network=network, changes=changes)
     where = "host" if changes else "device"
     row(f"train ALE/Pong-v5, acting on the {where}: {size_of(result)}", *cells(result))
 

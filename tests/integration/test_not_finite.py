@@ -10,12 +10,12 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.learner.finite_watch import NotFiniteError
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 UPDATES = 12
 
@@ -33,22 +33,22 @@ def spoilt(agent, begin, end):
 
 
 def train(directory, begin, end, policy="serial", suite="gymnasium", **changes):
-    config = RunConfig(
+    config = run_config(
         name="run",
         directory=str(directory),
-        policy=policy,
+        plan=policy,
         num_envs=8,
         rollout_length=4,
-        env_steps=8 * 4 * UPDATES,
+        total_env_steps=8 * 4 * UPDATES,
         max_policy_lag=0,
-        checkpoint_every_updates=2,
-        max_skipped_updates=3,
+        checkpoint_interval_updates=2,
+        learner_max_nonfinite_updates=3,
         **changes,
     )
     source = make_env(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
-    plan = POLICIES[policy](config, Resources.detect())
+    plan = PLANS[policy](config, Resources.detect())
     return run(plan, spoilt(agent, begin, end), source, config, spec=spec, quiet=True)
 
 
@@ -60,7 +60,9 @@ def test_nonfinite_update_is_skipped_and_run_continues(tmp_path):
 
 
 def test_too_many_in_a_row_stop_the_run_with_the_batch_at_hand(tmp_path):
-    with pytest.raises(NotFiniteError, match="3 updates in a row, the last of them 8, came to NaN or infinity"):
+    with pytest.raises(
+        NotFiniteError, match="3 consecutive updates produced NaN or infinity and were skipped .last: 8"
+    ):
         train(tmp_path, 5, UPDATES)
     with np.load(tmp_path / "run" / "not_finite_batch.npz") as batch:
         assert batch["reward"].shape == (4, 8)
@@ -68,7 +70,7 @@ def test_too_many_in_a_row_stop_the_run_with_the_batch_at_hand(tmp_path):
 
 @pytest.mark.slow
 def test_rollback_continues_from_newest_good_checkpoint(tmp_path):
-    report = train(tmp_path, 5, 8, when_not_finite="roll_back")
+    report = train(tmp_path, 5, 8, learner_on_nonfinite="roll_back")
     assert report.num_updates == UPDATES
     assert "goes on from what the checkpoint of update 6 had learned" in (report.directory / "log.txt").read_text()
 

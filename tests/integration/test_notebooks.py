@@ -30,7 +30,7 @@ SMALL = {
         "RUN = ''; ENV_STEPS = 20_480; EPISODES = 4; VIDEO_EPISODES = 1",
         "assert loaded.update == 10 and path.stat().st_size > 1000 and len(shown.returns) == 1",
     ),
-    "04_own_distribution_policy": (
+    "04_own_plan": (
         "ENV_STEPS = 4096",
         "assert largest_difference < 1e-4 and 'use --pool.num-workers' in refusal",
     ),

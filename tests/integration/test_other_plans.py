@@ -27,7 +27,7 @@ from tests.support.run_configs import run_config
 
 RESTART = "environments start new episodes"
 LEARNS = ReplayConfig(capacity=512, batch_size=8, min_size=32, samples_per_insert=0.25, priority_exponent=0.6)
-OPTIONS = {"multiple_learners": {"num_devices": 2}, "central": {"num_devices": 2}}
+OPTIONS = {"multiple_learners": {"learner_num_devices": 2}, "central": {"learner_num_devices": 2}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ def test_a_checkpoint_resumes_under_another_plan_and_lag(tmp_path, saved, resume
     assert "could not be restored" not in log_of(report)
     record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert record["policy/lag_max"] <= resumed[1]
-    assert json.loads((report.directory / "config.json").read_text())["experiment"]["run"]["policy"] == resumed[0]
+    assert json.loads((report.directory / "config.json").read_text())["experiment"]["run"]["plan"] == resumed[0]
     if saved[1] == resumed[1] == 0:
         assert_close(report, train(tmp_path / "whole", "serial", 0, 6))
 
@@ -170,7 +170,7 @@ def test_asynchronous_replicas_take_over_a_checkpoint_of_lag_0(tmp_path):
 def test_other_update_size_needs_partial_restore(tmp_path):
     train(tmp_path, "serial", 1, 2)
     before = (tmp_path / "run/config.json").read_text()
-    with pytest.raises(UserError, match=r"run\.num_envs: 8 -> 4\n.*--run\.partial"):
+    with pytest.raises(UserError, match=r"run\.num_envs: 8 -> 4\n.*--checkpoint\.partial-restore"):
         train(tmp_path, "serial", 1, 4, num_envs=4)
     assert (tmp_path / "run/config.json").read_text() == before
     report = train(tmp_path, "serial", 1, 4, num_envs=4, checkpoint_partial_restore=True)
@@ -206,7 +206,7 @@ def test_unfit_checkpoint_keeps_the_configuration(tmp_path, monkeypatch):
     train(tmp_path, "serial", 0, 2)
     before = [(tmp_path / "run" / name).read_text() for name in ("config.json", "plan.json")]
     monkeypatch.setattr("jaxsrl.run_directory.differences", lambda *_: [])  # as if the network were no option
-    with pytest.raises(UserError, match=r"another network or algorithm(.|\n)*--run\.partial"):
+    with pytest.raises(UserError, match=r"another network or algorithm(.|\n)*--checkpoint\.partial-restore"):
         train(tmp_path, "single_learner_fine", 1, 4, hidden=(6,))
     assert [(tmp_path / "run" / name).read_text() for name in ("config.json", "plan.json")] == before
 

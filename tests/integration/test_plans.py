@@ -143,7 +143,7 @@ def test_asynchronous_lag_stays_within_its_bound(tmp_path):
     assert 0 <= json.loads(lines[-1])["policy/lag_max"] <= 3
 
 
-@pytest.mark.slow  # to compile; with actors in test_policies.py
+@pytest.mark.slow  # to compile; with actors in test_every_plan.py
 def test_learner_on_four_devices_matches_one(tmp_path):
     one, four = train(tmp_path / "one"), train(tmp_path / "four", learner_num_devices=4)
     for a, b in zip(leaves(one), leaves(four), strict=True):

@@ -10,11 +10,11 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
+from tests.support.run_configs import run_config
 
 NETWORK = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8)
 AGENT = PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2, chunk_length=4, burn_in=2)
@@ -25,19 +25,19 @@ def train(directory, policy: str, suite: str = "gymnasium", **changes) -> RunRep
     settings = {
         "name": "run",
         "directory": str(directory),
-        "policy": policy,
+        "plan": policy,
         "num_envs": 8,
-        "num_env_workers": 2,
+        "pool_num_workers": 2,
         "rollout_length": 8,
-        "env_steps": 8 * 8 * UPDATES,
-        "checkpoint_every_updates": 0,
+        "total_env_steps": 8 * 8 * UPDATES,
+        "checkpoint_interval_updates": 0,
         "max_policy_lag": 0,
     }
-    config = RunConfig(**{**settings, **changes})
+    config = run_config(**{**settings, **changes})
     source = make_env(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
     agent = make_ppo(AGENT, spec, NETWORK)
-    return run(POLICIES[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    return run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
 
 
 def leaves(report: RunReport) -> list[np.ndarray]:
@@ -54,10 +54,10 @@ def reference(tmp_path_factory):
     ("policy", "changes"),
     [
         pytest.param("single_learner_fine", {}, marks=pytest.mark.slow),
-        ("single_learner_coarse", {"lanes_per_worker": 1}),
-        pytest.param("multiple_learners", {"num_devices": 2}, marks=pytest.mark.slow),
-        pytest.param("central", {"num_replicas": 2}, marks=pytest.mark.slow),
-        pytest.param("device_only", {"num_devices": 2}, marks=pytest.mark.slow),
+        ("single_learner_coarse", {"pool_lanes_per_worker": 1}),
+        pytest.param("multiple_learners", {"learner_num_devices": 2}, marks=pytest.mark.slow),
+        pytest.param("central", {"learner_num_replicas": 2}, marks=pytest.mark.slow),
+        pytest.param("device_only", {"learner_num_devices": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_a_network_with_memory_learns_the_same_under_every_plan(tmp_path, reference, policy, changes):
@@ -79,14 +79,14 @@ def test_a_network_with_memory_learns_the_same_under_every_plan(tmp_path, refere
 )
 def test_recurrent_run_resumes_bit_for_bit(tmp_path, policy, lag):
     suite = "jax" if policy == "device_only" else "gymnasium"
-    lanes = {"lanes_per_worker": 1} if policy == "single_learner_coarse" else {}
+    lanes = {"pool_lanes_per_worker": 1} if policy == "single_learner_coarse" else {}
     whole = train(tmp_path / "whole", policy, suite, max_policy_lag=lag, **lanes)
     for updates in (3, UPDATES):
-        resumed = train(tmp_path / "parts", policy, suite, max_policy_lag=lag, env_steps=8 * 8 * updates, **lanes)
+        resumed = train(tmp_path / "parts", policy, suite, max_policy_lag=lag, total_env_steps=8 * 8 * updates, **lanes)
     for mine, expected in zip(leaves(resumed), leaves(whole), strict=True):
         np.testing.assert_array_equal(mine, expected)
 
 
 def test_merged_inference_rejects_recurrent_network(tmp_path):
     with pytest.raises(UserError, match="carries state between steps"):
-        train(tmp_path, "single_learner_fine", inference_batching="merged", num_env_workers=2, lanes_per_worker=2)
+        train(tmp_path, "single_learner_fine", inference_batching="merged", pool_num_workers=2, pool_lanes_per_worker=2)

@@ -75,7 +75,7 @@ CASES = [
     pytest.param("single_learner_fine", {}, marks=slow),
     pytest.param("single_learner_coarse", {}, marks=slow),
     pytest.param("distributed_replay", {}, marks=slow),
-    ("distributed_replay", {"num_devices": 2}),
+    ("distributed_replay", {"learner_num_devices": 2}),
     pytest.param(
         "decoupled", {"learner_num_devices": 2, "inference_num_devices": 2, "inference_num_servers": 2}, marks=slow
     ),
