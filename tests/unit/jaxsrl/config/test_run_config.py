@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 
 import pytest
 
@@ -10,35 +11,61 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from experiments import ppo_atari, ppo_cartpole, ppo_mujoco
+from jaxsrl.config.changes import with_options
 from jaxsrl.config.run_config import MAY_CHANGE, OPERATION, RunConfig
 from jaxsrl.config.serialization import differences, from_json, to_json
-from tests.support.run_configs import run_config
 
 POSITIVE = [
-    "env_steps",
-    "num_envs",
-    "num_env_workers",
-    "lanes_per_worker",
-    "workers_per_lane",
-    "rollout_length",
-    "num_devices",
-    "keep_checkpoints",
+    "run.total_env_steps",
+    "run.num_envs",
+    "run.rollout_length",
+    "pool.num_workers",
+    "pool.lanes_per_worker",
+    "pool.workers_per_lane",
+    "inference.num_devices",
+    "inference.num_servers",
+    "learner.num_devices",
+    "learner.sample_reuse",
+    "checkpoint.max_to_keep",
 ]
-NOT_NEGATIVE = ["seed", "max_policy_lag", "checkpoint_every_updates", "log_every_seconds", "evaluation_episodes"]
+NOT_NEGATIVE = [
+    "run.seed",
+    "run.max_policy_lag",
+    "run.shutdown_timeout_seconds",
+    "learner.num_replicas",
+    "learner.max_gradient_staleness",
+    "learner.trajectory_buffer_size",
+    "learner.max_nonfinite_updates",
+    "checkpoint.interval_updates",
+    "cluster.num_hosts",
+    "cluster.host_memory_gib",
+    "cluster.placement_timeout_seconds",
+    "cluster.num_inference_servers",
+    "machine.num_cpu_devices",
+    "metrics.interval_seconds",
+    "evaluation.episodes",
+]
 
 
-@pytest.mark.parametrize("name", POSITIVE)
-def test_sizes_start_at_one(name):
-    assert getattr(run_config(**{name: 1}), name) == 1
-    with pytest.raises(UserError, match=f"^run.{name} must be at least 1: got 0$"):
-        run_config(**{name: 0})
+def changed(option, value):
+    """Returns the value that an option of a RunConfig has after it was changed."""
+    path = option.removeprefix("run.")
+    run = with_options(RunConfig(), {path: value})
+    return operator.attrgetter(path)(run)
 
 
-@pytest.mark.parametrize("name", NOT_NEGATIVE)
-def test_counts_and_times_start_at_zero(name):
-    assert getattr(run_config(**{name: 0}), name) == 0
-    with pytest.raises(UserError, match=f"^run.{name} must not be negative: got -1$"):
-        run_config(**{name: -1})
+@pytest.mark.parametrize("option", POSITIVE)
+def test_sizes_start_at_one(option):
+    assert changed(option, 1) == 1
+    with pytest.raises(UserError, match=f"^{option} must be at least 1: got 0$"):
+        changed(option, 0)
+
+
+@pytest.mark.parametrize("option", NOT_NEGATIVE)
+def test_counts_and_times_start_at_zero(option):
+    assert changed(option, 0) == 0
+    with pytest.raises(UserError, match=f"^{option} must not be negative: got -1$"):
+        changed(option, -1)
 
 
 @pytest.mark.parametrize("name", ["a/b", "/tmp/run", ".", ".."])
@@ -48,10 +75,10 @@ def test_a_run_cannot_be_named_out_of_its_directory(name):
 
 
 @pytest.mark.parametrize(
-    ("env_steps", "num_updates"), [(1, 1), (4096, 1), (4097, 2), (8192, 2), (800_000, 196)], ids=str
+    ("total_env_steps", "num_updates"), [(1, 1), (4096, 1), (4097, 2), (8192, 2), (800_000, 196)], ids=str
 )
-def test_the_budget_is_rounded_up_to_whole_updates(env_steps, num_updates):
-    assert RunConfig(total_env_steps=env_steps, num_envs=128, rollout_length=32).num_updates == num_updates
+def test_the_budget_is_rounded_up_to_whole_updates(total_env_steps, num_updates):
+    assert RunConfig(total_env_steps=total_env_steps, num_envs=128, rollout_length=32).num_updates == num_updates
 
 
 @pytest.mark.parametrize("module", [ppo_cartpole, ppo_mujoco, ppo_atari])
@@ -109,13 +136,19 @@ def test_a_bare_value_differs_under_the_path_it_is_given():
     assert differences("ppo", "vtrace", "agent") == ["agent: 'ppo' -> 'vtrace'"]
 
 
+def option_paths(config, path):
+    """Returns the paths of all options in a configuration and its parts."""
+    if not dataclasses.is_dataclass(config):
+        return {path}
+    return {
+        inner
+        for field in dataclasses.fields(config)
+        for inner in option_paths(getattr(config, field.name), f"{path}.{field.name}")
+    }
+
+
 def test_resumable_option_changes_exist_and_change_no_step():
-    names = {path.removeprefix("run.") for path in MAY_CHANGE}
-    run = RunConfig()
-    known = {field.name for field in dataclasses.fields(run)}
-    nested = {name for name in known if dataclasses.is_dataclass(getattr(run, name))}
-    inner = {f"{name}.{field.name}" for name in nested for field in dataclasses.fields(getattr(run, name))}
-    assert names <= known | inner
-    computed = {"seed", "num_envs", "rollout_length", "max_policy_lag", "num_env_workers", "inference_batching"}
-    assert not {path.removeprefix("run.") for path in OPERATION} & computed
-    assert not names & {"seed", "num_envs", "rollout_length"}
+    assert option_paths(RunConfig(), "run") >= MAY_CHANGE
+    computed = {"run.seed", "run.num_envs", "run.rollout_length", "run.max_policy_lag", "run.pool.num_workers"}
+    assert not OPERATION & (computed | {"run.inference.batching", "run.learner.num_devices"})
+    assert not MAY_CHANGE & {"run.seed", "run.num_envs", "run.rollout_length"}

@@ -25,13 +25,14 @@ from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.policies.serial import serial
 from jaxsrl.plan.policies.single_learner_fine import single_learner_fine
 from jaxsrl.plan.validate import validate_memory, validate_plan
+from tests.support.run_configs import run_config
 
 TWO_GPUS = Resources(8, "gpu", 2)
 SERVED = {FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE, FragmentKind.LEARNER}
 
 
 def fine(**settings):
-    return single_learner_fine(RunConfig(**settings), TWO_GPUS)
+    return single_learner_fine(run_config(**settings), TWO_GPUS)
 
 
 def with_fragment(plan, kind, **changes):
@@ -54,7 +55,7 @@ def refusal(plan, resources=TWO_GPUS):
 
 
 def test_serial_is_one_lane_of_all_rows_in_the_main_process():
-    plan = serial(RunConfig(num_envs=96, rollout_length=16, num_env_workers=5, max_policy_lag=0), TWO_GPUS)
+    plan = serial(run_config(num_envs=96, rollout_length=16, pool_num_workers=5, max_policy_lag=0), TWO_GPUS)
     assert plan.shape == PoolShape(1, 1, 1, 96, 16, 1)
     assert plan.environments.placement == InProcess()
     assert {channel.transport for channel in plan.channels} == {Transport.IN_PROCESS}
@@ -63,14 +64,14 @@ def test_serial_is_one_lane_of_all_rows_in_the_main_process():
 
 @pytest.mark.parametrize(("lag", "slots"), [(0, 2), (1, 3), (4, 6)])
 def test_single_learner_fine_has_a_slot_to_learn_from_beside_those_that_the_lag_lets_fill(lag, slots):
-    plan = fine(num_envs=120, num_env_workers=6, lanes_per_worker=2, workers_per_lane=3, max_policy_lag=lag)
+    plan = fine(num_envs=120, pool_num_workers=6, pool_lanes_per_worker=2, pool_workers_per_lane=3, max_policy_lag=lag)
     assert plan.shape == PoolShape(6, 2, 3, 10, 32, slots)
     assert plan.shape.num_rows == 120
     assert plan.max_policy_lag == lag
 
 
 def test_single_learner_fine_puts_environments_in_processes_and_the_learner_on_devices():
-    plan = fine(num_env_workers=4, num_devices=2)
+    plan = fine(pool_num_workers=4, learner_num_devices=2)
     assert plan.environments.placement == Processes(4)
     assert plan.learner.placement == Devices((0, 1))
     transports = {(channel.source, channel.target): channel.transport for channel in plan.channels}
@@ -108,13 +109,13 @@ def test_what_a_policy_makes_is_accepted_and_nothing_waits_for_itself(name, lag)
 
 def test_rows_that_do_not_divide_are_refused_with_the_nearest_number_that_does():
     with pytest.raises(UserError, match=r"100 rows do not divide over 3 workers x 2 lanes: use --run.num-envs 102$"):
-        fine(num_envs=100, num_env_workers=3)
-    fine(num_envs=102, num_env_workers=3)
+        fine(num_envs=100, pool_num_workers=3)
+    fine(num_envs=102, pool_num_workers=3)
 
 
 def test_workers_that_do_not_divide_into_lanes_are_refused():
-    with pytest.raises(UserError, match="workers_per_lane must divide num_env_workers: got 3 and 4"):
-        fine(num_env_workers=4, workers_per_lane=3)
+    with pytest.raises(UserError, match="pool.workers_per_lane must divide pool.num_workers: got 3 and 4"):
+        fine(pool_num_workers=4, pool_workers_per_lane=3)
 
 
 def test_two_fragments_of_one_name_are_refused():
@@ -145,7 +146,7 @@ def test_a_device_that_is_not_there_is_refused(kind):
     plan = with_fragment(fine(), kind, placement=Devices((0, 2)))
     name = plan.fragment(kind).name
     assert f"plan single_learner_fine: fragment {name} wants device 2, but there are 2 gpu devices" in refusal(plan)
-    assert "use --run.num-devices 2 or less" in refusal(plan)
+    assert "use --learner.num-devices 2 or less" in refusal(plan)
 
 
 def test_a_fragment_on_no_device_is_refused():
@@ -154,7 +155,7 @@ def test_a_fragment_on_no_device_is_refused():
 
 
 def test_rows_that_do_not_divide_over_the_learners_devices_are_refused():
-    plan = serial(RunConfig(num_envs=9, num_devices=2), TWO_GPUS)
+    plan = serial(run_config(num_envs=9, learner_num_devices=2), TWO_GPUS)
     assert "fragment learner: 9 rows do not divide over 2 devices: use --run.num-envs 8" in refusal(plan)
 
 
@@ -173,7 +174,7 @@ def test_the_number_a_refusal_offers_divides_and_none_is_nearer(number, of):
 
 
 def test_a_plan_in_its_file_says_where_everything_is():
-    saved = json.loads(json.dumps(plan_to_json(fine(num_env_workers=4, num_devices=2))))
+    saved = json.loads(json.dumps(plan_to_json(fine(pool_num_workers=4, learner_num_devices=2))))
     assert saved["fragments"][0] == {
         "name": "environments",
         "kind": "environment",
@@ -196,7 +197,7 @@ def test_a_plan_in_its_file_says_where_everything_is():
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_comes_back_from_its_file(name):
-    run = RunConfig(num_env_workers=4, num_inference_servers=2, gradients="asynchronous", max_policy_lag=2)
+    run = run_config(pool_num_workers=4, inference_num_servers=2, learner_gradients="asynchronous", max_policy_lag=2)
     plan = PLANS[name](run, TWO_GPUS)
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
@@ -224,7 +225,7 @@ def test_servers_that_are_not_as_many_as_the_pools_they_serve_are_refused():
 
 
 def test_devices_that_do_not_divide_over_replicas_are_refused():
-    plan = PLANS["decoupled"](RunConfig(num_inference_servers=2), TWO_GPUS)
+    plan = PLANS["decoupled"](run_config(inference_num_servers=2), TWO_GPUS)
     plan = with_fragment(plan, FragmentKind.INFERENCE, placement=Devices((0, 1, 2)))
     assert "3 devices do not divide over 2 replicas" in refusal(plan, Resources(8, "gpu", 3))
 
@@ -238,51 +239,55 @@ def test_replicas_share_devices_in_order_and_evenly():
 
 def test_decoupled_needs_a_device_to_act_on():
     with pytest.raises(UserError, match=r"1 devices next to 2 of the learner are requested, but there are 2"):
-        PLANS["decoupled"](RunConfig(num_devices=2), TWO_GPUS)
-    plan = PLANS["decoupled"](RunConfig(num_devices=2, inference_platform="cpu"), TWO_GPUS)
+        PLANS["decoupled"](run_config(learner_num_devices=2), TWO_GPUS)
+    plan = PLANS["decoupled"](run_config(learner_num_devices=2, inference_platform="cpu"), TWO_GPUS)
     assert plan.inference.placement == Devices((0,), "cpu")
     validate_plan(plan, TWO_GPUS)
 
 
 def test_the_host_cannot_act_where_jax_may_not_use_it():
     plan = fine(inference_platform="cpu")
-    assert "fragment inference is on the CPU, which JAX_PLATFORMS leaves out: set JAX_PLATFORMS=cuda,cpu" in refusal(
+    assert "fragment inference is on the CPU, which JAX_PLATFORMS excludes: set JAX_PLATFORMS=cuda,cpu" in refusal(
         plan, Resources(8, "gpu", 2, 0)
     )
 
 
 def test_decoupled_puts_acting_and_learning_on_different_devices():
-    plan = PLANS["decoupled"](RunConfig(num_env_workers=4, num_inference_servers=2), TWO_GPUS)
+    plan = PLANS["decoupled"](run_config(pool_num_workers=4, inference_num_servers=2), TWO_GPUS)
     assert (plan.learner.placement, plan.inference.placement) == (Devices((0,)), Devices((1,)))
     assert (plan.environments.replicas, plan.environments.placement, plan.shape.num_rows) == (2, Processes(2), 64)
 
 
 def test_multiple_learners_are_as_many_as_devices():
-    plan = PLANS["multiple_learners"](RunConfig(num_env_workers=4, num_devices=2), TWO_GPUS)
+    plan = PLANS["multiple_learners"](run_config(pool_num_workers=4, learner_num_devices=2), TWO_GPUS)
     assert {fragment.replicas for fragment in plan.fragments} == {2}
     assert plan.num_rows == 128
-    with pytest.raises(UserError, match="3 workers do not divide over 2 replicas: use --run.num-env-workers 4"):
-        PLANS["multiple_learners"](RunConfig(num_env_workers=3, num_devices=2), TWO_GPUS)
+    with pytest.raises(UserError, match="3 workers do not divide over 2 replicas: use --pool.num-workers 4"):
+        PLANS["multiple_learners"](run_config(pool_num_workers=3, learner_num_devices=2), TWO_GPUS)
 
 
 @pytest.mark.parametrize(("gradients", "lag"), [("synchronous", 0), ("asynchronous", 5)])
 def test_central_says_how_stale_a_gradient_may_be(gradients, lag):
-    run = RunConfig(num_env_workers=4, num_replicas=4, gradients=gradients, max_gradient_staleness=5)
+    run = run_config(
+        pool_num_workers=4, learner_num_replicas=4, learner_gradients=gradients, learner_max_gradient_staleness=5
+    )
     channel = PLANS["central"](run, TWO_GPUS).channel(Carries.GRADIENTS)
     assert (channel.max_lag, channel.synchronous, channel.capacity) == (lag, gradients == "synchronous", 4)
 
 
 def test_dedicated_environments_have_cores_of_their_own():
-    plan = PLANS["dedicated_environments"](RunConfig(num_env_workers=4), TWO_GPUS)
+    plan = PLANS["dedicated_environments"](run_config(pool_num_workers=4), TWO_GPUS)
     assert plan.environments.placement == Processes(4, (4, 5, 6, 7))
-    with pytest.raises(UserError, match="8 workers need a core each, and inference and learning one more, but there are 8"):
-        PLANS["dedicated_environments"](RunConfig(num_env_workers=8, num_envs=160), TWO_GPUS)
+    with pytest.raises(
+        UserError, match="8 workers need a core each, and inference and learning one more, but there are 8"
+    ):
+        PLANS["dedicated_environments"](run_config(pool_num_workers=8, num_envs=160), TWO_GPUS)
     assert "wants core 7, but this process may run on 6" in refusal(plan, Resources(6, "gpu", 2))
 
 
 def test_an_actor_acts_for_its_own_rows_only():
     with pytest.raises(UserError, match="expected workers_per_lane 1, got 2"):
-        PLANS["single_learner_coarse"](RunConfig(workers_per_lane=2), TWO_GPUS)
+        PLANS["single_learner_coarse"](run_config(pool_workers_per_lane=2), TWO_GPUS)
 
 
 def test_slots_that_do_not_fit_shared_memory_are_refused_with_the_bytes():
@@ -308,37 +313,46 @@ def test_what_this_machine_has_is_what_jax_sees():
 
 
 def test_only_trajectories_of_an_asynchronous_plan_may_be_dropped():
-    dropping = fine(max_policy_lag=2, when_full="drop_oldest")
+    dropping = fine(max_policy_lag=2, learner_when_full="drop_oldest")
     assert dropping.channel(Carries.TRAJECTORIES).when_full is WhenFull.DROP_OLDEST
     validate_plan(dropping, TWO_GPUS)
-    assert "expected --run.max-policy-lag 2 or more, got 1" in refusal(fine(max_policy_lag=1, when_full="drop_oldest"))
+    assert "expected --run.max-policy-lag 2 or more, got 1" in refusal(
+        fine(max_policy_lag=1, learner_when_full="drop_oldest")
+    )
     observations = with_channel(fine(max_policy_lag=2), 0, when_full=WhenFull.DROP_OLDEST)
     assert "carries observations, of which none may be dropped" in refusal(observations)
-    replicas = RunConfig(max_policy_lag=2, when_full="drop_oldest", gradients="asynchronous")
+    replicas = run_config(max_policy_lag=2, learner_when_full="drop_oldest", learner_gradients="asynchronous")
     assert "asynchronous replicas learn from all" in refusal(PLANS["central"](replicas, TWO_GPUS))
 
 
 def test_what_is_kept_for_learning_again_must_be_what_is_dropped_otherwise():
-    keeps = {"max_policy_lag": 2, "when_full": "drop_oldest", "kept_trajectories": 4, "trajectory_reuses": 2}
+    keeps = {
+        "max_policy_lag": 2,
+        "learner_when_full": "drop_oldest",
+        "learner_trajectory_buffer_size": 4,
+        "learner_sample_reuse": 2,
+    }
     plan = fine(**keeps)
     validate_plan(plan, TWO_GPUS)
     channel = plan.channel(Carries.TRAJECTORIES)
     assert (channel.kept, channel.reuses) == (4, 2)
     assert plan_from_json(plan_to_json(plan)) == plan
     assert "keeps 4 of what it never drops" in refusal(with_channel(plan, 2, when_full=WhenFull.BLOCK))
-    server = PLANS["central"](RunConfig(num_env_workers=4, **keeps), TWO_GPUS)
+    server = PLANS["central"](run_config(pool_num_workers=4, **keeps), TWO_GPUS)
     assert (
         "keeps trajectories, which needs one learner that applies its own gradients: got a parameter server"
         in refusal(server)
     )
-    with pytest.raises(UserError, match="those that a learner would else drop: got 4 with run.when_full 'block'"):
-        RunConfig(kept_trajectories=4)
-    with pytest.raises(UserError, match="trajectory_reuses 2 needs trajectories that are kept"):
-        RunConfig(trajectory_reuses=2)
+    with pytest.raises(
+        UserError, match="4 buffers trajectories that would be dropped, but learner.when_full is 'block'"
+    ):
+        run_config(learner_trajectory_buffer_size=4)
+    with pytest.raises(UserError, match="learner.sample_reuse 2 needs buffered trajectories"):
+        run_config(learner_sample_reuse=2)
 
 
 def test_asynchronous_replicas_need_pools_and_servers_of_their_own():
-    run = RunConfig(num_env_workers=4, num_replicas=2, gradients="asynchronous")
+    run = run_config(pool_num_workers=4, learner_num_replicas=2, learner_gradients="asynchronous")
     plan = PLANS["central"](run, TWO_GPUS)
     validate_plan(plan, TWO_GPUS)
     alone = with_fragment(plan, FragmentKind.LEARNER, replicas=1)

@@ -1,6 +1,5 @@
 """A plan over processes: the same rows in the same order and lanes, divided; what cannot be divided is refused."""
 
-import dataclasses
 import re
 
 import pytest
@@ -12,14 +11,14 @@ from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.learner_processes import replicas_of, resources_over, split_over_processes
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
-from tests.support.run_configs import run_config
+from tests.support.run_configs import change_run, run_config
 
 HOST = Resources(4, "cpu", 2, 2, 1 << 30)
 RUN = run_config(num_envs=48, pool_num_workers=4, learner_num_devices=4)
 
 
 def planned(policy: str, processes: int = 2, **changes):
-    run = dataclasses.replace(RUN, policy=policy, **changes)
+    run = change_run(RUN, plan=policy, **changes)
     return split_over_processes(PLANS[policy](run, resources_over(HOST, processes)), processes, HOST.num_devices)
 
 
@@ -47,18 +46,18 @@ def test_replicas_of_multiple_learners_stay_with_their_devices():
 
 
 def test_one_process_has_the_plan_as_it_was():
-    plan = PLANS["single_learner_fine"](dataclasses.replace(RUN, num_devices=2), HOST)
+    plan = PLANS["single_learner_fine"](change_run(RUN, learner_num_devices=2), HOST)
     assert split_over_processes(plan, 1, 2) is plan
 
 
 @pytest.mark.parametrize(
     ("policy", "changes", "says"),
     [
-        ("serial", {"num_devices": 2}, "environments run in the main process"),
-        ("single_learner_coarse", {"num_devices": 2}, "its actors hold the policy"),
-        ("single_learner_fine", {"num_devices": 3}, "use --learner.num-devices"),
+        ("serial", {"learner_num_devices": 2}, "environments run in the main process"),
+        ("single_learner_coarse", {"learner_num_devices": 2}, "its actors hold the policy"),
+        ("single_learner_fine", {"learner_num_devices": 3}, "use --learner.num-devices"),
         ("single_learner_fine", {"learner_num_devices": 2, "pool_num_workers": 3}, "use --pool.num-workers"),
-        ("single_learner_fine", {"num_devices": 6}, "use --learner.num-devices 4 or less"),
+        ("single_learner_fine", {"learner_num_devices": 6}, "use --learner.num-devices 4 or less"),
         (
             "single_learner_fine",
             {"learner_num_devices": 2, "learner_when_full": "drop_oldest", "max_policy_lag": 2},
@@ -78,8 +77,8 @@ def test_what_cannot_be_divided_is_refused_with_what_to_change(policy, changes, 
         ({"coordinator": "somewhere"}, "HOST:PORT"),
         ({"coordinator": "host:7777"}, "num_processes must be at least 1"),
         ({"coordinator": "host:7777", "num_processes": 2, "process_id": 2}, "process_id from 0 to one less"),
-        ({"num_processes": 2}, "need run.distributed.coordinator"),
-        ({"coordinator": "auto", "process_id": 1}, "need run.distributed.coordinator"),
+        ({"num_processes": 2}, "need distributed.coordinator"),
+        ({"coordinator": "auto", "process_id": 1}, "need distributed.coordinator"),
         ({"lost_seconds": 0}, "at least 1"),
     ],
 )

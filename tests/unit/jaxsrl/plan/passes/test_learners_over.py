@@ -16,16 +16,16 @@ from jaxsrl.plan.passes.learner_processes import replicas_of, resources_over, se
 from jaxsrl.plan.passes.place_inference import lanes_of_server
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.plan.validate import validate_plan
-from tests.support.run_configs import run_config
+from tests.support.run_configs import change_run, run_config
 
 HOST = Resources(4, "cpu", 2, 2, 1 << 30)
 NODES = (Node("a", 8), Node("b", 8), Node("c", 8), Node("d", 8))
 RUN = run_config(num_envs=48, pool_num_workers=4, learner_num_devices=4, pool_lanes_per_worker=1)
-SERVED = {"cluster": "auto"}
+SERVED = {"cluster_address": "auto"}
 
 
 def planned(policy, hosts=4, processes=2, **changes):
-    run = dataclasses.replace(RUN, policy=policy, **changes)
+    run = change_run(RUN, plan=policy, **changes)
     plan = PLANS[policy](run, resources_over(HOST, processes))
     return split_learner(place_on_nodes(run, plan, NODES, hosts, processes=processes), processes, HOST.num_devices)
 
@@ -41,7 +41,7 @@ def test_every_process_has_its_hosts_in_order_and_its_devices_learn_from_their_r
 
 
 def test_lanes_are_those_of_one_process_without_a_cluster_so_that_actions_are_the_same_to_the_bit():
-    one = PLANS["single_learner_fine"](dataclasses.replace(RUN, num_devices=2), HOST)
+    one = PLANS["single_learner_fine"](change_run(RUN, learner_num_devices=2), HOST)
     plan = planned("single_learner_fine", hosts=2, learner_num_devices=2)
     assert plan.shape.rows_per_lane == one.shape.rows_per_lane
     assert plan.learner.placement == Devices((0, 2))
@@ -51,11 +51,11 @@ def test_lanes_are_those_of_one_process_without_a_cluster_so_that_actions_are_th
     ("policy", "hosts", "changes", "says"),
     [
         ("serial", 4, {}, "in the learner's own process"),
-        ("distributed_replay", 4, {"num_devices": 2}, "it keeps experience for replay"),
-        ("decoupled", 4, {"num_devices": 2}, "inference has devices of its own"),
-        ("single_learner_fine", 1, {"num_devices": 2}, "use --cluster.num-hosts 2"),
-        ("single_learner_fine", 4, {"num_devices": 3}, "use --learner.num-devices"),
-        ("single_learner_coarse", 4, {"num_devices": 8}, "use --learner.num-devices 4 or less"),
+        ("distributed_replay", 4, {"learner_num_devices": 2}, "it keeps experience for replay"),
+        ("decoupled", 4, {"learner_num_devices": 2}, "inference has devices of its own"),
+        ("single_learner_fine", 1, {"learner_num_devices": 2}, "use --cluster.num-hosts 2"),
+        ("single_learner_fine", 4, {"learner_num_devices": 3}, "use --learner.num-devices"),
+        ("single_learner_coarse", 4, {"learner_num_devices": 8}, "use --learner.num-devices 4 or less"),
         (
             "multiple_learners",
             4,
@@ -102,7 +102,7 @@ def test_every_process_has_servers_of_its_own_which_act_for_its_hosts(policy):
 
 
 def test_a_plan_that_was_placed_for_one_process_with_one_server_is_refused_for_two():
-    run = dataclasses.replace(RUN, **SERVED, cluster_inference_servers=1)
+    run = change_run(RUN, **SERVED, cluster_num_inference_servers=1)
     placed = place_on_nodes(run, PLANS["multiple_learners"](run, resources_over(HOST, 2)), NODES, 4)
     with pytest.raises(
         UserError, match=r"1 inference servers do not divide over 2 .* --cluster.num-inference-servers 2"

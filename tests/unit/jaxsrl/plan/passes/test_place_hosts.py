@@ -65,7 +65,7 @@ def test_a_host_goes_where_the_most_cores_are_left():
             {"learner_when_full": "drop_oldest", "max_policy_lag": 2},
             "use --learner.when-full block",
         ),
-        ("central", {"gradients": "asynchronous"}, "use --learner.gradients synchronous"),
+        ("central", {"learner_gradients": "asynchronous"}, "use --learner.gradients synchronous"),
     ],
 )
 def test_what_cannot_be_on_nodes_is_refused(policy, changes, message):

@@ -33,9 +33,9 @@ def run_of(servers=1, **changes):
     return run_config(**{**sizes, "cluster_num_inference_servers": servers, **changes})
 
 
-def plan_of(servers=1, policy="single_learner_fine", nodes=NODES, hosts=2, processes=1, **changes):
+def plan_of(servers=1, nodes=NODES, hosts=2, processes=1, **changes):
     run, here = run_of(servers, **changes), Resources(8, "cpu", 4, nodes=tuple(nodes))
-    plan = place_on_nodes(run, PLANS[policy](run, here), nodes, hosts, processes=processes)
+    plan = place_on_nodes(run, PLANS[run.plan](run, here), nodes, hosts, processes=processes)
     validate_plan(plan, here)
     return plan
 
@@ -86,8 +86,8 @@ def test_servers_of_hosts_are_those_that_act_for_their_lanes():
 @pytest.mark.parametrize(
     ("servers", "changes", "message"),
     [
-        (1, {"policy": "single_learner_coarse"}, "acts where its environments are: use --plan decoupled"),
-        (1, {"policy": "serial"}, "acts where its environments are: use --plan decoupled"),
+        (1, {"plan": "single_learner_coarse"}, "acts where its environments are: use --plan decoupled"),
+        (1, {"plan": "serial"}, "acts where its environments are: use --plan decoupled"),
         (5, {}, "12 lanes of 2 hosts do not divide over 5 inference servers: use --cluster.num-inference-servers 4"),
         (6, {"nodes": [Node("a", 3), Node("b", 3)]}, "no node has a core left for inference server 0 of 6"),
         (3, {"processes": 2}, "3 inference servers do not divide over 2 learner processes.*-servers 4, or 0"),
@@ -102,7 +102,7 @@ def test_servers_that_cannot_be_are_refused(servers, changes, message):
 
 def test_servers_without_a_cluster_are_refused():
     with pytest.raises(UserError, match="use --cluster.address local or auto with it"):
-        run_of(1, cluster_address="")
+        run_of(1, cluster_address="none")
     run = run_of(2, cluster_address="local")
     plan = PLANS["single_learner_fine"](run, Resources(8, "cpu", 4))
     nodes = local_nodes(run, plan)

@@ -34,6 +34,7 @@ AGENT = make_counting(Replay(CONFIG, sequence_length=2))
 
 def run_of(**changes):
     sizes = {
+        "plan": "single_learner_coarse",
         "num_envs": 24,
         "pool_num_workers": 6,
         "rollout_length": 10,
@@ -43,9 +44,9 @@ def run_of(**changes):
     return run_config(**{**sizes, **changes})
 
 
-def plan_of(nodes=NODES, num_bytes=GIB, policy="single_learner_coarse", agent=AGENT, **changes):
+def plan_of(nodes=NODES, num_bytes=GIB, agent=AGENT, **changes):
     run, here = run_of(**changes), Resources(8, "cpu", 1, nodes=tuple(nodes))
-    plan = add_agent_fragments(PLANS[policy](run, here), agent, run.local_replay_memory)
+    plan = add_agent_fragments(PLANS[run.plan](run, here), agent, run.local_replay_memory)
     plan = place_on_nodes(run, plan, nodes, 2, replay_bytes=num_bytes)
     validate_plan(plan, here)
     return plan
@@ -104,10 +105,10 @@ def test_what_crosses_the_network_for_replay_is_counted():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"agent": make_ppo(PPOConfig(), SPEC, NetworkConfig())}, "learns from each trajectory once, and keeps none"),
+        ({"agent": make_ppo(PPOConfig(), SPEC, NetworkConfig())}, "learns from each trajectory once and stores none"),
         ({"num_bytes": 9 * GIB}, "no node has a core left and 9 GiB of memory for replay .a: 1 cores and 8 GiB, b: 1 cores"),
         ({"nodes": [Node("a", 3), Node("b", 3)]}, "no node has a core left and 1 GiB of memory for replay"),
-        ({"policy": "serial"}, "is in the learner's own process: use a --plan with environment processes"),
+        ({"plan": "serial"}, "is in the learner's own process: use a --plan with environment processes"),
     ],
 )  # fmt: skip
 def test_replay_that_cannot_be_on_a_node_is_refused(changes, message):
@@ -117,7 +118,7 @@ def test_replay_that_cannot_be_on_a_node_is_refused(changes, message):
 
 def test_replay_on_a_node_without_a_cluster_is_refused_and_so_is_one_that_devices_hold():
     with pytest.raises(UserError, match=r"use --cluster.address local or auto with it, or --replay.memory host"):
-        run_of(cluster_address="")
+        run_of(cluster_address="none")
     run, here = run_of(), Resources(8, "cpu", 1)
     on_device = add_agent_fragments(PLANS["single_learner_coarse"](run, here), AGENT, "device")
     with pytest.raises(UserError, match="fragment replay is on devices of the learner"):

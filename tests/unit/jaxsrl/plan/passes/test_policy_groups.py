@@ -27,9 +27,9 @@ def agent_of(*names):
     return Agent("toy", unused, unused, unused, unused, {}, OnPolicy(), groups=groups)
 
 
-def plan_of(*names, num_devices=2, policy="dedicated_environments"):
-    plan = PLANS[policy](run_config(num_envs=96, learner_num_devices=num_devices), MACHINE)
-    return plan_with_groups(plan, agent_of(*names))
+def plan_of(*names, num_devices=2, plan="dedicated_environments"):
+    run = run_config(num_envs=96, plan=plan, learner_num_devices=num_devices)
+    return plan_with_groups(PLANS[plan](run, MACHINE), agent_of(*names))
 
 
 def with_learner(plan, number, **changes):
@@ -63,7 +63,7 @@ def refusal(plan):
     ],
 )
 def test_devices_are_divided_among_the_policies_that_learn(names, num_devices, shares):
-    plan = plan_of(*names, learner_num_devices=num_devices)
+    plan = plan_of(*names, num_devices=num_devices)
     assert [learner.placement for learner in plan.learners] == [Devices(share) for share in shares]
     assert [(learner.name, learner.group) for learner in plan.learners] == [(f"learner {name}", name) for name in names]
     validate_plan(plan, MACHINE)
@@ -88,7 +88,7 @@ def test_every_learner_has_all_channels_of_the_one_that_it_is_a_part_of():
 
 @pytest.mark.parametrize(("names", "num_devices"), [((), 4), (("a",), 4), (("a", "b"), 1), (("a", "b", "c"), 2)])
 def test_with_one_policy_or_too_few_devices_one_learner_learns_all(names, num_devices):
-    plan = plan_of(*names, learner_num_devices=num_devices)
+    plan = plan_of(*names, num_devices=num_devices)
     assert plan.learner == Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(num_devices))))
     assert not learns_by_group(plan)
     validate_plan(plan, MACHINE)
@@ -140,7 +140,7 @@ def _named(fragment, group):
 
 
 def test_policies_that_share_a_device_or_a_learner_are_refused():
-    plan = plan_of("a", "b", learner_num_devices=4)
+    plan = plan_of("a", "b", num_devices=4)
     assert "fragment learner b wants device 1, on which learner a is" in refusal(
         with_learner(plan, 1, placement=Devices((3, 1)))
     )
@@ -159,7 +159,7 @@ def test_policies_that_are_not_published_together_are_refused():
 
 
 def test_rows_that_do_not_divide_over_one_policys_devices_are_refused():
-    plan = with_learner(plan_of("a", "b", learner_num_devices=2), 1, placement=Devices((1, 2, 3)))
+    plan = with_learner(plan_of("a", "b", num_devices=2), 1, placement=Devices((1, 2, 3)))
     plan = dataclasses.replace(plan, shape=dataclasses.replace(plan.shape, rows_per_part=25))
     assert "fragment learner b: 100 rows do not divide over 3 devices: use --run.num-envs 99" in refusal(plan)
 
