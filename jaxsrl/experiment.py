@@ -88,7 +88,7 @@ def train(
     spec: EnvSpec | None = None,
     quiet: bool = False,
 ) -> TrainReport:
-    """Trains `agent` by the plan that `config` names, plays `config.evaluation_episodes` greedy episodes, reports both.
+    """Trains `agent` by the plan that `config` names, plays `config.evaluation.episodes` greedy episodes, reports both.
 
     A run directory that holds a checkpoint is resumed. A stopped run is not evaluated.
 

@@ -40,5 +40,5 @@ def disable_cpu_idle(latency_file: Path = _LATENCY_FILE) -> Iterator[None]:
 
 def _advice(latency_file: Path, error: OSError) -> str:
     if error.errno in {errno.EACCES, errno.EPERM}:
-        return f"{latency_file} may not be written by this user: have root allow it (chmod o+w), or remove keep_cores_awake"
-    return f"{latency_file}: {error.strerror}: a file of the Linux kernel is needed; remove keep_cores_awake"
+        return f"{latency_file} may not be written by this user: have root allow it (chmod o+w), or remove machine.disable_cpu_idle"
+    return f"{latency_file}: {error.strerror}: a file of the Linux kernel is needed; remove machine.disable_cpu_idle"

@@ -1,7 +1,6 @@
 """Small runs for the tests of stalls, and what makes a part of them wait for ever."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
@@ -9,13 +8,13 @@ from unittest import mock
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from jaxsrl.training.watchdog import Watchdog
+from tests.support.run_configs import run_config
 
 LIMIT_SECONDS = 3.0  # of the deadline, from the moment on that a part is stuck: before it, programs compile
 STUCK_AFTER = 3  # updates
@@ -37,17 +36,15 @@ def deadline_from_now() -> Iterator[Callable[[], None]]:
         yield shorten
 
 
-def train(directory: Path, policy: str, **changes) -> None:
+def train(directory: Path, plan: str, **changes) -> None:
     """Trains PPO on CartPole, far longer than any test."""
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
-    config = RunConfig(
-        name="run", directory=str(directory), plan=policy, num_envs=8, rollout_length=8, total_env_steps=10**7
-    )
-    sizes = {"pool_num_workers": 2, "evaluation_episodes": 0, "metrics_interval_seconds": 0.0, **changes}
-    config = dataclasses.replace(config, **sizes)
+    sizes = {"num_envs": 8, "rollout_length": 8, "total_env_steps": 10**7, "pool_num_workers": 2}
+    reports = {"evaluation_episodes": 0, "metrics_interval_seconds": 0.0}
+    config = run_config(name="run", directory=str(directory), plan=plan, **{**sizes, **reports, **changes})
     agent = make_ppo(PPOConfig(num_minibatches=1, num_epochs=1), spec, NetworkConfig(hidden_sizes=(8,)))
-    run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    run(PLANS[plan](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
 
 
 def in_native_code() -> None:

@@ -75,7 +75,7 @@ def test_changed_network_needs_partial_restore(tmp_path):
     train(tmp_path, (8, 8), 2)
     with pytest.raises(UserError, match=r"network\.hidden_sizes"):
         train(tmp_path, (8, 6), 4)
-    report = train(tmp_path, (8, 6), 4, checkpoint_partial_restore=True)
+    report = train(tmp_path, (8, 6), 4, partial=True)
     assert report.num_updates == 4
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "partial restore: " in log
@@ -89,7 +89,7 @@ def test_changed_network_needs_partial_restore(tmp_path):
 def test_partial_changes_nothing_where_all_fits(tmp_path):
     whole = train(tmp_path / "whole", (8,), 4)
     train(tmp_path / "cut", (8,), 2)
-    cut = train(tmp_path / "cut", (8,), 4, checkpoint_partial_restore=True)
+    cut = train(tmp_path / "cut", (8,), 4, partial=True)
     for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(cut.state), strict=True):
         np.testing.assert_array_equal(one, other)
     assert CheckpointStore(tmp_path / "cut" / "run" / "checkpoints").steps() == [2, 4]

@@ -91,20 +91,20 @@ def test_stuck_async_replica_ends_the_run(tmp_path, monkeypatch):
 
 
 def test_a_learner_without_its_sample_ends_the_run(tmp_path, monkeypatch):
-    begin, draw, released, limits = PrefetchingSampler.begin, PrefetchingSampler._draw, threading.Event(), []
+    request, draw, released, limits = PrefetchingSampler.request, PrefetchingSampler._draw, threading.Event(), []
 
     def stick(self, keys):
         limits.append(self._timeout)
         if len(limits) == STUCK_AFTER:
             self._timeout = 1.0
-        begin(self, keys)
+        request(self, keys)
 
     def stuck(self, key):
         if len(limits) >= STUCK_AFTER:
             released.wait()
         draw(self, key)
 
-    monkeypatch.setattr(PrefetchingSampler, "begin", stick)
+    monkeypatch.setattr(PrefetchingSampler, "request", stick)
     monkeypatch.setattr(PrefetchingSampler, "_draw", stuck)
     monkeypatch.setattr(prefetch, "_JOIN_SECONDS", 0.5)
     try:

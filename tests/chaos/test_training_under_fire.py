@@ -24,15 +24,15 @@ from functools import partial
 import jaxsrl.training.host_trainable as host_trainable
 from envpool_bridge.options import SupervisorOptions
 from experiments.ppo_cartpole import EXPERIMENT
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import cli
-directory, env_steps, policy = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+from tests.support.run_configs import run_config
+directory, env_steps, plan = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 logging.basicConfig(format="%(message)s")
 logging.getLogger("envpool_bridge").setLevel(logging.INFO)  # it tells how soon a worker steps again
 options = SupervisorOptions(max_restarts=1_000_000, max_backoff_seconds=0.0)
 host_trainable.CollectorConfig = partial(host_trainable.CollectorConfig, journal="tests.support.journal:" + directory + "/journals")
-sizes = {"num_envs": 128, "rollout_length": 32, "env_steps": env_steps, "log_every_seconds": 0.2}
-run = RunConfig(name="run", directory=directory, policy=policy, supervision=options, **sizes)
+sizes = {"num_envs": 128, "rollout_length": 32, "total_env_steps": env_steps, "metrics_interval_seconds": 0.2}
+run = run_config(name="run", directory=directory, plan=plan, pool_supervision=options, **sizes)
 cli(dataclasses.replace(EXPERIMENT, run=run), [])
 """
 

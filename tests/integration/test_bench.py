@@ -26,7 +26,7 @@ from jaxsrl.bench.train import bench_train, steady_records
 
 
 def test_a_short_training_run_is_measured(capsys):
-    result = bench_train(workers=1, num_envs=8, max_policy_lag=0, total_env_steps=8 * 32 * 3)
+    result = bench_train(workers=1, num_envs=8, max_policy_lag=0, env_steps=8 * 32 * 3)
     assert result["env_steps_per_second"] > 0.0
     assert (result["workers"], result["num_envs"], result["max_policy_lag"]) == (1, 8, 0)
     assert (result["env_id"], result["platform"], result["policy_lag_mean"]) == ("CartPole-v1", "cpu", 0.0)
@@ -161,18 +161,18 @@ def test_bench_plans_measures_every_named_plan(monkeypatch):
 
     def run_apart(settings):
         asked.append(settings)
-        return {**told, "policy": settings["changes"]["policy"], "workers": settings["workers"]}
+        return {**told, "plan": settings["changes"]["plan"], "workers": settings["workers"]}
 
     monkeypatch.setattr(jaxsrl.bench.plans, "run_apart", run_apart)
     monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("cpu", 1))
-    rows = bench_plans(["single_learner_fine", "multiple_learners", "device_only"], total_env_steps=100, num_envs=4)
-    assert [(row["policy"], row["devices"], row["workers"]) for row in rows] == [
+    rows = bench_plans(["single_learner_fine", "multiple_learners", "device_only"], env_steps=100, num_envs=4)
+    assert [(row["plan"], row["devices"], row["workers"]) for row in rows] == [
         ("single_learner_fine", 1, 2),
         ("multiple_learners", 2, 2),
         ("device_only", 1, 2),
     ]
     assert all(row["env_steps_per_second"] == 5.0 and "more" not in row for row in rows)
-    assert [settings["host_devices"] for settings in asked] == [0, 2, 0]
+    assert [settings["num_cpu_devices"] for settings in asked] == [0, 2, 0]
     assert [settings["env_steps"] for settings in asked] == [100, 100, 1000]
     assert [settings["env"]["suite"] for settings in asked] == ["gymnasium", "gymnasium", "jax"]
     monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("gpu", 1))
@@ -181,9 +181,9 @@ def test_bench_plans_measures_every_named_plan(monkeypatch):
 
 
 @pytest.mark.slow
-def test_every_named_policy_is_measured_in_a_process_of_its_own():
-    rows = bench_plans(["multiple_learners"], total_env_steps=128 * 32 * 2)
-    assert [row["policy"] for row in rows] == ["multiple_learners"]
+def test_bench_plans_measures_each_plan_in_its_own_process():
+    rows = bench_plans(["multiple_learners"], env_steps=128 * 32 * 2)
+    assert [row["plan"] for row in rows] == ["multiple_learners"]
     for row in rows:
         assert row["env_steps_per_second"] > 0
         assert row["policy_lag_mean"] <= row["policy_lag_max"] == 1
@@ -194,7 +194,7 @@ def test_every_named_policy_is_measured_in_a_process_of_its_own():
 
 
 def test_bench_plans_rejects_unknown_plan_before_start():
-    with pytest.raises(UserError, match="unknown policy 'seriall': .*did you mean serial"):
+    with pytest.raises(UserError, match="unknown plan 'seriall': .*did you mean serial"):
         bench_plans(["central", "seriall"])
 
 
@@ -213,7 +213,7 @@ def test_bench_sleep_reports_best_division_and_limit(monkeypatch):
         return {"env_steps_per_second": speed, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
 
     monkeypatch.setattr(jaxsrl.bench.sleep, "run_apart", run_apart)
-    limits = {"begun": 0.75, "apart": 0.875}
+    limits = {"async": 0.75, "apart": 0.875}
     monkeypatch.setattr(
         jaxsrl.bench.sleep,
         "bare_rows",
@@ -228,7 +228,7 @@ def test_bench_sleep_reports_best_division_and_limit(monkeypatch):
     assert [best["limit_together"] for best in result["by_rows"]] == [0.75, 0.75]
     assert [best["limit_apart"] for best in result["by_rows"]] == [0.875, 0.875]
     assert result["bottleneck_rows"] == 4
-    assert result["steps"] == "begun"
+    assert result["steps"] == "async"
     assert all(json.loads(settings["env"]["kwargs"]) == {"milliseconds": 5.0} for settings in asked)
     assert not any(settings["env"]["overlap_rows"] for settings in asked)
 
@@ -294,7 +294,7 @@ def test_bench_sleep_rejects_indivisible_rows():
 
 @pytest.mark.slow
 def test_bench_recurrent_compares_with_feed_forward():
-    result = bench_recurrent(("gru",), workers=1, num_envs=8, total_env_steps=8 * 32 * 3, core_size=4, rounds=1)
+    result = bench_recurrent(("gru",), workers=1, num_envs=8, env_steps=8 * 32 * 3, core_size=4, rounds=1)
     assert [row["core"] for row in result["cores"]] == ["none", "gru"]
     base, gru = (row["env_steps_per_second"] for row in result["cores"])
     assert result["cores"][0]["ratio_to_feed_forward"] == 1.0

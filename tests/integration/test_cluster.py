@@ -18,15 +18,15 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
-from jaxsrl.training import host_training
+from jaxsrl.training import host_trainable
 from tests.integration.ray_marks import RAY_MARKS
 from tests.support.cluster_audit import audit_cluster
 from tests.support.journal import journal_in
+from tests.support.run_configs import run_config
 
 ray = pytest.importorskip("ray")
 
@@ -68,20 +68,20 @@ def train(directory, env_steps=None, updates=5, **changes):
     settings = {
         "name": "run",
         "directory": str(directory),
-        "policy": "single_learner_coarse",
+        "plan": "single_learner_coarse",
         "num_envs": 12,
-        "num_env_workers": 3,
-        "lanes_per_worker": 1,
+        "pool_num_workers": 3,
+        "pool_lanes_per_worker": 1,
         "rollout_length": 8,
-        "env_steps": env_steps or 12 * 8 * updates,
-        "checkpoint_every_updates": 0,
+        "total_env_steps": env_steps or 12 * 8 * updates,
+        "checkpoint_interval_updates": 0,
         "max_policy_lag": 0,
     }
-    config = RunConfig(**{**settings, **changes})
+    config = run_config(**{**settings, **changes})
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=2, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,)))
-    plan = POLICIES[config.policy](config, Resources.detect())
+    plan = PLANS[config.plan](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 
 
@@ -92,8 +92,8 @@ def leaves_of(report):
 @pytest.mark.parametrize("lag", [0, 1])
 def test_three_hosts_match_one_machine_and_resume(cluster, tmp_path, lag):
     alone = train(tmp_path / "alone", max_policy_lag=lag)
-    hosts = train(tmp_path / "hosts", max_policy_lag=lag, cluster="auto", updates=2)
-    hosts = train(tmp_path / "hosts", max_policy_lag=lag, cluster="auto")
+    hosts = train(tmp_path / "hosts", max_policy_lag=lag, cluster_address="auto", updates=2)
+    hosts = train(tmp_path / "hosts", max_policy_lag=lag, cluster_address="auto")
     assert hosts.num_updates == alone.num_updates == 5
     for one, other in zip(leaves_of(hosts), leaves_of(alone), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -107,7 +107,9 @@ def test_three_hosts_match_one_machine_and_resume(cluster, tmp_path, lag):
 
 def test_killed_node_loses_and_duplicates_no_accepted_step(cluster, tmp_path, monkeypatch):
     journals = tmp_path / "journals"
-    monkeypatch.setattr(host_training, "CollectorConfig", partial(host_training.CollectorConfig, journal=journal_in(journals)))
+    monkeypatch.setattr(
+        host_trainable, "CollectorConfig", partial(host_trainable.CollectorConfig, journal=journal_in(journals))
+    )
     records = tmp_path / "run" / "metrics.jsonl"
 
     def disturb():
@@ -123,7 +125,12 @@ def test_killed_node_loses_and_duplicates_no_accepted_step(cluster, tmp_path, mo
     disturbing = threading.Thread(target=disturb, daemon=True)
     disturbing.start()
     report = train(
-        tmp_path, env_steps=50_000_000, max_policy_lag=1, cluster="auto", cluster_nodes=3, log_every_seconds=0.5
+        tmp_path,
+        total_env_steps=50_000_000,
+        max_policy_lag=1,
+        cluster_address="auto",
+        cluster_num_hosts=3,
+        metrics_interval_seconds=0.5,
     )
     disturbing.join(60.0)
     assert report.stopped_by == "SIGTERM"
@@ -151,8 +158,17 @@ def wait_for_record(path, wanted):
 @pytest.mark.parametrize("experiment", ["ppo_cartpole", "impala_cartpole"])
 def test_cartpole_learns_through_three_local_hosts(experiment, tmp_path):
     root = Path(__file__).parents[2]
-    flags = ["--cluster", "local", "--run.cluster-nodes", "3", "--run.num-env-workers", "3", "--run.num-envs", "96"]
-    flags += ["--policy", "single_learner_coarse", "--run.directory", str(tmp_path), "--run.name", "run"]
+    flags = [
+        "--cluster.address",
+        "local",
+        "--cluster.num-hosts",
+        "3",
+        "--pool.num-workers",
+        "3",
+        "--run.num-envs",
+        "96",
+    ]
+    flags += ["--plan", "single_learner_coarse", "--run.directory", str(tmp_path), "--run.name", "run"]
     done = subprocess.run(
         [sys.executable, str(root / "experiments" / f"{experiment}.py"), *flags],
         env={**os.environ, "PYTHONPATH": str(root)},

@@ -61,7 +61,7 @@ def test_cartpole_is_balanced_through_hosts_on_other_machines(machines, tmp_path
 def test_at_lag_0_the_curve_is_that_of_one_machine(machines, tmp_path):
     flags = ("--run.total-env-steps", "30720", "--run.max-policy-lag", "0", "--metrics.interval-seconds", "0")
     apart = curve(trained(machines, tmp_path, "ppo_cartpole.py", *flags))
-    together = curve(trained(machines, tmp_path, "ppo_cartpole.py", *flags, cluster_address=""))
+    together = curve(trained(machines, tmp_path, "ppo_cartpole.py", *flags, cluster=""))
     assert len(together) == 10
     assert apart == together
 

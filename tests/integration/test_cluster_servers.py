@@ -16,12 +16,12 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from tests.integration.ray_marks import RAY_MARKS
+from tests.support.run_configs import run_config
 
 ray = pytest.importorskip("ray")
 
@@ -40,24 +40,24 @@ def train(directory, env_steps=None, updates=5, core="none", **changes):
     settings = {
         "name": "run",
         "directory": str(directory),
-        "policy": "decoupled",
+        "plan": "decoupled",
         "inference_platform": "cpu",
         "num_envs": 16,
-        "num_env_workers": 2,
-        "lanes_per_worker": 2,
+        "pool_num_workers": 2,
+        "pool_lanes_per_worker": 2,
         "rollout_length": 8,
-        "env_steps": env_steps or 16 * 8 * updates,
-        "checkpoint_every_updates": 0,
+        "total_env_steps": env_steps or 16 * 8 * updates,
+        "checkpoint_interval_updates": 0,
         "max_policy_lag": 0,
     }
-    config = RunConfig(**{**settings, **changes})
+    config = run_config(**{**settings, **changes})
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     network = NetworkConfig(hidden_sizes=(16,), core=core, core_size=8)
     agent = make_ppo(
         PPOConfig(num_epochs=2, num_minibatches=2, chunk_length=4 if core != "none" else None), spec, network
     )
-    plan = POLICIES[config.policy](config, Resources.detect())
+    plan = PLANS[config.plan](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 
 
@@ -69,7 +69,7 @@ def require_same_state(one, other):
 @pytest.mark.parametrize(("lag", "servers", "core"), [(0, 1, "none"), (1, 2, "gru")])
 def test_remote_servers_match_one_machine_and_resume(cluster, tmp_path, lag, servers, core):
     alone = train(tmp_path / "alone", max_policy_lag=lag, core=core)
-    through = {"max_policy_lag": lag, "core": core, "cluster": "auto", "cluster_inference_servers": servers}
+    through = {"max_policy_lag": lag, "core": core, "cluster_address": "auto", "cluster_num_inference_servers": servers}
     served = train(tmp_path / "served", updates=2, **through)
     served = train(tmp_path / "served", **through)
     assert served.num_updates == alone.num_updates == 5
@@ -90,11 +90,11 @@ def test_server_reports_declared_gpu_that_jax_lacks(cluster, tmp_path):
         with pytest.raises(UserError) as refused:
             train(
                 tmp_path,
-                policy="single_learner_fine",
-                inference_platform="",
-                cluster="auto",
-                cluster_nodes=2,
-                cluster_inference_servers=1,
+                plan="single_learner_fine",
+                inference_platform="auto",
+                cluster_address="auto",
+                cluster_num_hosts=2,
+                cluster_num_inference_servers=1,
             )
     finally:
         cluster.remove_node("with-gpu")
@@ -144,9 +144,9 @@ def test_killed_servers_do_not_change_the_curve(cluster, tmp_path):
         updates=updates,
         max_policy_lag=1,
         core="gru",
-        cluster="auto",
-        cluster_inference_servers=2,
-        log_every_seconds=0.2,
+        cluster_address="auto",
+        cluster_num_inference_servers=2,
+        metrics_interval_seconds=0.2,
     )
     killing.join(60.0)
     assert len(killed) == 2

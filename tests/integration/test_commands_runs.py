@@ -69,7 +69,7 @@ def test_runs_lists_each_result(capsys, runs):
     }
     died = found["sweep/died"]
     assert (died["best_return"], died["last_return"], died["checkpoint"], died["env_steps"]) == (4.0, 2.5, 4, 400)
-    assert (died["env"], died["agent"], died["policy"], died["seed"]) == ("CartPole-v1", "ppo", "serial", 2)
+    assert (died["env"], died["agent"], died["plan"], died["seed"]) == ("CartPole-v1", "ppo", "serial", 2)
     assert (found["begun"]["best_return"], found["begun"]["checkpoint"]) == (None, None)
 
 

@@ -64,7 +64,7 @@ TRAINED |= {"peak_memory_bytes": 7, "slots_bytes": 3, "platform": "cpu", "record
 HEAD = {"acting_busy": 0.5, "learning_busy": 0.5, "head_cores": 1.0, "cores": 2, "profile": {"MainThread": 0.5}}
 # Results of the benchmarks that start long runs, or compile for long, with which the fast suite looks at what is printed.
 STUBS = {
-    "plans": [(jaxsrl.bench.plans, "run_apart", lambda settings: {**TRAINED, "policy": "x", "workers": 2})],
+    "plans": [(jaxsrl.bench.plans, "run_apart", lambda settings: {**TRAINED, "plan": "x", "workers": 2})],
     "sleep": [
         (jaxsrl.bench.sleep, "run_apart", lambda settings: TRAINED),
         (jaxsrl.bench.sleep, "bare_rows", lambda *_: 1.0),

@@ -19,6 +19,7 @@ from envpool_bridge.errors import UnsupportedSpaceError
 from envpool_bridge.supervisor import forkserver
 from experiments import ppo_cartpole
 from jaxsrl import run_plan as run_module
+from jaxsrl.config.changes import with_options
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
 from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.run_directory import RunDirectory
@@ -43,9 +44,7 @@ def refusal(capsys, monkeypatch, *changes, experiment=None):
     monkeypatch.setattr(forkserver.ForkServer, "__init__", no_process)
     experiment = experiment or ppo_cartpole.EXPERIMENT
     for part, settings in changes:
-        experiment = dataclasses.replace(
-            experiment, **{part: dataclasses.replace(getattr(experiment, part), **settings)}
-        )
+        experiment = with_options(experiment, {f"{part}.{name}": settings[name] for name in settings})
     with pytest.raises(SystemExit) as stopped:
         exit_on_user_error(experiment.train)()
     assert stopped.value.code == 2
@@ -56,8 +55,8 @@ def refusal(capsys, monkeypatch, *changes, experiment=None):
 
 def test_missing_cpu_idle_permission_is_reported_before_start(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(run_module, "disable_cpu_idle", partial(disable_cpu_idle, tmp_path / "latency"))
-    settings = {"machine_disable_cpu_idle": True, "directory": str(tmp_path / "runs")}
-    assert "remove keep_cores_awake" in refusal(capsys, monkeypatch, ("run", settings))
+    settings = {"machine.disable_cpu_idle": True, "directory": str(tmp_path / "runs")}
+    assert "remove machine.disable_cpu_idle" in refusal(capsys, monkeypatch, ("run", settings))
     assert not (tmp_path / "runs").exists()
 
 
@@ -74,7 +73,7 @@ def test_unsupported_space_is_rejected_by_path():
 
 
 def test_too_many_devices_are_rejected(capsys, monkeypatch, tmp_path):
-    printed = refusal(capsys, monkeypatch, ("run", {"num_devices": 64, "directory": str(tmp_path)}))
+    printed = refusal(capsys, monkeypatch, ("run", {"learner.num_devices": 64, "directory": str(tmp_path)}))
     assert "fragment learner wants device 63, but there are 4 cpu devices" in printed
 
 

@@ -61,12 +61,12 @@ def test_parse_flags_keeps_functions_and_sources():
     assert (changed.env, changed.network, changed.make_agent, changed.run.seed) == (source, make, make, 3)
 
 
-def test_help_shows_short_policy_flag(capsys):
+def test_help_shows_short_plan_flag(capsys):
     with pytest.raises(SystemExit) as stopped:
         cli(EXPERIMENT, ["--help"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    assert "--plan STR, --plan STR" in printed
+    assert "--plan STR, --run.plan STR" in printed
     assert "make-agent" not in printed
 
 

@@ -9,27 +9,27 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.checkpoints.store import CheckpointSaveError, CheckpointStore
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 
 def train(directory):
-    config = RunConfig(
+    config = run_config(
         name="run",
         directory=str(directory),
-        policy="serial",
+        plan="serial",
         num_envs=4,
         rollout_length=4,
-        env_steps=4 * 4 * 6,
-        checkpoint_every_updates=2,
+        total_env_steps=4 * 4 * 6,
+        checkpoint_interval_updates=2,
     )
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
-    return run(POLICIES["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
+    return run(PLANS["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
 
 
 @pytest.fixture

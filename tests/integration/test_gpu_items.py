@@ -70,7 +70,7 @@ def test_hung_gpu_item_is_killed_and_later_ones_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(jaxsrl.bench.gpu, "_run_once", lambda *_: (lines, -9))
     ended = run_items([file], time.time() - 1, ENVIRONMENT)
     assert {item["ended"]: (item["outcome"], item["message"]) for item in ended} == {
-        "f::test_never": ("skipped", "not run: no time was left"),
+        "f::test_never": ("skipped", "not run: the deadline has passed"),
         "f::test_hangs": ("failed", "its process ended with status -9"),
     }
 

@@ -62,7 +62,7 @@ from environments_of_tests import Config
 from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import cli
-run = RunConfig(name="run", directory=sys.argv[2], num_envs=8, env_steps=10**8)
+run = RunConfig(name="run", directory=sys.argv[2], num_envs=8, total_env_steps=10**8)
 cli(dataclasses.replace(EXPERIMENT, env=Config(sys.argv[1]), run=run), [])
 """
 POOL_OF = """
@@ -146,7 +146,7 @@ def start_training(start, directory: Path, env_steps: int = 10**8) -> Run:
 
 
 def test_finished_run_leaves_no_resources(start, tmp_path):
-    run = start_training(start, tmp_path, total_env_steps=20_000)
+    run = start_training(start, tmp_path, env_steps=20_000)
     output, _ = run.process.communicate(timeout=_SECONDS)
     assert run.process.returncode == 0, output
     assert "trained " in output

@@ -32,7 +32,7 @@ UPDATES = 4
 
 def train(directory, policy="serial", suite="gymnasium", quiet=True, **changes):
     settings = {"num_envs": 8, "rollout_length": 8, "total_env_steps": 8 * 8 * UPDATES, "metrics_interval_seconds": 0.0}
-    config = run_config(**{"name": "run", "directory": str(directory), "policy": policy, **settings, **changes})
+    config = run_config(**{"name": "run", "directory": str(directory), "plan": policy, **settings, **changes})
     source = make_env(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(8,)))
@@ -172,7 +172,7 @@ def test_prometheus_serves_only_during_a_run(tmp_path, monkeypatch):
     assert undocumented({name for record in records(report) for name in record}) == []
     (text,) = scraped
     families = {family.name: family for family in text_string_to_metric_families(text)}
-    labels = {(sample.labels["run"], sample.labels["policy"]) for f in families.values() for sample in f.samples}
+    labels = {(sample.labels["run"], sample.labels["plan"]) for f in families.values() for sample in f.samples}
     assert labels == {("run", "serial")}
     assert families["jaxsrl_env_steps"].type == "counter"
     assert families["jaxsrl_env_steps"].samples[0].value in {64 * update for update in range(1, UPDATES + 1)}

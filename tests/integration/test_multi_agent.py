@@ -17,13 +17,13 @@ from envpool_bridge.envs.seeding import EpisodeSeeds
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.experiment import Experiment
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_plan import run
+from tests.support.run_configs import run_config
 
 TWO = PoliciesConfig('{"adversary_*": "hunters", "*": "prey"}')
 NETWORK = NetworkConfig(hidden_sizes=(16,))
@@ -33,12 +33,12 @@ ROWS, STEPS = 16, 8  # 4 environments of 3 hunters and their prey
 
 def train(directory, policies=TWO, **changes):
     pytest.importorskip("mpe2")
-    settings = {"num_envs": ROWS, "rollout_length": STEPS, "env_steps": ROWS * STEPS * 6, "max_policy_lag": 0}
-    config = RunConfig(name="run", directory=str(directory), **{**settings, **changes})
+    settings = {"num_envs": ROWS, "rollout_length": STEPS, "total_env_steps": ROWS * STEPS * 6, "max_policy_lag": 0}
+    config = run_config(name="run", directory=str(directory), **{**settings, **changes})
     source = EnvConfig("simple_tag_v3", "mpe", '{"max_cycles": 10}').source()
     spec = source.spec()
     agent = make_multi_policy_agent(spec, policies, lambda own: make_ppo(AGENT, own, NETWORK))
-    plan = POLICIES[config.policy](config, Resources.detect())
+    plan = PLANS[config.plan](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 
 
@@ -52,8 +52,8 @@ def same(one, other):
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_two_policies_with_workers_match_serial(tmp_path, workers):
-    serial = train(tmp_path / "serial", policy="serial")
-    fine = train(tmp_path / "fine", num_env_workers=workers)
+    serial = train(tmp_path / "serial", plan="serial")
+    fine = train(tmp_path / "fine", pool_num_workers=workers)
     assert sorted(serial.state.params) == ["hunters", "prey"]
     assert serial.num_updates == fine.num_updates == 6
     for a, b in zip(leaves(serial.state), leaves(fine.state), strict=True):
@@ -64,23 +64,28 @@ def test_two_policies_with_workers_match_serial(tmp_path, workers):
 def test_two_policies_resume_bit_for_bit(tmp_path):
     whole = train(tmp_path / "whole")
     for updates in (3, 6):
-        parts = train(tmp_path / "parts", env_steps=ROWS * STEPS * updates)
+        parts = train(tmp_path / "parts", total_env_steps=ROWS * STEPS * updates)
     assert same(whole.state, parts.state)
 
 
 def test_rows_that_split_an_environment_are_rejected(tmp_path):
     with pytest.raises(UserError, match="has 4 agents, each a row, but 18 rows .*: use --run.num-envs"):
-        train(tmp_path, policy="serial", num_envs=18)
+        train(tmp_path, plan="serial", num_envs=18)
 
 
 def experiment(directory, name, policies, **changes):
-    settings = {"num_envs": ROWS, "rollout_length": STEPS, "env_steps": ROWS * STEPS * 3, "evaluation_episodes": 0}
+    settings = {
+        "num_envs": ROWS,
+        "rollout_length": STEPS,
+        "total_env_steps": ROWS * STEPS * 3,
+        "evaluation_episodes": 0,
+    }
     return Experiment(
         env=EnvConfig("simple_tag_v3", "mpe", '{"max_cycles": 10}'),
         policies=policies,
         network=NETWORK,
         agent=AGENT,
-        run=RunConfig(name=name, directory=str(directory), policy="serial", **{**settings, **changes}),
+        run=run_config(name=name, directory=str(directory), plan="serial", **{**settings, **changes}),
     )
 
 

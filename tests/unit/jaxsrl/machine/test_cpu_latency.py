@@ -61,7 +61,7 @@ def test_disable_cpu_idle_holds_the_file_uninherited(tmp_path: Path) -> None:
 
 def test_a_machine_without_such_a_file_is_told_what_to_leave_out(tmp_path: Path) -> None:
     with (
-        pytest.raises(UserError, match="latency: No such file or directory: .*; remove keep_cores_awake"),
+        pytest.raises(UserError, match="latency: No such file or directory: .*; remove machine.disable_cpu_idle"),
         disable_cpu_idle(tmp_path / "latency"),
     ):
         pass
