@@ -1,4 +1,4 @@
-"""Rows that sleep and tell nobody: what the machine itself allows of rows / sleep.
+"""Environments that only sleep and communicate with no process: the machine's own limit on rows / sleep.
 
 `run_module` runs this file in a process without threads, which forks.
 """
@@ -18,7 +18,7 @@ from envpool_bridge.supervisor.forkserver import kill_on_parent_exit
 from envpool_bridge.worker.process_tuning import wake_on_time
 from jaxsrl.bench.processes import answer_settings, run_module
 
-Waiting = Literal["apart", "together", "begun"]
+Waiting = Literal["apart", "together", "async"]
 _SECONDS_TO_START = 1.0
 _LIMIT_SECONDS = 60.0
 
@@ -27,16 +27,16 @@ def bare_rows(rows: int, processes: int, milliseconds: float, seconds: float, wa
     """Returns steps per second of all rows, each of which only sleeps.
 
     Args:
-        rows: in all, that divide by `processes`.
-        processes: that the rows are divided into.
-        milliseconds: of sleep a step.
-        seconds: of measuring.
-        waiting: "apart": every row has a thread and goes on at once; "together": the same threads, but the rows of a process wait
-            for each other after every step, as they must where one call acts for all of them; "begun": they wait for each
-            other, and their steps are begun and waited for without threads.
+        rows: in all; a multiple of `processes`.
+        processes: number of processes that share the rows.
+        milliseconds: of sleep per step.
+        seconds: of measurement.
+        waiting: "apart" gives each row a thread that continues at once. "together" has the same threads, but the rows of a process
+            wait for each other after every step, as one inference call for all of them requires. "async" is like "together", but
+            starts all steps and then waits for them, without threads.
 
     Raises:
-        RuntimeError: it failed, or took too long.
+        RuntimeError: the process failed or took too long.
     """
     settings = {
         "rows": rows,
@@ -53,7 +53,7 @@ def _measure(rows: int, processes: int, milliseconds: float, seconds: float, wai
     counted = context.SimpleQueue()
     start = time.monotonic() + _SECONDS_TO_START + 0.005 * processes
     window = start, start + seconds
-    step = {"apart": _step_apart, "together": _step_together, "begun": _step_begun}[waiting]
+    step = {"apart": _step_apart, "together": _step_together, "async": _step_async}[waiting]
     arguments = rows // processes, milliseconds / 1000, window
     started = [
         context.Process(target=_process, args=(os.getpid(), counted, step, index, *arguments), daemon=True)
@@ -101,11 +101,11 @@ def _step_together(index: int, rows: int, sleep: float, window: tuple[float, flo
     return count * rows
 
 
-def _step_begun(index: int, rows: int, sleep: float, window: tuple[float, float]) -> int:
+def _step_async(index: int, rows: int, sleep: float, window: tuple[float, float]) -> int:
     del index
     envs, count = [Sleep(1000 * sleep) for _ in range(rows)], 0
     functions: Sequence[Any] = [env.step for env in envs]
-    call_all: Any = make_concurrent_step(envs, functions) or partial(map, call)  # a row alone has none to wait with
+    call_all: Any = make_concurrent_step(envs, functions) or partial(map, call)  # a single row has no concurrent step
     while (now := time.monotonic()) < window[1]:
         count += now >= window[0]
         list(call_all(functions, [0] * rows))

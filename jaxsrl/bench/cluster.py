@@ -1,4 +1,4 @@
-"""What a cluster costs on one machine: the same training through Ray's environment hosts and without, in turns of one session."""
+"""Benchmark of the cost of a cluster on one machine: the same training with and without Ray's environment hosts, in turns."""
 
 import statistics
 import time
@@ -18,7 +18,7 @@ _ANSWER_SECONDS = 120.0
 
 
 class _Sender:
-    """A Ray actor that sends what an environment host does: memory that stays its own."""
+    """A Ray actor that sends memory of its own, as an environment host does."""
 
     def __init__(self, num_bytes: int) -> None:
         self._memory = np.ones(num_bytes, np.uint8)
@@ -30,31 +30,30 @@ class _Sender:
 def bench_cluster(
     hosts: int = 2, workers: int = 2, num_envs: int = 128, env_steps: int = 200_000, rounds: int = 2
 ) -> dict[str, Any]:
-    """PPO on CartPole under `single_learner_coarse`, local and through hosts on a cluster that is started for it.
+    """Measures PPO on CartPole under `single_learner_coarse`, locally and through hosts of a cluster started for it.
 
     Args:
-        hosts: environment hosts, each on a node of its own.
-        workers: environment processes in all; the same processes either way.
+        hosts: environment hosts, each on its own node.
+        workers: environment processes in all, the same number either way.
         num_envs: environments in all.
         env_steps: length of each run.
         rounds: turns of each contender.
 
     Returns:
-        env steps per second of both (medians over rounds), their ratio, and for slots of two sizes the milliseconds and bytes
-        per second from an actor to here; what asking a remote inference server takes (`cluster_inference`), and how fast samples
-        come from replay on a node (`cluster_replay`).
+        Env steps per second of both (medians over rounds) and their ratio. For slots of two sizes, milliseconds and bytes per
+        second from an actor to this process. Also the results of `cluster_inference` and `cluster_replay`.
     """
     speeds: dict[str, list[float]] = {"local": [], "ray": []}
     waits: list[float] = []
     cluster = LocalCluster(hosts, cores_per_node=workers + 1, object_store_bytes=1 << 30)  # one more for a server
     try:
         for _ in range(rounds):
-            for contender, found in speeds.items():
+            for contender, contender_speeds in speeds.items():
                 changes: dict[str, Any] = {"plan": "single_learner_coarse", "evaluation.episodes": 0}
                 if contender == "ray":
                     changes |= {"cluster.address": "auto", "cluster.num_hosts": hosts}
                 measured = bench_train(workers, num_envs, 1, env_steps, changes=changes)
-                found.append(measured["env_steps_per_second"])
+                contender_speeds.append(measured["env_steps_per_second"])
                 if contender == "ray":
                     waits.append(measured["learner_idle_share"])
         slots = {name: _transfer(size) for name, size in _SLOT_BYTES.items()}
@@ -72,14 +71,14 @@ def bench_cluster(
         "ray_env_steps_per_second": through_ray,
         "ray_over_local": through_ray / local,
         "ray_learner_idle_share": statistics.median(waits),
-        **{f"{name}_slot_{what}": value for name, found in slots.items() for what, value in found.items()},
+        **{f"{name}_slot_{key}": value for name, entry in slots.items() for key, value in entry.items()},
         **inference,
-        **{f"replay_{kind}_{what}": value for kind, found in replay.items() for what, value in found.items()},
+        **{f"replay_{kind}_{key}": value for kind, entry in replay.items() for key, value in entry.items()},
     }
 
 
 def _transfer(num_bytes: int) -> dict[str, float]:
-    """Returns a slot at a time from an actor of another node to this process: median of some calls."""
+    """Returns bytes, milliseconds and bytes per second of slots from an actor on another node: medians over calls."""
     ray = import_ray()
     engine = RayEngine()
     actor: Any = ray.remote(num_cpus=1)(_Sender).remote(num_bytes)

@@ -1,4 +1,4 @@
-"""What it takes to ask an inference server of another node for actions: one lane at a time, through Ray, there and back."""
+"""Benchmark of a remote inference server: round trips of one lane at a time through Ray."""
 
 import statistics
 import time
@@ -29,14 +29,14 @@ _SECONDS = 300.0
 
 
 def measure_inference(rows: int = 64, calls: int = 300) -> dict[str, float]:
-    """PPO's policy for CartPole at a server on a node of the cluster that this process is connected to.
+    """Measures PPO's policy for CartPole at an inference server on a node of the connected cluster.
 
     Args:
-        rows: of the lane that asks.
-        calls: of which the median is told.
+        rows: of the requesting lane.
+        calls: number of calls, of which the median is reported.
 
     Returns:
-        Milliseconds from asking to having the answer, those of them that the server computed, and bytes each way.
+        Milliseconds per round trip, milliseconds of computation in it, and bytes in each direction.
     """
     run = RunConfig(
         num_envs=rows,
@@ -67,7 +67,7 @@ def _ask(
     engine: RayEngine, server: ServerHandle, messages: ActingMessages, layout: Any, calls: int
 ) -> dict[str, float]:
     if server.remote is None or not engine.wait([server.start_call], _SECONDS):
-        raise TimeoutError(f"the inference server did not begin within {_SECONDS:g} s")
+        raise TimeoutError(f"the inference server failed: expected it to start within {_SECONDS:g} s")
     engine.get(server.start_call)
     link = RayLink(server.remote.link)
     rows = SlotAccess(layout).act_rows(allocate_slots(layout)[0], 0, slice(0, layout.shape.rows_per_lane))

@@ -1,4 +1,4 @@
-"""What replay on a node of its own costs: samples a second from there and from this process, in turns, without learning."""
+"""Benchmark of replay on another node: samples per second from there and from this process, in turns, without learning."""
 
 import contextlib
 import statistics
@@ -25,7 +25,7 @@ from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.passes.apply import add_agent_fragments, place_on_nodes
 from jaxsrl.plan.policies import PLANS
-from jaxsrl.replay.client import ReplayClient, LocalReplayClient, UpdateKeys
+from jaxsrl.replay.client import LocalReplayClient, ReplayClient, UpdateKeys
 from jaxsrl.replay.on_device import step_keys
 
 _SPECS = {
@@ -49,16 +49,16 @@ class _Sender:
 
 
 def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, float]:
-    """Uniform samples of 32 windows of 3 steps, 64 an update, at a node of the cluster that this process is connected to.
+    """Measures uniform samples of 32 windows of 3 steps, 64 per update, at a node of the connected cluster.
 
     Args:
-        kind: of what is kept: "vector" (17 numbers a step) or "atari" (frames of 7,056 bytes).
-        updates: of each turn: a slot of 16 rows and 16 steps goes in, samples come out.
-        rounds: turns of each.
+        kind: of observations: "vector" (17 numbers per step) or "atari" (frames of 7,056 bytes).
+        updates: of each turn; each inserts a slot of 16 rows and 16 steps and draws samples.
+        rounds: turns of each contender.
 
     Returns:
-        Samples per second from the node and from here (medians over rounds), the node's over ours, bytes of a sample and of a slot,
-        and of a slot those that come to the learner's process.
+        Samples per second from the node and from this process (medians over rounds) and their ratio. Bytes of a sample and of a
+        slot. Bytes per slot that reach the learner's process (`summary_bytes`).
     """
     agent, spec = _agent(), _SPECS[kind]
     run = RunConfig(
@@ -82,20 +82,20 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
         ray = import_ray()
         sender: Any = ray.remote(num_cpus=0)(_Sender).remote(layout.slot_bytes)
         held.callback(partial(ray.kill, sender))
-        told: list[int] = []
+        summary_bytes: list[int] = []
 
         def bring() -> None:
             call = there.fetch(0, 1, sender.next_slot.remote())
             if not engine.wait([call], _SECONDS):
-                raise TimeoutError(f"no slot came within {_SECONDS:g} s")
+                raise TimeoutError(f"an actor failed: expected a slot within {_SECONDS:g} s")
             sequence, block = engine.get(call)
             there.note_slot(0, sequence, 1)
-            told.append(block.nbytes)
+            summary_bytes.append(block.nbytes)
 
         turns = {"remote": partial(_turn, there, split, slot, bring), "local": partial(_turn, here, split, slot, None)}
         speeds: dict[str, list[float]] = {name: [] for name in turns}
         for turn in turns.values():
-            turn(10)  # until there is something to draw
+            turn(10)  # until samples can be drawn
         for _ in range(rounds):
             for name, turn in turns.items():
                 speeds[name].append(turn(updates))
@@ -107,14 +107,14 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
         "remote_over_local": remote / local,
         "sample_bytes": float(sample_bytes),
         "slot_bytes": float(layout.slot_bytes),
-        "told_bytes": float(told[-1]),
+        "summary_bytes": float(summary_bytes[-1]),
     }
 
 
 def _turn(
     experience: ReplayClient, split: Callable[..., Any], slot: Any, bring: Callable[[], None] | None, updates: int
 ) -> float:
-    """Samples a second of some updates."""
+    """Returns samples per second over some updates."""
     samples, begin = 0, time.perf_counter()
     for number in range(updates):
         if bring is not None:
@@ -133,7 +133,7 @@ def _agent() -> ReplayAgent:
         return LearnerState(jnp.zeros(1), (), jnp.int32(0))
 
     def nothing(*_: Any, **__: Any) -> Any:
-        raise TypeError("nothing acts or learns here")
+        raise TypeError("this benchmark neither acts nor learns")
 
     never: Any = nothing
     return ReplayAgent("none", init, lambda num_rows: (), never, never, {}, Replay(_REPLAY, sequence_length=3))

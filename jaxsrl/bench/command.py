@@ -1,4 +1,4 @@
-"""The `jaxsrl bench` command: the benchmarks and their flags. Imports wait until needed."""
+"""The `jaxsrl bench` command: benchmarks and their flags. Benchmarks are imported on use."""
 
 import dataclasses
 import math
@@ -17,29 +17,27 @@ class Benchmark(Protocol):
     """A benchmark with its flags: a frozen dataclass."""
 
     @property
-    def json(self) -> bool:
-        """Returns whether to print JSON."""
-        ...
+    def json(self) -> bool: ...
 
     def measure(self) -> dict[str, Any]:
-        """Measures, and returns JSON data."""
+        """Runs the benchmark and returns JSON data."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchPool:
-    """Step environments: the pool, bare processes, and Gymnasium's vector environments, side by side.
+    """Step environments: the pool, bare processes, and Gymnasium's vector environments, in turns.
 
     Attributes:
         env: environment id.
         suite: as in EnvConfig.
         workers: environment processes.
-        envs_per_worker: environments each steps.
+        envs_per_worker: environments per worker.
         lanes_per_worker: lanes that each worker alternates between.
-        workers_per_lane: workers that share a lane, and wait for each other; 0 for all of them.
-        busy: processes that compute all the time beside every contender, as other people's work does.
-        seconds: that each contender steps.
-        rounds: turns that each takes these seconds in; more of them average more of what other users of the machine do.
+        workers_per_lane: workers that share a lane and wait for each other; 0 for all of them.
+        busy: competing processes that compute all the time, as other users' work does.
+        seconds: stepping time of each contender.
+        rounds: turns over which the seconds are divided. More turns average more of the machine's other load.
         json: print one JSON object instead of a table.
     """
 
@@ -55,7 +53,6 @@ class BenchPool:
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns what `bench_pool` measures."""
         from envpool_bridge.envs.config import EnvConfig
         from jaxsrl.bench.pool import bench_pool
 
@@ -66,7 +63,7 @@ class BenchPool:
 
 @dataclasses.dataclass(frozen=True)
 class BenchTrain:
-    """Train PPO on CartPole: env steps per second while learning, and what each part waited.
+    """Train PPO on CartPole: env steps per second while learning, and wait times of each component.
 
     Attributes:
         workers: environment processes.
@@ -83,7 +80,6 @@ class BenchTrain:
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns what `bench_train` measures."""
         from jaxsrl.bench.train import bench_train
 
         return bench_train(self.workers, self.num_envs, self.max_policy_lag, self.env_steps)
@@ -91,49 +87,47 @@ class BenchTrain:
 
 @dataclasses.dataclass(frozen=True)
 class BenchPlans:
-    """Train PPO on CartPole under every distribution policy: speed, policy lag, idle learner, memory.
+    """Train PPO on CartPole under every plan: speed, policy lag, idle learner, memory.
 
     Attributes:
-        policies: names; all of them if none is given.
+        plans: names of plans; all of them by default.
         env_steps: length of each run.
         num_envs: environments in all.
         json: print one JSON object instead of a table.
     """
 
-    policies: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()
     env_steps: int = 400_000
     num_envs: int = 128
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns a row for each policy, as `bench_plans` measures them."""
         from jaxsrl.bench.plans import bench_plans
 
-        return {"plans": bench_plans(self.policies, self.env_steps, self.num_envs)}
+        return {"plans": bench_plans(self.plans, self.env_steps, self.num_envs)}
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchSleep:
-    """Train on environments that sleep: how near rows / sleep it comes, by worker processes and by rows.
+    """Train on environments that sleep: throughput relative to rows / sleep, by worker processes and by rows.
 
     Attributes:
-        milliseconds: of sleep a step.
+        milliseconds: of sleep per step.
         rows: environments in all.
-        fewer_rows: further numbers of environments: where the rest becomes the bottleneck.
-        steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for) or in "threads".
-        awake: keep all cores from falling asleep meanwhile, as --machine.disable-cpu-idle does.
+        fewer_rows: further numbers of environments, to find the bottleneck.
+        steps: concurrency of a worker's rows: "async" (all steps are started, then waited for) or "threads".
+        awake: disable CPU idle states meanwhile, as --machine.disable-cpu-idle does.
         json: print one JSON object instead of a table.
     """
 
     milliseconds: float = 5.0
     rows: int = 256
     fewer_rows: tuple[int, ...] = (16, 32, 64, 128)
-    steps: Literal["begun", "threads"] = "begun"
+    steps: Literal["async", "threads"] = "async"
     awake: bool = False
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns what `bench_sleep` measures."""
         from jaxsrl.bench.sleep import SleepBench, bench_sleep
 
         return bench_sleep(
@@ -143,11 +137,11 @@ class BenchSleep:
 
 @dataclasses.dataclass(frozen=True)
 class BenchScale:
-    """Train on ever more environments that only sleep: how many one head serves before it falls 10 % behind, and why.
+    """Train on increasing numbers of environments that only sleep: how many one head serves before it is 10 % slower, and why.
 
     Attributes:
         size: of observations.
-        milliseconds: of sleep a step.
+        milliseconds: of sleep per step.
         rows: numbers of environments, in order.
         workers: environment processes.
         seconds: of each run.
@@ -162,7 +156,6 @@ class BenchScale:
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns what `bench_scale` measures."""
         from jaxsrl.bench.scale import bench_scale
 
         return bench_scale(self.size, self.milliseconds, self.rows, self.workers, self.seconds)
@@ -174,9 +167,9 @@ class BenchStepTimes:
 
     Attributes:
         rows: environments, one worker process each.
-        least: milliseconds a step at least.
-        most: milliseconds a step at most; each is drawn uniformly.
-        seconds: that each contender steps.
+        least: minimum milliseconds per step.
+        most: maximum milliseconds per step; each step is uniformly distributed.
+        seconds: stepping time of each contender.
         json: print one JSON object instead of a table.
     """
 
@@ -187,7 +180,6 @@ class BenchStepTimes:
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns what `bench_step_times` measures."""
         from jaxsrl.bench.step_times import bench_step_times
 
         return bench_step_times(self.rows, self.least, self.most, self.seconds)
@@ -195,11 +187,11 @@ class BenchStepTimes:
 
 @dataclasses.dataclass(frozen=True)
 class BenchDevice:
-    """Train PPO with environments on the device, against PureJaxRL's published shape (and rejax, where it is installed).
+    """Train PPO with environments on the device, against PureJaxRL's published program (and rejax, if installed).
 
     Attributes:
         num_envs: numbers of environments to measure.
-        seconds: of measuring at each.
+        seconds: of measurement at each.
         json: print one JSON object instead of a table.
     """
 
@@ -208,7 +200,6 @@ class BenchDevice:
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns what `bench_device_only` measures."""
         from jaxsrl.bench.device_only import bench_device_only
 
         return bench_device_only(self.num_envs, seconds=self.seconds)
@@ -216,10 +207,10 @@ class BenchDevice:
 
 @dataclasses.dataclass(frozen=True)
 class BenchRecurrent:
-    """Train PPO with and without memory on CartPole.
+    """Train PPO with and without recurrent cores on CartPole.
 
     Attributes:
-        cores: to measure against none.
+        cores: to compare with a feed-forward network.
         num_envs: environments in all.
         env_steps: length of each run.
         json: print one JSON object instead of a table.
@@ -231,7 +222,6 @@ class BenchRecurrent:
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns what `bench_recurrent` measures."""
         from jaxsrl.bench.recurrent import bench_recurrent
 
         return bench_recurrent(self.cores, num_envs=self.num_envs, env_steps=self.env_steps)
@@ -243,10 +233,10 @@ class BenchReplay:
 
     Attributes:
         sizes: of steps to measure.
-        priority_exponent: 0 draws uniformly; above, by priority.
+        priority_exponent: 0 draws uniformly; larger values draw by priority.
         rounds: turns of each contender.
         seconds: of a turn.
-        reverb_python: interpreter of an environment of its own that has dm-reverb; "" leaves Reverb out.
+        reverb_python: interpreter of a separate environment with dm-reverb; "" skips Reverb.
         json: print one JSON object instead of a table.
     """
 
@@ -258,7 +248,6 @@ class BenchReplay:
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns what `bench_replay` measures."""
         from jaxsrl.bench.replay import bench_replay
 
         return bench_replay(self.sizes, self.priority_exponent, self.rounds, self.seconds, self.reverb_python)
@@ -266,10 +255,10 @@ class BenchReplay:
 
 @dataclasses.dataclass(frozen=True)
 class BenchCluster:
-    """Train PPO on CartPole through environment hosts of a local Ray cluster, and without: what the cluster costs.
+    """Train PPO on CartPole with and without environment hosts of a local Ray cluster: the cost of the cluster.
 
     Attributes:
-        hosts: environment hosts, each on a node of its own.
+        hosts: environment hosts, each on its own node.
         workers: environment processes in all.
         num_envs: environments in all.
         env_steps: length of each run.
@@ -285,7 +274,6 @@ class BenchCluster:
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns what `bench_cluster` measures."""
         from jaxsrl.bench.cluster import bench_cluster
 
         return bench_cluster(self.hosts, self.workers, self.num_envs, self.env_steps, self.rounds)
@@ -293,11 +281,11 @@ class BenchCluster:
 
 @dataclasses.dataclass(frozen=True)
 class BenchGuards:
-    """Train PPO on CartPole with all guards and without any, in turns: what checks, supervision and finite updates cost.
+    """Train PPO on CartPole with all guards and without any, in turns: cost of checks, supervision and finite updates.
 
     Attributes:
-        workers: environment processes of each of the two.
-        num_envs: environments of each of the two.
+        workers: environment processes of each contender.
+        num_envs: environments of each contender.
         rounds: turns of each, of one trajectory and its update.
         json: print one JSON object instead of a table.
     """
@@ -308,7 +296,6 @@ class BenchGuards:
     json: bool = False
 
     def measure(self) -> dict[str, Any]:
-        """Returns what `bench_guards` measures."""
         from jaxsrl.bench.guards import bench_guards
 
         return bench_guards(self.workers, self.num_envs, self.rounds)
@@ -316,7 +303,7 @@ class BenchGuards:
 
 @dataclasses.dataclass(frozen=True)
 class BenchGpu:
-    """Run the tests and benchmarks that need an accelerator and record them; without one, say so."""
+    """Run the tests and benchmarks that need an accelerator and record them; without one, print that."""
 
 
 BENCHMARKS: dict[str, type[Any]] = {
@@ -333,7 +320,7 @@ BENCHMARKS: dict[str, type[Any]] = {
     "guards": BenchGuards,
     "gpu": BenchGpu,
 }
-"""Every benchmark by its name on the command line."""
+"""Benchmarks by name on the command line."""
 
 Bench: Any = Annotated[
     Union[tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in BENCHMARKS.items())],  # noqa: UP007
@@ -348,7 +335,7 @@ class BenchCommand:
     what: Bench  # pyright: ignore[reportInvalidTypeForm]
 
     def run(self) -> int:
-        """Measures, and prints the result."""
+        """Runs the benchmark and prints the result."""
         if isinstance(self.what, BenchGpu):
             from jaxsrl.bench.gpu import bench_gpu
 

@@ -1,4 +1,4 @@
-"""How fast PPO is with environments on the device, against PureJaxRL's published shape of that program, side by side."""
+"""Benchmark of PPO with environments on the device against PureJaxRL's published program, in turns."""
 
 import statistics
 import time
@@ -17,13 +17,13 @@ from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.learner.mesh import LearnerMesh
 
-Advance = Callable[[int], None]  # does so many updates and waits for them
+Advance = Callable[[int], None]  # runs N updates and waits for them
 
 _HIDDEN = (64, 64)
 _AGENT = PPOConfig(num_epochs=4, num_minibatches=4)
 _TURN_SECONDS = 0.25
 _BASELINES = {
-    "flat_ppo": "PureJaxRL's published PPO, written anew (jaxsrl.bench.rivals.purejaxrl_ppo): no registry has the package",
+    "flat_ppo": "PureJaxRL's published PPO, reimplemented (jaxsrl.bench.rivals.purejaxrl_ppo): no registry has the package",
     "rejax": "the PPO of the package rejax",
 }
 
@@ -31,19 +31,19 @@ _BASELINES = {
 def bench_device_only(
     num_envs: tuple[int, ...] = (64, 512, 2048), rollout_length: int = 128, seconds: float = 10.0
 ) -> dict[str, Any]:
-    """PPO on the JAX CartPole, MLP 64x64, 4 epochs of 4 minibatches: ours and the baselines in turns, on one device.
+    """Measures PPO on the JAX CartPole, MLP 64x64, 4 epochs of 4 minibatches, against baselines on one device.
 
-    The baselines are PureJaxRL's program as we wrote it anew, and rejax's where that package is installed. All compile before
-    the clock starts; a turn is one dispatch, of a quarter second or of one update if that takes longer.
+    The baselines are our reimplementation of PureJaxRL's program, and rejax's if that package is installed. All compile before
+    the clock starts. A turn is one dispatch, of a quarter second or of one update if that takes longer.
 
     Args:
         num_envs: sizes B to measure.
         rollout_length: T.
-        seconds: of measuring at each size, all together.
+        seconds: of measurement at each size, over all contenders.
 
     Returns:
-        A row of `sizes` for each number of environments. `env_steps_per_second` holds the median of each contender's turns.
-        `ratio` holds the median over rounds of our speed over that of each baseline. `rounds` counts the turns.
+        A row of `sizes` for each number of environments. `env_steps_per_second` has the median of each contender's turns.
+        `ratio` has the median over rounds of our speed relative to each baseline. `rounds` counts the turns.
     """
     return {
         "env_id": "CartPole-v1 (jax)",
@@ -81,16 +81,16 @@ def _compare(num_envs: int, rollout_length: int, seconds: float) -> dict[str, An
 
 
 def _contenders(num_envs: int, rollout_length: int) -> dict[str, Advance]:
-    """What each advances with, compiled."""
+    """Returns compiled functions that advance each contender."""
     sizes = Sizes(num_envs, rollout_length, _AGENT.num_epochs, _AGENT.num_minibatches)
-    found = {"jaxsrl": _ours(num_envs, rollout_length), "flat_ppo": _baseline(make_flat_ppo, sizes)}
+    contenders = {"jaxsrl": _ours(num_envs, rollout_length), "flat_ppo": _baseline(make_flat_ppo, sizes)}
     if has_rejax():
-        found["rejax"] = _baseline(make_rejax_ppo, sizes)
-    return found
+        contenders["rejax"] = _baseline(make_rejax_ppo, sizes)
+    return contenders
 
 
 def _updates_a_turn(advance: Advance) -> int:
-    """Returns updates that take about a quarter second; at least one."""
+    """Returns the number of updates that takes about a quarter second; at least one."""
     advance(1)
     updates = 1
     while True:

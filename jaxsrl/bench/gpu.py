@@ -1,7 +1,7 @@
 """`make gpu`: the tests and benchmarks that need an accelerator, in one command, recorded in docs/benchmarks/index.md.
 
-Items are the tests in tests/gpu. A file of them runs in a process of its own, and this process never uses the accelerator. A
-failing item, or one that ends its process, is a row too, and the others still run. The whole has one deadline.
+Items are the tests in tests/gpu. Each file runs in its own process, and this process never uses the accelerator. An item that
+fails or ends its process becomes a row too, and the others still run. One deadline covers all of them.
 """
 
 import datetime
@@ -37,16 +37,16 @@ print(devices[0].platform, kind, sep="|")
 
 
 def bench_gpu() -> None:
-    """Runs all items and appends their rows to the table; without an accelerator it only says so.
+    """Runs all items and appends their rows to the table; without an accelerator it only prints a message.
 
     Raises:
         SystemExit: with status 1, if an item failed.
     """
     environment = {**os.environ, "JAX_PLATFORMS": os.environ.get("JAXSRL_GPU_PLATFORMS", "")}
-    found = subprocess.run(
+    device = subprocess.run(
         [sys.executable, "-c", _DEVICE], env=environment, capture_output=True, text=True, check=True, timeout=120
     )
-    platform, hardware = found.stdout.strip().splitlines()[-1].split("|")
+    platform, hardware = device.stdout.strip().splitlines()[-1].split("|")
     if platform == "cpu":
         print("no accelerator here: jax sees only the CPU; nothing to run (install jaxsrl[cuda] or jaxsrl[tpu])")  # noqa: T201
         return
@@ -61,17 +61,17 @@ def bench_gpu() -> None:
 
 
 def run_items(files: Sequence[Path], deadline: float, environment: dict[str, str]) -> list[dict[str, Any]]:
-    """Runs every item of the files, each file in a process, again without the item that ended it.
+    """Runs every item of the files, one process per file, and restarts a file without the item that ended its process.
 
     Args:
         files: of tests.
-        deadline: of all, as `time.time()` counts.
+        deadline: of all, in the time of `time.time()`.
         environment: of the processes.
 
     Returns:
-        What each item reported: its id under "ended", outcome ("passed", "failed", "skipped"), message, rows and seconds.
+        The report of each item: its id under "ended", outcome ("passed", "failed", "skipped"), message, rows and seconds.
     """
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     for file in files:
         here: list[dict[str, Any]] = []
         while True:
@@ -89,13 +89,15 @@ def run_items(files: Sequence[Path], deadline: float, environment: dict[str, str
                 break
             started = [line["started"] for line in reported if "started" in line]
             if time.time() >= deadline:
-                here += [_ended(name, "skipped", "not run: no time was left") for name in left if name not in started]
+                here += [
+                    _ended(name, "skipped", "not run: the deadline has passed") for name in left if name not in started
+                ]
             lost = [name for name in left if name in started]
             here += [_ended(name, "failed", f"its process ended with status {status}") for name in lost]
             if time.time() >= deadline or not lost or len(lost) == len(left):
                 break
-        found += here
-    return found
+        items += here
+    return items
 
 
 def _run_once(
@@ -104,11 +106,11 @@ def _run_once(
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.jsonl"
         # Processes that items start use the accelerator too.
-        told = {"JAXSRL_GPU_REPORT": str(report), "JAXSRL_GPU_DEADLINE": str(deadline - _END_SECONDS)}
+        variables = {"JAXSRL_GPU_REPORT": str(report), "JAXSRL_GPU_DEADLINE": str(deadline - _END_SECONDS)}
         command = [sys.executable, "-m", "pytest", "-m", "gpu", str(file), "--timeout", str(_ITEM_SECONDS)]
         command += [f"--deselect={name}" for name in without]
         process = subprocess.Popen(
-            command, env={**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **told}, start_new_session=True
+            command, env={**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **variables}, start_new_session=True
         )
         try:
             status = process.wait(max(1.0, deadline - time.time()))
@@ -130,7 +132,7 @@ def table_rows(ended: Sequence[dict[str, Any]], begin: str) -> list[str]:
     """Returns the rows of the table: those that an item measured, or one with its outcome.
 
     Args:
-        ended: of `run_items`.
+        ended: result of `run_items`.
         begin: the first cells, date and hardware.
     """
     rows: list[str] = []

@@ -1,8 +1,8 @@
-"""What all guards together cost: two trainings that take turns in one process, one with them and one without.
+"""Benchmark of the cost of all guards: two trainings that alternate in one process, one with guards and one without.
 
-Without means: what environments return is not looked at (types, shapes, finite, in range), no supervisor looks after workers, and
-no update is looked at for NaN. Each turn is one trajectory collected and learned from. What is compared is neighboring turns, so
-that a machine whose speed drifts drifts for both.
+Without guards, environment outputs are not validated (types, shapes, finite, in range), no supervisor monitors workers, and updates
+are not checked for NaN. Each turn collects one trajectory and trains on it. Neighboring turns are compared, so drift of the
+machine's speed affects both.
 """
 
 import contextlib
@@ -38,16 +38,14 @@ _NEVER = 10**15
 
 @dataclasses.dataclass(frozen=True)
 class UncheckedSource:
-    """Rows of a source whose outputs nobody checks. For this benchmark alone."""
+    """Rows of a source without validation of their outputs. For this benchmark alone."""
 
     inside: GymnasiumSource
 
     def spec(self) -> EnvSpec:
-        """Of the source."""
         return self.inside.spec()
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
-        """Returns the source's, without their checks."""
         rows = self.inside.make_rows(row_ids, run_seed, keep_infos)
         rows._strict_every = _NEVER
         rows.verify = lambda observation, reward: None
@@ -55,17 +53,17 @@ class UncheckedSource:
 
 
 def bench_guards(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> dict[str, Any]:
-    """Env steps per second of PPO on CartPole with all guards and without any, and the ratio.
+    """Measures env steps per second of PPO on CartPole with all guards and without any, and the ratio.
 
     Args:
-        workers: environment processes of each of the two.
-        num_envs: environments of each of the two.
-        rounds: turns that each of the two takes, of one trajectory of 32 steps and its update.
+        workers: environment processes of each contender.
+        num_envs: environments of each contender.
+        rounds: turns of each contender, of one trajectory of 32 steps and its update.
 
     Returns:
-        Medians over turns; `cost` is 1 minus the median of the ratios of neighboring turns, with the quartiles of those ratios.
-        `cpu_cost` compares what the two took of the processors, workers included: less exact on a quiet machine, for who waits
-        spins a little, but other work on the machine hardly moves it.
+        Medians over turns. `cost` is 1 minus the median of the ratios of neighboring turns, with the quartiles of those ratios.
+        `cpu_cost` compares processor time, workers included. It is less exact on a quiet machine, since waiting processes spin
+        briefly, but other load on the machine hardly affects it.
 
     Raises:
         UserError: a number is less than 1, or environments cannot be divided among the workers.
@@ -84,7 +82,7 @@ def bench_guards(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> di
         _training(source, shape, agent, True) as guarded,
         _training(UncheckedSource(source), shape, agent, False) as bare,
     ):
-        for turn in (guarded, bare) * 3:  # compiles, and begins
+        for turn in (guarded, bare) * 3:  # compiles and starts
             turn()
         before = [turn.cpu_seconds() for turn in (guarded, bare)]
         seconds = _take_turns(guarded, bare, rounds)
@@ -107,10 +105,10 @@ def bench_guards(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> di
 
 
 def _take_turns(guarded: "_Turn", bare: "_Turn", rounds: int) -> tuple[list[float], list[float]]:
-    """Returns seconds of every turn of the two."""
+    """Returns the seconds of every turn of the two."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
-        # Who comes first changes: the caches that the other leaves cold are paid for by both.
+        # The order alternates, so that both pay for caches that the other leaves cold.
         for place in (0, 1) if number % 2 else (1, 0):
             start = time.perf_counter()
             (guarded, bare)[place]()
@@ -120,7 +118,7 @@ def _take_turns(guarded: "_Turn", bare: "_Turn", rounds: int) -> tuple[list[floa
 
 @contextlib.contextmanager
 def _training(source: EnvSource, shape: PoolShape, agent: Agent, guards: bool) -> Iterator["_Turn"]:
-    """What collects a trajectory, all environments acted for in turn, and learns from it; a call a trajectory."""
+    """Yields a function that collects a trajectory, acts for all environments in turn, and trains on it."""
     with EnvPool(source, shape, PoolOptions(run_seed=0), extras=agent.extras) as pool:
         if not guards:
             pool._supervisor._check = lambda now: None
@@ -132,7 +130,7 @@ def _training(source: EnvSource, shape: PoolShape, agent: Agent, guards: bool) -
 
 
 class _Turn:
-    """One trajectory and its update a call."""
+    """Callable that collects one trajectory and trains on it."""
 
     def __init__(
         self, pool: EnvPool, agent: Agent, mesh: LearnerMesh, update: Callable[..., Any], state: LearnerState
@@ -146,7 +144,7 @@ class _Turn:
         self._own_cpu_seconds = 0.0
 
     def cpu_seconds(self) -> float:
-        """Processor time of this process in its turns, and of its workers at any time."""
+        """Returns processor time of this process in its turns, and of its workers at any time."""
         ticks = 0
         for pid in self._pool._workers._pids:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Rows stepped by this process into slots of ordinary memory, as the plan "serial" steps them."""
+"""Rows stepped by this process into slots of ordinary memory, as the plan "serial" does."""
 
 import contextlib
 import time
@@ -17,7 +17,7 @@ from jaxsrl.bench.rivals.vector_envs import Stepper
 
 @contextlib.contextmanager
 def in_this_process(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Stepper]:
-    """Yields all rows as one lane, with random actions; nothing acts and nobody waits.
+    """Yields all rows as one lane, with random actions, without inference or waits.
 
     Args:
         source: of the rows.

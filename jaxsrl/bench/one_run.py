@@ -1,4 +1,4 @@
-"""One benchmark of training in a process of its own, with devices, memory and compiled programs of its own."""
+"""One training benchmark in a process with its own devices, memory and compiled programs."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ _LIMIT_SECONDS = 300.0
 
 
 def run_apart(settings: dict[str, Any]) -> dict[str, Any]:
-    """`bench_train` in a new process, with "peak_memory_bytes" of it and its workers beside the results.
+    """Runs `bench_train` in a new process; adds "peak_memory_bytes" of it and its workers to the results.
 
     Args:
         settings: of bench_train, as JSON data; "num_cpu_devices" splits the processor.
 
     Raises:
-        UserError: what the run says it cannot do.
-        RuntimeError: it failed otherwise, or took too long.
+        UserError: the run raised it.
+        RuntimeError: the run failed otherwise, or took too long.
     """
     peak = 0
 

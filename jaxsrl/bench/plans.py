@@ -1,4 +1,4 @@
-"""Every distribution policy on the same work, one after the other in one session."""
+"""Benchmark of every plan on the same work, in turns of one session."""
 
 import difflib
 import os
@@ -11,56 +11,56 @@ from envpool_bridge.errors import UserError
 from jaxsrl.bench.one_run import run_apart
 from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
 
-# What a policy needs to be itself, beyond the common sizes: two devices where it places replicas or acting apart.
+# Options that a plan needs beyond the common sizes: two devices for replicas or for separate inference.
 _CHANGES: dict[str, dict[str, Any]] = {
     "decoupled": {"inference.num_devices": 1},
     "multiple_learners": {"learner.num_devices": 2},
     "central": {"learner.num_devices": 2},
 }
 _DEVICES = {"decoupled": 2, "multiple_learners": 2, "central": 2}
-# Its speed is another order of magnitude, and records are made once a second.
+# It is an order of magnitude faster, and records are written once a second.
 _LONGER = {"device_only": 10}
 
 
-def bench_plans(policies: Sequence[str] = (), env_steps: int = 400_000, num_envs: int = 128) -> list[dict[str, Any]]:
-    """PPO on CartPole-v1 (the JAX one for device_only) under each policy, sizes as in `bench train`, lag 1.
+def bench_plans(plans: Sequence[str] = (), env_steps: int = 400_000, num_envs: int = 128) -> list[dict[str, Any]]:
+    """Measures PPO on CartPole-v1 (the JAX one for device_only) under each plan, sizes as in `bench train`, lag 1.
 
     Args:
-        policies: names; all of them if empty.
-        env_steps: length of each run; device_only runs ten times as far.
+        plans: names of plans; all of them if empty.
+        env_steps: length of each run; ten times as many for device_only.
         num_envs: environments in all.
 
     Returns:
-        One row a policy: policy, env_steps_per_second, policy_lag_mean and _max, learner_idle_share,
-        peak_memory_bytes (Pss of main process and workers together), slots_bytes, devices.
+        One row per plan: plan, env_steps_per_second, policy_lag_mean and _max, learner_idle_share, peak_memory_bytes (Pss of main
+        process and workers together), slots_bytes, devices.
 
     Raises:
-        UserError: an unknown policy.
+        UserError: a plan is unknown.
     """
     known = [name for name in PLANS if name not in REPLAY_PLANS]
-    for name in policies:
+    for name in plans:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise UserError(f"unknown policy {name!r}: expected some of {', '.join(known)}{hint}")
+            raise UserError(f"unknown plan {name!r}: expected one of {', '.join(known)}{hint}")
     platform, num_devices = _devices()
-    return [_row(name, env_steps, num_envs, platform, num_devices) for name in policies or known]
+    return [_row(name, env_steps, num_envs, platform, num_devices) for name in plans or known]
 
 
-def _row(policy: str, env_steps: int, num_envs: int, platform: str, num_devices: int) -> dict[str, Any]:
+def _row(plan: str, env_steps: int, num_envs: int, platform: str, num_devices: int) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0))
-    workers = max(1, cores - 1) if policy == "dedicated_environments" else 2
-    wanted = _DEVICES.get(policy, 1)
+    workers = max(1, cores - 1) if plan == "dedicated_environments" else 2
+    wanted = _DEVICES.get(plan, 1)
     if wanted > num_devices and platform != "cpu":
         raise UserError(
-            f"{policy} needs {wanted} devices, but there are {num_devices} of {platform}: set JAX_PLATFORMS=cpu"
+            f"{plan} needs {wanted} devices, but there are {num_devices} of {platform}: set JAX_PLATFORMS=cpu"
         )
     settings = {
         "workers": workers,
         "num_envs": num_envs,
-        "env_steps": env_steps * _LONGER.get(policy, 1),
-        "env": {"id": "CartPole-v1", "suite": "jax" if policy == "device_only" else "gymnasium"},
-        "changes": {"plan": policy, **_CHANGES.get(policy, {})},
+        "env_steps": env_steps * _LONGER.get(plan, 1),
+        "env": {"id": "CartPole-v1", "suite": "jax" if plan == "device_only" else "gymnasium"},
+        "changes": {"plan": plan, **_CHANGES.get(plan, {})},
         "num_cpu_devices": wanted if wanted > num_devices else 0,
     }
     result = run_apart(settings)
@@ -70,7 +70,7 @@ def _row(policy: str, env_steps: int, num_envs: int, platform: str, num_devices:
 
 
 def _devices() -> tuple[str, int]:
-    """Platform and number of jax's devices, asked in a process of its own so that this one holds none of them."""
+    """Returns platform and number of jax's devices from a separate process, so that this one uses none of them."""
     code = "import jax; print(jax.local_devices()[0].platform, len(jax.local_devices()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     platform, number = done.stdout.split()[-2:]

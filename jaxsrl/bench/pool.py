@@ -1,9 +1,9 @@
-"""How fast the pool steps environments, against the physical limit and other vector environments, in one run.
+"""Benchmark of the pool against the physical limit and other vector environments, in one run.
 
-The limit is the same number of bare processes, each stepping the same number of the same environments with random actions and
-telling nobody. Of a native vector environment (suites "envpool", "atari_vector", "gymnasium_vector") it is the same vector
-alone in one process. All contenders take turns in short rounds, so that a machine whose speed drifts drifts for all of them, in
-another order each round, so that nobody always follows the same one; what a turn begins with is not counted.
+The limit is the same number of bare processes. Each steps the same number of the same environments with random actions, without
+communication. For a native vector environment (suites "envpool", "atari_vector", "gymnasium_vector") it is the same vector
+alone in one process. Contenders alternate in short rounds, so drift of the machine's speed affects all of them. Their order is
+random in each round. The start of each turn is not counted.
 """
 
 import contextlib
@@ -41,14 +41,14 @@ from jaxsrl.bench.rivals.vector_envs import (
 )
 
 _ROLLOUT_LENGTH, _NUM_SLOTS = 32, 3
-# Of a turn: caches hold the former contender's data, and hundreds of its processes may just be going to sleep.
+# Share of a turn: caches have the former contender's data, and hundreds of its processes may just be going to sleep.
 _UNCOUNTED = 0.2
 _Contenders = dict[str, contextlib.AbstractContextManager[Stepper]]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sizes:
-    """Of the pool, and of what it is measured against."""
+    """Sizes of the pool and its contenders."""
 
     workers: int
     envs_per_worker: int
@@ -56,7 +56,7 @@ class _Sizes:
     workers_per_lane: int
 
     def __post_init__(self) -> None:
-        _require_positive(**dataclasses.asdict(self))
+        _validate_positive(**dataclasses.asdict(self))
         if self.envs_per_worker % self.lanes_per_worker:
             raise UserError(
                 f"envs_per_worker must divide by lanes_per_worker: got {self.envs_per_worker} and {self.lanes_per_worker}"
@@ -83,22 +83,20 @@ def bench_pool(
     rounds: int = 40,
     busy: int = 0,
 ) -> dict[str, Any]:
-    """Env steps per second of the pool, of its limit, and of other vector environments with as many environments.
+    """Measures env steps per second of the pool, its limit, and other vector environments of the same size.
 
     Args:
-        env: which environment. One that is made one by one is measured against bare processes, SyncVectorEnv,
-            AsyncVectorEnv and, where installed, stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. A native
-            vector environment (best with one worker) is measured against itself alone, and so is "in_process": without
-            any worker, as the plan "serial" steps it.
+        env: environment. One that is made one by one is compared with bare processes, SyncVectorEnv, AsyncVectorEnv and, if
+            installed, stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. A native vector environment (best with
+            one worker) is compared with itself alone. So is "in_process": without workers, as the plan "serial" steps it.
         workers: processes of the pool, and of the limit.
-        envs_per_worker: environments each of them steps.
-        seconds: that count, of each contender in all; a fifth as many come before them.
-        lanes_per_worker: of the pool. One costs the fewest wake-ups; more hide the time that inference takes, of which
-            random actions take none.
-        workers_per_lane: 0 for all of them: one call acts for all rows, for which every worker waits for the slowest. With 1
-            each goes on as soon as its own rows are acted for, which pays where rounds are long or cores unequally fast.
-        rounds: turns that `seconds` are divided into; many short ones, because the speed of a machine drifts within seconds.
-        busy: processes that compute all the time beside every contender, as other people's work does.
+        envs_per_worker: environments of each of them.
+        seconds: counted time of each contender; a fifth of it runs uncounted before.
+        lanes_per_worker: of the pool. One needs the fewest wake-ups. More hide inference time, which random actions do not have.
+        workers_per_lane: 0 for all of them: one call acts for all rows, and every worker waits for the slowest. With 1, each
+            continues as soon as its own rows have actions, which pays off if rounds are long or cores unequally fast.
+        rounds: turns over which `seconds` are divided; many short ones, because the speed of a machine drifts within seconds.
+        busy: competing processes that compute all the time, as other users' work does.
 
     Returns:
         Medians over rounds, and ratios that are medians of the rounds' ratios.
@@ -107,7 +105,7 @@ def bench_pool(
         UserError: a number is not positive (`busy`: negative), or does not divide, or no processes step the environment.
     """
     sizes = _Sizes(workers, envs_per_worker, lanes_per_worker, workers_per_lane or workers)
-    _require_positive(rounds=rounds, seconds=seconds)
+    _validate_positive(rounds=rounds, seconds=seconds)
     if busy < 0:
         raise UserError(f"busy must be 0 or more processes: got {busy}")
     source = env.source()
@@ -129,7 +127,7 @@ def bench_pool(
     return _report(env, spec, results, sizes, busy)
 
 
-def _require_positive(**values: float) -> None:
+def _validate_positive(**values: float) -> None:
     for name, value in values.items():
         if value <= 0:
             raise UserError(f"{name} must be positive: got {value}")
@@ -187,11 +185,11 @@ def _pool(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Steppe
     rng = np.random.default_rng(0)
     drawn = random_actions(spec, rng, (97, shape.rows_per_lane))
     actions = [take(drawn, turn) for turn in range(97)]
-    # One core a worker where there are as many: a process that spins on the other core would else keep two workers on one.
+    # One core per worker if there are enough: a process that spins on another core would otherwise keep two workers on one.
     pinned = isinstance(source, GymnasiumSource) and shape.num_workers == len(os.sched_getaffinity(0))
     cores = tuple(range(shape.num_workers)) if pinned else ()
     with EnvPool(source, shape, PoolOptions(cores=cores), spec=spec) as pool:
-        # Counted over all rounds: slots are given back as often as they are filled, however short a round is.
+        # Counted over all rounds: slots are released as often as they are filled, for rounds of any length.
         turns = itertools.count(1)
         rows = [range(part.start, part.stop) for part in map(shape.part_rows, range(shape.num_parts))]
         pool.start([GymnasiumReset(tuple(part)) for part in rows])
@@ -206,13 +204,13 @@ def _pool(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Steppe
                     pool.post_actions(lane)
                     done += shape.rows_per_lane
                     if turn % _ROLLOUT_LENGTH == 0:  # now and then
-                        _give_back(pool)
+                        _release_full(pool)
             return done / (time.perf_counter() - start)
 
         yield step
 
 
-def _give_back(pool: EnvPool) -> None:
-    """Whatever is full is done with."""
+def _release_full(pool: EnvPool) -> None:
+    """Releases all full slots."""
     while (full := pool.acquire(0.0)) is not None:
         pool.release(full)

@@ -7,12 +7,12 @@ _PROC = Path("/proc")
 
 
 def memory_of_tree(pid: int) -> int:
-    """Returns bytes resident in the process and its descendants together, pages that several share counted once between them (Pss)."""
+    """Returns the resident bytes of a process and its descendants, with shared pages counted once (Pss)."""
     parents = _parents()
-    tree, found = {pid}, True
-    while found:
-        found = {child for child, parent in parents.items() if parent in tree and child not in tree}
-        tree |= found
+    tree, added = {pid}, {pid}
+    while added:
+        added = {child for child, parent in parents.items() if parent in tree and child not in tree}
+        tree |= added
     return sum(_resident_bytes(process) for process in tree)
 
 

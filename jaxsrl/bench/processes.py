@@ -101,7 +101,7 @@ class AnsweringProcess:
         return line.decode()
 
     def ask(self, line: str, work_seconds: float = 0.0) -> float:
-        """Returns the number that the process answers a line with, after `work_seconds` of work or somewhat more."""
+        """Sends a line and returns the number that the process answers, after `work_seconds` of work or somewhat more."""
         self.send(line)
         return float(self.receive(work_seconds + _ANSWER_SECONDS))
 
@@ -119,13 +119,13 @@ def answering_processes(
     """
     pipe = subprocess.PIPE
     with contextlib.ExitStack() as stack:
-        found: list[AnsweringProcess] = []
+        started: list[AnsweringProcess] = []
         for command in commands:
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr)
-            found.append(AnsweringProcess(stack.enter_context(_killed_at_exit(process)), name))
-        for process in found:
+            started.append(AnsweringProcess(stack.enter_context(_killed_at_exit(process)), name))
+        for process in started:
             process.receive(_START_SECONDS)
-        yield found
+        yield started
 
 
 def speed_of_all(processes: Sequence[AnsweringProcess], seconds: float) -> float:

@@ -9,7 +9,7 @@ from envpool_bridge.spec.tree import Tree, map_leaves
 
 
 def random_actions(spec: EnvSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> Tree:
-    """[*shape, ...] a leaf of the spec's action: uniform, or standard normal where a leaf has no bounds."""
+    """Returns [*shape, ...] per leaf of the spec's action: uniform, or standard normal if a leaf has no bounds."""
     return map_leaves(partial(_random_leaf, rng, shape), spec.action)
 
 

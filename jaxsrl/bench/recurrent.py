@@ -1,4 +1,4 @@
-"""How fast PPO trains a network with memory, against the same network without, in one run."""
+"""Benchmark of PPO's training speed with a recurrent network against a feed-forward one, in one run."""
 
 import dataclasses
 import statistics
@@ -21,10 +21,10 @@ def bench_recurrent(
     chunk_length: int = 8,
     rounds: int = 2,
 ) -> dict[str, Any]:
-    """Env steps per second of `bench_train` with each core, and its ratio to none; CartPole-v1, T = 32, MLP 64x64.
+    """Measures env steps per second of `bench_train` with each core and without; CartPole-v1, T = 32, MLP 64x64.
 
-    A network with memory has the core beside the two dense layers, and unrolls `chunk_length` steps one after the other where the
-    other learns from all of them at once.
+    A recurrent network has the core in addition to the two dense layers. It unrolls `chunk_length` steps sequentially, while the
+    other trains on all of them at once.
 
     Args:
         cores: to measure.
@@ -32,11 +32,11 @@ def bench_recurrent(
         num_envs: environments in all.
         env_steps: of each run.
         core_size: outputs of the cores.
-        chunk_length: steps unrolled with gradient; 32 / chunk_length divides by 4, the number of minibatches.
-        rounds: turns of all contenders; ratios are medians of those of the rounds.
+        chunk_length: steps unrolled with gradient; 32 / chunk_length must be a multiple of 4, the number of minibatches.
+        rounds: turns of all contenders; ratios are medians of the rounds' ratios.
 
     Raises:
-        UserError: no round is asked for.
+        UserError: `rounds` is less than 1.
     """
     if rounds < 1:
         raise UserError(f"rounds must be at least 1: got {rounds}")
@@ -47,8 +47,8 @@ def bench_recurrent(
         for name in names:
             network = NetworkConfig(core=name, core_size=core_size)
             config = agent if name != _WITHOUT else dataclasses.replace(agent, chunk_length=None)
-            found = bench_train(workers, num_envs, env_steps=env_steps, network=network, agent=config)
-            speeds[name].append(found["env_steps_per_second"])
+            measured = bench_train(workers, num_envs, env_steps=env_steps, network=network, agent=config)
+            speeds[name].append(measured["env_steps_per_second"])
     rows = [
         {
             "core": name,

@@ -1,4 +1,4 @@
-"""How fast experience is inserted and drawn, on the device and on the host, against other replay buffers in one run."""
+"""Benchmark of insertion and sampling of replay on the device and on the host, against other replay buffers."""
 
 import contextlib
 import statistics
@@ -26,31 +26,31 @@ def bench_replay(
     seconds: float = 0.5,
     reverb_python: str = "",
 ) -> dict[str, Any]:
-    """Env steps inserted and windows drawn per second, by contenders in alternating turns, each filled before.
+    """Measures env steps inserted and windows drawn per second, by contenders in alternating turns, each filled before.
 
-    Every contender keeps the same arrays of a step: one frame or vector, action, reward, marks and version. What is drawn is
-    there to be used when it counts: on the device, or in numpy arrays.
+    Every contender stores the same arrays of a step: one frame or vector, action, reward, marks and version. Drawn windows count
+    once they are ready: on the device, or in numpy arrays.
 
     Args:
         sizes: "atari": single frames 84x84, drawn with the 3 before them, batch 32; "vector": 17 numbers, batch 256.
-        priority_exponent: 0 draws uniformly; above, windows are drawn by priority, and each draw sets those of what it drew.
+        priority_exponent: 0 draws uniformly. Larger values draw by priority, and each draw sets the priorities of its windows.
         rounds: turns of each contender.
         seconds: of a turn.
-        reverb_python: interpreter that has dm-reverb, which needs packages older than ours; "" leaves Reverb out.
+        reverb_python: interpreter with dm-reverb, which needs older packages than ours; "" skips Reverb.
 
     Returns:
-        A row for each size and contender: `insert_env_steps_per_second` and `sample_windows_per_second`, medians; the ratios of
-        ours on the device and on the host to it, medians of the rounds' ratios; `bytes_per_env_step` that it keeps beside
-        `theoretical_bytes_per_env_step`, of the arrays themselves and of a priority where there are any.
+        A row for each size and contender. `insert_env_steps_per_second` and `sample_windows_per_second` are medians. The ratios of
+        ours on the device and on the host are medians of the rounds' ratios. `bytes_per_env_step` is the contender's memory, and
+        `theoretical_bytes_per_env_step` the size of the arrays themselves and of a priority, if used.
 
     Raises:
-        UserError: no round or no size is asked for.
+        UserError: `rounds` is less than 1, or `sizes` is empty.
     """
     if rounds < 1 or not sizes:
         raise UserError(f"there must be at least 1 round and 1 size: got {rounds} and {sizes}")
-    found = {name: _rows(_SIZES[name], priority_exponent, rounds, seconds, reverb_python) for name in sizes}
-    shown = {"priority_exponent": priority_exponent, "rounds": rounds, "platform": jax.default_backend()}
-    return {**found, **shown}
+    rows = {name: _rows(_SIZES[name], priority_exponent, rounds, seconds, reverb_python) for name in sizes}
+    settings = {"priority_exponent": priority_exponent, "rounds": rounds, "platform": jax.default_backend()}
+    return {**rows, **settings}
 
 
 def _rows(
@@ -81,7 +81,7 @@ Speeds = dict[tuple[str, str], list[float]]
 
 
 def _fill(contender: Contender, sizes: BenchSizes) -> None:
-    """Until everything that it has room for is there, which also compiles what is compiled; or for 20 s."""
+    """Inserts until the buffer is full, which also compiles all programs, or for 20 s."""
     deadline, left = time.perf_counter() + _FILL_SECONDS, sizes.capacity
     while left > 0 and time.perf_counter() < deadline:
         left -= contender.insert_some()

@@ -1,4 +1,4 @@
-"""What the replay benchmark keeps and draws."""
+"""Sizes and data of the replay benchmark."""
 
 import dataclasses
 
@@ -12,11 +12,11 @@ class BenchSizes:
     """Sizes of one comparison.
 
     Attributes:
-        shape: of an observation that is stored.
-        dtype: of it.
+        shape: of a stored observation.
+        dtype: of an observation.
         frames: F, observations that an agent sees at once.
         batch_size: N, windows of a draw, of one step each.
-        capacity: env steps that are kept.
+        capacity: stored env steps.
         num_rows: B.
         rollout_length: T, steps of an insertion.
     """
@@ -31,12 +31,12 @@ class BenchSizes:
 
     @property
     def ring_steps(self) -> int:
-        """C, steps of each row that are kept."""
+        """C, stored steps of each row."""
         return self.capacity // self.num_rows
 
     @property
     def sequence_length(self) -> int:
-        """Observations that a window needs: a stack of frames, and the next one."""
+        """Observations of a window: a stack of frames, and the next one."""
         return self.frames + 1
 
     @property
@@ -46,19 +46,19 @@ class BenchSizes:
 
     @property
     def step_bytes(self) -> int:
-        """Returns bytes of the arrays of one env step."""
+        """Size of the arrays of one env step."""
         slot = self.slot()
         leaves = [slot.action, slot.reward, slot.terminated, slot.truncated, slot.valid, slot.policy_version]
         observation = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
         return observation + slot.is_first.itemsize + sum(leaf.itemsize for leaf in leaves)
 
     def replay(self, priority_exponent: float) -> Replay:
-        """What an agent would ask for."""
+        """Returns the replay part of an agent with these sizes."""
         config = ReplayConfig(self.capacity, self.batch_size, priority_exponent=priority_exponent)
         return Replay(config, sequence_length=1)
 
     def slot(self) -> Trajectory:
-        """Returns a trajectory of random numbers in numpy arrays, with the frames before its first step; episodes of 100 steps."""
+        """Returns a trajectory of random numpy arrays with the frames before its first step; episodes last 100 steps."""
         rng = np.random.default_rng(0)
         steps, rows = self.rollout_length, self.num_rows
         size = (steps + self.frames, rows, *self.shape)

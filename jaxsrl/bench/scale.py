@@ -30,19 +30,19 @@ def bench_scale(
     workers: int = 4,
     seconds: float = 8.0,
 ) -> dict[str, Any]:
-    """Measures speeds by numbers of rows, and finds where they fall behind.
+    """Measures speeds by numbers of rows, and finds the first that is slower per row.
 
     Args:
         size: of observations.
         milliseconds: of sleep per step.
-        rows: numbers of environments, in order; the first that falls behind is the last to be measured.
+        rows: numbers of environments, in order; the first that is 10 % slower per row is the last to be measured.
         workers: processes that share the rows.
         seconds: of each run.
 
     Returns:
         `sizes`, an entry per number of rows: env steps per second, ratios to the first size (`of_linear`) and to rows / sleep
-        (`of_sleep`), busy shares, and cores of all threads and of each (`profile`). `departs_at`, the first below 0.9 of linear, or
-        None; `limit`, the busiest part there; `stopped`, why larger sizes failed, or "".
+        (`of_sleep`), busy shares, and cores of all threads and of each (`profile`). `departs_at`, the first below 0.9 of linear,
+        or None; `limit`, the busiest part there; `stopped`, why larger sizes failed, or "".
 
     Raises:
         UserError: a number of rows is not positive or does not divide by the workers.
@@ -103,7 +103,7 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
     updates = max(12, round(seconds / (rollout * milliseconds / 1000)))
     source = sleeping_source(size, milliseconds)
     spec = source.spec()
-    # An MLP for pictures too: what is measured is how slots are served and moved, not how fast a processor convolves.
+    # An MLP for images too: the benchmark measures the transport of slots, not convolutions.
     network = NetworkConfig(torso="mlp", hidden_sizes=(64, 64))
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=4), spec, network)
     with tempfile.TemporaryDirectory() as directory:
@@ -133,7 +133,7 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
         "learning_busy": median("utilization/learner/busy"),
         "head_cores": sum(cores_of.values()),
         "cores": len(os.sched_getaffinity(0)),
-        "profile": {name: round(cores, 3) for name, cores in sorted(cores_of.items(), key=lambda one: -one[1])},
+        "profile": {name: round(cores, 3) for name, cores in sorted(cores_of.items(), key=lambda item: -item[1])},
     }
 
 

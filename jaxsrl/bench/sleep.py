@@ -1,8 +1,8 @@
-"""Environments that sleep: whether the parts around them keep up, so that a step costs the sleep and nothing more.
+"""Benchmark on environments that sleep: whether the other components keep up, so that a step costs only the sleep.
 
-The goal is rows / sleep: every row sleeping all the time. Rows of a worker sleep side by side: their steps are begun together and
-then waited for, or each has a thread. Beside each size stands what the same machine allows rows that only sleep, which is less
-than rows / sleep: it wakes late, and every wake-up costs processor time.
+The goal is rows / sleep, with every row always asleep. A worker's rows sleep concurrently: their steps are started together and
+then waited for, or each row has a thread. Each size is reported with the machine's own limit for rows that only sleep. It is
+less than rows / sleep, because the machine wakes late and every wake-up costs processor time.
 """
 
 import contextlib
@@ -17,25 +17,25 @@ from jaxsrl.bench.bare_sleep import bare_rows
 from jaxsrl.bench.one_run import run_apart
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
 
-Steps = Literal["begun", "threads"]
+Steps = Literal["async", "threads"]
 _KEEPS_UP = 0.9
 _MIN_UPDATES = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class SleepBench:
-    """What is measured.
+    """Settings of the benchmark.
 
     Attributes:
-        milliseconds: of sleep a step.
+        milliseconds: of sleep per step.
         rows: environments of the largest run.
-        fewer_rows: further numbers of rows: where the server becomes the bottleneck.
-        divisions: (workers, lanes) that rows are divided into; all are tried, where they divide.
-        seconds: of each run, if nothing but sleep took time.
+        fewer_rows: further numbers of rows, to find the bottleneck.
+        divisions: (workers, lanes) over which rows are divided; all that divide the rows are measured.
+        seconds: of each run, if only sleep took time.
         limit_seconds: of each measurement of rows that only sleep.
-        steps: how the rows of a worker sleep side by side: "begun" (steps are begun together, then waited for: `AsyncStep`), or
-            "threads" (`EnvConfig.overlap_rows`).
-        awake: whether cores are kept awake meanwhile, those of the limits' runs too (`--machine.disable-cpu-idle`).
+        steps: concurrency of a worker's rows: "async" (all steps are started, then waited for: `AsyncStep`), or "threads"
+            (`EnvConfig.overlap_rows`).
+        awake: whether CPU idle states are disabled, also for the limits (`--machine.disable-cpu-idle`).
     """
 
     milliseconds: float = 5.0
@@ -44,7 +44,7 @@ class SleepBench:
     divisions: Sequence[tuple[int, int]] = ((1, 1), (2, 2), (4, 4), (8, 4))
     seconds: float = 8.0
     limit_seconds: float = 3.0
-    steps: Steps = "begun"
+    steps: Steps = "async"
     awake: bool = False
 
     def __post_init__(self) -> None:
@@ -62,22 +62,21 @@ class SleepBench:
         return ", ".join(str(workers) for workers, _ in self.divisions)
 
     def divisions_of(self, rows: int) -> list[tuple[int, int]]:
-        """(workers, lanes) that divide so many rows."""
+        """Returns the (workers, lanes) that divide N rows."""
         return [(workers, lanes) for workers, lanes in self.divisions if rows % workers == 0]
 
 
 def bench_sleep(what: SleepBench) -> dict[str, Any]:
-    """Throughput of single_learner_fine as a ratio of rows / sleep.
+    """Measures the throughput of single_learner_fine relative to rows / sleep.
 
     Returns:
-        runs: one entry a number of rows and division. by_rows: the fastest of each number of rows, with the limits, ratios of
-        rows / sleep too. `limit_apart`: rows that go on at once, the best of a process a row and of threads in as many
-        processes as cores. `limit_together`: in the run's workers, whose rows wait for each other after every step, in the way
-        that the run has them sleep (`steps`).
+        runs: one entry per number of rows and division. by_rows: the fastest of each number of rows, with the limits, also relative
+        to rows / sleep. `limit_apart`: rows that continue at once, the best of one process per row and of threads in one process
+        per core. `limit_together`: in the run's workers, whose rows wait for each other after every step, with the run's `steps`.
         bottleneck_rows: the first number of rows whose ratio is below 0.9; None if there is none.
 
     Raises:
-        UserError: cores are to be kept awake, and may not be.
+        UserError: the user may not disable CPU idle states.
     """
     with disable_cpu_idle() if what.awake else contextlib.nullcontext():
         return _bench(what)
@@ -109,21 +108,21 @@ def _limits(what: SleepBench, rows: int, workers: int) -> dict[str, float]:
         for processes in (rows, cores)
         if rows % processes == 0
     ]
-    waiting = "begun" if what.steps == "begun" else "together"
+    waiting = "async" if what.steps == "async" else "together"
     together = bare_rows(rows, workers, what.milliseconds, what.limit_seconds, waiting)
     return {"limit_apart": max(apart) / goal, "limit_together": together / goal}
 
 
 def _measure(what: SleepBench, rows: int, workers: int, lanes: int) -> dict[str, Any]:
     goal = rows / (what.milliseconds / 1000)
-    # Slots that fill while the first update compiles are learned from in no time: enough updates that these do not tell.
-    # PPO's four minibatches cut the trajectory along time.
+    # Updates on slots that fill during compilation take no time: run enough updates that these do not matter.
+    # PPO's four minibatches split the trajectory along time.
     steps_of_a_row = what.seconds * goal / rows
     rollout_length = next((steps for steps in (32, 16, 8) if steps_of_a_row >= _MIN_UPDATES * steps), 4)
     updates = max(_MIN_UPDATES, round(steps_of_a_row / rollout_length))
-    begun = what.steps == "begun"
-    kwargs = {"milliseconds": what.milliseconds, **({} if begun else {"halves": False})}
-    env = {"id": "Sleep", "suite": "probe", "kwargs": json.dumps(kwargs), "overlap_rows": not begun}
+    is_async = what.steps == "async"
+    kwargs = {"milliseconds": what.milliseconds, **({} if is_async else {"halves": False})}
+    env = {"id": "Sleep", "suite": "probe", "kwargs": json.dumps(kwargs), "overlap_rows": not is_async}
     result = run_apart(
         {
             "workers": workers,

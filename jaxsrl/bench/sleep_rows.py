@@ -1,4 +1,4 @@
-"""Any number of environments that sleep together, in one call: rows that cost a worker nothing, whatever their number."""
+"""Vector environment of any number of rows that sleep together in one call, at no cost per row."""
 
 import time
 from functools import partial
@@ -17,12 +17,15 @@ _FRAMES = {"cartpole": 1, "atari": 4}
 
 
 class SleepTogether(VectorEnv):
-    """All rows sleep once a step. Observations are always the same, of CartPole's or of an Atari frame's size."""
+    """Vector environment whose rows sleep `milliseconds` per step, together.
+
+    Observations are constant, of the size of CartPole's or of an Atari frame. The reward is 1. Every episode is truncated after
+    1,000 steps.
+    """
 
     metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # pyright: ignore
 
     def __init__(self, size: Size, milliseconds: float, num_envs: int) -> None:
-        """`num_envs` rows that sleep `milliseconds` a step."""
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = _SPACES[size], spaces.Discrete(2)
         self._seconds, self._steps = milliseconds / 1000, 0
@@ -30,21 +33,19 @@ class SleepTogether(VectorEnv):
         self._reward, self._no = np.ones(num_envs, np.float32), np.zeros(num_envs, bool)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begins; does not sleep."""
         self._steps = 0
         return self._observation, {}
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Sleeps; reward 1. Every episode is cut after 1,000 steps."""
         time.sleep(self._seconds)
         self._steps += 1
         truncated = np.full(self.num_envs, self._steps % _EPISODE_STEPS == 0)
         return self._observation, self._reward, self._no, truncated, {}
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Nothing to free."""
+        pass
 
 
 def sleeping_source(size: Size, milliseconds: float) -> VectorSource:
-    """Returns rows of `SleepTogether`."""
+    """Returns a source of `SleepTogether`."""
     return VectorSource(partial(SleepTogether, size, milliseconds), f"Sleep-{size}", frame_stack=_FRAMES[size])

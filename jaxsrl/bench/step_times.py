@@ -1,7 +1,7 @@
-"""Environments whose steps take different times: asynchronous lanes against lanes that wait for their slowest row.
+"""Benchmark of environments whose steps take different times: asynchronous lanes against lockstep.
 
-The limit is what the rows do by themselves: as many bare processes, each stepping one environment and telling nobody.
-Contenders take turns in short rounds, so that a machine whose speed drifts drifts for all of them.
+The limit is the same number of bare processes, each stepping one environment without communication. Contenders alternate in
+short rounds, so drift of the machine's speed affects all of them.
 """
 
 import contextlib
@@ -18,25 +18,25 @@ from envpool_bridge.shm.layout import PoolShape
 from jaxsrl.bench.rivals.vector_envs import bare_processes
 
 Stepper = Callable[[float], float]
-"""Steps for so many seconds and returns env steps per second."""
+"""Steps for N seconds and returns env steps per second."""
 
-_LENGTH, _SLOTS = 64, 4  # steps a slot; a row may be ahead of the slowest by the steps of all slots
+_LENGTH, _SLOTS = 64, 4  # steps per slot; a row may be ahead of the slowest by the steps of all slots
 
 
 def bench_step_times(
     rows: int = 16, least: float = 1.0, most: float = 50.0, seconds: float = 20.0, rounds: int = 4
 ) -> dict[str, Any]:
-    """Env steps per second of rows that each sleep a time drawn anew at every step.
+    """Measures env steps per second of rows that sleep for a new random time at every step.
 
     Args:
         rows: environments, one worker process each.
-        least: milliseconds a step at least.
-        most: milliseconds a step at most.
-        seconds: that each contender steps in all.
-        rounds: turns that `seconds` are divided into.
+        least: minimum milliseconds per step.
+        most: maximum milliseconds per step.
+        seconds: stepping time of each contender.
+        rounds: turns over which `seconds` are divided.
 
     Returns:
-        Medians over rounds, and the medians of the rounds' ratios to the limit: `asynchronous_ratio` with one lane a row,
+        Medians over rounds, and the medians of the rounds' ratios to the limit: `asynchronous_ratio` with one lane per row,
         `lockstep_ratio` with one lane of all rows.
 
     Raises:
@@ -80,7 +80,7 @@ def _pool(env: EnvConfig, shape: PoolShape) -> Iterator[Stepper]:
             done, start = 0, time.perf_counter()
             while time.perf_counter() < start + seconds:
                 for lane in pool.wait_ready(1.0):
-                    pool.post_actions(lane)  # whatever the slot holds: the environment does not look at it
+                    pool.post_actions(lane)  # arbitrary: the environment ignores actions
                     done += shape.rows_per_lane
                 full = pool.acquire(0.0)
                 if full is not None:

@@ -1,1 +1,1 @@
-"""Other libraries doing the same work."""
+"""Other libraries on the same work."""

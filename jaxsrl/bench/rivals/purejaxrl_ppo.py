@@ -1,8 +1,8 @@
-"""A baseline for `bench_device_only`: PPO in the shape in which PureJaxRL published it, written anew from that description.
+"""Baseline of `bench_device_only`: PPO as PureJaxRL published it, reimplemented from that description.
 
-One jitted program, without rows that only reset, options or placement: environments under vmap that begin a new episode within
-the step that ends one, one key split at each step for all rows, a scan of T steps that stores log-probabilities and values, a
-reverse scan for GAE, and epochs that permute the flattened T * B steps before cutting them into minibatches.
+It is one jitted program, without reset-only rows, options or placement. Environments under vmap start a new episode within the
+step that ends one. One key is split at each step for all rows. A scan of T steps stores log-probabilities and values, and a
+reverse scan computes GAE. Epochs permute the flattened T * B steps before they are divided into minibatches.
 
 Source: Lu et al. 2022, "Discovered Policy Optimisation" (arXiv:2210.05639), appendix; github.com/luchris429/purejaxrl.
 """
@@ -52,7 +52,7 @@ class _Step(NamedTuple):
 
 
 class _Net(nn.Module):
-    """Logits and value of an observation, from a tower each."""
+    """Network with separate towers for logits and value."""
 
     num_actions: int
     hidden_sizes: tuple[int, ...]
@@ -77,7 +77,7 @@ def _apply(net: _Net, params: Any, observation: Array) -> tuple[Array, Array]:
 def make_flat_ppo(
     env: JaxEnv, sizes: Sizes, hidden_sizes: tuple[int, ...], learning_rate: float
 ) -> tuple[Callable[[Array], FlatState], Callable[[Array, FlatState], FlatState]]:
-    """(init(key), advance(num_updates, state)); `advance` is jitted, donates the state, and takes any number of updates."""
+    """Returns (init(key), advance(num_updates, state)). `advance` is jitted and donates the state."""
     net = _Net(env.spec().action.num_values, hidden_sizes)  # pyright: ignore[reportAttributeAccessIssue]
     optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(learning_rate, eps=1e-5))
 
@@ -115,7 +115,7 @@ def _env_step(env: JaxEnv, net: _Net, sizes: Sizes, state: FlatState, _: None) -
 
 
 def step_or_begin(env: JaxEnv, key: Array, env_state: Any, action: Array) -> tuple[Any, Array, Array, Array]:
-    """SAME_STEP autoreset: the observation after an end is the next episode's first."""
+    """Returns one step with SAME_STEP autoreset: the observation after an end is the next episode's first."""
     step_key, reset_key = jax.random.split(key)
     stepped = env.step(env_state, action, step_key)
     first_state, first_observation = env.reset(reset_key)

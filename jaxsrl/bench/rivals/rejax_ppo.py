@@ -1,6 +1,6 @@
-"""The PPO of rejax (github.com/keraJLi/rejax), a package with PureJaxRL's program, on our CartPole: for `bench_device_only`.
+"""PPO of rejax (github.com/keraJLi/rejax), a package with PureJaxRL's program, on our CartPole.
 
-Not among our dependencies, since it pins others: `pip install rejax` beside a checkout, and the benchmark finds it.
+It is not a dependency, since it pins others: run `pip install rejax` in a checkout, and `bench_device_only` uses it.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ def has_rejax() -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class GymnaxShaped:
-    """A JAX environment with a discrete action and vectors to observe, behind the methods of gymnax's that rejax calls."""
+    """A JAX environment of discrete actions and vector observations, with the methods of gymnax that rejax calls."""
 
     env: JaxEnv
     default_params: None = None
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
-        """First observation and state."""
+        """Returns first observation and state."""
         state, observation = self.env.reset(key)
         return observation, state
 
@@ -41,12 +41,12 @@ class GymnaxShaped:
         return observation, state, reward, done, {}
 
     def action_space(self, params: Any) -> Any:
-        """As gymnax describes it."""
+        """Returns the gymnax space of actions."""
         spaces = importlib.import_module("gymnax.environments.spaces")
         return spaces.Discrete(self.env.spec().action.num_values)  # pyright: ignore[reportAttributeAccessIssue]
 
     def observation_space(self, params: Any) -> Any:
-        """As gymnax describes it."""
+        """Returns the gymnax space of observations."""
         spaces = importlib.import_module("gymnax.environments.spaces")
         return spaces.Box(-jnp.inf, jnp.inf, self.env.spec().observation.shape)
 
@@ -54,7 +54,7 @@ class GymnaxShaped:
 def make_rejax_ppo(
     env: JaxEnv, sizes: Sizes, hidden_sizes: tuple[int, ...], learning_rate: float
 ) -> tuple[Callable[[Array], Any], Callable[[Array, Any], Any]]:
-    """(init(key), advance(num_updates, state)) as `make_flat_ppo` gives; raises ImportError without rejax."""
+    """Returns (init(key), advance(num_updates, state)) as `make_flat_ppo` does; raises ImportError without rejax."""
     algorithm = (
         importlib.import_module("rejax")
         .get_algo("ppo")
@@ -73,5 +73,5 @@ def make_rejax_ppo(
     def advance(num_updates: Array, state: Any) -> Any:
         return jax.lax.fori_loop(0, num_updates, lambda _, carry: algorithm.train_iteration(carry), state)
 
-    # Not donated: leaves of its first state share memory. Copying the state costs little beside an update.
+    # Not donated: leaves of its first state share memory. A copy of the state costs little compared with an update.
     return algorithm.init_state, jax.jit(advance)

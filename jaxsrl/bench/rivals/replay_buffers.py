@@ -1,4 +1,4 @@
-"""What the replay benchmark measures: our buffers, and those of others that are installed, doing the same work."""
+"""Contenders of the replay benchmark: our buffers and installed ones of other libraries, on the same work."""
 
 import dataclasses
 import importlib.util
@@ -26,31 +26,31 @@ class Contender(Protocol):
     """A replay buffer at work."""
 
     def insert_some(self) -> int:
-        """Inserts a little; returns how many env steps."""
+        """Inserts some data; returns the number of env steps."""
         ...
 
     def insert(self, seconds: float) -> float:
-        """Inserts for so long, at least once; env steps per second."""
+        """Inserts for some seconds, at least once; returns env steps per second."""
         ...
 
     def sample(self, seconds: float) -> float:
-        """Draws for so long, at least once; windows per second."""
+        """Draws for some seconds, at least once; returns windows per second."""
         ...
 
     def bytes_per_env_step(self) -> float:
-        """Memory that it takes for what it keeps."""
+        """Returns the memory used per stored env step."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class _InProcess:
-    """A contender of this process.
+    """A contender in this process.
 
     Attributes:
         sizes: of the comparison.
-        insert_one: one trajectory, and waits until it is in.
-        sample_one: one batch, and waits until it is there.
-        num_bytes: that the buffer takes.
+        insert_one: inserts one trajectory and waits for the end.
+        sample_one: draws one batch and waits until it is ready.
+        num_bytes: memory in use.
     """
 
     sizes: BenchSizes
@@ -73,7 +73,7 @@ class _InProcess:
 
 
 def installed_contenders(sizes: BenchSizes, priority_exponent: float) -> dict[str, Contender]:
-    """By name: ours on the "device" and on the "host", two rings in numpy, "flashbax" where it is installed."""
+    """Returns contenders by name: ours on "device" and "host", two rings in numpy, and "flashbax" if installed."""
     contenders: dict[str, Contender] = {
         "device": _device(sizes, priority_exponent),
         "host": _host(sizes, priority_exponent),
@@ -132,10 +132,10 @@ def _sample_windows(
 ) -> tuple[tuple[Trajectory, Array, Array], Any]:
     drawn = draw(ring, selection, words)
     windows = gather_windows(ring, storage, selection.position, drawn.begin, drawn.group)
-    found = (windows, drawn.probability, drawn.num_windows)
+    sample = (windows, drawn.probability, drawn.num_windows)
     if not ring.priority_exponent:
-        return found, ()
-    return found, update_priorities(ring, selection, drawn, abs(windows.reward[0]))
+        return sample, ()
+    return sample, update_priorities(ring, selection, drawn, abs(windows.reward[0]))
 
 
 def _host(sizes: BenchSizes, priority_exponent: float) -> Contender:
@@ -156,7 +156,7 @@ def _numpy(sizes: BenchSizes, ring: NumpyRing) -> Contender:
 
 
 def _flashbax(sizes: BenchSizes, priority_exponent: float) -> Contender:
-    """Flashbax's trajectory buffers of single frames: as ours, they keep each once and draw sequences of them."""
+    """Returns Flashbax's trajectory buffer of single frames. Like ours, it stores each once and draws sequences."""
     import flashbax  # pyright: ignore[reportMissingImports]
 
     lengths: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Rings that anybody could write in numpy, as rivals of a replay buffer: the plainest, and one that keeps our buffers' rules."""
+"""Rings in numpy as rivals of a replay buffer: the simplest one, and one with our buffers' rules."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from jaxsrl.bench.replay_sizes import BenchSizes
 
 
 class NumpyRing(NamedTuple):
-    """A ring at work.
+    """A ring with its functions.
 
     Attributes:
-        insert_one: one trajectory.
-        sample_one: one batch of windows, by field, in arrays of their own.
-        num_bytes: that it keeps.
+        insert_one: inserts one trajectory.
+        sample_one: draws one batch of windows, by field, in new arrays.
+        num_bytes: memory in use.
     """
 
     insert_one: Callable[[], None]
@@ -26,7 +26,7 @@ class NumpyRing(NamedTuple):
 
 
 def steps_of(sizes: BenchSizes, slot: Trajectory) -> dict[str, Any]:
-    """[T, B, ...] arrays of a slot's steps, all of one length."""
+    """Returns the [T, B, ...] arrays of a slot's steps, all of one length."""
     first, count = sizes.frames - 1, sizes.rollout_length
     steps = _fields(slot)
     return {**steps, **{name: steps[name][first : first + count] for name in _FRAMED}}
@@ -119,8 +119,8 @@ class _CarefulRing:
         if history and self.count < size:
             order = self.count - age + offset
             places = np.where(order < 0, size + 1 + history + order, places)
-        found = {
+        windows_by_field = {
             name: array[places if name in _FRAMED else places[history], rows] for name, array in self.arrays.items()
         }
         likely = np.float32(1.0 / (oldest * self.sizes.num_rows))
-        return {**found, "probability": np.full(windows, likely, np.float32)}
+        return {**windows_by_field, "probability": np.full(windows, likely, np.float32)}

@@ -1,6 +1,6 @@
-"""Reverb in a process of its own, with the interpreter of an environment that has it.
+"""Reverb in a separate process, with the interpreter of an environment that has it.
 
-Its newest release (dm-reverb 0.14.0) wants TensorFlow 2.15 and with it numpy 1, which ours does not go with.
+Its newest release (dm-reverb 0.14.0) requires TensorFlow 2.15 and with it numpy 1, which conflicts with our dependencies.
 """
 
 import contextlib
@@ -117,7 +117,7 @@ class _Reverb:
 
 @contextlib.contextmanager
 def reverb_contender(sizes: BenchSizes, priority_exponent: float, python: str) -> Iterator[Contender]:
-    """Reverb's server and client in one process: a writer a row, an item a step, samples through its TensorFlow dataset.
+    """Yields Reverb's server and client in one process: a writer per row, an item per step, a TensorFlow dataset.
 
     Raises:
         UserError: the interpreter has no dm-reverb.

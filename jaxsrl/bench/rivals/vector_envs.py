@@ -1,6 +1,6 @@
-"""What the pool's benchmark measures the pool against: bare processes, and other libraries' vector environments.
+"""Contenders of the pool's benchmark: bare processes, and other libraries' vector environments.
 
-Each contender is a context manager that yields a `Stepper`. Those of packages that are not installed are left out.
+Each contender is a context manager that yields a `Stepper`. Packages that are not installed are skipped.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.bench.processes import answering_processes, speed_of_all
 
 Stepper = Callable[[float], float]
-"""Steps for so many seconds and returns env steps per second."""
+"""Steps for N seconds and returns env steps per second."""
 
-# Both run as `python -c SCRIPT config count worker`, and answer each line, so many seconds, with env steps per second.
+# Both run as `python -c SCRIPT config count worker`, and answer each line, a number of seconds, with env steps per second.
 _BARE = """
 import json, random, sys, time
 from envpool_bridge.envs.config import EnvConfig
@@ -82,18 +82,18 @@ for line in sys.stdin:
 
 
 def bare_processes(env: EnvConfig, workers: int, envs_per_worker: int) -> contextlib.AbstractContextManager[Stepper]:
-    """Processes that step their environments one by one and tell nobody: the limit."""
+    """Yields processes that step their environments one by one without communication: the limit."""
     return _processes(_BARE, env, workers, envs_per_worker)
 
 
 def native_alone(env: EnvConfig, num_envs: int) -> contextlib.AbstractContextManager[Stepper]:
-    """Yields a native vector environment in a process of its own, stepped by a loop that does nothing else."""
+    """Yields a native vector environment in a separate process, stepped by a loop without other work."""
     return _processes(_NATIVE, env, 1, num_envs)
 
 
 @contextlib.contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Processes that compute and want nothing, as long as this one lives."""
+    """Runs competing processes that compute all the time until the exit of the context."""
     processes = [subprocess.Popen([sys.executable, "-c", _BUSY, str(os.getpid())]) for _ in range(count)]
     try:
         yield
@@ -127,11 +127,11 @@ def gymnasium_vector(make: Callable[[], VectorEnv]) -> Iterator[Stepper]:
 def installed_rivals(
     make_env: Callable[[], gymnasium.Env], workers: int, total: int
 ) -> dict[str, contextlib.AbstractContextManager[Stepper]]:
-    """Vector environments of other packages, those that are installed.
+    """Returns vector environments of other installed packages.
 
     Args:
         make_env: makes one environment.
-        workers: processes of those that put several environments into one.
+        workers: processes of libraries that put several environments into one.
         total: environments in all.
     """
     rivals: dict[str, contextlib.AbstractContextManager[Stepper]] = {}
@@ -144,7 +144,7 @@ def installed_rivals(
 
 @contextlib.contextmanager
 def _subproc_vec_env(make_env: Callable[[], gymnasium.Env], total: int) -> Iterator[Stepper]:
-    """stable-baselines3: a process for each environment, and pickles through pipes."""
+    """Yields stable-baselines3's SubprocVecEnv: a process per environment, and pickles through pipes."""
     from stable_baselines3.common.vec_env import SubprocVecEnv  # pyright: ignore[reportMissingImports]
 
     # As AsyncVectorEnv starts its processes; its own default would import torch in each.
@@ -160,7 +160,7 @@ def _subproc_vec_env(make_env: Callable[[], gymnasium.Env], total: int) -> Itera
 
 @contextlib.contextmanager
 def _pufferlib(make_env: Callable[[], gymnasium.Env], workers: int, total: int) -> Iterator[Stepper]:
-    """PufferLib: `workers` processes, shared memory, waiting by spinning; all rows in one batch."""
+    """Yields PufferLib's Multiprocessing: `workers` processes, shared memory, spinning waits, all rows in one batch."""
     import pufferlib.emulation  # pyright: ignore[reportMissingImports]
     import pufferlib.vector  # pyright: ignore[reportMissingImports]
 
@@ -176,7 +176,7 @@ def _pufferlib(make_env: Callable[[], gymnasium.Env], workers: int, total: int) 
         def step(seconds: float) -> float:
             _signal(env.processes, signal.SIGCONT)
             speed = _step_for(env.step, actions, total, seconds)
-            # Its workers spin for half a second when nobody asks: in the next contender's turn.
+            # Its idle workers spin for half a second, which would be in the next contender's turn.
             _signal(env.processes, signal.SIGSTOP)
             return speed
 

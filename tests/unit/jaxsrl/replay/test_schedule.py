@@ -44,7 +44,7 @@ def test_steps_are_floor_of_the_formula(samples, exact):
     batch_size=st.integers(1, 4096),
     min_size=st.integers(1, 5000),
     tenths=st.integers(1, 500),
-    total_env_steps=st.integers(1, 4096),
+    env_steps=st.integers(1, 4096),
 )
 def test_steps_are_floor_of_the_formula_for_any_sizes(batch_size, min_size, tenths, env_steps):
     config = ReplayConfig(batch_size=batch_size, min_size=min_size, samples_per_insert=tenths / 10)

@@ -68,7 +68,7 @@ def test_min_size_out_of_range_raises_error():
 
 
 def test_windows_that_cannot_be_cut_are_refused():
-    refused("3 neighboring rows need a multiple of so many rows: got 4", agents_per_window=3)
+    refused("3 neighboring rows need a number of rows that is a multiple of it: got 4", agents_per_window=3)
     refused("got 0 steps, 1 rows and a stride of 1", sequence_length=0)
     refused("got 5 steps, 1 rows and a stride of 0", stride=0)
 
