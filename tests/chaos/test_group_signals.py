@@ -51,7 +51,7 @@ def hangup_is_heard():
     signal.signal(signal.SIGHUP, before)
 
 
-def start(directory, phase, policy, *flags):
+def start(directory, phase, plan_name, *flags):
     """Starts `jaxsrl train` in a session of its own, with a run that stays in this phase."""
     experiment = "ppo_cartpole"
     if phase == "start":
@@ -61,7 +61,7 @@ def start(directory, phase, policy, *flags):
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "jaxsrl.cli.main", "train", experiment),
-            *arguments(directory, updates, episodes, policy),
+            *arguments(directory, updates, episodes, plan_name),
             *flags,
         ],
         cwd=ROOT,
@@ -73,14 +73,14 @@ def start(directory, phase, policy, *flags):
     )
 
 
-def arguments(directory, updates, episodes, policy):
+def arguments(directory, updates, episodes, plan_name):
     budget = f"--run.total-env-steps {updates * ENV_STEPS_PER_UPDATE} --evaluation.episodes {episodes}"
-    return [*SMALL, *budget.split(), "--run.directory", str(directory), "--plan", policy]
+    return [*SMALL, *budget.split(), "--run.directory", str(directory), "--plan", plan_name]
 
 
-def stop(directory, phase, numbers, policy="single_learner_fine", *flags, send=signal_all):
+def stop(directory, phase, numbers, plan_name="single_learner_fine", *flags, send=signal_all):
     """Sends signals to the session of a run in this phase, or to whatever `send` reaches, and checks how the run ends."""
-    process = start(directory, phase, policy, *flags)
+    process = start(directory, phase, plan_name, *flags)
     try:
         lines = []
         for line in process.stdout:
@@ -182,7 +182,7 @@ def test_fifty_stop_signals_to_the_group_end_runs_in_order(tmp_path):
     for turn, (phase, number) in enumerate(cases):
         directory = tmp_path / str(turn)
         directory.mkdir()
-        policy = "single_learner_coarse" if turn % 5 == 4 else "single_learner_fine"  # of both kinds of workers
-        checkpoints = stop(directory, phase, [number], policy)
-        if phase == "training" and policy == "single_learner_fine" and turn % 2:
+        plan_name = "single_learner_coarse" if turn % 5 == 4 else "single_learner_fine"  # of both kinds of workers
+        checkpoints = stop(directory, phase, [number], plan_name)
+        if phase == "training" and plan_name == "single_learner_fine" and turn % 2:
             assert_resumes(directory, checkpoints)

@@ -28,11 +28,11 @@ AGENTS = {
 }
 
 
-def train(directory, name, policy, updates):
+def train(directory, name, plan_name, updates):
     config = run_config(
         name="run",
         directory=str(directory),
-        plan=policy,
+        plan=plan_name,
         num_envs=8,
         pool_num_workers=2,
         pool_lanes_per_worker=1,
@@ -41,23 +41,23 @@ def train(directory, name, policy, updates):
         max_policy_lag=1,
         checkpoint_interval_updates=0,
     )
-    plan = PLANS[policy](config, Resources.detect())
+    plan = PLANS[plan_name](config, Resources.detect())
     return run(plan, AGENTS[name], SOURCE, config, spec=SPEC, quiet=True)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("name", "policy"), [("ppo", "serial"), ("ppo", "single_learner_fine"), ("dqn", "single_learner_coarse")]
+    ("name", "plan_name"), [("ppo", "serial"), ("ppo", "single_learner_fine"), ("dqn", "single_learner_coarse")]
 )
-def test_resume_at_random_updates_is_bit_exact(tmp_path, name, policy):
-    draw = random.Random(policy)
-    whole = train(tmp_path / "whole", name, policy, UPDATES)
+def test_resume_at_random_updates_is_bit_exact(tmp_path, name, plan_name):
+    draw = random.Random(plan_name)
+    whole = train(tmp_path / "whole", name, plan_name, UPDATES)
     expected = jax.device_get(whole.state)
     for number in range(20):
         cuts = sorted(draw.sample(range(1, UPDATES), draw.choice([1, 1, 2])))
         for updates in (*cuts, UPDATES):
-            resumed = train(tmp_path / str(number), name, policy, updates)
+            resumed = train(tmp_path / str(number), name, plan_name, updates)
         for one, other in zip(jax.tree.leaves(jax.device_get(resumed.state)), jax.tree.leaves(expected), strict=True):
             np.testing.assert_array_equal(one, other, err_msg=f"cut at {cuts}")
         assert resumed.metrics == whole.metrics, cuts

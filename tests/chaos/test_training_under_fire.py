@@ -56,9 +56,9 @@ def workers_of(main):
     return [pid for pid, parent in living.items() if parent in servers]
 
 
-def train(directory, env_steps, policy):
+def train(directory, env_steps, plan_name):
     path = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-c", TRAIN, str(directory), str(env_steps), policy]
+    command = [sys.executable, "-c", TRAIN, str(directory), str(env_steps), plan_name]
     with (directory / "output").open("w") as output:
         return subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **path}, start_new_session=True
@@ -93,18 +93,18 @@ def kill_workers_until_it_ends(process, generator, mean_seconds, output, seconds
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("policy", "seconds", "mean_seconds", "least_kills"),
+    ("plan_name", "seconds", "mean_seconds", "least_kills"),
     [("single_learner_fine", 300.0, 0.55, 500), ("single_learner_coarse", 60.0, 8.0, 3)],
 )
-def test_ppo_learns_cartpole_while_its_workers_are_killed(policy, seconds, mean_seconds, least_kills, tmp_path):
+def test_ppo_learns_cartpole_while_its_workers_are_killed(plan_name, seconds, mean_seconds, least_kills, tmp_path):
     (tmp_path / "speed").mkdir()
     (tmp_path / "fire").mkdir()
-    env_steps = max(1_500_000, int(seconds * steps_per_second(tmp_path / "speed", policy)))
-    found = train_under_fire(tmp_path / "fire", policy, env_steps, mean_seconds)
+    env_steps = max(1_500_000, int(seconds * steps_per_second(tmp_path / "speed", plan_name)))
+    found = train_under_fire(tmp_path / "fire", plan_name, env_steps, mean_seconds)
     print(json.dumps(found))
     assert found["restarts"] >= least_kills
     assert found["mean_return"] >= 475.0
-    if policy == "single_learner_fine":  # twice what is promised of a machine that does nothing else
+    if plan_name == "single_learner_fine":  # twice what is promised of a machine that does nothing else
         assert found["recovery_p50_ms"] <= 100.0
         assert found["recovery_p99_ms"] <= 1000.0
 
@@ -116,9 +116,9 @@ def test_a_short_training_under_fire_loses_nothing(tmp_path):
     assert found["recoveries"] >= 1
 
 
-def steps_per_second(directory, policy):
+def steps_per_second(directory, plan_name):
     """How fast this machine trains while nobody kills anything."""
-    process = train(directory, 300_000, policy)
+    process = train(directory, 300_000, plan_name)
     try:
         assert process.wait(300.0) == 0, (directory / "output").read_text()
     finally:
@@ -128,7 +128,7 @@ def steps_per_second(directory, policy):
     return (last["env_steps"] - first["env_steps"]) / (last["wall_seconds"] - first["wall_seconds"])
 
 
-def train_under_fire(directory, policy, env_steps, mean_seconds):
+def train_under_fire(directory, plan_name, env_steps, mean_seconds):
     """Trains while workers are killed; fails unless all ends well, nothing is left and the auditor finds nothing wrong.
 
     Returns:
@@ -136,7 +136,7 @@ def train_under_fire(directory, policy, env_steps, mean_seconds):
         soon workers stepped again [ms], and the mean return.
     """
     names = names_left()
-    process = train(directory, env_steps, policy)
+    process = train(directory, env_steps, plan_name)
     output, began = directory / "output", time.monotonic()
     try:
         kills = kill_workers_until_it_ends(process, random.Random(0), mean_seconds, output, 1000.0)

@@ -40,9 +40,9 @@ def make_agent(source: GymnasiumSource) -> Agent:
     return make_ppo(PPOConfig(num_minibatches=2), source.spec(), NetworkConfig(hidden_sizes=(16,)))
 
 
-def make_config(source, agent: Agent, lag: int, first_sequence: int = 0, policy="single_learner_coarse"):
+def make_config(source, agent: Agent, lag: int, first_sequence: int = 0, plan_name="single_learner_coarse"):
     settings = run_config(num_envs=ROWS, pool_num_workers=2, rollout_length=STEPS, max_policy_lag=lag)
-    plan = PLANS[policy](settings, Resources.detect())
+    plan = PLANS[plan_name](settings, Resources.detect())
     return CollectorConfig(source, source.spec(), plan, agent, 3, first_sequence, jax.random.key(8))
 
 

@@ -92,9 +92,9 @@ def cluster():
             started.close()
 
 
-@pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse"])
-def test_two_learners_with_hosts_match_one_process(tmp_path, cluster, policy):
-    flags = (*WORKERS, "--plan", policy)
+@pytest.mark.parametrize("plan_name", ["single_learner_fine", "single_learner_coarse"])
+def test_two_learners_with_hosts_match_one_process(tmp_path, cluster, plan_name):
+    flags = (*WORKERS, "--plan", plan_name)
     one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", *flags)
     assert ends([one])[0][0] == 0
     ended = ends(

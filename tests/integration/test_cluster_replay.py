@@ -98,9 +98,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("lag", "replay", "policy"), CASES, ids=["uniform", "prioritized", "delayed"])
-def test_remote_replay_matches_one_machine_and_resumes(cluster, tmp_path, lag, replay, policy):
-    how = {"max_policy_lag": lag, "replay": replay, "plan": policy}
+@pytest.mark.parametrize(("lag", "replay", "plan_name"), CASES, ids=["uniform", "prioritized", "delayed"])
+def test_remote_replay_matches_one_machine_and_resumes(cluster, tmp_path, lag, replay, plan_name):
+    how = {"max_policy_lag": lag, "replay": replay, "plan": plan_name}
     alone = train(tmp_path / "alone", **how)
     train(tmp_path / "there", updates=4, **how, **ON_NODE)
     train(tmp_path / "there", updates=8, **how)  # on one machine

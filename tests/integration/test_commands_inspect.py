@@ -110,7 +110,7 @@ def test_inspect_tables_have_all_sections(capsys, run):
     ):
         assert word in table, word
     assert "opt_state/0/mu" not in table
-    jaxsrl.cli.main.main(["inspect", str(run), "--everything"])
+    jaxsrl.cli.main.main(["inspect", str(run), "--all"])
     assert "opt_state/0/mu" in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import jaxsrl.cli.main
 from envpool_bridge.errors import UserError
-from jaxsrl.cli.find_experiment import first_line
+from jaxsrl.cli.find_experiment import read_summary
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROBE = '''"""A probe. Run: never."""
@@ -135,7 +135,7 @@ def test_a_plan_is_shown_of_an_experiment_by_its_name(capsys, folder, monkeypatc
 
 
 def test_first_line_of_missing_file_is_empty(tmp_path):
-    assert first_line(tmp_path / "nowhere.py") == ""
+    assert read_summary(tmp_path / "nowhere.py") == ""
 
 
 def test_help_before_and_after_experiment_name(capsys):

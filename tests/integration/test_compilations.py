@@ -35,7 +35,7 @@ def dqn(spec: EnvSpec) -> AnyAgent:
 
 SERVERS = {"inference_num_devices": 2, "inference_num_servers": 2}
 CASES = [
-    *(pytest.param(policy, ppo, {}, marks=pytest.mark.slow) for policy in ("serial", "single_learner_coarse")),
+    *(pytest.param(plan_name, ppo, {}, marks=pytest.mark.slow) for plan_name in ("serial", "single_learner_coarse")),
     ("single_learner_fine", ppo, {"inference_batching": "merged", "pool_lanes_per_worker": 2, "max_policy_lag": 2}),
     pytest.param("single_learner_fine", gru, {}, marks=pytest.mark.slow),
     ("decoupled", ppo, {**SERVERS, "inference_batching": "merged", "pool_lanes_per_worker": 2}),
@@ -51,27 +51,27 @@ CASES = [
 ]
 
 
-def test_every_policy_is_among_them():
+def test_cases_include_every_plan():
     assert {getattr(plan, "values", plan)[0] for plan in CASES} == set(PLANS)
 
 
 @pytest.mark.parametrize(
-    ("policy", "make_agent", "changes"), CASES, ids=lambda value: getattr(value, "__name__", str(value))
+    ("plan_name", "make_agent", "changes"), CASES, ids=lambda value: getattr(value, "__name__", str(value))
 )
-def test_no_compilation_after_the_first_update(tmp_path, monkeypatch, policy, make_agent, changes):
-    source = make_env(EnvConfig("CartPole-v1", suite="jax" if policy == "device_only" else "gymnasium"))
+def test_no_compilation_after_the_first_update(tmp_path, monkeypatch, plan_name, make_agent, changes):
+    source = make_env(EnvConfig("CartPole-v1", suite="jax" if plan_name == "device_only" else "gymnasium"))
     spec = source.spec()
     settings = {"pool_num_workers": 2, "checkpoint_interval_updates": 2, "metrics_interval_seconds": 0.0, **changes}
     config = run_config(
         name="run",
         directory=str(tmp_path),
-        plan=policy,
+        plan=plan_name,
         num_envs=16,
         rollout_length=8,
         total_env_steps=UPDATES * 128,
         **settings,
     )
-    plan = PLANS[policy](config, Resources.detect())
+    plan = PLANS[plan_name](config, Resources.detect())
     agent = make_agent(spec)
     learning = MIN_SIZE // 128 + 1 if make_agent is dqn else 1  # number of the first update that takes a gradient step
     compiled_by_update: dict[int, int] = {}

@@ -98,11 +98,11 @@ def assert_same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -
         np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
-@pytest.mark.parametrize("policy", ["multiple_learners", "single_learner_fine"])
-def test_two_processes_match_one_with_two_devices(tmp_path, policy):
-    one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", "--plan", policy)
+@pytest.mark.parametrize("plan_name", ["multiple_learners", "single_learner_fine"])
+def test_two_processes_match_one_with_two_devices(tmp_path, plan_name):
+    one = start(tmp_path / "one", "--machine.num-cpu-devices", "2", "--plan", plan_name)
     assert ends([one])[0][0] == 0
-    ended = ends(start_two(tmp_path / "two", "--plan", policy))
+    ended = ends(start_two(tmp_path / "two", "--plan", plan_name))
     assert [status for status, _, _ in ended] == [0, 0], ended
     assert_same_bits(final(tmp_path / "one"), final(tmp_path / "two"))
     assert "run directory" in ended[0][1]

@@ -193,7 +193,7 @@ FORMS = {
     ],
     "inspect": [
         ["inspect", "runs/ppo_CartPole-v1_seed0"],
-        ["inspect", "runs/ppo_CartPole-v1_seed0", "--everything"],
+        ["inspect", "runs/ppo_CartPole-v1_seed0", "--all"],
     ],
     "plan": [["plan", "ppo_cartpole"], ["plan", "ppo_cartpole", "--plan", "decoupled", "--gpus", "2"]],
     "doctor": [["doctor", "--runs", "runs"]],

@@ -1,4 +1,4 @@
-"""One agent file under every distribution policy: at lag 0 and the same total rows they compute the same parameters."""
+"""One agent file under every plan: at lag 0 and the same total rows they compute the same parameters."""
 
 import functools
 import inspect
@@ -29,11 +29,11 @@ TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
 UPDATES = 10
 
 
-def train(directory: Path, policy: str, suite: str = "gymnasium", **changes) -> RunReport:
+def train(directory: Path, plan_name: str, suite: str = "gymnasium", **changes) -> RunReport:
     settings = {
         "name": "run",
         "directory": str(directory),
-        "plan": policy,
+        "plan": plan_name,
         "num_envs": 16,
         "pool_num_workers": 4,
         "pool_lanes_per_worker": 1,
@@ -48,7 +48,7 @@ def train(directory: Path, policy: str, suite: str = "gymnasium", **changes) -> 
     agent = make_ppo(
         PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(16,))
     )
-    plan = PLANS[policy](config, Resources.detect())
+    plan = PLANS[plan_name](config, Resources.detect())
     return run(plan, agent, source, config, spec=spec, quiet=True)
 
 
@@ -66,7 +66,7 @@ FAST = [
     ("multiple_learners", {"learner_num_devices": 2}),
     ("central", {"learner_num_devices": 4}),
 ]
-# The same policies with fewer or more of what the fast ones have several of.
+# The same plans with fewer or more devices, servers or workers.
 SLOW = [
     ("single_learner_fine", {}),
     ("central", {"learner_num_replicas": 2}),
@@ -83,17 +83,17 @@ CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 
 
 @pytest.mark.parametrize(
-    ("policy", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else str(value)
+    ("plan_name", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else str(value)
 )
-def test_every_plan_matches_serial(tmp_path, serial_parameters, policy, changes):
-    report = train(tmp_path, policy, **changes)
+def test_every_plan_matches_serial(tmp_path, serial_parameters, plan_name, changes):
+    report = train(tmp_path, plan_name, **changes)
     assert report.num_updates == UPDATES
     for mine, reference in zip(
         jax.tree.leaves(report.state.params), jax.tree.leaves(serial_parameters("gymnasium")), strict=True
     ):
         np.testing.assert_allclose(mine, reference, **TOLERANCE)
     plan = plan_from_json(json.loads((report.directory / "plan.json").read_text()))
-    assert (plan.name, plan.num_rows) == (policy, 16)
+    assert (plan.name, plan.num_rows) == (plan_name, 16)
 
 
 @pytest.mark.slow
@@ -134,13 +134,14 @@ def test_parameter_server_rejects_indivisible_update(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "policy", ["central", *(pytest.param(name, marks=pytest.mark.slow) for name in ("decoupled", "multiple_learners"))]
+    "plan_name",
+    ["central", *(pytest.param(name, marks=pytest.mark.slow) for name in ("decoupled", "multiple_learners"))],
 )
-def test_several_pools_resume_bit_for_bit(tmp_path, policy):
+def test_several_pools_resume_bit_for_bit(tmp_path, plan_name):
     changes = {"max_policy_lag": 1, "learner_num_devices": 2, "inference_num_servers": 2}
-    whole = train(tmp_path / "whole", policy, **changes)
+    whole = train(tmp_path / "whole", plan_name, **changes)
     for updates in (3, UPDATES):
-        resumed = train(tmp_path / "parts", policy, total_env_steps=16 * 8 * updates, **changes)
+        resumed = train(tmp_path / "parts", plan_name, total_env_steps=16 * 8 * updates, **changes)
     for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
     assert resumed.metrics == whole.metrics

@@ -39,7 +39,7 @@ def ran(when: str, *arguments: str, flags: str = "") -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("flags", [("--plan", "serial"), ("--plan=serial",), ("--run.plan", "serial")])
-def test_parse_flags_reads_short_policy_flag(flags):
+def test_parse_flags_reads_short_plan_flag(flags):
     assert parse_flags(EXPERIMENT, flags).run == RunConfig(num_envs=8, plan="serial")
 
 

@@ -30,13 +30,13 @@ SERVER = REPOSITORY / "jaxsrl" / "learner" / "parameter_server" / "async_server.
 UPDATES = 4
 
 
-def train(directory, policy="serial", suite="gymnasium", quiet=True, **changes):
+def train(directory, plan_name="serial", suite="gymnasium", quiet=True, **changes):
     settings = {"num_envs": 8, "rollout_length": 8, "total_env_steps": 8 * 8 * UPDATES, "metrics_interval_seconds": 0.0}
-    config = run_config(**{"name": "run", "directory": str(directory), "plan": policy, **settings, **changes})
+    config = run_config(**{"name": "run", "directory": str(directory), "plan": plan_name, **settings, **changes})
     source = make_env(EnvConfig("CartPole-v1", suite=suite))
     spec = source.spec()
     agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), spec, NetworkConfig(hidden_sizes=(8,)))
-    return run(PLANS[policy](config, Resources.detect()), agent, source, config, spec=spec, quiet=quiet)
+    return run(PLANS[plan_name](config, Resources.detect()), agent, source, config, spec=spec, quiet=quiet)
 
 
 def records(report):
@@ -80,7 +80,7 @@ def test_metrics_of_agents_and_servers_are_documented():
 
 
 @pytest.mark.parametrize(
-    ("policy", "changes", "known"),
+    ("plan_name", "changes", "known"),
     [
         (
             "single_learner_fine",
@@ -105,8 +105,8 @@ def test_metrics_of_agents_and_servers_are_documented():
     ],
     ids=["fine", "coarse", "central"],
 )
-def test_metrics_of_plans_and_fragments_are_documented(tmp_path, policy, changes, known):
-    written = records(train(tmp_path, policy, **changes))
+def test_metrics_of_plans_and_fragments_are_documented(tmp_path, plan_name, changes, known):
+    written = records(train(tmp_path, plan_name, **changes))
     assert undocumented({name for record in written for name in record}) == []
     last = written[-1]
     for state, fragments in known.items():
