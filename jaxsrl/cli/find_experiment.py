@@ -1,4 +1,4 @@
-"""Experiments by name: Python files in `experiments/` of the working directory, and those that come with the package."""
+"""Lookup of experiments by name: Python files in `experiments/` of the working directory, and those of the package."""
 
 import ast
 import difflib
@@ -17,7 +17,7 @@ def experiment_folders() -> list[Path]:
 
 
 def list_experiments() -> dict[str, Path]:
-    """Returns files by name, sorted; of two with one name the one that `find_experiment` returns."""
+    """Returns files by name, sorted; for a duplicate name the file that `find_experiment` returns."""
     files: dict[str, Path] = {}
     for folder in experiment_folders():
         for path in folder.glob("*.py"):
@@ -47,7 +47,7 @@ def find_experiment(name: str) -> Path:
     raise UserError(f"there is no experiment {name!r}: {_advice(wanted, list(known))}")
 
 
-def first_line(path: Path) -> str:
+def read_summary(path: Path) -> str:
     """Returns the first line of a Python file's docstring without running it; "" if there is none."""
     try:
         text = ast.get_docstring(ast.parse(path.read_text()))
@@ -60,7 +60,9 @@ def _advice(name: str, known: list[str]) -> str:
     if not known:
         return f"expected a Python file, or a name in {_FOLDER}/, which is neither here nor next to the package"
     close = difflib.get_close_matches(name, known, n=3)
-    close += [one for one in known if name in one and one not in close]
+    close += [other for other in known if name in other and other not in close]
     if close:
         return f"did you mean {' or '.join(close[:6])}?"
-    return f"`jaxsrl train --list` shows those that there are ({', '.join(known[:3])}, ...); a Python file's path will do too"
+    return (
+        f"`jaxsrl train --list` shows all experiments ({', '.join(known[:3])}, ...); a path of a Python file also works"
+    )

@@ -1,4 +1,4 @@
-"""An inspection as tables on the terminal."""
+"""Tables of an inspection on the terminal."""
 
 import sys
 from typing import Any
@@ -14,33 +14,35 @@ from jaxsrl.terminal.format import format_age, format_bytes
 _MIN_WIDTH = 110
 
 
-def print_inspection(found: Inspection, everything: bool) -> None:
-    """Parameters, configuration, environment, versions and health; arrays that are no parameters too if `everything`."""
+def print_inspection(inspection: Inspection, show_all: bool) -> None:
+    """Prints parameters, configuration, environment, versions and health; other arrays too if `show_all`."""
     console = Console(file=sys.stdout)
     console.width = max(console.width, _MIN_WIDTH)
     console.print(
-        f"{found.agent or 'unknown agent'}, {found.checkpoint or 'no whole checkpoint'}", highlight=False, markup=False
+        f"{inspection.agent or 'unknown agent'}, {inspection.checkpoint or 'no whole checkpoint'}",
+        highlight=False,
+        markup=False,
     )
-    if found.parameters:
-        console.print(_arrays("parameters", found.parameters))
-    if everything and found.others:
-        console.print(_arrays("other arrays", found.others))
-    elif found.others:
-        held = format_bytes(sum(row.bytes for row in found.others))
-        console.print(f"and {len(found.others)} other arrays ({held}): --everything shows them\n", highlight=False)
+    if inspection.parameters:
+        console.print(_arrays("parameters", inspection.parameters))
+    if show_all and inspection.others:
+        console.print(_arrays("other arrays", inspection.others))
+    elif inspection.others:
+        held = format_bytes(sum(row.bytes for row in inspection.others))
+        console.print(f"and {len(inspection.others)} other arrays ({held}): --all shows them\n", highlight=False)
     for title, values in (
-        ("configuration", flat(found.experiment)),
-        ("environment", flat(found.spec)),
-        ("written by", found.versions),
+        ("configuration", flat(inspection.experiment)),
+        ("environment", flat(inspection.spec)),
+        ("written by", inspection.versions),
     ):
         if values:
             console.print(_values(title, values))
-    if found.health:
-        console.print(_values("health", _health(found.health)))
+    if inspection.health:
+        console.print(_values("health", _health(inspection.health)))
 
 
 def flat(value: Any, path: str = "") -> dict[str, str]:
-    """A JSON tree as one text for each leaf, named by its path."""
+    """Returns a JSON tree as one text per leaf, by its path."""
     if isinstance(value, dict) and value:
         return {
             name: text
@@ -76,24 +78,26 @@ def _values(title: str, values: dict[str, str]) -> Table:
 
 
 def _health(health: dict[str, Any]) -> dict[str, str]:
-    wanted = health["num_updates"]
-    shown = {
+    total = health["num_updates"]
+    rows = {
         "state": health["state"],
-        "updates": f"{health['update']:,} of {wanted:,}" if wanted else f"{health['update']:,}",
+        "updates": f"{health['update']:,} of {total:,}" if total else f"{health['update']:,}",
         "env steps": f"{health['env_steps']:,}",
         "last record": f"{format_age(health['seconds_since_last_record'])} ago",
     }
     for name in ("last_return", "best_return", "evaluated_return"):
         if health[name] is not None:
-            shown[name.replace("_", " ")] = f"{health[name]:,.2f}"
-    shown["newest good checkpoint"] = "none" if health["newest_good"] is None else f"update {health['newest_good']:,}"
-    for one in health["checkpoints"]:
+            rows[name.replace("_", " ")] = f"{health[name]:,.2f}"
+    rows["newest good checkpoint"] = "none" if health["newest_good"] is None else f"update {health['newest_good']:,}"
+    for checkpoint in health["checkpoints"]:
         verified = (
-            "every file is what its manifest says" if one["health"] == WHOLE else f"{one['health']}: {one['why']}"
+            "every file matches its manifest"
+            if checkpoint["health"] == WHOLE
+            else f"{checkpoint['health']}: {checkpoint['why']}"
         )
-        shown[f"checkpoint {one['update']}"] = verified
+        rows[f"checkpoint {checkpoint['update']}"] = verified
     if health["quarantine"]:
-        shown["quarantine"] = ", ".join(health["quarantine"])
+        rows["quarantine"] = ", ".join(health["quarantine"])
     if health["problem"]:
-        shown["problem"] = health["problem"]
-    return shown
+        rows["problem"] = health["problem"]
+    return rows

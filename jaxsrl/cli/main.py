@@ -1,8 +1,8 @@
-"""The `jaxsrl` command: train, evaluate, look at and compare runs, without writing code.
+"""The `jaxsrl` command: train, evaluate, inspect and compare runs, without writing code.
 
 `eval "$(jaxsrl --tyro-write-completion bash -)"` completes commands and flags in bash; zsh and fish likewise.
 
-Exit status: 0 done; 1 something is not well (a checkpoint is damaged, the doctor has found something); 2 not possible as asked.
+Exit status: 0 for success; 1 for a problem (a damaged checkpoint, or one that the doctor reports); 2 for an invalid request.
 """
 
 import dataclasses
@@ -28,10 +28,10 @@ from jaxsrl.machine.lifecycle import exit_on_user_error
 
 
 class Command(Protocol):
-    """A frozen dataclass in jaxsrl/cli/commands/; one with a field `flags` gets the flags that it does not know itself."""
+    """A frozen dataclass in jaxsrl/cli/commands/. A field `flags` receives the flags that the command does not define."""
 
     def run(self) -> int:
-        """Does it, and returns the exit status; what is heavy is imported in here, so that --help is quick."""
+        """Runs the command and returns the exit status. Heavy imports are inside, so that --help is fast."""
         ...
 
 
@@ -46,20 +46,20 @@ COMMANDS: dict[str, type[Command]] = {
     "bench": BenchCommand,
     "doctor": Doctor,
 }
-"""All of them by name, in the order of --help."""
+"""Commands by name, in the order of --help."""
 
 _MEMORY_SETTINGS = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR")
 
 
 @exit_on_user_error
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the command.
+    """Runs the command.
 
     Args:
         arguments: the command line's if None.
 
     Raises:
-        SystemExit: with the command's status, unless that is 0; 2 for what cannot be done as asked; 130 after Ctrl-C.
+        SystemExit: with the command's status, unless it is 0; 2 for an invalid request; 130 after Ctrl-C.
     """
     try:
         command = parse(sys.argv[1:] if arguments is None else arguments)
@@ -70,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # the reader has seen enough: `jaxsrl runs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails again as it ends
+    except BrokenPipeError:  # the reader closed the pipe: `jaxsrl runs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python fails again at exit
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         if error.filename is None:
@@ -82,22 +82,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _share_accelerator(environment: MutableMapping[str, str]) -> None:
-    """Has jax allocate device memory on demand, unless the user has chosen: a run on the same accelerator may hold most of it."""
+    """Makes jax allocate device memory on demand, unless the user set it, since a run may use most of the memory."""
     if not any(name in environment for name in _MEMORY_SETTINGS):
         environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
 
 def parse(arguments: Sequence[str]) -> Command:
-    """The command that a command line asks for.
+    """Returns the command of a command line.
 
     Raises:
-        SystemExit: it cannot be read (2), or asks for --help (0).
+        SystemExit: the command line is invalid (2), or requests --help (0).
     """
     kind = COMMANDS.get(arguments[0]) if arguments else None
     settings: dict[str, Any] = {"prog": "jaxsrl", "description": __doc__}
     if not takes_flags(kind):
         return tyro.cli(_any_command(), args=arguments, **settings)
-    if kind is Train:  # whose experiment has a --help of its own
+    if kind is Train:  # the experiment has its own --help
         own, flags = Train.split(arguments[1:])
         command = tyro.cli(_any_command(), args=[arguments[0], *own], **settings)
     else:
@@ -106,7 +106,7 @@ def parse(arguments: Sequence[str]) -> Command:
 
 
 def takes_flags(command: type[Command] | None) -> bool:
-    """Whether flags that it does not know itself are those of an experiment."""
+    """Returns whether flags that the command does not define are passed to an experiment."""
     return command is not None and "flags" in getattr(command, "__dataclass_fields__", {})
 
 

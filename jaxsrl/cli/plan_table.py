@@ -1,4 +1,4 @@
-"""A plan as tables on the terminal."""
+"""Tables of a plan on the terminal."""
 
 import sys
 
@@ -17,9 +17,9 @@ _MIN_WIDTH = 130
 
 
 def print_plan(planned: PlannedExperiment) -> None:
-    """Fragments, channels and memory of the plan, for people."""
+    """Prints fragments, channels and memory of the plan."""
     plan, resources = planned.plan, planned.resources
-    # Into a pipe, and on terminals that are too narrow for it, lines are as long as they are: cut words say nothing.
+    # Lines keep their length in a pipe and on narrow terminals, instead of being cut.
     console = Console(file=sys.stdout)
     console.width = max(console.width, _MIN_WIDTH)
     shape = plan.shape

@@ -1,7 +1,7 @@
-"""Runs an experiment's file as `python FILE` does, with the exit statuses of a run for stop signals from the start.
+"""Runs an experiment's file as `python FILE` does, and handles stop signals from the start.
 
-Without it, signals that arrive during the imports of the file have Python's handlers: jax swallows a KeyboardInterrupt that is
-raised in its callbacks, and the run continues; SIGUSR1 ends with a status that no scheduler requeues.
+Otherwise signals during the imports of the file would have Python's handlers. jax swallows a KeyboardInterrupt raised in its
+callbacks, and the run would continue. SIGUSR1 would end with a status that no scheduler requeues.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How the learner processes of a run find each other."""
+"""Configuration of the learner processes of a run."""
 
 import dataclasses
 
@@ -9,20 +9,20 @@ AUTO = "auto"
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig:
-    """Learner processes that train one agent together. Each is started with the same experiment; process 0 writes the run.
+    """Learner processes that train one agent together. Each starts with the same experiment; process 0 writes the run.
 
     Attributes:
-        coordinator: HOST:PORT of process 0, which listens on that address alone; "auto" asks Slurm, Kubernetes or Open MPI, whose
-            environment variables jax reads; "" for a run of one process.
-        num_processes: of the run; "auto" finds it.
-        process_id: of this one, from 0; "auto" finds it.
-        local_devices: accelerators of its host that this process uses, by number; () for all, or what the scheduler gave. Processes
-            that share a host need different ones.
-        start_seconds: that a process waits for the others as it starts.
-        wait_seconds: that a process waits for the others before an update; then the run ends. Environments that are played again
-            as a run resumes take their time here.
-        lost_seconds: without a sign of life, after which a process counts as lost and the run ends. One whose connection breaks is
-            seen at once.
+        coordinator: HOST:PORT of process 0, which listens on that address alone; "auto" reads the environment variables of Slurm,
+            Kubernetes or Open MPI; "" for a run of one process.
+        num_processes: of the run; detected with "auto".
+        process_id: of this one, from 0; detected with "auto".
+        local_devices: accelerators of its host that this process uses, by number; () for all, or those the scheduler assigned.
+            Processes that share a host need different ones.
+        start_seconds: longest wait for the other processes at the start.
+        wait_seconds: longest wait for the other processes before an update; then the run ends. It includes replaying environments
+            of a resumed run.
+        lost_seconds: time without a sign of life after which a process counts as lost and the run ends. A broken connection is
+            detected at once.
     """
 
     coordinator: str = ""
@@ -61,5 +61,5 @@ class DistributedConfig:
 
     @property
     def is_on(self) -> bool:
-        """Whether the run has, or may have, several processes."""
+        """Returns whether the run has, or may have, several processes."""
         return bool(self.coordinator)

@@ -1,4 +1,4 @@
-"""MetricsConfig: where a run's records go, besides metrics.jsonl and the terminal."""
+"""Configuration of metric sinks besides metrics.jsonl and the terminal."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from envpool_bridge.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class MetricsConfig:
-    """Sinks of a run. None of them can end it: a record that one does not take is counted (`metrics/dropped_records_total`).
+    """Sinks of a run. A failing sink never ends it: rejected records are counted (`metrics/dropped_records_total`).
 
     Attributes:
         interval_seconds: seconds between records.
@@ -17,7 +17,7 @@ class MetricsConfig:
         wandb_project: project there.
         wandb_entity: user or team there; "" for that of the API key.
         prometheus_port: TCP port where Prometheus may scrape the newest record, as http://ADDRESS:PORT/metrics; 0 for none.
-        prometheus_address: that the port listens at. Others than a loopback address let anyone who reaches it read the metrics.
+        prometheus_address: address of the port. Other than a loopback address, it lets anyone who reaches it read the metrics.
     """
 
     interval_seconds: float = 2.0

@@ -1,4 +1,4 @@
-"""Configurations as JSON and back, and how two differ."""
+"""Conversion of configurations to and from JSON, and their differences."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from envpool_bridge.errors import UserError
 
 
 def to_json(value: Any) -> Any:
-    """Returns a dataclass tree as JSON data; a function in it is its name."""
+    """Returns a dataclass tree as JSON data; functions become their names."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -20,10 +20,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:
-    """The dataclass `kind` that `to_json` wrote, with the dataclasses inside it; lists become tuples.
+    """Returns a dataclass `kind` from the result of `to_json`, with nested dataclasses; lists become tuples.
 
     Raises:
-        UserError: the data has a field that `kind`, or a dataclass inside it, lacks.
+        UserError: the data has a field that `kind`, or a nested dataclass, lacks.
     """
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(set(data) - known)
@@ -42,7 +42,7 @@ def _value_from_json(kind: Any, value: Any) -> Any:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Where two JSON trees differ, as "path: old -> new" lines.
+    """Returns the differences of two JSON trees as "path: old -> new" lines.
 
     Examples:
         >>> differences({"run": {"seed": 0, "name": "a"}}, {"run": {"seed": 1, "name": "a"}})

@@ -16,7 +16,7 @@ from jaxsrl.learner.mesh import LearnerMesh, as_trajectory
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.metrics.utilization import SAMPLE_WAIT_SECONDS
 from jaxsrl.replay.client import ReplayClient, UpdateKeys
-from jaxsrl.replay.on_device import prepare_sample, step_keys
+from jaxsrl.replay.on_device import step_keys, transform_sample
 from jaxsrl.replay.state import Buffer
 
 
@@ -84,16 +84,16 @@ class HostReplay:
         return {**self._experience.totals(), SAMPLE_WAIT_SECONDS: self._experience.waited_seconds()}
 
     def restore(self, saved: Buffer) -> None:
-        """Restores the result of `saved`, of the host or a device. Call before the first update.
+        """Restores the result of `to_arrays`, of the host or a device. Call before the first update.
 
         Raises:
             UserError: the sizes differ from the buffer's.
         """
         self._experience.restore(saved)
 
-    def saved(self) -> Buffer:
+    def to_arrays(self) -> Buffer:
         """Returns all experience in the form of a buffer on a device, as views that are valid until the next update."""
-        return self._experience.saved()
+        return self._experience.to_arrays()
 
     def close(self) -> None:
         """Closes the replay client."""
@@ -103,7 +103,7 @@ class HostReplay:
         self, state: LearnerState, sums: Metrics, sample: Sample, update: Array, number: Array
     ) -> tuple[LearnerState, Metrics, Array]:
         keys = step_keys(self._agent, jax.random.fold_in(self._run_key, update), number)
-        sample = prepare_sample(self._agent, state.params, sample, keys.prepare)
+        sample = transform_sample(self._agent, state.params, sample, keys.transforms)
         learned, metrics, priority = self._agent.update(state, sample, keys.update)
         learned, metrics = keep_if_finite(state, learned, metrics)
         return learned, jax.tree.map(jnp.add, sums, metrics), priority

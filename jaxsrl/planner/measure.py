@@ -56,14 +56,14 @@ class _Trial:
 
     def times(self, seconds: float) -> tuple[list[float], list[float]]:
         """Returns the times of each step of all rows, and of each inference call."""
-        stepped: list[float] = []
-        acted: list[float] = []
+        step_seconds: list[float] = []
+        act_seconds: list[float] = []
         end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(stepped) < 2 * self._steps:
-            one, other = self.fill()
-            stepped += one
-            acted += other
-        return stepped, acted
+        while time.perf_counter() < end or len(step_seconds) < 2 * self._steps:
+            steps, calls = self.fill()
+            step_seconds += steps
+            act_seconds += calls
+        return step_seconds, act_seconds
 
     def close(self) -> None:
         self._rows.close()
@@ -72,8 +72,8 @@ class _Trial:
         """Fills the slot; returns the times of steps and of inference calls."""
         self._access.carry(self.slot, self.slot, slice(None))
         step_rows(self.slot, slice(0, self._steps)).prepare()
-        stepped: list[float] = []
-        acted: list[float] = []
+        step_seconds: list[float] = []
+        act_seconds: list[float] = []
         for t in range(self._steps):
             start = time.perf_counter()
             steps = np.full(self.num_rows, t, np.uint32)
@@ -81,9 +81,9 @@ class _Trial:
             self._state = act_in_slot(self._act, self._params, rows, self._state, self._keys, steps, 0)
             middle = time.perf_counter()
             self._rows.step(rows.action, step_rows(self.slot, t))
-            stepped.append(time.perf_counter() - middle)
-            acted.append(middle - start)
-        return stepped, acted
+            step_seconds.append(time.perf_counter() - middle)
+            act_seconds.append(middle - start)
+        return step_seconds, act_seconds
 
 
 def measure(experiment: Experiment, name: str, act_rows: tuple[int, ...], update_rows: tuple[int, ...]) -> Calibration:
@@ -111,10 +111,10 @@ def measure(experiment: Experiment, name: str, act_rows: tuple[int, ...], update
     row_bytes = 0.0
     for rows in act_rows:
         trial = _Trial(stacked, source, spec, config, rows)
-        stepped, acted = trial.times(_SECONDS)
+        step_seconds, act_seconds = trial.times(_SECONDS)
         trial.close()
-        act.append((rows, statistics.median(acted)))
-        steps.append((rows, *_mean_and_spread(stepped)))
+        act.append((rows, statistics.median(act_seconds)))
+        steps.append((rows, *_mean_and_spread(step_seconds)))
         row_bytes = trial.slot_bytes / rows
     row_seconds, part_seconds = _line(steps[0][:2], steps[-1][:2])
     updates = [

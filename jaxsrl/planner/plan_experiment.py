@@ -1,4 +1,4 @@
-"""The plan of an experiment, without training: what `jaxsrl plan` shows."""
+"""Plan of an experiment, without training: the data of `jaxsrl plan`."""
 
 import dataclasses
 from typing import Any
@@ -21,13 +21,13 @@ from jaxsrl.training.preflight import check_run
 
 @dataclasses.dataclass(frozen=True)
 class PlannedExperiment:
-    """A valid plan and what it takes.
+    """A valid plan and its sizes.
 
     Attributes:
         plan: valid on `resources`.
-        resources: that it was made for.
+        resources: for which it was made.
         sizes: bytes of its channels and slots.
-        processes: that learn together.
+        processes: number of learner processes.
     """
 
     plan: Plan
@@ -61,7 +61,7 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
     """
     for name, number in (("cores", cores), ("gpus", gpus)):
         if number < 0:
-            raise UserError(f"--{name} must not be negative: got {number}; leave it out for this machine")
+            raise UserError(f"--{name} must not be negative: got {number}; omit it for this machine")
     config = experiment.run
     if config.machine.num_cpu_devices:
         set_num_cpu_devices(config.machine.num_cpu_devices)

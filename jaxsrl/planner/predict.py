@@ -88,5 +88,5 @@ def _shapes(cores: int, rows_per_core: int, rollout_length: int) -> list[PoolSha
     Some cores are left for inference.
     """
     workers = cores - _CORES_TO_ACT if cores > 2 * _CORES_TO_ACT else cores - 1
-    shares = sorted({1, max(one for one in range(1, 9) if workers % one == 0), workers})
+    shares = sorted({1, max(share for share in range(1, 9) if workers % share == 0), workers})
     return [PoolShape(workers, 2, share, max(1, rows_per_core // 2), rollout_length, 3) for share in shares]

@@ -56,5 +56,5 @@ def simulate_experiment(
         return report
     clusters = [SRL, MSRL] if cluster is None else [cluster]
     report["note"] = PREDICTION
-    report["predicted"] = [predict(calibration, one) for one in clusters]
+    report["predicted"] = [predict(calibration, cluster) for cluster in clusters]
     return report

@@ -82,12 +82,12 @@ class ReplayClient(Protocol):
         """Returns the seconds that the learner has waited in `sample` and `end_update`."""
         ...
 
-    def saved(self) -> Buffer:
+    def to_arrays(self) -> Buffer:
         """Returns all experience in the form of a buffer on a device; valid until the next `insert`. Call between updates."""
         ...
 
     def restore(self, saved: Buffer) -> None:
-        """Restores experience from the result of `saved`, of any client. Call before the first update."""
+        """Restores experience from the result of `to_arrays`, of any client. Call before the first update."""
         ...
 
     def close(self) -> None:
@@ -158,15 +158,15 @@ class LocalReplayClient:
     def waited_seconds(self) -> float:
         return self._sampler.waited_seconds
 
-    def saved(self) -> Buffer:
+    def to_arrays(self) -> Buffer:
         """Returns all experience; its steps are views of the buffer's memory. See `ReplayClient`."""
-        return self._buffer.to_arrays(self._sampler.sent())
+        return self._buffer.to_arrays(self._sampler.pending_updates())
 
     def restore(self, saved: Buffer) -> None:
         """Restores experience; see `ReplayClient`.
 
         Raises:
-            UserError: the sizes of `saved` differ from the buffer's.
+            UserError: its sizes differ from the buffer's.
         """
         self._sampler.restore(self._buffer.from_arrays(saved))
 
@@ -181,7 +181,7 @@ class LocalReplayClient:
 
 
 def buffer_shapes(replay: Replay, shapes: Trajectory) -> Buffer:
-    """Returns the shapes of `ReplayClient.saved` as `jax.ShapeDtypeStruct`; nothing is allocated.
+    """Returns the shapes of `ReplayClient.to_arrays` as `jax.ShapeDtypeStruct`; nothing is allocated.
 
     Args:
         replay: replay part of the agent.

@@ -37,7 +37,7 @@ class StepKeys(NamedTuple):
 
     draw: Array
     update: Array
-    prepare: Array
+    transforms: Array
 
 
 def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
@@ -69,12 +69,14 @@ def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
 
 def step_keys(agent: ReplayAgent, key: Array, step: Array) -> StepKeys:
     """Returns the keys of gradient step `step` (int32 scalar, from 0) of an update. They are the same on the host."""
-    draw_key, update_key, *prepare = jax.random.split(jax.random.fold_in(key, step), 2 + len(agent.data.transforms))
+    draw_key, update_key, *transform_keys = jax.random.split(
+        jax.random.fold_in(key, step), 2 + len(agent.data.transforms)
+    )
     words = jax.random.key_data(draw_key)
-    return StepKeys(words, update_key, jnp.stack(prepare) if prepare else jnp.zeros((0,)))
+    return StepKeys(words, update_key, jnp.stack(transform_keys) if transform_keys else jnp.zeros((0,)))
 
 
-def prepare_sample(agent: ReplayAgent, params: object, sample: Sample, keys: Array) -> Sample:
+def transform_sample(agent: ReplayAgent, params: object, sample: Sample, keys: Array) -> Sample:
     """Returns the sample after the agent's `Replay.transforms`."""
     for number, step in enumerate(agent.data.transforms):
         sample = step(params, sample, keys[number])
@@ -101,14 +103,14 @@ def _update(bound: _Bound, state: LearnerState, batch: Trajectory, key: Array) -
     learn = partial(_learn, bound, buffer.storage, key)
     first = (inner, buffer.selection, buffer.pending)
     shapes = jax.eval_shape(learn, jnp.zeros((), jnp.int32), *first)[1]
-    none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
     def step(number: Array, carry: tuple) -> tuple:
         carried, sums = carry
         learned, metrics = learn(number, *carried)
         return learned, jax.tree.map(jnp.add, sums, metrics)
 
-    (inner, selection, pending), sums = jax.lax.fori_loop(0, due, step, (first, none))
+    (inner, selection, pending), sums = jax.lax.fori_loop(0, due, step, (first, zeros))
     if bound.agent.data.sync_acting_params is not None:
         inner = bound.agent.data.sync_acting_params(inner)
     metrics = {name: value / jnp.maximum(due, 1) for name, value in sums.items()}
@@ -144,7 +146,7 @@ def _learn(
     agent, sizes = bound.agent, bound.sizes
     keys = step_keys(agent, key, number)
     drawn = draw(sizes, selection, keys.draw)
-    sample = prepare_sample(agent, inner.params, _sample(sizes, storage, selection.position, drawn), keys.prepare)
+    sample = transform_sample(agent, inner.params, _sample(sizes, storage, selection.position, drawn), keys.transforms)
     inner, metrics, priority = agent.update(inner, sample, keys.update)
     selection, pending = delay_priorities(sizes, selection, pending, drawn, priority)
     return (inner, selection, pending), metrics

@@ -103,7 +103,7 @@ class PrefetchingSampler:
             self.waited_seconds += time.perf_counter() - start
             self._under_way = False
 
-    def sent(self) -> list[PriorityUpdate]:
+    def pending_updates(self) -> list[PriorityUpdate]:
         """Returns the pending priorities, oldest first, for a checkpoint between turns. They stay pending."""
         priorities = [np.asarray(self._priorities.get(self._timeout)) for _ in self._unknown]
         pending = list(zip(self._unknown, priorities, strict=True))

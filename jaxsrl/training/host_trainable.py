@@ -120,7 +120,7 @@ class HostTrainable:
         previous_params = self.learner.previous_params if self._setup.plan.max_policy_lag == 1 else None
         arrays = to_arrays(self.learner.state, previous_params, progress.episodes, progress.log, with_replay)
         if self._replay is not None and with_replay:
-            arrays |= buffer_to_arrays(self._replay.saved())
+            arrays |= buffer_to_arrays(self._replay.to_arrays())
         return arrays
 
     def episode_metrics(self) -> dict[str, float]:

@@ -74,7 +74,7 @@ CASES = [
     ("evaluate --all", "newer", "has checkpoint format 99, this version of jaxsrl reads 2"),
     ("evaluate --out x.png", "begun", "--out draws a curve over checkpoints: give --all too"),
     ("evaluate --all --out x.gif", "begun", "a plot is written as .png, .svg or .pdf"),
-    ("evaluate --all --video x.mp4", "begun", "--video shows one checkpoint: leave out --all"),
+    ("evaluate --all --video x.mp4", "begun", "--video shows one checkpoint: omit --all"),
     ("inspect", "nowhere", "does not exist: expected a run directory"),
     ("inspect", "file", "is neither: expected a run directory"),
     ("inspect", "empty", "is neither: expected a run directory"),

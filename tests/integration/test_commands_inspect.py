@@ -105,7 +105,7 @@ def test_inspect_tables_have_all_sections(capsys, run):
         "2 not finite",
         "run.num_envs",
         "orbax-checkpoint",
-        "every file is what its manifest says",
+        "every file matches its manifest",
         "5-0",
     ):
         assert word in table, word

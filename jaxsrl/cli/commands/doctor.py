@@ -7,11 +7,11 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class Doctor:
-    """Check this installation and machine, and list what dead runs left behind.
+    """Check this installation and machine, and list files and processes that dead runs left behind.
 
     Attributes:
-        runs: directory of runs to look into.
-        clean: also remove what dead runs left; what is of a run that lives is never touched.
+        runs: directory of runs to check.
+        clean: also remove what dead runs left behind; live runs are never touched.
         json: print one JSON object instead of a table.
     """
 
@@ -20,7 +20,7 @@ class Doctor:
     json: bool = False
 
     def run(self) -> int:
-        """The exit status: 0 if all is well, 1 if something is not."""
+        """Prints the report; the exit status is 1 if there is a problem."""
         from jaxsrl.doctor.report import examine, print_report
 
         report = examine(self.runs, self.clean)

@@ -15,18 +15,17 @@ class Evaluate:
     """Play whole episodes with the parameters of a run or a checkpoint.
 
     Attributes:
-        path: run directory (its newest good checkpoint is taken) or checkpoint directory.
-        episodes: how many.
+        path: run directory (its newest good checkpoint is used) or checkpoint directory.
+        episodes: number of episodes.
         json: print one JSON object instead of a table.
         stochastic: sample actions instead of taking the most likely one.
         seed: of environments and actions.
-        max_rows: environments side by side.
+        max_rows: number of concurrent environments.
         video: also record episodes into this file, *.mp4.
-        partial: where the checkpoint does not fit the agent (it was made by another version, say): take what fits, and say what
-            does not.
+        partial: restore the arrays of a checkpoint that match the agent, and report the others.
         trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
-        video_episodes: how many; those that `--max-rows 1` plays first.
-        all: every good checkpoint of the run instead of the newest: a row for each.
+        video_episodes: number of recorded episodes; those that `--max-rows 1` plays first.
+        all: evaluate every good checkpoint of the run, one row each, instead of the newest.
         out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
     """
 
@@ -44,7 +43,7 @@ class Evaluate:
     out: Path | None = None
 
     def run(self) -> int:
-        """Plays; the exit status is 1 if the one checkpoint asked for is damaged."""
+        """Plays episodes; the exit status is 1 if the given checkpoint is damaged."""
         if self.all:
             return self._run_all()
         if self.out is not None:
@@ -86,9 +85,9 @@ class Evaluate:
         return 0
 
     def _run_all(self) -> int:
-        """Plays with every checkpoint."""
+        """Plays episodes with every checkpoint."""
         if self.video is not None:
-            raise UserError("--video shows one checkpoint: leave out --all, or name the checkpoint's directory")
+            raise UserError("--video shows one checkpoint: omit --all, or give the checkpoint's directory")
         from agents.api import Mode
         from jaxsrl.evaluation.all_checkpoints import evaluate_checkpoints
         from jaxsrl.evaluation.plot import draw_evaluations
@@ -97,8 +96,8 @@ class Evaluate:
         if self.out is not None:
             validate_out(self.out)
         mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
-        found = []
-        for one in evaluate_checkpoints(
+        reports = []
+        for report in evaluate_checkpoints(
             self.path,
             episodes=self.episodes,
             seed=self.seed,
@@ -107,16 +106,16 @@ class Evaluate:
             partial=self.partial,
             trust_env=self.trust_env,
         ):
-            if isinstance(one, str):
-                print(f"warning: {one}", file=sys.stderr)  # noqa: T201
+            if isinstance(report, str):
+                print(f"warning: {report}", file=sys.stderr)  # noqa: T201
             else:
-                found.append(one)
-        if not found:
+                reports.append(report)
+        if not reports:
             raise UserError(f"no checkpoint of {self.path} is whole")
         if self.out is not None:
-            draw_evaluations(found, self.out)
+            draw_evaluations(reports, self.out)
         columns = ("update", "env_steps_trained", "mean_return", "mean_return_low", "mean_return_high", "std_return")
-        rows = [one.to_json() for one in found]
+        rows = [report.to_json() for report in reports]
         shown = rows if self.json else [{name: row[name] for name in columns} for row in rows]
         print_tables({"checkpoints": shown}, self.json, f"evaluation of {self.path}")
         return 0

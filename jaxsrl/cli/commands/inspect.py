@@ -10,31 +10,31 @@ import tyro
 
 @dataclasses.dataclass(frozen=True)
 class Inspect:
-    """Show what a run or a checkpoint holds: parameters, configuration, environment, versions, and whether it is whole.
+    """Show the contents of a run or a checkpoint: parameters, configuration, environment, versions, and integrity.
 
     Attributes:
         path: run directory (its newest good checkpoint is shown) or checkpoint directory.
-        everything: list all arrays, not the parameters alone.
+        all: list all arrays, not only parameters.
         json: print one JSON object, with all arrays, instead of tables.
     """
 
     path: tyro.conf.Positional[Path]
-    everything: bool = False
+    all: bool = False
     json: bool = False
 
     def run(self) -> int:
-        """Looks; the exit status is 1 if the one checkpoint asked for is damaged."""
+        """Prints the inspection; the exit status is 1 if the given checkpoint is damaged."""
         from jaxsrl.checkpoints.manifest import CorruptCheckpointError
         from jaxsrl.cli.inspection_table import print_inspection
         from jaxsrl.runs.inspect import inspect
 
         try:
-            found = inspect(self.path)
+            inspection = inspect(self.path)
         except CorruptCheckpointError as error:
             print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
             return 1
         if self.json:
-            print(json.dumps(found.to_json()))  # noqa: T201
+            print(json.dumps(inspection.to_json()))  # noqa: T201
         else:
-            print_inspection(found, self.everything)
+            print_inspection(inspection, self.all)
         return 0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ShowPlan:
-    """Show what an experiment would run where, and what flows between, without training. Further flags are the experiment's.
+    """Show the placement of an experiment and its data flow, without training. Further flags are the experiment's.
 
     Attributes:
         experiment: name of one in experiments/, as for `jaxsrl train`, or a Python file with a value `EXPERIMENT`.
@@ -27,11 +27,11 @@ class ShowPlan:
         json: print one JSON object instead of tables.
         simulate: predict the speed on --cores and --gpus from a calibration; without these, on the clusters of the SRL and MSRL
             papers.
-        calibrate: with --simulate, measure this machine first; a minute in which nothing else should run.
+        calibrate: with --simulate, measure this machine first; takes a minute on an otherwise idle machine.
         check: with --simulate, train a few small runs here and compare their speeds with the predictions.
         calibration: file of measured costs.
         network: with --simulate, between hosts: 10gbe, 100gbe, hdr or ndr.
-        flags: of the experiment's command line; what is left of the command's own.
+        flags: remaining flags, for the experiment's command line.
     """
 
     experiment: tyro.conf.Positional[str]

@@ -13,18 +13,18 @@ from envpool_bridge.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """Draw and compare runs: mean and 95 % bootstrap interval over those that differ only in the seed; scores over environments.
+    """Draw and compare runs: mean and 95 % bootstrap interval over seeds, and scores over environments.
 
     Attributes:
         runs: run directories, and directories of runs.
         x: env steps, seconds of training, or emulator frames.
         metric: a name of docs/reference/metrics.md.
-        out: picture to write: .png, .svg or .pdf.
-        group_by: fields of the configuration, as agent.learning_rate; runs that agree in them are one group. Also agent, policy,
-            seed, and run for each run by itself. Without it runs are one group that differ only in the seed.
-        score: what a run is worth where several environments are compared: the metric's last or best value, or its evaluation.
-        normalize: JSON file with the values that become 0 and 1 of each environment, {"CartPole-v1": [0, 500]}; without it, those
-            of the worst and the best run.
+        out: image to write: .png, .svg or .pdf.
+        group_by: fields of the configuration, for example agent.learning_rate; runs with equal values form one group. Also agent,
+            plan, seed, and run for each run by itself. By default, runs that differ only in the seed form one group.
+        score: score of a run when several environments are compared: the metric's last or best value, or its evaluation.
+        normalize: JSON file with the values that become 0 and 1 of each environment, {"CartPole-v1": [0, 500]}; by default those of
+            the worst and the best run.
         json: print one JSON object instead of tables.
     """
 
@@ -38,7 +38,7 @@ class Plot:
     json: bool = False
 
     def run(self) -> int:
-        """Reads, draws, and prints what was drawn."""
+        """Draws the comparison and prints it."""
         if not self.runs:
             raise UserError("expected at least one run directory, or directory of runs: jaxsrl plot runs")
         from jaxsrl.plots.compare_runs import compare_runs, draw_comparison

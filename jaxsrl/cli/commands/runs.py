@@ -15,10 +15,10 @@ SortBy = Literal["name", "age", "best", "last", "progress", "state", "env", "age
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """List runs: what each is doing, how far it has come, and its best and newest mean return.
+    """List runs: state, progress, and best and newest mean return.
 
     Attributes:
-        directory: of runs, with those in directories below; or one run.
+        directory: of runs, including subdirectories; or one run.
         sort: "age" puts the newest first, "best", "last" and "progress" the largest.
         state: list only those that are running, finished, stopped (by a signal), crashed or empty.
         json: print one JSON object instead of a table.
@@ -30,11 +30,11 @@ class Runs:
     json: bool = False
 
     def run(self) -> int:
-        """Lists."""
+        """Prints the list."""
         from jaxsrl.runs.summary import find_runs, summarize
 
-        found = [summarize(path, self.directory) for path in find_runs(self.directory)]
-        rows = [dataclasses.asdict(one) for one in found if not self.state or one.state in self.state]
+        summaries = [summarize(path, self.directory) for path in find_runs(self.directory)]
+        rows = [dataclasses.asdict(run) for run in summaries if not self.state or run.state in self.state]
         rows.sort(key=lambda row: _order(row, self.sort))
         if self.json:
             print(json.dumps({"runs": rows}))  # noqa: T201
@@ -44,7 +44,7 @@ class Runs:
 
 
 def _order(row: dict[str, Any], by: SortBy) -> tuple[bool, Any, str]:
-    """Sorts what is not known last, and what is equal by name."""
+    """Returns a sort key with unknown values last and equal values by name."""
     columns = {"age": "age_seconds", "best": "best_return", "last": "last_return"}
     value = row[columns.get(by, by)]
     largest_first = by in ("best", "last", "progress")
@@ -62,7 +62,7 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
         console.print(f"no runs in {directory}", highlight=False)
         return
     if not console.is_terminal:
-        console.width = 200  # into a pipe lines are as long as they are
+        console.width = 200  # lines keep their length in a pipe
     colors = {"running": "cyan", "finished": "green", "stopped": "yellow", "crashed": "red", "empty": "bright_black"}
     table = Table(box=SIMPLE_HEAD)
     for column in ("run", "state", "done", "best", "last", "env steps", "env", "agent", "plan", "seed", "age"):

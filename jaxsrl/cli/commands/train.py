@@ -11,7 +11,7 @@ import tyro
 
 import jaxsrl
 from envpool_bridge.errors import UserError
-from jaxsrl.cli.find_experiment import find_experiment, first_line, list_experiments
+from jaxsrl.cli.find_experiment import find_experiment, list_experiments, read_summary
 
 # The last entry is for a checkout that is not installed.
 _PROGRAM = (
@@ -22,11 +22,11 @@ _PROGRAM = (
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """Train an experiment: what `python experiments/NAME.py` does. Flags after it are the experiment's: NAME --help shows them.
+    """Train an experiment, as `python experiments/NAME.py` does. Flags after it are the experiment's: NAME --help shows them.
 
     Attributes:
         experiment: name of one in experiments/, here or of the package, or the path of a Python file.
-        list: show the experiments that can be named, and train nothing.
+        list: show the available experiments without training.
         json: with --list: print one JSON object instead of a table.
         flags: of the experiment's command line.
     """
@@ -43,13 +43,13 @@ class Train:
         return arguments[: named + 1], arguments[named + 1 :]
 
     def run(self) -> int:
-        """Becomes the Python process that runs the file; returns only after --list."""
+        """Replaces this process with the Python process that runs the file; returns only after --list."""
         if self.list:
             _show_experiments(self.json)
             return 0
         if not self.experiment:
             raise UserError(
-                "expected the name or the file of an experiment: `jaxsrl train --list` shows those that there are"
+                "expected the name or the file of an experiment: `jaxsrl train --list` shows all experiments"
             )
         path = find_experiment(self.experiment)
         sys.stdout.flush()
@@ -61,7 +61,7 @@ class Train:
 
 
 def _show_experiments(as_json: bool) -> None:
-    experiments = {name: {"file": str(path), "about": first_line(path)} for name, path in list_experiments().items()}
+    experiments = {name: {"file": str(path), "about": read_summary(path)} for name, path in list_experiments().items()}
     if as_json:
         print(json.dumps(experiments))  # noqa: T201
         return

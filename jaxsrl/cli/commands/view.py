@@ -8,11 +8,11 @@ import tyro
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Show runs as a web page on this machine, live while they train. Ctrl-C ends it.
+    """Show runs as a web page on this machine, live while they train. Stop with Ctrl-C.
 
     Attributes:
         path: run directory, or a directory of runs.
-        port: of the page's address; 0 for any that is free.
+        port: of the page's address; 0 for any free port.
         browser: also open the page in a browser, if this machine has a screen.
     """
 
@@ -21,7 +21,7 @@ class View:
     browser: bool = True
 
     def run(self) -> int:
-        """Serves until Ctrl-C."""
+        """Serves the page until Ctrl-C."""
         from jaxsrl.web.server import ViewServer, open_browser
 
         server = ViewServer(self.path, self.port)

@@ -176,7 +176,7 @@ class RemoteReplayClient:
         """See `ReplayClient`."""
         return self._waited_seconds
 
-    def saved(self) -> Buffer:
+    def to_arrays(self) -> Buffer:
         """See `ReplayClient`; fetched part by part, into memory of this process."""
         self.wait_until_started()
         self._send_priorities(self._given)

@@ -155,11 +155,11 @@ class ReplayHost:
         """Gets ready to hand out all experience between two updates; returns how many parts it has."""
         experience = self._begun()
         experience.end_update()
-        self._saving = bytes_of_leaves(experience.saved())
+        self._saving = bytes_of_leaves(experience.to_arrays())
         return num_parts(sum(array.nbytes for array in self._saving))
 
     def saved_part(self, number: int) -> tuple[int, np.ndarray]:
-        """(number, [PART_BYTES] uint8 or the rest): the leaves of `ReplayClient.saved`, one after the other."""
+        """(number, [PART_BYTES] uint8 or the rest): the leaves of `ReplayClient.to_arrays`, one after the other."""
         part = np.empty(min(PART_BYTES, sum(array.nbytes for array in self._saving) - number * PART_BYTES), np.uint8)
         copy_part(self._saving, number, part, out=True)
         return number, part

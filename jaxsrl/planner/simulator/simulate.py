@@ -170,6 +170,6 @@ def _busy(group: _LearnerGroup, scenario: Scenario) -> dict[str, float]:
         "learner": sum(learner.busy_seconds for learner in group.learners) / learners,
     }
     if scenario.network is not None:
-        seconds["trajectories' link"] = sum(one.into.busy_seconds for one in group.learners if one.into) / learners
-        seconds["parameters' link"] = sum(one.out_of.busy_seconds for one in group.learners if one.out_of) / learners
+        seconds["trajectories' link"] = sum(each.into.busy_seconds for each in group.learners if each.into) / learners
+        seconds["parameters' link"] = sum(each.out_of.busy_seconds for each in group.learners if each.out_of) / learners
     return seconds

@@ -78,11 +78,11 @@ class HostRandom:
 
     def __init__(self) -> None:
         self._generator = np.random.Philox(key=0)
-        self._key, none = np.zeros(2, np.uint64), np.zeros(4, np.uint64)
+        self._key, zeros = np.zeros(2, np.uint64), np.zeros(4, np.uint64)
         self._state: Any = {
             "bit_generator": "Philox",
-            "state": {"counter": none, "key": self._key},
-            "buffer": none,
+            "state": {"counter": zeros, "key": self._key},
+            "buffer": zeros,
             "buffer_pos": 4,  # buffer is empty
             "has_uint32": 0,
             "uinteger": 0,

@@ -138,11 +138,11 @@ class HostBuffer:
         Raises:
             UserError: the sizes differ from the buffer's.
         """
-        mine = self.to_arrays()
-        expected, came = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), each) for each in (mine, arrays))
-        if expected != came:
+        own = self.to_arrays()
+        expected, actual = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), each) for each in (own, arrays))
+        if expected != actual:
             raise UserError(
-                f"expected a saved replay buffer of the sizes {expected}: got {came}; keep replay's settings"
+                f"expected a saved replay buffer of the sizes {expected}: got {actual}; keep replay's settings"
             )
         arrays = jax.device_get(arrays)
         jax.tree.map(lambda ring, saved: np.copyto(ring, saved), self._storage.arrays, arrays.storage)

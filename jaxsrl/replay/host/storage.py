@@ -178,9 +178,9 @@ class HostStorage:
             fits, leaves = False, []
         if not fits:
             expected = jax.tree.unflatten(self._structure, self._forms)
-            came = jax.tree.map(lambda leaf: (tuple(leaf.shape), np.dtype(leaf.dtype)), slot)
+            actual = jax.tree.map(lambda leaf: (tuple(leaf.shape), np.dtype(leaf.dtype)), slot)
             raise BadEnvOutputError(
-                f"expected a trajectory with the shapes of the replay buffer, {expected}: got {came}; a buffer stores "
+                f"expected a trajectory with the shapes of the replay buffer, {expected}: got {actual}; a buffer stores "
                 f"trajectories of one environment, one number of rows and one rollout_length"
             )
         return leaves

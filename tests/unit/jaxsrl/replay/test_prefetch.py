@@ -15,7 +15,7 @@ from agents.api import Replay, ReplayConfig
 from envpool_bridge.errors import WaitTimeoutError
 from jaxsrl.replay.bounded_queue import ReplayClosedError
 from jaxsrl.replay.host.buffer import HostBuffer
-from jaxsrl.replay.on_device import prepare_sample, step_keys, with_device_replay
+from jaxsrl.replay.on_device import step_keys, transform_sample, with_device_replay
 from jaxsrl.replay.prefetch import PrefetchingSampler
 from tests.support.counting_agent import make_counting
 from tests.support.replay_model import Stream
@@ -69,7 +69,7 @@ def on_host(agent, slots, state=None, saved=None, first=0, slow=None):
 
     @jax.jit
     def learn(state, sample, keys):
-        return agent.update(state, prepare_sample(agent, state.params, sample, keys.prepare), keys.update)
+        return agent.update(state, transform_sample(agent, state.params, sample, keys.transforms), keys.update)
 
     if saved is not None:
         sampler.restore(buffer.from_arrays(saved))
@@ -86,7 +86,7 @@ def on_host(agent, slots, state=None, saved=None, first=0, slow=None):
             sampler.update_priorities(priority)
         sampler.end_update()
         states.append(jax.device_get(state))
-    saved = jax.tree.map(np.array, buffer.to_arrays(sampler.sent()))
+    saved = jax.tree.map(np.array, buffer.to_arrays(sampler.pending_updates()))
     sampler.close()
     return states, saved
 

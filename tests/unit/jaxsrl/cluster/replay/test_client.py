@@ -126,7 +126,7 @@ def learn_here(config, updates_, seed=0, saved=None, state=None, skip=0):
         experience.restore(saved)
     batches = [lambda m=m: trajectory_on_host([view_slot(layout, memory.data) for memory in m]) for m in slots[skip:]]
     found = learn(config, experience, batches, state=state)
-    kept = jax.tree.map(np.array, experience.saved())
+    kept = jax.tree.map(np.array, experience.to_arrays())
     experience.close()
     return found, kept
 
@@ -150,7 +150,7 @@ def test_what_is_learned_and_kept_is_that_of_replay_in_this_process_to_the_bit(r
     here, kept = learn_here(config, 9)
     with remote(config) as (experience, engine):
         there = learn_there(config, experience, 9)
-        require_same(experience.saved(), kept)
+        require_same(experience.to_arrays(), kept)
         totals = experience.totals()
         assert engine.replays[0].most_open_samples <= SAMPLES_AHEAD
     require_same(there, here)
@@ -176,12 +176,12 @@ def test_what_was_kept_goes_on_here_and_there_as_if_nothing_had_been(replay, mon
     later = dataclasses.replace(config, first_sequence=5)
     with remote(later) as (experience, _):
         experience.restore(kept)
-        require_same(experience.saved(), kept)
+        require_same(experience.to_arrays(), kept)
         require_same(learn_there(later, experience, 8, state=begun[-1][0], skip=5), whole[5:])
-        require_same(experience.saved(), kept_whole)
+        require_same(experience.to_arrays(), kept_whole)
     with remote(config) as (experience, _):
         begun = learn_there(config, experience, 5)
-        kept = experience.saved()
+        kept = experience.to_arrays()
     require_same(learn_here(config, 8, saved=kept, state=begun[-1][0], skip=5)[0], whole[5:])
 
 
@@ -200,7 +200,7 @@ def test_of_a_slot_that_two_beginnings_of_a_host_made_the_one_is_inserted_that_t
         bring(experience, slots[1], 1, beginning=2)
         learn(config, experience, [lambda: None], RemoteReplayMesh, found[-1][0])
         assert not replay._staged
-        kept = experience.saved()
+        kept = experience.to_arrays()
     reward = np.concatenate([view_slot(layout, memory.data).reward for memory in slots[1]], axis=1)
     np.testing.assert_array_equal(kept.storage.reward[STEPS : 2 * STEPS], reward)
 
@@ -247,7 +247,7 @@ def test_replay_that_is_lost_or_silent_ends_the_run_with_what_to_do():
             ReplayLostError, match="replay on node one is lost .* the same command resumes from the newest"
         ):
             experience.sample()
-    silent = config_of(pool_supervision=SupervisorOptions(step_timeout_seconds=0.02, start_timeout_seconds=60.0))
+    silent = config_of(supervision=SupervisorOptions(step_timeout_seconds=0.02, start_timeout_seconds=60.0))
     with remote(silent) as (experience, engine):
         experience.wait_until_started()
         engine.replays[0].silent = True
