@@ -127,7 +127,7 @@ def validate_stored_arrays(path: Path, schema: Mapping[str, Form], state: Path, 
     if free is not None and needed > free:
         raise UserError(
             f"{path}: the arrays need {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are free: "
-            f"use a machine with more, or save without experience (--run.no-checkpoint-replay)"
+            f"use a machine with more, or save without experience (--checkpoint.no-include-replay)"
         )
 
 

@@ -123,7 +123,7 @@ class RunCheckpoints:
         """Returns the arrays of a checkpoint from which this run continues; logs what is missing."""
         setup = self._setup
         if setup.plan.replay is not None and not holds_replay(arrays):
-            setup.log("the checkpoint holds no experience (--run.no-checkpoint-replay): replay starts empty")
+            setup.log("the checkpoint holds no experience (--checkpoint.no-include-replay): replay starts empty")
         if setup.config.checkpoint.partial_restore:
             arrays = self._select_fitting(arrays)
         has_same_env, has_same_seed = self._has_same_environments(metadata)

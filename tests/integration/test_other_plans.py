@@ -225,7 +225,7 @@ def test_experience_moves_between_host_and_device(tmp_path, saved, resumed):
     train(tmp_path, *saved, 4, agent="dqn")
     report = train(tmp_path, *resumed, 8, agent="dqn")
     assert report.num_updates == 8
-    assert "replay begins empty" not in log_of(report)
+    assert "replay starts empty" not in log_of(report)
 
 
 @pytest.mark.slow
