@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from agents.networks.config import NetworkConfig
     from envpool_bridge.envs.config import EnvConfig
     from envpool_bridge.errors import EnvPoolError, UserError
+    from jaxsrl.config.metrics_config import MetricsConfig
+    from jaxsrl.config.parts import (
+        CheckpointConfig,
+        ClusterConfig,
+        EvaluationConfig,
+        InferenceConfig,
+        LearnerConfig,
+        MachineConfig,
+        PoolConfig,
+        ReplayMemoryConfig,
+    )
     from jaxsrl.config.run_config import RunConfig
     from jaxsrl.envs.registry import make_env
     from jaxsrl.evaluation.evaluate import EvaluationReport
@@ -32,14 +43,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PLANS",
+    "CheckpointConfig",
+    "ClusterConfig",
     "EnvConfig",
     "EnvPoolError",
+    "EvaluationConfig",
     "EvaluationReport",
     "Experiment",
+    "InferenceConfig",
+    "LearnerConfig",
     "LoadedAgent",
+    "MachineConfig",
+    "MetricsConfig",
     "NetworkConfig",
     "Plan",
+    "PoolConfig",
     "ReplayConfig",
+    "ReplayMemoryConfig",
     "Resources",
     "RunConfig",
     "RunReport",
@@ -55,15 +75,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EnvPoolError": "envpool_bridge.errors",
+    "PLANS": "jaxsrl.plan.policies",
+    "CheckpointConfig": "jaxsrl.config.parts",
+    "ClusterConfig": "jaxsrl.config.parts",
     "EnvConfig": "envpool_bridge.envs.config",
+    "EnvPoolError": "envpool_bridge.errors",
+    "EvaluationConfig": "jaxsrl.config.parts",
     "EvaluationReport": "jaxsrl.evaluation.evaluate",
     "Experiment": "jaxsrl.experiment",
+    "InferenceConfig": "jaxsrl.config.parts",
+    "LearnerConfig": "jaxsrl.config.parts",
     "LoadedAgent": "jaxsrl.evaluation.load_agent",
+    "MachineConfig": "jaxsrl.config.parts",
+    "MetricsConfig": "jaxsrl.config.metrics_config",
     "NetworkConfig": "agents.networks.config",
-    "PLANS": "jaxsrl.plan.policies",
     "Plan": "jaxsrl.plan.plan",
+    "PoolConfig": "jaxsrl.config.parts",
     "ReplayConfig": "agents.api",
+    "ReplayMemoryConfig": "jaxsrl.config.parts",
     "Resources": "jaxsrl.machine.resources",
     "RunConfig": "jaxsrl.config.run_config",
     "RunReport": "jaxsrl.training.setup",
