@@ -57,8 +57,7 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
         rounds: turns of each contender.
 
     Returns:
-        Samples per second from the node and from this process (medians over rounds) and their ratio. Bytes of a sample and of a
-        slot. Bytes per slot that reach the learner's process (`summary_bytes`).
+        Samples per second (medians over rounds), their ratio, and bytes of a sample, a slot, and a slot's summary for the learner.
     """
     agent, spec = _agent(), _SPECS[kind]
     run = RunConfig(

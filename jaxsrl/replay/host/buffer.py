@@ -43,7 +43,7 @@ class HostBuffer:
         self.sizes = sizes = make_sizes(replay, shapes)
         pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)
         self._storage = HostStorage(sizes, shapes)
-        self._selector = HostSampler(sizes)
+        self._sampler = HostSampler(sizes)
         self._pace = HostPace(pace)
         self._initial_priority = None
         if replay.initial_priority is not None and sizes.priority_exponent:
@@ -52,7 +52,7 @@ class HostBuffer:
     @property
     def num_bytes(self) -> int:
         """Size of the stored steps and of the selection."""
-        return self._storage.num_bytes + self._selector.num_bytes
+        return self._storage.num_bytes + self._sampler.num_bytes
 
     @property
     def num_steps(self) -> int:
@@ -62,12 +62,12 @@ class HostBuffer:
     @property
     def num_windows(self) -> int:
         """Number of windows that can be drawn."""
-        return self._selector.num_windows
+        return self._sampler.num_windows
 
     @property
     def num_stale(self) -> int:
         """Number of priorities that arrived after their windows were overwritten."""
-        return self._selector.num_stale
+        return self._sampler.num_stale
 
     def insert(self, slot: Trajectory) -> None:
         """Copies a trajectory of numpy arrays into the buffer; the caller may reuse its memory afterwards.
@@ -84,13 +84,13 @@ class HostBuffer:
             placed = jax.device_put(newest, host_device())
             priority = np.asarray(self._initial_priority(placed))
         is_first = slot.is_first
-        if self._selector.keeps_starts:
+        if self._sampler.keeps_starts:
             is_first = is_first[sizes.history : sizes.history + sizes.rollout_length]
-        self._selector.insert(is_first, slot.valid, priority)  # pyright: ignore[reportArgumentType]
+        self._sampler.insert(is_first, slot.valid, priority)  # pyright: ignore[reportArgumentType]
 
     def steps_due(self) -> int:
         """Returns the gradient steps that the newest insertion makes due. Call once per insertion."""
-        return self._pace.steps_due(self._selector.num_windows > 0)
+        return self._pace.steps_due(self._sampler.num_windows > 0)
 
     def sample(self, words: Any) -> tuple[Sample, SampledWindows | None]:
         """Returns N windows in new numpy arrays; and their indices if they have priorities (see `draw_windows`), else None.
@@ -101,24 +101,24 @@ class HostBuffer:
         Raises:
             UserError: no window can be drawn yet.
         """
-        count = self._selector.num_windows
+        count = self._sampler.num_windows
         if count < 1:
             raise UserError(
                 f"a sample needs at least 1 window of {self.sizes.window_steps} steps from {self.sizes.window_start} start: the "
                 f"replay buffer has {self.num_steps} env steps of {self.sizes.num_rows} rows and no such window; insert more first"
             )
-        since, probability = self._selector.draw(np.asarray(words))
-        drawn = self._selector.make_windows(since, probability) if self.sizes.priority_exponent else None
+        since, probability = self._sampler.draw(np.asarray(words))
+        drawn = self._sampler.make_windows(since, probability) if self.sizes.priority_exponent else None
         sample = Sample(self._storage.gather(since), probability, np.int32(count))  # pyright: ignore[reportArgumentType]
         return sample, drawn
 
     def draw_windows(self, words: Any) -> SampledWindows:
         """Returns the windows that `sample` draws with this key."""
-        return self._selector.make_windows(*self._selector.draw(np.asarray(words)))
+        return self._sampler.make_windows(*self._sampler.draw(np.asarray(words)))
 
     def update_priorities(self, drawn: SampledWindows, priority: Any) -> None:
         """Sets the priorities [N] of windows, once they are computed. See `sampler.update_priorities`."""
-        self._selector.update_priorities(drawn, np.asarray(priority))
+        self._sampler.update_priorities(drawn, np.asarray(priority))
 
     def to_arrays(self, sent: Sequence[PriorityUpdate] = ()) -> Buffer:
         """Returns the complete buffer in numpy arrays, in the form of a buffer on a device.
@@ -129,7 +129,7 @@ class HostBuffer:
         Returns:
             The buffer. Its steps are views of the buffer's memory: save or copy them before the next insertion.
         """
-        selection = jax.tree.map(np.array, self._selector.arrays())
+        selection = jax.tree.map(np.array, self._sampler.arrays())
         return Buffer(self._storage.arrays, selection, self._pace.arrays(), self._pending(sent))
 
     def from_arrays(self, arrays: Buffer) -> list[PriorityUpdate]:
@@ -146,7 +146,7 @@ class HostBuffer:
             )
         arrays = jax.device_get(arrays)
         jax.tree.map(lambda ring, saved: np.copyto(ring, saved), self._storage.arrays, arrays.storage)
-        self._selector.restore(arrays.selection)
+        self._sampler.restore(arrays.selection)
         self._pace.restore(arrays.pace)
         position = arrays.selection.position
         self._storage.position = HostPosition(int(position.next_step), int(position.num_steps))
