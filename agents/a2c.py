@@ -80,9 +80,9 @@ def make_a2c(config: A2CConfig, spec: EnvSpec, network: NetworkConfig | ActorCri
     net = bound_network(network, spec)
     rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
     optimizer = make_optimizer(config, rate)
-    begin, learn = partial(init, net, optimizer), partial(update, config, net, optimizer, rate)
+    init_fn, update_fn = partial(init, net, optimizer), partial(update, config, net, optimizer, rate)
     steps = single_gradient_step(partial(loss, config, net), optimizer, rate)
-    return make_on_policy_agent("a2c", config, spec, net, begin, learn, steps)
+    return make_on_policy_agent("a2c", config, spec, net, init_fn, update_fn, steps)
 
 
 def make_optimizer(config: A2CConfig, rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:

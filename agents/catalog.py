@@ -57,7 +57,7 @@ def find_make_agent(config: Any) -> Callable[..., AnyAgent]:
     """Returns the constructor of the algorithm whose configuration `config` is.
 
     Raises:
-        UserError: it is the configuration of no algorithm in `AGENTS`.
+        UserError: It is the configuration of no algorithm in `AGENTS`.
     """
     for algorithm in AGENTS.values():
         if type(config) is algorithm.config:
@@ -70,9 +70,9 @@ def fill_sizes(config: Any, total_updates: int, rollout_length: int, num_rows: i
     """Returns the configuration with those of its fields filled that the run determines.
 
     Args:
-        config: of an agent; fields that it lacks are skipped.
-        total_updates: of the whole run, for schedules.
-        rollout_length: steps of a trajectory.
+        config: Configuration of an agent; fields that it lacks are skipped.
+        total_updates: Updates of the whole run, for schedules.
+        rollout_length: Steps of a trajectory.
         num_rows: rows of a trajectory.
     """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):

@@ -126,9 +126,9 @@ def make_coma(config: COMAConfig, spec: EnvSpec, network: NetworkConfig) -> Agen
         name: make_schedule(config.learning_rate_schedule, rate, config.total_updates) for name, rate in initial.items()
     }
     optimizers = {name: clipped_adam(rate, config.max_grad_norm, config.adam_epsilon) for name, rate in rates.items()}
-    begin, learn = partial(init, net, optimizers), partial(update, config, net, spec, optimizers, rates["actor"])
+    init_fn, update_fn = partial(init, net, optimizers), partial(update, config, net, spec, optimizers, rates["actor"])
     steps = _gradient_steps(config, net, spec, optimizers, rates["actor"])
-    return make_on_policy_agent("coma", config, spec, net, begin, learn, steps)
+    return make_on_policy_agent("coma", config, spec, net, init_fn, update_fn, steps)
 
 
 def init(net: ComaNetworks, optimizers: Optimizers, key: Array) -> LearnerState:
@@ -199,16 +199,16 @@ def make_batch(
 def next_actions(net: ComaNetworks, trajectory: Trajectory, logits: Array, key: Array) -> tuple[Array, Array]:
     """Returns every agent's action at `observation[1:]`, and whether it is present, [T, B] int32 and bool.
 
-    After an episode's last step and after the trajectory no action counts. There actions are drawn from the newest policy
+    After an episode's last step and after the trajectory no action counts. There actions are sampled from the newest policy
     (`logits` [T+1, B, A]). `key` is consumed.
     """
     steps, rows = trajectory.action.shape
     keys = jax.random.split(key, (steps, rows))
-    drawn = jax.vmap(net.distribution.sample)(logits[1:], keys)
+    sampled = jax.vmap(net.distribution.sample)(logits[1:], keys)
     is_last = jnp.arange(steps)[:, None] == steps - 1
     ends = trajectory.terminated | trajectory.truncated | is_last
     remains = trajectory.valid & ~trajectory.terminated
-    action = jnp.where(ends, drawn, jnp.roll(trajectory.action, -1, axis=0))
+    action = jnp.where(ends, sampled, jnp.roll(trajectory.action, -1, axis=0))
     return action, jnp.where(ends, remains, jnp.roll(trajectory.valid, -1, axis=0))
 
 

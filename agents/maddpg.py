@@ -257,10 +257,10 @@ def team_batch(maddpg: MADDPG, sample: Sample, num_updates: Array) -> TeamBatch:
 
 def targets(maddpg: MADDPG, actor: Params, critic: Params, batch: TeamBatch) -> Array:
     """Returns [B] float32: r_i + g Q_i'(x', mu'(o')), or the reward alone where the agent's episode ended."""
-    seen = batch.next_observation
-    best = maddpg.actions.best(maddpg.net.policy(actor, seen), maddpg.net.legal(seen))
+    observation = batch.next_observation
+    best = maddpg.actions.best(maddpg.net.policy(actor, observation), maddpg.net.legal(observation))
     actions = joint_actions(maddpg.num_agents, best, batch.remains)
-    value = maddpg.net.value(critic, seen, batch.remains, actions)
+    value = maddpg.net.value(critic, observation, batch.remains, actions)
     return batch.reward + jnp.where(batch.remains, maddpg.config.discount * value, 0.0)
 
 

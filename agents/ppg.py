@@ -153,9 +153,9 @@ def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
         name: make_schedule(config.learning_rate_schedule, rate, config.total_updates) for name, rate in initial.items()
     }
     optimizers = {name: clipped_adam(rate, config.max_grad_norm, config.adam_epsilon) for name, rate in rates.items()}
-    begin = partial(init, config, spec, phasic, optimizers)
-    learn = partial(update, config, phasic, optimizers, rates["policy"])
-    return make_on_policy_agent("ppg", config, spec, phasic.net, begin, learn, None)
+    init_fn = partial(init, config, spec, phasic, optimizers)
+    update_fn = partial(update, config, phasic, optimizers, rates["policy"])
+    return make_on_policy_agent("ppg", config, spec, phasic.net, init_fn, update_fn, None)
 
 
 def init(config: PPGConfig, spec: EnvSpec, phasic: Phasic, optimizers: Optimizers, key: Array) -> LearnerState:
@@ -187,14 +187,14 @@ def update(
     order = shuffled_minibatches(policy_key, config.rollout_length, config.num_epochs, config.num_minibatches)
     start = dataclasses.replace(init_progress(state), opt_state=state.opt_state["policy"])
     progress, metrics = _descend(partial(policy_loss, config, phasic), optimizers["policy"], start, steps, order)
-    place = state.num_updates % config.num_policy_phases
-    memory = store_trajectory(state.extra, steps.observation, steps.target_value, batch.valid, place)
+    phase = state.num_updates % config.num_policy_phases
+    memory = store_trajectory(state.extra, steps.observation, steps.target_value, batch.valid, phase)
 
     def run_auxiliary_phase(progress: Progress, _: Metrics) -> tuple[Progress, Metrics]:
         return auxiliary_phase(config, phasic, optimizers["auxiliary"], progress, memory, auxiliary_key)
 
     auxiliary, auxiliary_metrics = jax.lax.cond(
-        place == config.num_policy_phases - 1,
+        phase == config.num_policy_phases - 1,
         run_auxiliary_phase,
         lambda *before: before,
         *(dataclasses.replace(progress, opt_state=state.opt_state["auxiliary"]), memory.metrics),

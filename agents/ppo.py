@@ -171,10 +171,10 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCri
     net = bound_network(network, spec)
     rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
     optimizer = clipped_adam(rate, config.max_grad_norm, config.adam_epsilon)
-    begin, learn = partial(init, config, net, optimizer), partial(update, config, net, optimizer, rate)
+    init_fn, update_fn = partial(init, config, net, optimizer), partial(update, config, net, optimizer, rate)
     parts = partial(prepare, config, net), partial(gradient, config, net), partial(apply, config, optimizer)
     steps = GradientSteps(config.num_gradient_steps, *parts, partial(finish, config, rate))
-    return make_on_policy_agent("ppo", config, spec, net, begin, learn, steps, config.reward_clip)
+    return make_on_policy_agent("ppo", config, spec, net, init_fn, update_fn, steps, config.reward_clip)
 
 
 def init(config: PPOConfig, net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) -> LearnerState:

@@ -25,25 +25,25 @@ def joint(spec: SpecTree, parts: Sequence[Distribution]) -> Distribution:
 
     def apply_each(function: Callable[[Distribution, Array, int], Any], parameters: Array) -> list[Any]:
         return [
-            function(part, parameters[..., end - part.num_parameters : end], place)
-            for place, (part, end) in enumerate(zip(parts, ends, strict=True))
+            function(part, parameters[..., end - part.num_parameters : end], index)
+            for index, (part, end) in enumerate(zip(parts, ends, strict=True))
         ]
 
     def sample(parameters: Array, keys: Array) -> Action:
-        def draw(part: Distribution, mine: Array, place: int) -> Array:
+        def draw(part: Distribution, own: Array, index: int) -> Array:
             # Each leaf has its own keys, or leaves would share their noise.
-            return part.sample(mine, jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, place))
+            return part.sample(own, jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, index))
 
         return unflatten(spec, apply_each(draw, parameters))
 
     def mode(parameters: Array) -> Action:
-        return unflatten(spec, apply_each(lambda part, mine, _: part.mode(mine), parameters))
+        return unflatten(spec, apply_each(lambda part, own, _: part.mode(own), parameters))
 
     def log_prob(parameters: Array, action: Action) -> Array:
         actions = leaves(action)
-        return reduce(jnp.add, apply_each(lambda part, mine, place: part.log_prob(mine, actions[place]), parameters))
+        return reduce(jnp.add, apply_each(lambda part, own, index: part.log_prob(own, actions[index]), parameters))
 
     def entropy(parameters: Array) -> Array:
-        return reduce(jnp.add, apply_each(lambda part, mine, _: part.entropy(mine), parameters))
+        return reduce(jnp.add, apply_each(lambda part, own, _: part.entropy(own), parameters))
 
     return Distribution(ends[-1], sample, mode, log_prob, entropy)

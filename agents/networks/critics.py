@@ -1,6 +1,6 @@
-"""Critics that judge an observation and a continuous action together; several of one shape, stacked.
+"""Critics of an observation and a continuous action; several of one shape, stacked.
 
-Source of several, whose least value counts: Fujimoto et al. 2018 (arXiv:1802.09477), section 4.2.
+Source of the minimum over several critics: Fujimoto et al. 2018 (arXiv:1802.09477), section 4.2.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class CriticEnsemble(NamedTuple):
 
     Attributes:
         init: Returns parameters [E, ...] each leaf; the key is consumed.
-        values: Maps (params, observation [B, ...], action [B, D] in [-1, 1]) to [E, B] float32, reward units. Without memory;
+        values: Maps (params, observation [B, ...], action [B, D] in [-1, 1]) to [E, B] float32, reward units;
             [T, B] may replace [B].
     """
 
@@ -53,20 +53,20 @@ def make_critics(config: NetworkConfig, spec: EnvSpec, num_actions: int, num_cri
     branch = make_branch(config, _with_action(inputs, num_actions), {"head": HeadSize(1, 1.0)})
     outputs = branch.outputs
     if outputs is None:
-        raise TypeError("a critic of continuous actions judges one step alone: expected network.core 'none'")
+        raise TypeError("a critic of continuous actions evaluates single steps: expected network.core 'none'")
 
     def init(key: Array) -> Params:
         return jax.vmap(branch.init)(jax.random.split(key, num_critics))
 
     def values(params: Params, observation: Observation, action: Array) -> Array:
-        seen: Any = {_OBSERVATION: observation, _ACTION: action}
+        inputs: Any = {_OBSERVATION: observation, _ACTION: action}
         # One batched product for all, not E small ones after another.
-        return jax.vmap(lambda member: outputs(member, seen)["head"][..., 0])(params)
+        return jax.vmap(lambda member: outputs(member, inputs)["head"][..., 0])(params)
 
     return CriticEnsemble(init, values)
 
 
 def _with_action(inputs: ObservationInputs, num_actions: int) -> ObservationInputs:
-    seen: tuple[tuple[Path, LeafSpec], ...] = tuple(((_OBSERVATION, *path), leaf) for path, leaf in inputs.leaves)
+    leaves: tuple[tuple[Path, LeafSpec], ...] = tuple(((_OBSERVATION, *path), leaf) for path, leaf in inputs.leaves)
     action = ((_ACTION,), ArraySpec((num_actions,), "float32"))
-    return ObservationInputs((*seen, action), inputs.torso, named=True)
+    return ObservationInputs((*leaves, action), inputs.torso, named=True)

@@ -28,7 +28,7 @@ class DeterministicActor(NamedTuple):
 
 
 def make_deterministic_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) -> DeterministicActor:
-    """Returns a torso, a head of D outputs that start near 0 (gain 0.01), and tanh; without memory.
+    """Returns a torso, a head of D outputs that start near 0 (gain 0.01), and tanh.
 
     Raises:
         UserError: The torso does not fit the observations.

@@ -18,7 +18,7 @@ from envpool_bridge.spec.tree import lookup
 
 
 class MaddpgNetworks(NamedTuple):
-    """Bound to a team's spec; n agents, D numbers of each one's action, B = N n rows. Steps stand alone, without memory.
+    """Bound to a team's spec; n agents, D numbers of each one's action, B = N n rows. Networks are feed-forward.
 
     Attributes:
         init_policy: Returns parameters of the policies; the key is consumed.
@@ -52,8 +52,10 @@ def make_maddpg_networks(config: NetworkConfig, spec: EnvSpec, size: int, *, sha
     policies = make_team_branch(config, spec, {"head": HeadSize(size, 0.01)}, shared=shared, without=spec.critic_only)
     state = make_team_state(spec, config.torso, always_observations=True)
     joint = {**state.spec.observation, "actions": ArraySpec((count * size,), "float32")}
-    seen = EnvSpec(spec.env_id, joint, spec.action, agents=spec.agents)
-    critics = make_team_branch(memoryless_config(config, seen), seen, {"value": HeadSize(1, 1.0)}, shared=shared)
+    critic_spec = EnvSpec(spec.env_id, joint, spec.action, agents=spec.agents)
+    critics = make_team_branch(
+        memoryless_config(config, critic_spec), critic_spec, {"value": HeadSize(1, 1.0)}, shared=shared
+    )
     mask = find_mask(spec) if isinstance(spec.action, DiscreteSpec) else None
 
     def policy(params: Params, observation: Observation) -> Array:
@@ -86,7 +88,7 @@ def with_own(count: int, actions: Array, own: Array) -> Array:
 
 
 def _for_each(count: int, leaf: Array) -> Array:
-    """Returns [1, N, ...] as [1, N n, ...]: every agent's critic sees the whole team."""
+    """Repeats [1, N, ...] as [1, N n, ...]: input of every agent's critic."""
     return by_row(1, jnp.broadcast_to(leaf[:, :, None], (*leaf.shape[:2], count, *leaf.shape[2:])))
 
 

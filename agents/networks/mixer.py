@@ -15,7 +15,7 @@ from envpool_bridge.spec.specs import EnvSpec
 
 
 class MixFn(Protocol):
-    """Returns values [T, N] of N teams, in reward units.
+    """Values [T, N] of N teams, in reward units.
 
     Args: params; values [T, N, n] of the agents, 0 for absent ones; observation [T, N n, ...]; present [T, N n] bool.
     """
@@ -24,7 +24,7 @@ class MixFn(Protocol):
 
 
 class Mixer(NamedTuple):
-    """Attributes: init: makes parameters, the key is consumed; mix: the team's values."""
+    """Attributes: init: returns parameters, the key is consumed; mix: returns the team's values."""
 
     init: Callable[[Array], Params]
     mix: MixFn
@@ -46,12 +46,12 @@ def make_monotone_mixer(config: NetworkConfig, spec: EnvSpec, size: int) -> Mixe
     One network of the state computes the four, with the torso of `config` and a linear head each.
 
     Args:
-        config: of that network, which has no memory.
-        spec: of the rows; n agents.
+        config: Configuration of that network, which is feed-forward.
+        spec: Spec of the rows; n agents.
         size: E, width of the mixing layer.
 
     Raises:
-        UserError: the torso does not fit the state.
+        UserError: The torso does not fit the state.
 
     Source: Rashid et al. 2018 (arXiv:1803.11485), section 4.
     """
@@ -85,6 +85,6 @@ def monotone(values: Array, first: Array, first_bias: Array, second: Array, seco
         [...].
     """
     weights = jnp.abs(first).reshape((*values.shape, first_bias.shape[-1]))
-    # Products and sums, not small matrix products one for each step and team.
+    # Products and sums, instead of a small matrix product for each step and team.
     hidden = jax.nn.elu(jnp.sum(values[..., None] * weights, axis=-2) + first_bias)
     return jnp.sum(hidden * jnp.abs(second), axis=-1) + second_bias[..., 0]

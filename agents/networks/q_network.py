@@ -1,4 +1,4 @@
-"""Action values of observations, with or without memory, as pure functions of parameters."""
+"""Q-networks, feed-forward or recurrent, as pure functions of parameters."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -23,7 +23,7 @@ from envpool_bridge.spec.tree import items, lookup, shown_path
 
 
 class QOptions(NamedTuple):
-    """Attributes: num_outputs: K of each action; dueling: two streams; noisy_sigma: of noisy layers, None for plain ones."""
+    """Attributes: num_outputs: K of each action; dueling: two streams; noisy_sigma: sigma of noisy layers, None for plain ones."""
 
     num_outputs: int = 1
     dueling: bool = False
@@ -31,13 +31,13 @@ class QOptions(NamedTuple):
 
 
 class OutputsFn(Protocol):
-    """[..., A, K] of observations [..., *leaf], without memory. `noise` is as the keys of `NoisyDense`: one, [B], or None."""
+    """Outputs [..., A, K] for observations [..., *leaf]. `noise` are the keys of `NoisyDense`: one, [B], or None."""
 
     def __call__(self, params: Params, observation: Observation, noise: Array | None) -> Array: ...
 
 
 class UnrollFn(Protocol):
-    """[T, B, A, K] of T steps, and the state after them.
+    """Outputs [T, B, A, K] of T steps, and the next state.
 
     Args: params; observation [T, B, ...]; state [B, ...] each; is_first [T, B] bool; noise: one key, [B] of them, or None.
     """
@@ -83,7 +83,7 @@ _TORSOS: dict[str, Any] = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet":
 
 
 class _Features(nn.Module):
-    """A torso. `cut`: of one array, without its last layer, which is that of the head's streams."""
+    """A torso. `cut`: omit the last layer of a torso of one array, since the head's streams replace it."""
 
     config: NetworkConfig
     images: tuple[str, ...]
@@ -167,8 +167,8 @@ def _bound(inputs: ObservationInputs, torso: nn.Module, core: Core | None, head:
     ) -> tuple[Array, AgentState]:
         if core is None:
             return outputs(params, observation, noise), state
-        remembered, state = core.apply(params["core"], features(params, observation), state, is_first)
-        return head.apply(params["head"], remembered, noise), state  # pyright: ignore[reportReturnType]
+        hidden, state = core.apply(params["core"], features(params, observation), state, is_first)
+        return head.apply(params["head"], hidden, noise), state  # pyright: ignore[reportReturnType]
 
     initial_state = (lambda num_rows: ()) if core is None else core.initial_state
     return QNetwork(init, outputs, unroll, initial_state, lambda _: None, 0, core is not None)

@@ -46,7 +46,7 @@ class SquashedActor(NamedTuple):
 
 
 def make_squashed_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) -> SquashedActor:
-    """Returns a torso and heads of D means and D log deviations that start near 0 (gain 0.01); without memory.
+    """Returns a torso and heads of D means and D log deviations that start near 0 (gain 0.01).
 
     Raises:
         UserError: The torso does not fit the observations.

@@ -65,8 +65,8 @@ def _continuous(spec: EnvSpec, noise: float) -> TeamActions:
         return jnp.tanh(outputs)
 
     def explore(outputs: Array, legal: Array | None, keys: Array) -> Array:
-        drawn = jax.vmap(lambda key: jax.random.normal(key, (actions.size,)))(keys)
-        return jnp.clip(best(outputs, legal) + noise * drawn, -1.0, 1.0)
+        gaussian = jax.vmap(lambda key: jax.random.normal(key, (actions.size,)))(keys)
+        return jnp.clip(best(outputs, legal) + noise * gaussian, -1.0, 1.0)
 
     def uniform(legal: Array | None, keys: Array) -> Array:
         del legal

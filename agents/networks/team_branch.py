@@ -84,8 +84,8 @@ def _separate(branch: Branch, count: int) -> TeamBranch:
     def unroll(
         params: Params, observation: Observation, state: AgentState, is_first: Array
     ) -> tuple[Outputs, AgentState]:
-        seen, first = jax.tree.map(partial(by_agent, count, 1), (observation, is_first))
-        outputs, state = apply(params, seen, jax.tree.map(partial(by_agent, count, 0), state), first)
+        by_env, first = jax.tree.map(partial(by_agent, count, 1), (observation, is_first))
+        outputs, state = apply(params, by_env, jax.tree.map(partial(by_agent, count, 0), state), first)
         return jax.tree.map(partial(by_row, 1), outputs), jax.tree.map(partial(by_row, 0), state)
 
     return TeamBranch(lambda key: jax.vmap(branch.init)(jax.random.split(key, count)), unroll, branch.initial_state)

@@ -46,26 +46,26 @@ def make_team_state(spec: EnvSpec, torso: str, *, always_observations: bool) -> 
     """
     count, hidden = spec.rows_per_env, spec.critic_only
     own = make_inputs(spec, torso, without=hidden).leaves
-    seen: dict[str, Any] = {}
+    observation_spec: dict[str, Any] = {}
     if hidden:
-        seen["state"] = lookup(spec.observation, hidden)
+        observation_spec["state"] = lookup(spec.observation, hidden)
     if always_observations or not hidden:
-        seen["team"] = ({path_name(path): leaf for path, leaf in own},) * count
+        observation_spec["team"] = ({path_name(path): leaf for path, leaf in own},) * count
 
     def view(observation: Observation, present: Array) -> Observation:
         there = by_agent(count, 1, present)
         team: dict[str, Any] = {}
-        if "state" in seen:
+        if "state" in observation_spec:
             split = jax.tree.map(partial(by_agent, count, 1), lookup(observation, hidden))
             team["state"] = jax.tree.map(partial(_first_present, jnp.argmax(there, axis=2)), split)
-        if "team" in seen:
+        if "team" in observation_spec:
             leaves = {path_name(path): by_agent(count, 1, lookup(observation, path)) for path, _ in own}
             team["team"] = tuple(
-                jax.tree.map(partial(_agent_values, there[:, :, place], place), leaves) for place in range(count)
+                jax.tree.map(partial(_agent_values, there[:, :, index], index), leaves) for index in range(count)
             )
         return team
 
-    return TeamState(EnvSpec(spec.env_id, seen, spec.action), view)
+    return TeamState(EnvSpec(spec.env_id, observation_spec, spec.action), view)
 
 
 def memoryless_config(config: NetworkConfig, spec: EnvSpec) -> NetworkConfig:
@@ -85,7 +85,7 @@ def _first_present(first: Array, leaf: Array) -> Array:
     return jnp.take_along_axis(leaf, index, axis=2)[:, :, 0]
 
 
-def _agent_values(present: Array, place: int, leaf: Array) -> Array:
+def _agent_values(present: Array, index: int, leaf: Array) -> Array:
     """Returns one agent's values, zeros where it is absent. A product would keep NaNs of absent agents."""
-    own = leaf[:, :, place]
+    own = leaf[:, :, index]
     return jnp.where(present.reshape(present.shape + (1,) * (own.ndim - 2)), own, jnp.zeros_like(own))

@@ -60,15 +60,15 @@ def n_step_rewards(
     # A step that does not count starts an episode, perhaps without an end before it (a failure cut it).
     cut_next = jnp.concatenate([~valid[1:], jnp.ones_like(valid[:1])])
     stops = terminated | truncated | cut_next
-    one = NStepRewards(reward, discount * (~terminated).astype(jnp.float32), after)
-    longer = one
+    single_step = NStepRewards(reward, discount * (~terminated).astype(jnp.float32), after)
+    longer = single_step
     for _ in range(n_step - 1):
         # One more reward in front of the sums of one step fewer.
         rest = NStepRewards(*(jnp.concatenate([part[1:], part[-1:]]) for part in longer))
         longer = NStepRewards(
-            reward=jnp.where(stops, one.reward, reward + discount * rest.reward),
-            discount=jnp.where(stops, one.discount, discount * rest.discount),
-            position=jnp.where(stops, one.position, rest.position),
+            reward=jnp.where(stops, single_step.reward, reward + discount * rest.reward),
+            discount=jnp.where(stops, single_step.discount, discount * rest.discount),
+            position=jnp.where(stops, single_step.position, rest.position),
         )
     counted = valid.astype(jnp.float32)
     # Not a product: a step that only reset may carry any number.

@@ -58,8 +58,8 @@ def store_trajectory(
     """Returns the memory with a trajectory of T steps written over the one at `index` (int32 scalar in [0, N))."""
     start = index * valid.shape[0]
 
-    def write(kept: Array, new: Array) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(kept, new.astype(kept.dtype), start, axis=0)
+    def write(old: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=0)
 
     return PhaseMemory(
         observation=jax.tree.map(write, memory.observation, observation),

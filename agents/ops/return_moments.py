@@ -59,23 +59,23 @@ def init_returns() -> ReturnMoments:
     return ReturnMoments(init_moments(()), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
 
 
-def return_batch(kept: ReturnMoments, batch: Trajectory, discount: float) -> ReturnBatch:
+def return_batch(moments: ReturnMoments, batch: Trajectory, discount: float) -> ReturnBatch:
     """Returns moments of R over a batch; `discount` is g."""
     inside, share = _returns_inside(batch, discount)
     # R = inside + share * (R before the batch), so by the law of total variance:
-    expected, variance = inside + share * kept.mean, jnp.square(share) * kept.variance
+    expected, variance = inside + share * moments.mean, jnp.square(share) * moments.variance
     continues = batch.valid[-1] & ~(batch.terminated[-1] | batch.truncated[-1])
     last = _mixture(expected[-1], variance[-1], continues)
     return ReturnBatch(_mixture(expected, variance, batch.valid), last.count, last.mean, last.variance)
 
 
-def merge_returns(kept: ReturnMoments, batch: ReturnBatch) -> ReturnMoments:
+def merge_returns(moments: ReturnMoments, batch: ReturnBatch) -> ReturnMoments:
     """Returns the state after the batch; the older mean and variance stay if every row ended its episode."""
     any_row = batch.count > 0
     return ReturnMoments(
-        merge(kept.running, batch.moments),
-        jnp.where(any_row, batch.mean, kept.mean),
-        jnp.where(any_row, batch.variance, kept.variance),
+        merge(moments.running, batch.moments),
+        jnp.where(any_row, batch.mean, moments.mean),
+        jnp.where(any_row, batch.variance, moments.variance),
     )
 
 
@@ -85,13 +85,13 @@ def _returns_inside(batch: Trajectory, discount: float) -> tuple[Array, Array]:
     def step(
         carry: tuple[Array, Array], inputs: tuple[Array, Array]
     ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        reward, kept = inputs
-        carry = (reward + kept * carry[0], kept * carry[1])
+        reward, decay = inputs
+        carry = (reward + decay * carry[0], decay * carry[1])
         return carry, carry
 
-    kept = discount * (~batch.is_first[:-1]).astype(jnp.float32)
+    decay = discount * (~batch.is_first[:-1]).astype(jnp.float32)
     start = (jnp.zeros_like(batch.reward[0]), jnp.ones_like(batch.reward[0]))
-    return jax.lax.scan(step, start, (batch.reward, kept), unroll=8)[1]
+    return jax.lax.scan(step, start, (batch.reward, decay), unroll=8)[1]
 
 
 def _mixture(mean: Array, variance: Array, valid: Array) -> Moments:

@@ -24,7 +24,7 @@ def make_schedule(kind: Kind, initial: float, total_updates: int) -> optax.Sched
         [0.5, 0.375, 0.0, 0.0]
 
     Raises:
-        UserError: a linear schedule without a total.
+        UserError: A linear schedule has no total.
     """
     if kind == "constant":
         return optax.constant_schedule(initial)

@@ -162,8 +162,8 @@ def project(values: Array, probabilities: Array, v_min: float, v_max: float) -> 
     """
     num_atoms = values.shape[-1]
     # Positions in units of the distance between two atoms: [..., K, 1] against [K].
-    place = (jnp.clip(values, v_min, v_max) - v_min) * ((num_atoms - 1) / (v_max - v_min))
-    share = jnp.clip(1.0 - jnp.abs(place[..., None] - jnp.arange(num_atoms)), 0.0, 1.0)
+    position = (jnp.clip(values, v_min, v_max) - v_min) * ((num_atoms - 1) / (v_max - v_min))
+    share = jnp.clip(1.0 - jnp.abs(position[..., None] - jnp.arange(num_atoms)), 0.0, 1.0)
     return jnp.sum(share * probabilities[..., None], axis=-2)
 
 

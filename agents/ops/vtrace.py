@@ -1,7 +1,7 @@
 """V-trace: values and advantages of a target policy from actions of another policy, under NEXT_STEP episode boundaries.
 
 As in `agents.ops.returns`, `value[t]` belongs to `observation[t]`, a truncated step bootstraps from `value[t + 1]`, and a step
-with `valid=False` only reset: its entries are 0 and nothing flows across it.
+with `valid=False` is a reset: its entries are 0, and no correction crosses it.
 
 Source: Espeholt et al. 2018 (arXiv:1802.01561), eq. 1, remark 2 and section 4.2.
 """
@@ -21,10 +21,10 @@ class VTraceConfig:
     """Bounds on probability ratios; `float("inf")` does not truncate them.
 
     Attributes:
-        rho_bar: of the ratio on each temporal difference. Where it truncates, values are of a policy between the two.
-        c_bar: of the ratios on the trace, which carry a difference back in time; at most `rho_bar`. Speed, not the fixed point.
-        policy_rho_bar: of the ratio on the policy gradient.
-        lambda_: further decay of the trace, in [0, 1]: 1 as in eq. 1, less as in remark 2.
+        rho_bar: Bound of the ratio on each temporal difference. If it truncates, values are of a policy between the two.
+        c_bar: Bound of the ratios on the trace, at most `rho_bar`. It changes the speed of learning, not the fixed point.
+        policy_rho_bar: Bound of the ratio on the policy gradient.
+        lambda_: Further decay of the trace, in [0, 1]: 1 as in eq. 1, less as in remark 2.
     """
 
     rho_bar: float = 1.0
@@ -75,8 +75,8 @@ def vtrace(
     v_t - V_t = rho_t delta_t + g c_t (1 - ended_t) (v_{t+1} - V_{t+1})
     advantage_t = min(policy_rho_bar, ratio_t) (delta_t + g lambda (1 - ended_t) (v_{t+1} - V_{t+1}))
 
-    where v_T = V_T. With lambda = 1 the last line is the paper's r_t + g v_{t+1} - V_t. Where both policies are the same and no
-    bound is below 1, it is `returns.gae`, and v_t the lambda-return. No gradient is stopped here.
+    where v_T = V_T. With lambda = 1 the last line is the paper's r_t + g v_{t+1} - V_t. If both policies are the same and no
+    bound is below 1, the advantage equals `returns.gae`, and v_t the lambda-return. This function stops no gradient.
 
     Args:
         log_ratio: [T, B] float32, log target(a|o) - log behavior(a|o), nats; anything where not valid.
@@ -86,7 +86,7 @@ def vtrace(
         truncated: [T, B] bool.
         valid: [T, B] bool.
         discount: g in [0, 1].
-        config: bounds and lambda.
+        config: Bounds and lambda.
     """
     ratio = jnp.exp(jnp.where(valid, log_ratio, 0.0))
     delta = jnp.where(valid, reward + discount * (~terminated) * value[1:] - value[:-1], 0.0)

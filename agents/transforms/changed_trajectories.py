@@ -1,4 +1,4 @@
-"""Agents that learn from changed trajectories."""
+"""Transformation of the trajectories that an agent learns from."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from agents.api import Agent, Array, LearnerState, Metrics, Params, Summary, Tra
 
 
 def with_changed_trajectories(agent: Agent, change: Callable[[Trajectory], Trajectory]) -> Agent:
-    """Returns the agent, which learns from `change(trajectory)`, and so do its groups, each from its own rows."""
+    """Returns an agent that learns from `change(trajectory)`; each of its groups changes its own rows."""
 
     def changed(update: UpdateFn) -> UpdateFn:
         def learn(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:

@@ -1,7 +1,7 @@
 """Frame stacking: an agent for single frames, made from an agent for stacks.
 
-Slots hold every frame once, with a short history before the first (`envpool_bridge.shm.slots`). Agents are written for stacks.
-The stacks are, to the byte, those of gymnasium.wrappers.FrameStackObservation (padding "reset").
+Slots store every frame once, with a short history before the first (`envpool_bridge.shm.slots`). Agents take stacks, which equal
+those of gymnasium.wrappers.FrameStackObservation (padding "reset") byte for byte.
 """
 
 import dataclasses
@@ -33,13 +33,13 @@ from envpool_bridge.spec.tree import Tree, map_leaves
 def stack_frames(frames: Array, is_first: Array, count: int) -> Array:
     """Returns the newest `count` frames at each of N steps, oldest first.
 
-    Where an episode started less than `count` steps ago, its first frame stands for those before it. Only slices and
-    selections: nothing is gathered over B, which may be sharded.
+    If an episode started less than `count` steps ago, its first frame replaces earlier ones. The function slices and selects,
+    so a sharded B needs no gather.
 
     Args:
         frames: [count-1 + N, B, ...], the first `count - 1` as stacked at the step before the first.
         is_first: [W-1 + N, B] bool, W >= count; False before the first of the N steps.
-        count: frames of a stack.
+        count: Frames of a stack.
 
     Returns:
         [N, B, count, ...].
@@ -47,11 +47,11 @@ def stack_frames(frames: Array, is_first: Array, count: int) -> Array:
     steps = frames.shape[0] - count + 1
     is_first = is_first[is_first.shape[0] - frames.shape[0] :]
     layers = [frames[count - 1 :]]
-    began = jnp.zeros(is_first[:steps].shape, bool)  # whether the episode began after the frame of this age
+    is_after_start = jnp.zeros(is_first[:steps].shape, bool)  # whether the episode started after the frame of this age
     for age in range(1, count):
         before = count - 1 - age
-        began |= is_first[before + 1 : before + 1 + steps]
-        chosen = began.reshape(began.shape + (1,) * (frames.ndim - 2))
+        is_after_start |= is_first[before + 1 : before + 1 + steps]
+        chosen = is_after_start.reshape(is_after_start.shape + (1,) * (frames.ndim - 2))
         layers.append(jnp.where(chosen, layers[-1], frames[before : before + steps]))
     return jnp.stack(layers[::-1], axis=2)
 
@@ -87,8 +87,8 @@ def _act_on_frames(agent: AnyAgent, spec: EnvSpec) -> ActFn:
     def act(
         params: Params, observation: Tree, agent_state: AgentState, is_first: Array, keys: Array, mode: Mode
     ) -> tuple[Any, dict[str, Array], AgentState]:
-        seen = map_leaves(partial(_newest_stack, is_first), spec.observation, observation)
-        return agent.act(params, seen, agent_state, is_first[-1], keys, mode)
+        stacks = map_leaves(partial(_newest_stack, is_first), spec.observation, observation)
+        return agent.act(params, stacks, agent_state, is_first[-1], keys, mode)
 
     return act
 

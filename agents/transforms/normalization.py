@@ -1,7 +1,7 @@
 """Observation normalization and reward scaling around any agent, as pure functions.
 
-The statistics are part of the parameters: they are versioned, published and saved with them, `act` sees the same ones in training
-and in evaluation, and only an update changes them. No gradient reaches them, and they are no part of the optimizer's state.
+The statistics are part of the parameters and are versioned, published and saved with them. `act` uses the same statistics in
+training and evaluation; only updates change them. They get no gradient and are not in the optimizer's state.
 
 An update normalizes observations with the statistics of its parameters, from before its batch. At policy lag 0 these are exactly
 the ones that acted, so the probability ratio starts at 1. Its own batch counts from the next version on. Rewards are no input of
@@ -142,8 +142,8 @@ class _Normalizer:
             return {}
         return {"normalization/reward_scale": self._reward_scale(statistics["return"])}
 
-    def _reward_scale(self, kept: ReturnMoments) -> Array:
-        return deviation(kept.running, self._config.epsilon)
+    def _reward_scale(self, moments: ReturnMoments) -> Array:
+        return deviation(moments.running, self._config.epsilon)
 
 
 def with_normalization(agent: Agent, config: NormalizationConfig, spec: EnvSpec, discount: float) -> Agent:
@@ -239,7 +239,7 @@ def _skipped_fraction(batch: Trajectory, learned: Trajectory) -> Array:
 
 def _unless(skipped: Array, new: Any, old: Any) -> Any:
     """Returns `new`, or `old` where all steps are skipped: a zero gradient would still move an optimizer's moments."""
-    return jax.tree.map(lambda one, other: jnp.where(skipped < 1.0, one, other), new, old)
+    return jax.tree.map(lambda after, before: jnp.where(skipped < 1.0, after, before), new, old)
 
 
 def _inner(state: Any) -> Any:

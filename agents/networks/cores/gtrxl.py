@@ -45,8 +45,8 @@ class GTrXLLayer(nn.Module):
     def __call__(self, x: Array, memory: Array, visible: Array) -> Array:
         """Applies the layer to x [B, T, H], memory [B, M, H] of its inputs, and visible [B, T, M + T] bool."""
         size, num_memory = x.shape[-1], memory.shape[1]
-        places = nn.LayerNorm(name="attention_norm")(jnp.concatenate([memory, x], axis=1))
-        attended = WindowAttention(self.num_heads, name="attention")(places[:, num_memory:], places, visible)
+        positions = nn.LayerNorm(name="attention_norm")(jnp.concatenate([memory, x], axis=1))
+        attended = WindowAttention(self.num_heads, name="attention")(positions[:, num_memory:], positions, visible)
         x = GRUGate(name="attention_gate")(x, nn.relu(attended))
         hidden = nn.Dense(_WIDENING * size, name="wide")(nn.LayerNorm(name="dense_norm")(x))
         narrow = nn.Dense(size, name="narrow")(nn.relu(hidden))

@@ -49,11 +49,11 @@ def update_memory(state: AgentState, inputs: Array, is_first: Array) -> AgentSta
     """
     num_memory = state["memory"].shape[2]
     episode = _episodes(state["filled"], is_first, num_memory)
-    kept = (episode == episode[:, -1:])[:, -num_memory:]
+    in_episode = (episode == episode[:, -1:])[:, -num_memory:]
     memory = jnp.concatenate([state["memory"], inputs], axis=2)[:, :, -num_memory:]
     # Zeros for steps of earlier episodes: the memory does not depend on the number of steps of a call.
-    memory = jnp.where(kept[:, None, :, None], memory, 0.0)
-    return {"memory": memory, "filled": jnp.sum(kept, axis=1, dtype=jnp.int32)}
+    memory = jnp.where(in_episode[:, None, :, None], memory, 0.0)
+    return {"memory": memory, "filled": jnp.sum(in_episode, axis=1, dtype=jnp.int32)}
 
 
 def _episodes(filled: Array, is_first: Array, num_memory: int) -> Array:
