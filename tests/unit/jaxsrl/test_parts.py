@@ -19,13 +19,13 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.inference.batching import Request, compiled_sizes, group_requests
 from jaxsrl.collect.params.store import ParamsStore
+from jaxsrl.config.changes import with_options
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import differences, from_json, to_json
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.run_directory import RunDirectory
-from tests.support.run_configs import run_config
 
 
 def test_a_configuration_survives_json():
@@ -40,11 +40,12 @@ def test_differences_are_listed_by_path():
 
 
 @pytest.mark.parametrize(
-    "change", [{"num_envs": 0}, {"seed": -1}, {"name": "a/b"}, {"rollout_length": 0}, {"num_devices": 0}]
+    ("option", "value"),
+    [("run.num_envs", 0), ("run.seed", -1), ("run.name", "a/b"), ("run.rollout_length", 0), ("learner.num_devices", 0)],
 )
-def test_settings_out_of_range_are_refused(change):
-    with pytest.raises(UserError, match=f"run.{next(iter(change))}"):
-        run_config(**change)
+def test_options_out_of_range_are_rejected(option, value):
+    with pytest.raises(UserError, match=f"^{option} must"):
+        with_options(RunConfig(), {option.removeprefix("run."): value})
 
 
 def test_updates_cover_the_env_steps():

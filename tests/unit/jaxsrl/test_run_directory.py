@@ -25,7 +25,7 @@ def saved(agent_name="ppo", **run):
 def claim(path, config):
     with RunDirectory(path) as directory:
         directory.validate(config)
-        directory.record(config, {"policy": "serial"})
+        directory.record(config, {"plan": "serial"})
 
 
 def test_the_second_holder_is_refused_naming_the_first(tmp_path):
@@ -128,7 +128,6 @@ CHANGES = {
     "run.cluster.placement": "pack",
     "run.cluster.host_memory_gib": 0.5,
     "run.cluster.placement_timeout_seconds": 5,
-    "run.distributed": {},
     "run.distributed.coordinator": "host:1",
     "run.distributed.num_processes": 2,
     "run.distributed.local_devices": "0",
@@ -136,7 +135,6 @@ CHANGES = {
     "run.distributed.start_seconds": 7,
     "run.distributed.wait_seconds": 8,
     "run.distributed.lost_seconds": 9,
-    "run.metrics": {},
     "run.metrics.tensorboard": False,
     "run.metrics.wandb": True,
     "run.metrics.wandb_project": "another",
@@ -187,8 +185,8 @@ def test_record_logs_changes_and_writes_config_and_plan(tmp_path):
     with RunDirectory(tmp_path / "run") as directory:
         directory.validate(saved(plan="serial"))
         assert read_json(directory.path / "config.json") == saved()  # nothing has been restored yet
-        directory.record(saved(plan="serial"), {"policy": "another"})
-        assert read_json(directory.path / "plan.json") == {"policy": "another"}
+        directory.record(saved(plan="serial"), {"plan": "another"})
+        assert read_json(directory.path / "plan.json") == {"plan": "another"}
     assert "options that changed: run.plan: 'single_learner_fine' -> 'serial'" in (tmp_path / "run/log.txt").read_text()
 
 

@@ -26,7 +26,7 @@ def port():
 
 @pytest.fixture
 def sink(port):
-    made = PrometheusSink("127.0.0.1", port, run="r1", policy="serial")
+    made = PrometheusSink("127.0.0.1", port, run="r1", plan="serial")
     yield made
     made.close()
 
@@ -57,7 +57,7 @@ def test_the_newest_record_is_told_in_base_units(sink, port):
     assert values["jaxsrl_fragment_wait_ratio", "learner"] == 0.25
     assert values["jaxsrl_metric", "loss/value"] == 0.75
     assert not any(name[0].startswith("jaxsrl_episode_return") for name in values)  # none has ended
-    assert all((sample.labels["run"], sample.labels["policy"]) == ("r1", "serial") for sample in found.values())
+    assert all((sample.labels["run"], sample.labels["plan"]) == ("r1", "serial") for sample in found.values())
 
 
 def test_prometheus_answers_before_the_first_record(sink, port):
@@ -66,12 +66,12 @@ def test_prometheus_answers_before_the_first_record(sink, port):
 
 def test_a_port_in_use_is_refused_with_what_to_do(sink, port):
     with pytest.raises(UserError, match=rf"127.0.0.1:{port} for Prometheus .*--metrics.prometheus-port"):
-        PrometheusSink("127.0.0.1", port, run="r2", policy="serial")
+        PrometheusSink("127.0.0.1", port, run="r2", plan="serial")
 
 
 def test_an_address_of_another_machine_is_refused():
     with pytest.raises(UserError, match="prometheus-address"):
-        PrometheusSink("192.0.2.1", 9999, run="r", policy="serial")
+        PrometheusSink("192.0.2.1", 9999, run="r", plan="serial")
 
 
 def test_nobody_listens_after_the_run(sink, port):

@@ -19,7 +19,7 @@ def make_run(tmp_path):
                 "name": name,
                 "plan": "serial",
                 "total_env_steps": 1000,
-                "metrics_interval_seconds": seed,
+                "metrics": {"interval_seconds": seed},
                 **run,
             },
         }

@@ -30,9 +30,9 @@ def test_labels_show_differences_within_an_agent(make_run, grouped):
     make_run("d", [1.0], learning_rate=0.2, plan="central")
     make_run("e", [1.0], agent="dqn", learning_rate=0.7)
     assert grouped() == {
-        ("CartPole-v1", "ppo, policy serial, learning_rate 0.1"): ["a", "b"],
-        ("CartPole-v1", "ppo, policy serial, learning_rate 0.2"): ["c"],
-        ("CartPole-v1", "ppo, policy central, learning_rate 0.2"): ["d"],
+        ("CartPole-v1", "ppo, plan serial, learning_rate 0.1"): ["a", "b"],
+        ("CartPole-v1", "ppo, plan serial, learning_rate 0.2"): ["c"],
+        ("CartPole-v1", "ppo, plan central, learning_rate 0.2"): ["d"],
         ("CartPole-v1", "dqn"): ["e"],
     }
 
@@ -54,10 +54,10 @@ def test_labels_truncate_and_fall_back_to_directories(make_run, grouped):
     make_run("a", [1.0], total_env_steps=1, num_envs=1, rollout_length=1, max_policy_lag=1)
     make_run("b", [1.0], total_env_steps=2, num_envs=2, rollout_length=2, max_policy_lag=2)
     assert list(grouped()) == [
-        ("CartPole-v1", "ppo, env_steps 1, max_policy_lag 1, num_envs 1, ..."),
-        ("CartPole-v1", "ppo, env_steps 2, max_policy_lag 2, num_envs 2, ..."),
+        ("CartPole-v1", "ppo, max_policy_lag 1, num_envs 1, rollout_length 1, ..."),
+        ("CartPole-v1", "ppo, max_policy_lag 2, num_envs 2, rollout_length 2, ..."),
     ]
-    make_run("c", [1.0], total_env_steps=2, num_envs=2, rollout_length=3, max_policy_lag=2)
+    make_run("c", [1.0], total_env_steps=3, num_envs=2, rollout_length=2, max_policy_lag=2)
     assert [label for _, label in grouped()] == ["a", "b", "c"]
 
 
@@ -66,7 +66,7 @@ def test_groups_are_by_the_fields_that_are_asked_for(make_run, grouped):
     make_run("b", [1.0], learning_rate=0.2, seed=1)
     make_run("c", [1.0], learning_rate=0.2, agent="dqn")
     assert grouped("agent") == {("CartPole-v1", "ppo"): ["a", "b"], ("CartPole-v1", "dqn"): ["c"]}
-    assert sorted(grouped("policy").values()) == [["a"], ["b", "c"]]
+    assert sorted(grouped("plan").values()) == [["a"], ["b", "c"]]
     assert sorted(grouped("agent.learning_rate", "seed").values()) == [["a"], ["b"], ["c"]]
     assert grouped("run") == {("CartPole-v1", name): [name] for name in "abc"}
 

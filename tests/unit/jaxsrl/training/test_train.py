@@ -15,17 +15,19 @@ from jaxsrl.training import train as train_module
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.train import TrainingLoop
 from tests.support.metric_records import make_plan
+from tests.support.run_configs import run_config
 
 CONFIG = {
-    "num_updates": 6,
-    "env_steps_per_update": 4,
+    "num_envs": 2,
+    "rollout_length": 2,
+    "total_env_steps": 24,
     "checkpoint_interval_updates": 4,
     "checkpoint_max_to_keep": 9,
     "checkpoint_partial_restore": True,
     "stall_timeout_seconds": 600.0,
     "shutdown_timeout_seconds": 0.0,
     "metrics_interval_seconds": 0.0,
-    "metrics": SimpleNamespace(prometheus_port=0, wandb=False, tensorboard=False),
+    "metrics_tensorboard": False,
 }
 
 
@@ -79,7 +81,7 @@ class Counter:
 
 
 def make_setup(directory, **changes):
-    config = SimpleNamespace(**{**CONFIG, **changes})
+    config = run_config(**{**CONFIG, **changes})
     identity = {"agent_name": "counter", "experiment": {}}
     return SimpleNamespace(
         config=config,
@@ -115,7 +117,7 @@ def test_train_saves_and_closes(tmp_path):
 
 
 def test_train_resumes_and_starts_nothing_when_complete(tmp_path, fits):
-    train(tmp_path, Counter(), num_updates=3)
+    train(tmp_path, Counter(), total_env_steps=12)
     resumed = Counter()
     assert train(tmp_path, resumed).num_updates == 6
     assert resumed.stats.updates == 3

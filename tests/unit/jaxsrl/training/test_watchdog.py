@@ -14,12 +14,13 @@ from jaxsrl.training import watchdog as watchdog_module
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.train import TrainingLoop
 from jaxsrl.training.watchdog import StalledError, Watchdog
+from tests.support.run_configs import run_config
 
 FAILURES = {field.name for field in dataclasses.fields(SupervisionTotals)} - {"replayed_steps"}
 
 
 def make_loop(totals, coordinator=None):
-    config = SimpleNamespace(stall_timeout_seconds=1800.0, keep_checkpoints=1)
+    config = run_config(stall_timeout_seconds=1800.0, checkpoint_max_to_keep=1)
     directory = SimpleNamespace(checkpoints=None, log=lambda line: None)
     setup = SimpleNamespace(config=config, directory=directory)
     return TrainingLoop(setup, SimpleNamespace(totals=lambda: totals), coordinator or Coordinator())
@@ -80,7 +81,7 @@ def test_the_time_in_which_the_process_is_paused_does_not_count(monkeypatch):
 
 
 def test_learner_processes_wait_for_each_other_within_the_deadline_of_the_run():
-    config = SimpleNamespace(distributed=SimpleNamespace(wait_seconds=600))
+    config = run_config(distributed_wait_seconds=600)
     coordinator = ProcessCoordinator(SimpleNamespace(is_main=True), config)
     assert make_loop({}, coordinator)._watchdog._limit == 2400.0
     assert make_loop({})._watchdog._limit == 1800.0

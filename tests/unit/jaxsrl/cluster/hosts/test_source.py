@@ -229,7 +229,7 @@ def test_a_host_has_no_more_slots_on_their_way_than_a_ring_would_hold():
 
 
 def test_a_host_that_is_lost_too_often_ends_the_run_with_its_name():
-    config, _, params = run_of(0, pool_supervision=SupervisorOptions(max_restarts=0))
+    config, _, params = run_of(0, supervision=SupervisorOptions(max_restarts=0))
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)
@@ -239,7 +239,7 @@ def test_a_host_that_is_lost_too_often_ends_the_run_with_its_name():
 
 
 def test_a_host_that_does_not_answer_is_ended_and_followed():
-    config, _, params = run_of(0, pool_supervision=SupervisorOptions(step_timeout_seconds=0.3))
+    config, _, params = run_of(0, supervision=SupervisorOptions(step_timeout_seconds=0.3))
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)
@@ -264,7 +264,7 @@ def wait_until(condition):
 @pytest.mark.slow
 def test_a_lost_host_waits_for_a_node_that_comes_back_and_no_longer_than_it_may():
     options = SupervisorOptions(start_timeout_seconds=0.5)
-    config, _, params = run_of(0, nodes={"one": 2, "two": 2}, pool_supervision=options)
+    config, _, params = run_of(0, nodes={"one": 2, "two": 2}, supervision=options)
     with cluster_source(config, {"one": 2, "two": 2}) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)

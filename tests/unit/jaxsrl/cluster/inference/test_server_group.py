@@ -115,7 +115,7 @@ def test_a_host_that_is_lost_is_followed_at_the_servers_too():
 
 @pytest.mark.slow
 def test_a_server_that_is_lost_too_often_ends_the_run_with_its_name():
-    config, _, params = run_of(0, pool_supervision=SupervisorOptions(max_restarts=1))
+    config, _, params = run_of(0, supervision=SupervisorOptions(max_restarts=1))
     with served(config) as (source, engine):
         engine.servers[0].dies_at = 3
         engine.deaths = [3]
@@ -127,7 +127,7 @@ def test_a_server_that_is_lost_too_often_ends_the_run_with_its_name():
 
 @pytest.mark.slow
 def test_a_server_that_does_not_answer_is_ended_and_followed():
-    config, local, params = run_of(0, pool_supervision=SupervisorOptions(step_timeout_seconds=0.3))
+    config, local, params = run_of(0, supervision=SupervisorOptions(step_timeout_seconds=0.3))
     with served(config) as (source, engine):
         source.publish(0, params[0])
         source.start(RESET)

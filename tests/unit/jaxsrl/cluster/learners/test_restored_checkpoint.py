@@ -12,6 +12,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
 from jaxsrl.training.run_checkpoints import RunCheckpoints
+from tests.support.run_configs import run_config
 
 
 class Words:
@@ -36,12 +37,12 @@ def process(number, words, directory):
         wait_for=words.texts.__getitem__,
         wait_at_barrier=lambda: None,
     )
-    config = SimpleNamespace(
-        partial=False,
-        num_updates=9,
-        env_steps_per_update=4,
-        keep_checkpoints=3,
-        distributed=SimpleNamespace(wait_seconds=60),
+    config = run_config(
+        num_envs=2,
+        rollout_length=2,
+        total_env_steps=36,
+        checkpoint_max_to_keep=3,
+        distributed_wait_seconds=60,
     )
     run_directory = SimpleNamespace(path=directory, checkpoints=directory, log=lambda line: None)
     setup = SimpleNamespace(config=config, directory=run_directory, log=lambda line: None)
@@ -96,10 +97,7 @@ def test_jax_starts_no_device_before_the_processes_have_joined(monkeypatch):
     monkeypatch.setattr(jaxsrl.run_plan, "enable_program_cache", lambda *_: called.append("keep"))
     monkeypatch.setattr(jaxsrl.run_plan, "add_agent_fragments", lambda plan, *_: plan)
     monkeypatch.setattr(jaxsrl.run_plan, "spec_to_dict", lambda spec: {})
-    config = SimpleNamespace(
-        **{"num_envs": 2, "rollout_length": 4, "local_replay_memory": "", "directory": ".", "name": "run"},
-        keep_cores_awake=False,
-    )
+    config = run_config(num_envs=2, rollout_length=4, directory=".", name="run")
     plan = SimpleNamespace(num_rows=2, shape=SimpleNamespace(rollout_length=4))
     monkeypatch.setattr(jaxsrl.run_plan, "make_env", lambda made: made)
     agent, spec = SimpleNamespace(name="agent"), SimpleNamespace(env_id="E-v0")

@@ -18,7 +18,7 @@ from jaxsrl.collect.serial import SerialCollector
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.policies import POLICIES
+from jaxsrl.plan.policies import PLANS
 from tests.support.compilations import compilations
 from tests.unit.jaxsrl.collect.inference.test_server import KEYS, SHAPE, FakePool, adding_agent, written
 
@@ -136,12 +136,12 @@ def test_every_device_gives_the_same_actions_packed_or_not(merge):
 
 @pytest.mark.parametrize(("default", "acting"), PLACES)
 def test_the_serial_source_acts_on_its_device_alone(default, acting):
-    config = RunConfig(num_envs=3, rollout_length=4, policy="serial", max_policy_lag=0)
+    config = RunConfig(num_envs=3, rollout_length=4, plan="serial", max_policy_lag=0)
     source = make_env(EnvConfig("CartPole-v1"))
     spec, agent = source.spec(), cartpole_agent()
     device = jax.devices()[acting]
     with default_device(default):
-        plan = POLICIES["serial"](config, Resources.detect())
+        plan = PLANS["serial"](config, Resources.detect())
         made = CollectorConfig(source, spec, plan, agent, 0, 0, jax.random.key(7), np.zeros(3, np.float32))
         serial = SerialCollector(made, device)
         params = jax.device_put(jnp.int32(1), device)
