@@ -11,6 +11,7 @@ import pytest
 
 import jaxsrl.cli.main
 from jaxsrl.doctor import checks
+from jaxsrl.doctor import report as report_module
 from jaxsrl.doctor.checks import check_open_files, check_packages, check_python, check_shared_memory, run_checks
 from jaxsrl.doctor.leftovers import Leftover, find_leftovers
 from jaxsrl.doctor.report import Report
@@ -144,13 +145,19 @@ def test_a_report_is_well_when_all_is_and_nothing_is_left():
     assert Report([], [Leftover("process", "7", removed=True)]).is_well
 
 
-def test_the_command_says_it_as_json_and_by_its_exit_status(tmp_path, capsys, monkeypatch):
+def test_command_reports_json_and_exit_status(machine, capsys, monkeypatch):
+    # Not this machine's own: other runs may leave processes there, and `--clean` would kill them.
+    monkeypatch.setattr(
+        report_module,
+        "find_leftovers",
+        lambda runs, clean: find_leftovers(runs, clean, machine / "shm", machine / "proc", [machine / "tmp"]),
+    )
     monkeypatch.setattr(checks, "CHECKS", {"python": check_python})
-    (tmp_path / "r" / "checkpoints" / ".3.tmp").mkdir(parents=True)
+    (machine / "runs" / "r" / "checkpoints" / ".3.tmp").mkdir(parents=True)
     with pytest.raises(SystemExit) as ended:
-        jaxsrl.cli.main.main(["doctor", "--runs", str(tmp_path), "--json"])
+        jaxsrl.cli.main.main(["doctor", "--runs", str(machine / "runs"), "--json"])
     report = json.loads(capsys.readouterr().out)
     assert (ended.value.code, report["is_well"], len(report["leftovers"])) == (1, False, 1)
-    jaxsrl.cli.main.main(["doctor", "--runs", str(tmp_path), "--clean"])  # returns: status 0
-    assert not os.listdir(tmp_path / "r" / "checkpoints")
+    jaxsrl.cli.main.main(["doctor", "--runs", str(machine / "runs"), "--clean"])  # returns: status 0
+    assert not os.listdir(machine / "runs" / "r" / "checkpoints")
     assert "removed" in capsys.readouterr().out
