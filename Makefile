@@ -7,7 +7,7 @@ BIN := .venv/bin
 SIDE_BY_SIDE := $(BIN)/python -m pytest -n 4 --dist worksteal
 # Most of the tests' time is compilation. tests/conftest.py compiles without optimization for all but these, which run the programs
 # that users run, as all tests do in test-all.
-OPTIMIZED := $(patsubst %,tests/integration/test_%.py,cli own_policy)
+OPTIMIZED := $(patsubst %,tests/integration/test_%.py,cli own_plan)
 
 .PHONY: train test test-all check chaos mutants docs bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
