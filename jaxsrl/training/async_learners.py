@@ -66,7 +66,6 @@ class AsynchronousLearners:
         lifecycle: Lifecycle,
         watch: FiniteWatch | None = None,
     ) -> None:
-        """Publishes the parameters; the replicas start with the first `step`."""
         self._source, self._lifecycle, self._watch = source, lifecycle, watch
         self.too_many_nonfinite = False
         self.num_updates = int(progress.state.num_updates)
@@ -96,7 +95,7 @@ class AsynchronousLearners:
 
     @property
     def state(self) -> LearnerState:
-        """The server's state, with the updates that `step` has returned."""
+        """Returns the server's state, with the updates that `step` has returned."""
         return dataclasses.replace(self._server.state(), num_updates=np.int32(self.num_updates))
 
     def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:

@@ -44,7 +44,7 @@ class DeviceTrainable:
 
     @property
     def learner(self) -> DeviceLearner:
-        """The learner; after `start`."""
+        """Returns the learner; after `start`."""
         if self._learner is None:
             raise RuntimeError("start comes first")
         return self._learner

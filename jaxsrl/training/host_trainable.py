@@ -36,14 +36,14 @@ class HostTrainable:
 
     @property
     def progress(self) -> Progress:
-        """The run between two updates; after `restore_or_init`."""
+        """Returns the run between two updates; after `restore_or_init`."""
         if self._progress is None:
             raise RuntimeError("restore_or_init comes first")
         return self._progress
 
     @property
     def learner(self) -> HostLearner:
-        """The learner; after `start`."""
+        """Returns the learner; after `start`."""
         if self._learner is None:
             raise RuntimeError("start comes first")
         return self._learner

@@ -49,7 +49,7 @@ class Reporter:
 
     @property
     def num_updates(self) -> int:
-        """Updates of the learner so far."""
+        """Returns updates of the learner so far."""
         return self._learner.num_updates
 
     def due(self, every_seconds: float) -> bool:

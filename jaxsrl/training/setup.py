@@ -79,7 +79,7 @@ class TrainingSetup:
 
     @functools.cached_property
     def keys(self) -> RandomKeys:
-        """Keys made from the run's seed."""
+        """Returns keys made from the run's seed."""
         return RandomKeys(*jax.random.split(jax.random.key(self.config.seed), 3))
 
     def log(self, line: str) -> None:

@@ -32,7 +32,6 @@ class EnvironmentHost:
     """One replica of a plan's environments. Thread-safety: `next_slot` from one thread; the others from any."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self._changed = threading.Condition()
         self._starting = threading.Lock()
         self._early: dict[int, np.ndarray] = {}  # versions whose turn has not come
@@ -91,7 +90,7 @@ class EnvironmentHost:
             source.use_server(server, link)
 
     def next_slot(self) -> tuple[int, np.ndarray]:
-        """The sequence and the memory, [slot_bytes] uint8, of the next full slot; waits for it, and raises what failed.
+        """Returns the sequence and the memory, [slot_bytes] uint8, of the next full slot; waits for it, and raises what failed.
 
         Raises:
             EnvPoolError: from an environment, or its process.

@@ -43,7 +43,6 @@ class HostHandle(Handle[RemoteHost]):
         node: str,
         replay: "RemoteReplayClient | None" = None,
     ) -> None:
-        """A host that has not started; its slots go to `replay` where it is given, which then writes the journal."""
         shape = config.plan.shape
         super().__init__(config.supervision, index, node, slice(index * shape.num_rows, (index + 1) * shape.num_rows))
         self.slots: dict[int, SlotViews] = {}

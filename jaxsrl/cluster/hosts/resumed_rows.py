@@ -1,4 +1,4 @@
-"""Environments that go on where those of a lost host ended: their rows' first step is broken, as after a worker's death.
+"""Replacement environments for a lost host. Their first step is invalid, as after a worker's death.
 
 The last slot that the learner has from the lost host stands. The next slot begins with that slot's last observation; its first
 step is not valid and begins new episodes (`envpool_bridge.worker.recovery` says why so).
@@ -55,11 +55,10 @@ class FollowingSource:
     seen: LastSeen
 
     def spec(self) -> EnvSpec:
-        """Of the source."""
         return self.source.spec()
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
-        """Rows of the source that follow others."""
+        """Returns rows of the source that follow others."""
         begin = row_ids[0] - self.seen.first_row
         rows = self.source.make_rows(row_ids, run_seed, keep_infos)
         return FollowingRows(rows, self.seen, slice(begin, begin + len(row_ids)))
@@ -69,7 +68,6 @@ class FollowingRows:
     """Keeps the protocol `EnvRows`."""
 
     def __init__(self, rows: EnvRows, seen: LastSeen, columns: slice) -> None:
-        """Of `rows`, which are the `columns` of what was seen."""
         self._rows, self._seen, self._columns = rows, seen, columns
         self._next_episodes: tuple[int, ...] | None = None  # while the broken step is to come
         self.num_rows = rows.num_rows
@@ -102,9 +100,7 @@ class FollowingRows:
         out.truncated[...] = self._seen.under_way[self._columns]
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
-        """As the rows do."""
         self._rows.verify(observation, reward)
 
     def close(self) -> None:
-        """As the rows do."""
         self._rows.close()

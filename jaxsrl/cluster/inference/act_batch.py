@@ -65,7 +65,7 @@ class ActingCalls:
                 _, _, state = jax.block_until_ready(call)
 
     def groups(self, requests: Sequence[Request], merge: bool) -> list[list[Request]]:
-        """The requests that share a call, in lane order."""
+        """Returns the requests that share a call, in lane order."""
         by_lane = {request.lane: request for request in requests}
         wanted = [batching.Request(request.lane, request.step) for request in requests]
         found = batching.group_requests(wanted, len(self._lanes), merge)

@@ -11,7 +11,7 @@ from jaxsrl.plan.fragment import Devices, Placement
 
 
 def acting_device(placement: Placement, server: int) -> Device:
-    """The first device here, which is a GPU where the plan has servers act with one.
+    """Returns the first device here, which is a GPU where the plan has servers act with one.
 
     Args:
         placement: of the plan's inference.

@@ -1,4 +1,4 @@
-"""What environment hosts ask inference servers on other nodes, and what these answer: one flat buffer each way.
+"""Requests of environment hosts to inference servers on other nodes, and their replies: one flat buffer each way.
 
 Both ends make the same layouts from the layout of a host's slots. Nothing is pickled but the buffer's own few bytes of header.
 """
@@ -43,7 +43,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What was chosen for a request.
+    """Reply to a request.
 
     Attributes:
         version: of the parameters.
@@ -64,7 +64,6 @@ class ActingMessages:
     """Packs and reads requests and answers of lanes of one size. Any thread."""
 
     def __init__(self, layout: SlotLayout) -> None:
-        """For lanes of slots of this layout."""
         spec, rows = layout.spec, layout.shape.rows_per_lane
         self._spec, self._layout, self._rows = spec, layout, rows
         self._window, is_first = blank_window(spec, rows)
@@ -77,17 +76,15 @@ class ActingMessages:
 
     @property
     def remembers(self) -> bool:
-        """Whether rows have a state."""
+        """Returns whether rows have a state."""
         return bool(leaves(self._layout.agent_state))
 
     @property
     def request_bytes(self) -> int:
-        """Of a request without a state."""
         return self._request.block_bytes
 
     @property
     def answer_bytes(self) -> int:
-        """Of an answer without a state."""
         return self._answer.block_bytes
 
     def pack_request(self, life: int, lane: int, step: int, rows: ActRows, state: Tree | None) -> np.ndarray:
@@ -104,7 +101,7 @@ class ActingMessages:
         return block
 
     def read_request(self, block: np.ndarray) -> Request:
-        """The request, as views of its bytes."""
+        """Returns the request, as views of its bytes."""
         header = _header(block)
         _, *rest = view_leaves(self._request_with_state if header[3] else self._request, block)
         observed = len(leaves(self._window))
@@ -129,7 +126,7 @@ class ActingMessages:
         return block
 
     def read_answer(self, block: np.ndarray) -> Answer:
-        """The answer, as views of its bytes."""
+        """Returns the answer, as views of its bytes."""
         header = _header(block)
         _, *rest = view_leaves(self._answer_with_state if header[2] else self._answer, block)
         of_action = len(leaves(self._spec.action))
@@ -149,7 +146,7 @@ class ActingMessages:
         return [self._field(field_name(name, path)) for path, _ in items(tree)]
 
     def _field(self, name: str) -> tuple[tuple[int, ...], str]:
-        """A slot's field, [T, B, ...], as that of a lane at one step, [R, ...]."""
+        """Returns a slot's field, [T, B, ...], as that of a lane at one step, [R, ...]."""
         (field,) = [field for field in self._layout.fields if field.name == name]
         return (self._rows, *field.shape[2:]), field.dtype
 

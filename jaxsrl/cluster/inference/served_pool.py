@@ -67,7 +67,7 @@ class ServedSource:
         self._lifecycle.start_thread("remote acting", lambda: self._acting.run(self._lifecycle.should_stop))
 
     def acquire(self, timeout_seconds: float) -> int | None:
-        """The next full sequence, or None; raises what environments raised."""
+        """Returns the next full sequence, or None; raises what environments raised."""
         return self._pool.acquire(timeout_seconds)
 
     def slot_memory(self, sequence: int) -> np.ndarray:
@@ -79,7 +79,7 @@ class ServedSource:
         self._pool.release(sequence)
 
     def totals(self) -> Mapping[str, float]:
-        """Seconds waited and requests sent; those of environments are means over workers."""
+        """Returns seconds waited and requests sent; those of environments are means over workers."""
         return {
             "env/wait_seconds": self._pool.env_wait_seconds / self._shape.num_workers,
             **self._acting.totals,

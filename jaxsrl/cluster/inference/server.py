@@ -69,7 +69,6 @@ class ActionServer:
     """One server. Thread-safety: `submit`, `publish` and `stats` from any thread and without waiting; a thread of its own acts."""
 
     def __init__(self) -> None:
-        """Nothing yet; requests may come before it has started."""
         self._changed = threading.Condition()
         self._inbox: deque[tuple[np.ndarray, Future[np.ndarray], float]] = deque()
         self._questions: deque[Future[dict[str, float]]] = deque()

@@ -40,7 +40,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes the run directory."""
+        """Returns whether this process writes the run directory."""
         return self.process_id == 0
 
     def send(self, key: str, text: str) -> None:
@@ -245,7 +245,7 @@ def _is_of_a_collective(error: BaseException) -> bool:
 
 
 def _late(error: BaseException) -> str:
-    """Names the processes that jax's message says have not come to a barrier; "" if it names none."""
+    """Returns names the processes that jax's message says have not come to a barrier; "" if it names none."""
     numbers = re.findall(r"(\d+)$", str(error).partition("timed out task names")[2], re.MULTILINE)
     return f"process {', '.join(sorted(numbers, key=int))}" if numbers else ""
 

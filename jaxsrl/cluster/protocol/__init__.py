@@ -1,1 +1,1 @@
-"""What crosses between nodes: the engine interface, setups, parameter versions, reservations."""
+"""Messages between nodes: the engine interface, setups, parameter versions, reservations."""

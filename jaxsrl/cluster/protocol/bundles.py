@@ -1,4 +1,4 @@
-"""What the environment hosts of a run reserve of a cluster's nodes, all together. Pure functions; `ray_group` asks Ray for it."""
+"""Resources that a run's environment hosts reserve together on a cluster. Pure functions; `placement_group` asks Ray."""
 
 import dataclasses
 from collections.abc import Sequence

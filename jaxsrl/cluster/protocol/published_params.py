@@ -34,7 +34,6 @@ class PublishedVersions:
     """
 
     def __init__(self, engine: Engine, layout: ParamsLayout, max_policy_lag: int) -> None:
-        """None yet. At lag 0 and 1 an exact version acts; beyond, the newest will do."""
         self._engine, self._layout = engine, layout
         self._kept = max_policy_lag + 1 if max_policy_lag <= 1 else 1
         self._held: OrderedDict[int, Any] = OrderedDict()

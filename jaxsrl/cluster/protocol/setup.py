@@ -1,4 +1,4 @@
-"""What the learner's process sends an environment host: all that the sources of this machine are made from, as bytes."""
+"""Setup of an environment host, as bytes: everything from which the collectors of its machine are made."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -47,7 +47,6 @@ class HostSetup:
     beginning: int = 0
 
     def to_bytes(self) -> bytes:
-        """For another process, which need not have the user's script."""
         return cloudpickle.dumps(self)
 
 
@@ -59,7 +58,7 @@ def make_setup(
     reset: EpisodeReset,
     beginning: int = 0,
 ) -> HostSetup:
-    """The setup of host number `replica`; as HostSetup's attributes."""
+    """Returns the setup of host number `replica`; as HostSetup's attributes."""
     key, agent = config.act_key, config.agent
     shapes = jax.eval_shape(agent.init, jax.random.key(0)).params
     sent = dataclasses.replace(config, act_key=None, agent=acting_agent(agent, shapes))  # pyright: ignore
@@ -78,7 +77,7 @@ def make_setup(
 
 
 def acting_agent(agent: AnyAgent, params: Params) -> AnyAgent:
-    """The agent without what learns, which knows of devices that another process does not have.
+    """Returns the agent without what learns, which knows of devices that another process does not have.
 
     Args:
         agent: to send.
@@ -92,7 +91,7 @@ def acting_agent(agent: AnyAgent, params: Params) -> AnyAgent:
 
 
 def _init(structure: Any, shapes: list[tuple[tuple[int, ...], Any]], key: Any) -> LearnerState:
-    """Parameters of the agent's shapes, for whoever asks for those."""
+    """Returns parameters of the agent's shapes."""
     del key
     leaves = [jax.numpy.zeros(shape, dtype) for shape, dtype in shapes]
     return LearnerState(jax.tree.unflatten(structure, leaves), (), jax.numpy.int32(0))

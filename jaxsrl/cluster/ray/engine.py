@@ -27,7 +27,7 @@ _GET_SECONDS = 60.0  # for what has ended already
 
 
 def import_ray() -> Any:
-    """The module `ray`.
+    """Returns the module `ray`.
 
     Raises:
         UserError: it is not installed.
@@ -77,11 +77,10 @@ class RayEngine:
     def __init__(
         self, group: HostGroup | None = None, servers: HostGroup | None = None, replay: HostGroup | None = None
     ) -> None:
-        """With room for hosts, for inference servers and for replay; without it this engine starts none."""
         self._ray, self._group, self._servers, self._replay = import_ray(), group, servers, replay
 
     def nodes(self) -> tuple[Node, ...]:
-        """Those that are alive and give out cores."""
+        """Returns those that are alive and give out cores."""
         return nodes_of(self._alive())
 
     def name_of(self, node_id: str) -> str:
@@ -98,7 +97,6 @@ class RayEngine:
         return name if any(node.name == name for node in self.nodes()) else ""
 
     def reserved_node(self, host: int) -> str | None:
-        """As Engine says."""
         node_id = self.room.node_id(host)
         return (self.name_of(node_id) or None) if node_id is not None else None
 
@@ -115,7 +113,6 @@ class RayEngine:
         return RayRemoteHost(ray, ray.remote(**options)(RayHost).remote(), host)
 
     def server_node(self, server: int) -> str | None:
-        """As Engine says."""
         node_id = self._servers.node_id(server) if self._servers is not None else None
         return (self.name_of(node_id) or None) if node_id is not None else None
 
@@ -127,7 +124,6 @@ class RayEngine:
         return RayRemoteServer(self._ray, self._servers.options(server), gpus)
 
     def replay_node(self) -> str | None:
-        """As Engine says."""
         node_id = self._replay.node_id(0) if self._replay is not None else None
         return (self.name_of(node_id) or None) if node_id is not None else None
 
@@ -143,7 +139,6 @@ class RayEngine:
         return self._ray.put(value)
 
     def wait(self, calls: Sequence[Call], timeout_seconds: float) -> list[Call]:
-        """As Engine says; what has ended is on this node then."""
         done, rest = self._ray.wait(list(calls), num_returns=1, timeout=timeout_seconds)
         if done and rest:
             done = done + self._ray.wait(rest, num_returns=len(rest), timeout=0)[0]
@@ -171,14 +166,12 @@ class RayEngine:
 
     @property
     def room(self) -> HostGroup:
-        """Of the hosts."""
         if self._group is None:
             raise RuntimeError("no room is reserved for environment hosts")
         return self._group
 
     @property
     def servers_room(self) -> HostGroup | None:
-        """Of the inference servers, if there are any."""
         return self._servers
 
     def _alive(self) -> list[dict[str, Any]]:
@@ -189,7 +182,7 @@ class RayEngine:
 def engine_with_room(
     bundles: Sequence[Bundle], how: Reserving, servers: Sequence[Bundle] = (), replay: Sequence[Bundle] = ()
 ) -> Iterator[RayEngine]:
-    """An engine that has room for all of these hosts, servers and replay, or for none; given back at the end, with what is in it.
+    """Yields an engine with room for all of these hosts, servers and replay. Releases the room and its processes at the end.
 
     Raises:
         UserError: the cluster has no room for all of them in time.
@@ -205,11 +198,9 @@ class RayRemoteHost:
     """A RemoteHost that is a Ray actor."""
 
     def __init__(self, ray: Any, actor: Any, host: int) -> None:
-        """Of environment host number `host`."""
         self._ray, self._actor, self._host = ray, actor, host
 
     def call(self, group: Group, method: str, *arguments: Any) -> Call:
-        """As RemoteHost says."""
         return getattr(self._actor, method).options(concurrency_group=group).remote(*arguments)
 
     def kill(self) -> None:

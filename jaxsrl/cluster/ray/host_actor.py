@@ -12,7 +12,6 @@ class RayHost:
     """The body of a Ray actor: an EnvironmentHost that is made when it is wanted. Threads of two concurrency groups call it."""
 
     def __init__(self) -> None:
-        """Sets jax up for acting on the processor beside environments."""
         set_up_jax(os.environ)
         # What is imported here is imported by one thread.
         from jaxsrl.cluster.hosts.environment_host import EnvironmentHost
@@ -20,15 +19,12 @@ class RayHost:
         self._host = EnvironmentHost()
 
     def start(self, setup: bytes) -> None:
-        """As the host does."""
         self._host.start(setup)
 
     def publish(self, version: int, block: np.ndarray) -> None:
-        """As the host does; the block lies in Ray's shared memory."""
         self._host.publish(version, block)
 
     def use_server(self, server: int, actor: Any) -> None:
-        """As the host does, of a server that is a Ray actor."""
         from jaxsrl.cluster.ray.server_actor import RayLink
 
         self._host.use_server(server, RayLink(actor))
@@ -38,5 +34,4 @@ class RayHost:
         return self._host.next_slot()
 
     def stats(self) -> dict[str, float]:
-        """As the host does."""
         return self._host.stats()

@@ -137,7 +137,7 @@ class LocalCluster:
         self._answer()
 
     def _answer(self) -> dict[str, str]:
-        """The next line that the process of the nodes writes."""
+        """Returns the next line that the process of the nodes writes."""
         if self._process.stdout is None:
             raise RuntimeError("the process of the nodes has no output")
         poll = select.poll()

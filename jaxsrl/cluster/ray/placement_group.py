@@ -32,12 +32,11 @@ class HostGroup:
     """
 
     def __init__(self, group: Any, bundle: Bundle, bundle_of_host: Sequence[int]) -> None:
-        """Of a placement group that has been made."""
         self._group, self.bundle, self.bundle_of_host = group, bundle, tuple(bundle_of_host)
 
     @staticmethod
     def of_other_process(ray: Any, hex_id: str, bundle: Bundle, bundle_of_host: Sequence[int]) -> "HostGroup":
-        """The group that another process of the same cluster made, and told of."""
+        """Returns the group that another process of the same cluster made, and told of."""
         groups = importlib.import_module("ray.util.placement_group")
         return HostGroup(groups.PlacementGroup(ray.PlacementGroupID(bytes.fromhex(hex_id))), bundle, bundle_of_host)
 
@@ -108,17 +107,14 @@ class _AskedGroup:
     """A placement group that Ray was asked for."""
 
     def __init__(self, groups: Any, kinds: Sequence[Sequence[Bundle]], strategy: str) -> None:
-        """Asks."""
         self._groups, self._kinds = groups, kinds
         bundles = [bundle.resources() for kind in kinds for bundle in kind]
         self._group = groups.placement_group(bundles, strategy=strategy)
 
     def wait(self, seconds: float) -> bool:
-        """See `Asked`."""
         return bool(self._group.wait(seconds))
 
     def remove(self) -> None:
-        """See `Asked`; ends whatever is in it."""
         self._groups.remove_placement_group(self._group)
 
     def rooms(self, name_of: Callable[[str], str]) -> list[HostGroup]:

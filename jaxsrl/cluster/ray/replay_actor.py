@@ -25,7 +25,6 @@ class RayReplay:
     """The body of a Ray actor: a ReplayHost. Threads of three concurrency groups call it."""
 
     def __init__(self) -> None:
-        """Sets jax up for the processor."""
         set_up_jax(os.environ)
         threading.Thread(target=_end_with, args=(os.getppid(),), name="node-watch", daemon=True).start()
         # What is imported here is imported by one thread.
@@ -50,47 +49,36 @@ class RayReplay:
         return self._replay.stage(host, beginning, sequence, memory)
 
     def start(self, setup: bytes) -> None:
-        """As the replay does."""
         self._replay.start(setup)
 
     def begin(self, sequence: int, beginnings: Sequence[int], key_data: np.ndarray) -> np.ndarray:
-        """As the replay does."""
         return self._replay.begin(sequence, beginnings, key_data)
 
     def edges(self, host: int, beginning: int, sequence: int) -> np.ndarray:
-        """As the replay does."""
         return self._replay.edges(host, beginning, sequence)
 
     def sample(self) -> np.ndarray:
-        """As the replay does."""
         return self._replay.sample()
 
     def give(self, first: int, priorities: np.ndarray) -> None:
-        """As the replay does."""
         self._replay.give(first, priorities)
 
     def finish(self) -> np.ndarray:
-        """As the replay does."""
         return self._replay.finish()
 
     def counts(self) -> np.ndarray:
-        """As the replay does."""
         return self._replay.counts()
 
     def save(self) -> int:
-        """As the replay does."""
         return self._replay.save()
 
     def saved_part(self, number: int) -> tuple[int, np.ndarray]:
-        """As the replay does."""
         return self._replay.saved_part(number)
 
     def restore_part(self, number: int, part: np.ndarray) -> None:
-        """As the replay does."""
         self._replay.restore_part(number, part)
 
     def restore(self) -> None:
-        """As the replay does."""
         self._replay.restore()
 
 
@@ -118,13 +106,10 @@ class RayRemoteReplay:
         self._actor = ray.remote(**taken)(RayReplay).remote()
 
     def fetch(self, host: int, beginning: int, slot: Call) -> Call:
-        """As RemoteReplay says."""
         return self._actor.fetch.options(concurrency_group="slots").remote(host, beginning, [slot])
 
     def call(self, group: Group, method: str, *arguments: Any) -> Call:
-        """As RemoteHost says."""
         return getattr(self._actor, method).options(concurrency_group=group).remote(*arguments)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self._ray.kill(self._actor, no_restart=True)

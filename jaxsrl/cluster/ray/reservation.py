@@ -1,4 +1,4 @@
-"""Several reservations that somebody gets all of or none, and never waits for one while holding another for long.
+"""Acquires several resource reservations atomically, without hold-and-wait.
 
 Two that each held what the other waits for would both wait until both give up.
 """
@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 HOLD_SECONDS = 5.0
 """Longest that one reservation is held while the next is waited for."""
 
-_PAUSE_SECONDS = (0.5, 2.0)  # before all are asked for anew: at random, so that two do not do so in step for ever
+_PAUSE_SECONDS = (0.5, 2.0)  # before the next attempt; random, so that two processes do not retry in step
 
 
 _RANDOM = random.Random()  # not the module's own, whose numbers may be a user's
@@ -22,7 +22,7 @@ class Asked(Protocol):
     """A reservation that was asked for."""
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is there, waiting so long at most."""
+        """Returns whether it is there, waiting so long at most."""
         ...
 
     def remove(self) -> None:
@@ -55,7 +55,7 @@ def all_or_none(asks: Sequence[Callable[[], T]], seconds: float) -> list[T]:
 
 
 def _all_there(asks: Sequence[Callable[[], T]], held: list[T], deadline: float) -> bool:
-    """One try, which leaves nothing behind if it fails."""
+    """Returns one try, which leaves nothing behind if it fails."""
     there = False
     try:
         for ask in asks:

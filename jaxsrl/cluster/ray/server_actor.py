@@ -21,7 +21,6 @@ class RayServer:
     """The body of an asynchronous Ray actor: an ActionServer. One event loop, which only hands over; others act and start."""
 
     def __init__(self, gpus: int) -> None:
-        """Sets jax up for acting on the processor, unless it has a GPU."""
         if not gpus:
             set_up_jax(os.environ)
         from jaxsrl.cluster.inference.server import ActionServer
@@ -29,19 +28,15 @@ class RayServer:
         self._server = ActionServer()
 
     async def start(self, setup: bytes) -> None:
-        """As the server does."""
         await asyncio.get_running_loop().run_in_executor(None, self._server.start, setup)
 
     async def publish(self, version: int, block: np.ndarray) -> None:
-        """As the server does; the block lies in Ray's shared memory."""
         self._server.publish(version, block)
 
     async def act(self, request: np.ndarray) -> np.ndarray:
-        """As the server's `submit`; waits without a thread."""
         return await asyncio.wrap_future(self._server.submit(request))
 
     async def stats(self) -> dict[str, float]:
-        """As the server does."""
         return await asyncio.wrap_future(self._server.stats())
 
 
@@ -62,16 +57,14 @@ class RayRemoteServer:
 
     @property
     def link(self) -> Any:
-        """The actor's handle, which Ray sends along with a call."""
+        """Returns the actor's handle, which Ray sends along with a call."""
         return self._actor
 
     def call(self, group: Group, method: str, *arguments: Any) -> Call:
-        """As RemoteHost says; no call waits for another."""
         del group
         return getattr(self._actor, method).remote(*arguments)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self._ray.kill(self._actor, no_restart=True)
 
 
@@ -79,11 +72,9 @@ class RayLink:
     """A ServerLink from one actor to another."""
 
     def __init__(self, actor: Any) -> None:
-        """To this server."""
         self._actor, self._exceptions = actor, importlib.import_module("ray.exceptions")
 
     def ask(self, request: np.ndarray) -> "Future[np.ndarray]":
-        """As ServerLink says; answered by a thread of Ray's."""
         answer: Future[np.ndarray] = Future()
 
         def pass_on(done: "Future[np.ndarray]") -> None:

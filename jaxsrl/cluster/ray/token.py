@@ -28,7 +28,7 @@ def make_token(directory: Path) -> dict[str, str]:
 
 
 def token_of(directory: Path) -> dict[str, str]:
-    """The environment of those who are to use the token in a directory; {} if there is none."""
+    """Returns the environment of those who are to use the token in a directory; {} if there is none."""
     path = directory / _FILE
     return {MODE: "token", PATH: str(path)} if MODE not in os.environ and path.exists() else {}
 

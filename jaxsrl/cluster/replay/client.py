@@ -78,7 +78,6 @@ class RemoteReplayClient:
 
     @property
     def sample_bytes(self) -> int:
-        """Of one sample on its way."""
         return self._blocks.num_bytes
 
     def fetch(self, host: int, beginning: int, slot: Call) -> Call:
@@ -120,7 +119,6 @@ class RemoteReplayClient:
             self._started = None
 
     def insert(self, batch: Any, keys: UpdateKeys) -> int:
-        """See `ReplayClient`; the trajectory itself is there already."""
         del batch
         self.wait_until_started()
         sequence, self._next_sequence = self._next_sequence, self._next_sequence + 1
@@ -133,7 +131,6 @@ class RemoteReplayClient:
         return int(found[0])
 
     def sample(self) -> Sample:
-        """See `ReplayClient`; its arrays are views of the engine's memory."""
         start = time.perf_counter()
         number, self._next_sample = self._next_sample, self._next_sample + 1
         self._send_priorities(number - 1 - self._delay)
@@ -147,13 +144,11 @@ class RemoteReplayClient:
         return sample
 
     def update_priorities(self, priority: Any) -> None:
-        """See `ReplayClient`."""
         if self._prioritized:
             self._found.append((self._given, priority))
             self._given += 1
 
     def end_update(self) -> None:
-        """See `ReplayClient`; without priorities there is nothing to wait for."""
         if not self._prioritized:
             return
         start = time.perf_counter()
@@ -162,7 +157,7 @@ class RemoteReplayClient:
         self._waited_seconds += time.perf_counter() - start
 
     def totals(self) -> dict[str, float]:
-        """Seconds that replay worked, as it told lately; and bytes and samples of its node."""
+        """Returns seconds that replay worked, as it told lately; and bytes and samples of its node."""
         where = f"{PREFIX}{self.node}/"
         return {
             "replay/busy_seconds": self._busy_seconds,
@@ -173,7 +168,6 @@ class RemoteReplayClient:
         }
 
     def waited_seconds(self) -> float:
-        """See `ReplayClient`."""
         return self._waited_seconds
 
     def to_arrays(self) -> Buffer:
@@ -217,7 +211,7 @@ class RemoteReplayClient:
         self._result(self._there.call("control", "restore"), _STEPS)
 
     def calls(self) -> list[Call]:
-        """Those that are to be waited for while no sample is."""
+        """Returns those that are to be waited for while no sample is."""
         return [self._asked[0]] if self._asked is not None else []
 
     def note(self, value: np.ndarray) -> None:

@@ -30,7 +30,6 @@ class ReplayHost:
     """Experience of a run, and a thread that gathers samples ahead. Thread-safety: any threads; calls of one kind are in turn."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self._changed = threading.Condition()
         self._setup: ReplaySetup | None = None
         self._experience: LocalReplayClient | None = None
@@ -115,14 +114,14 @@ class ReplayHost:
         return np.concatenate([[float(due)], self.counts()])
 
     def edges(self, host: int, beginning: int, sequence: int) -> np.ndarray:
-        """A summary with the observations that a slot begins and ends with; of one that is staged, or was inserted last."""
+        """Returns a summary with the observations that a slot begins and ends with; of one that is staged, or was inserted last."""
         key = (host, beginning, sequence)
         with self._changed:
             memory = self._staged[key] if key in self._staged else self._newest[key]
         return self._edges.pack(memory)
 
     def sample(self) -> np.ndarray:
-        """The next sample, as soon as it is drawn, and those after it that are drawn already (`SampleBlocks`)."""
+        """Returns the next sample, as soon as it is drawn, and those after it that are drawn already (`SampleBlocks`)."""
         experience = self._begun()
         with self._drawing:
             samples = experience.get_many(self._blocks.most)
@@ -195,7 +194,7 @@ class ReplayHost:
         return self._setup
 
     def _begun(self) -> LocalReplayClient:
-        """The experience, once there is one."""
+        """Returns the experience, once there is one."""
         with self._changed:
             self._changed.wait_for(lambda: self._experience is not None or self._closed, _IDLE_SECONDS)
             if self._experience is None or self._closed:
@@ -230,7 +229,7 @@ def copy_part(arrays: Sequence[np.ndarray], number: int, part: np.ndarray, out: 
 
 
 def bytes_of_leaves(tree: Any) -> list[np.ndarray]:
-    """The leaves of a tree of C-contiguous arrays as views of their bytes, in order."""
+    """Returns the leaves of a tree of C-contiguous arrays as views of their bytes, in order."""
     return [_bytes_of(leaf) for leaf in jax.tree.leaves(tree)]
 
 

@@ -1,4 +1,4 @@
-"""What the learner's process and a replay on another node agree on: how it begins, and the form of what goes between them."""
+"""Setup of a replay on another node, and the format of its messages."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -47,12 +47,11 @@ class ReplaySetup:
     journal: str = ""
 
     def to_bytes(self) -> bytes:
-        """For another process, which need not have the user's script."""
         return cloudpickle.dumps(self)
 
 
 def make_replay_setup(config: CollectorConfig, update_key: jax.Array) -> ReplaySetup:
-    """The setup of the replay of a run whose plan has environment hosts.
+    """Returns the setup of the replay of a run whose plan has environment hosts.
 
     Args:
         config: of the run's sources.
@@ -91,12 +90,10 @@ class SampleBlocks:
     """Packs samples into flat buffers, and reads them as views of these. Any thread."""
 
     def __init__(self, setup: ReplaySetup) -> None:
-        """Of the samples of a replay that begins so."""
         self._structure, self._flat = sample_layout(setup.agent, setup.layout.spec)
 
     @property
     def num_bytes(self) -> int:
-        """Of one sample."""
         return self._flat.block_bytes
 
     @property
@@ -117,7 +114,7 @@ class SampleBlocks:
         return answer
 
     def read(self, answer: np.ndarray) -> dict[int, Sample]:
-        """The samples by number, their arrays views of the answer."""
+        """Returns the samples by number, their arrays views of the answer."""
         return dict(self._read_one(block) for block in self._blocks_of(answer))
 
     def _blocks_of(self, answer: np.ndarray) -> list[np.ndarray]:
