@@ -11,6 +11,8 @@ OPTIMIZED := $(patsubst %,tests/integration/test_%.py,cli own_plan)
 
 .PHONY: train test test-all check chaos mutants docs bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
+# Every process that a test starts would compile all modules anew where the environment forbids to write bytecode.
+test test-all chaos mutants: export PYTHONDONTWRITEBYTECODE =
 test: .venv/installed
 	@status=0; \
 	JAXSRL_TEST_COMPILE=quick $(SIDE_BY_SIDE) tests $(addprefix --ignore=,$(OPTIMIZED)) || status=1; \

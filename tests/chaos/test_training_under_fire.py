@@ -151,8 +151,9 @@ def train_under_fire(directory, plan_name, env_steps, mean_seconds):
     found = json.loads(audited.stdout)
     assert found["clean"], found
     restarts = printed.count("It is restarted")
-    assert found["deaths"] >= restarts * 0.8  # some die again before they have begun to write
     recoveries = [float(text) for text in re.findall(r"steps again, ([0-9.]+) ms", printed)]
+    # A replacement has a journal if it stepped; on a busy machine many are killed before they do.
+    assert len(recoveries) <= found["deaths"] <= restarts
     percentiles = np.percentile(recoveries, [50, 99]).round(1).tolist() if recoveries else [None, None]
     evaluated = json.loads((directory / "run" / "eval.json").read_text())
     return {
