@@ -128,7 +128,7 @@ def random_slots(count, steps=6, rows=3, seed=0):
     return slots, {name: np.concatenate([getattr(slot, name) for slot in slots]) for name in names}
 
 
-def test_episode_returns_are_sums_over_each_episode_and_survive_saving():
+def test_episode_returns_are_sums_and_survive_saving():
     slots, run = random_slots(12)
     expected, lengths = [], []
     sums, counts = np.zeros(3), np.zeros(3, int)
@@ -190,7 +190,7 @@ def test_an_episode_that_is_too_long_begins_anew_on_resume():
     assert reset.actions == (None, None, None)
 
 
-def test_evaluation_plays_exactly_the_episodes_asked_for_and_repeats():
+def test_evaluation_plays_the_requested_episodes_and_repeats():
     source = EnvConfig("CartPole-v1").source()
     agent = make_ppo(PPOConfig(), source.spec(), NetworkConfig(hidden_sizes=(4,)))
     import jax
@@ -222,7 +222,7 @@ def test_only_harmless_settings_may_change_when_a_run_goes_on(tmp_path):
             directory.validate(config(seed=1))
 
 
-def test_the_first_error_of_a_thread_stops_the_run_and_is_raised_in_the_main_thread():
+def test_first_thread_error_is_raised_in_the_main_thread():
     lifecycle = Lifecycle()
 
     def fails():

@@ -91,7 +91,7 @@ def test_a_file_without_a_function_is_refused(file):
     assert "lacks a file or module" in refusal(":mine")
 
 
-def test_a_function_that_is_not_there_is_refused_with_the_close_one(file):
+def test_missing_plan_function_error_names_a_close_match(file):
     assert f"there is no function mien in {file}: did you mean mine?" in refusal(f"{file}:mien")
     assert "define it: def my_plan(run: RunConfig, resources: Resources) -> Plan" in refusal(f"{file}:xyzzy")
 

@@ -63,14 +63,14 @@ def test_serial_is_one_lane_of_all_rows_in_the_main_process():
 
 
 @pytest.mark.parametrize(("lag", "slots"), [(0, 2), (1, 3), (4, 6)])
-def test_single_learner_fine_has_a_slot_to_learn_from_beside_those_that_the_lag_lets_fill(lag, slots):
+def test_single_learner_fine_has_one_slot_more_than_the_lag(lag, slots):
     plan = fine(num_envs=120, pool_num_workers=6, pool_lanes_per_worker=2, pool_workers_per_lane=3, max_policy_lag=lag)
     assert plan.shape == PoolShape(6, 2, 3, 10, 32, slots)
     assert plan.shape.num_rows == 120
     assert plan.max_policy_lag == lag
 
 
-def test_single_learner_fine_puts_environments_in_processes_and_the_learner_on_devices():
+def test_single_learner_fine_places_workers_and_learner():
     plan = fine(pool_num_workers=4, learner_num_devices=2)
     assert plan.environments.placement == Processes(4)
     assert plan.learner.placement == Devices((0, 1))
@@ -97,7 +97,7 @@ def test_a_policy_depends_on_its_arguments_only(name):
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("lag", [0, 1, 2, 7])
-def test_what_a_policy_makes_is_accepted_and_nothing_waits_for_itself(name, lag):
+def test_every_builtin_plan_is_valid_and_free_of_cycles(name, lag):
     plan = PLANS[name](RunConfig(max_policy_lag=lag), TWO_GPUS)
     validate_plan(plan, TWO_GPUS)
     assert {fragment.kind for fragment in plan.fragments} >= SERVED
@@ -107,7 +107,7 @@ def test_what_a_policy_makes_is_accepted_and_nothing_waits_for_itself(name, lag)
     assert all(channel.when_full is WhenFull.BLOCK for channel in plan.channels)
 
 
-def test_rows_that_do_not_divide_are_refused_with_the_nearest_number_that_does():
+def test_indivisible_rows_error_names_the_nearest_number():
     with pytest.raises(UserError, match=r"100 rows do not divide over 3 workers x 2 lanes: use --run.num-envs 102$"):
         fine(num_envs=100, pool_num_workers=3)
     fine(num_envs=102, pool_num_workers=3)
@@ -154,7 +154,7 @@ def test_a_fragment_on_no_device_is_refused():
     assert "fragment learner wants device 0" in refusal(plan)
 
 
-def test_rows_that_do_not_divide_over_the_learners_devices_are_refused():
+def test_indivisible_rows_of_the_learner_are_rejected():
     plan = serial(run_config(num_envs=9, learner_num_devices=2), TWO_GPUS)
     assert "fragment learner: 9 rows do not divide over 2 devices: use --run.num-envs 8" in refusal(plan)
 
@@ -219,7 +219,7 @@ def test_two_learners_are_refused():
     assert "expected one fragment of kind learner, got 2" in refusal(plan)
 
 
-def test_servers_that_are_not_as_many_as_the_pools_they_serve_are_refused():
+def test_servers_must_be_as_many_as_their_pools():
     plan = with_fragment(fine(), FragmentKind.INFERENCE, replicas=2)
     assert "fragment inference: 2 replicas cannot serve 1 replicas of environments" in refusal(plan)
 
@@ -290,7 +290,7 @@ def test_an_actor_acts_for_its_own_rows_only():
         PLANS["single_learner_coarse"](run_config(pool_workers_per_lane=2), TWO_GPUS)
 
 
-def test_slots_that_do_not_fit_shared_memory_are_refused_with_the_bytes():
+def test_too_large_slots_are_rejected_with_their_bytes():
     from envpool_bridge.shm.layout import make_layout
     from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
@@ -312,7 +312,7 @@ def test_what_this_machine_has_is_what_jax_sees():
     assert found.device_memory_bytes is None  # a processor's devices use the host's
 
 
-def test_only_trajectories_of_an_asynchronous_plan_may_be_dropped():
+def test_only_asynchronous_plans_drop_trajectories():
     dropping = fine(max_policy_lag=2, learner_when_full="drop_oldest")
     assert dropping.channel(Carries.TRAJECTORIES).when_full is WhenFull.DROP_OLDEST
     validate_plan(dropping, TWO_GPUS)
@@ -325,7 +325,7 @@ def test_only_trajectories_of_an_asynchronous_plan_may_be_dropped():
     assert "asynchronous replicas learn from all" in refusal(PLANS["central"](replicas, TWO_GPUS))
 
 
-def test_what_is_kept_for_learning_again_must_be_what_is_dropped_otherwise():
+def test_trajectory_reuse_and_dropping_must_agree():
     keeps = {
         "max_policy_lag": 2,
         "learner_when_full": "drop_oldest",
@@ -351,7 +351,7 @@ def test_what_is_kept_for_learning_again_must_be_what_is_dropped_otherwise():
         run_config(learner_sample_reuse=2)
 
 
-def test_asynchronous_replicas_need_pools_and_servers_of_their_own():
+def test_asynchronous_replicas_need_own_pools_and_servers():
     run = run_config(pool_num_workers=4, learner_num_replicas=2, learner_gradients="asynchronous")
     plan = PLANS["central"](run, TWO_GPUS)
     validate_plan(plan, TWO_GPUS)

@@ -78,7 +78,7 @@ def test_a_record_measures_since_the_record_before_it(monkeypatch):
     assert (second.values["loss/policy"], second.values["checkpoint/update"]) == (0.5, 12.0)
 
 
-def test_the_last_record_of_a_run_tells_the_speed_of_what_was_done_last(monkeypatch):
+def test_the_last_record_has_the_speed_of_the_last_interval(monkeypatch):
     clock, parts, kept = Clock(monkeypatch), Parts(), Kept()
     reporter = Reporter(kept, parts.learner, parts.source.totals, 64, 1, SERIAL)
     for seconds in (4.0, 1.9):

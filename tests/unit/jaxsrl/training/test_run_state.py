@@ -9,7 +9,7 @@ from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.training.run_state import from_arrays, state_to_arrays
 
 
-def test_environments_that_restart_begin_episodes_whose_seeds_were_not_used():
+def test_restarted_environments_use_unused_episode_seeds():
     spec = EnvConfig("CartPole-v1").source().spec()
     agent = make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(4,)))
     arrays = state_to_arrays(agent.init(jax.random.key(0)))

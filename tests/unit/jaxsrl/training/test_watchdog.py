@@ -80,7 +80,7 @@ def test_the_time_in_which_the_process_is_paused_does_not_count(monkeypatch):
             stall()
 
 
-def test_learner_processes_wait_for_each_other_within_the_deadline_of_the_run():
+def test_learner_processes_wait_until_the_stall_timeout():
     config = run_config(distributed_wait_seconds=600)
     coordinator = ProcessCoordinator(SimpleNamespace(is_main=True), config)
     assert make_loop({}, coordinator)._watchdog._limit == 2400.0

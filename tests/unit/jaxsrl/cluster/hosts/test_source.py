@@ -87,7 +87,7 @@ def test_two_hosts_collect_what_one_machine_does_to_the_bit(lag):
     assert totals["cluster/hosts_lost"] == 0
 
 
-def test_slots_whose_answers_overtake_each_other_are_learned_from_in_order():
+def test_slots_are_used_in_order_of_their_requests():
     config, local, params = run_of(1)
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
@@ -110,7 +110,7 @@ def test_slots_whose_answers_overtake_each_other_are_learned_from_in_order():
             np.testing.assert_array_equal(one, other)
 
 
-def test_what_a_lost_host_had_not_handed_over_is_collected_anew_and_nothing_else_changes(tmp_path):
+def test_unsent_slots_of_a_lost_host_are_collected_again(tmp_path):
     config, _, params = run_of(1, journal=journal_in(tmp_path))
     _, local, _ = run_of(1)
     with cluster_source(config) as (source, engine):
@@ -145,7 +145,7 @@ def test_what_a_lost_host_had_not_handed_over_is_collected_anew_and_nothing_else
 
 
 @pytest.mark.slow
-def test_a_host_that_is_lost_before_it_sent_anything_begins_as_if_nothing_had_happened():
+def test_host_lost_before_its_first_slot_starts_again():
     config, local, params = run_of(0)
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
@@ -159,7 +159,7 @@ def test_a_host_that_is_lost_before_it_sent_anything_begins_as_if_nothing_had_ha
 
 
 @pytest.mark.slow
-def test_a_host_whose_node_may_be_dead_waits_for_its_room_to_be_moved():
+def test_host_of_a_dead_node_waits_for_its_bundle_to_move():
     config, _, params = run_of(0)
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
@@ -192,7 +192,7 @@ def test_a_source_of_some_hosts_has_their_rows_of_the_run():
             np.testing.assert_array_equal(one, other[:, ROWS // 2 :])
 
 
-def test_an_auditor_of_hosts_finds_a_slot_that_was_changed_lost_or_doubled(tmp_path):
+def test_host_auditor_finds_changed_lost_and_doubled_slots(tmp_path):
     config, _, params = run_of(0, journal=journal_in(tmp_path))
     with cluster_source(config) as (source, _):
         source.publish(0, params[0])
@@ -214,7 +214,7 @@ def test_an_auditor_of_hosts_finds_a_slot_that_was_changed_lost_or_doubled(tmp_p
         assert getattr(found, wrong) > 0, wrong
 
 
-def test_a_host_has_no_more_slots_on_their_way_than_a_ring_would_hold():
+def test_host_sends_no_more_slots_than_a_ring_holds():
     config, _, params = run_of(1)
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
@@ -228,7 +228,7 @@ def test_a_host_has_no_more_slots_on_their_way_than_a_ring_would_hold():
         assert [host.calls.count("next_slot") for host in engine.hosts] == [credits + 1] * 2
 
 
-def test_a_host_that_is_lost_too_often_ends_the_run_with_its_name():
+def test_host_lost_too_often_ends_the_run_with_its_name():
     config, _, params = run_of(0, supervision=SupervisorOptions(max_restarts=0))
     with cluster_source(config) as (source, engine):
         source.publish(0, params[0])
@@ -262,7 +262,7 @@ def wait_until(condition):
 
 
 @pytest.mark.slow
-def test_a_lost_host_waits_for_a_node_that_comes_back_and_no_longer_than_it_may():
+def test_lost_host_waits_for_a_node_until_the_deadline():
     options = SupervisorOptions(start_timeout_seconds=0.5)
     config, _, params = run_of(0, nodes={"one": 2, "two": 2}, supervision=options)
     with cluster_source(config, {"one": 2, "two": 2}) as (source, engine):
@@ -291,7 +291,7 @@ class Raises(gymnasium.Env):
 
 
 @pytest.mark.slow
-def test_what_an_environment_raises_at_a_host_is_raised_with_its_traceback():
+def test_environment_error_at_a_host_has_its_traceback():
     config, _, params = run_of(0, GymnasiumSource(Raises))
     with cluster_source(config) as (source, _):
         source.publish(0, params[0])

@@ -86,7 +86,7 @@ def test_servers_elsewhere_choose_what_one_here_does_to_the_bit(lag, servers, co
 
 
 @pytest.mark.parametrize("core", ["gru", pytest.param("none", marks=pytest.mark.slow)])
-def test_servers_that_are_lost_in_the_middle_of_slots_change_nothing(core):
+def test_servers_lost_within_slots_change_no_result(core):
     config, local, params = run_of(1, 1, core)
     with served(config) as (source, engine):
         engine.servers[0].dies_at = 2 * (STEPS + 2)  # two lanes ask
@@ -114,7 +114,7 @@ def test_a_host_that_is_lost_is_followed_at_the_servers_too():
 
 
 @pytest.mark.slow
-def test_a_server_that_is_lost_too_often_ends_the_run_with_its_name():
+def test_server_lost_too_often_ends_the_run_with_its_name():
     config, _, params = run_of(0, supervision=SupervisorOptions(max_restarts=1))
     with served(config) as (source, engine):
         engine.servers[0].dies_at = 3
@@ -142,7 +142,7 @@ def test_a_server_that_does_not_answer_is_ended_and_followed():
 @pytest.mark.parametrize(
     ("lag", "servers", "core"), [pytest.param(0, 4, "gru", marks=pytest.mark.slow), (1, 2, "none")]
 )
-def test_each_learner_process_has_its_hosts_and_their_servers_and_all_rows_are_those_of_one_process(lag, servers, core):
+def test_learner_processes_share_the_rows_of_one_process(lag, servers, core):
     config, local, params = run_of(lag, servers, core, pool_lanes_per_worker=2)
     each, shares = servers // 2, []
     for process in range(2):
@@ -162,7 +162,7 @@ def test_each_learner_process_has_its_hosts_and_their_servers_and_all_rows_are_t
     require_same(both, collect_locally(local, params, 3))
 
 
-def test_a_server_that_was_given_a_gpu_where_jax_sees_none_says_so_instead_of_acting_on_the_processor(monkeypatch):
+def test_server_with_a_gpu_that_jax_cannot_see_raises(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setattr("jax.local_devices", without_gpus(jax.local_devices))
     config, _, params = run_of(0, gpus=1)

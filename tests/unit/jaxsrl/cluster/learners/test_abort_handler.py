@@ -22,7 +22,7 @@ def ends(code: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("code", ["abort()", "t = threading.Thread(target=abort); t.start(); t.join()"])
-def test_abort_of_any_thread_says_what_happened_and_exits_with_the_status(code):
+def test_abort_in_any_thread_prints_the_cause_and_exits(code):
     assert ends(code) == (75, "error: another process was lost\n")
 
 
@@ -35,7 +35,7 @@ def test_once_removed_abort_is_what_it_was():
     [("RuntimeError('an environment failed')", 75), ("UserError('no such plan')", -6), ("None", -6)],
     ids=["a run that failed", "a refusal", "a good end"],
 )
-def test_what_jax_notices_after_the_run_has_failed_ends_in_our_status_too(error, status):
+def test_jax_abort_after_a_failed_run_has_our_exit_status(error, status):
     code = f"""
 import contextlib, gc, unittest.mock
 from envpool_bridge.errors import UserError

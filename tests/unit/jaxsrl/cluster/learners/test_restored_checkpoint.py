@@ -59,7 +59,7 @@ def words(monkeypatch):
     return found
 
 
-def test_a_process_with_another_directory_restores_what_process_0_does(tmp_path, words):
+def test_every_process_restores_the_checkpoint_of_process_0(tmp_path, words):
     metadata = {"experiment": {"env": {"id": "E-v0"}}, "env_steps": 28}
     CheckpointStore(tmp_path / "main").save(7, {"w": np.arange(3.0)}, metadata)
     main = process(0, words, tmp_path / "main").restore()

@@ -11,7 +11,7 @@ TWO = {"coordinator": "127.0.0.1:7777", "num_processes": 2}
 
 
 @pytest.mark.parametrize(("local_devices", "expected"), [((), None), ((0,), [0]), ((2, 3), [2, 3])])
-def test_each_process_of_a_host_takes_the_devices_that_it_was_given(local_devices, expected, monkeypatch):
+def test_each_process_of_a_host_uses_its_own_devices(local_devices, expected, monkeypatch):
     given = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda **settings: given.update(settings))
     monkeypatch.setattr(jax.config, "update", lambda *_: None)

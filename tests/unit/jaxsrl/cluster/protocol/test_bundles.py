@@ -19,7 +19,7 @@ def plan_of(policy, **changes):
     return place_on_nodes(run, PLANS[policy](run, Resources(8, "cpu", 4)), NODES, 3)
 
 
-def test_every_host_of_a_plan_is_a_bundle_of_its_cores_and_of_memory_where_asked():
+def test_every_host_is_a_bundle_of_cores_and_memory():
     assert bundles_of(plan_of("single_learner_coarse")) == (Bundle(2, 0, "a"), Bundle(2, 0, "b"), Bundle(2, 0, "a"))
     fine = bundles_of(plan_of("single_learner_fine"), host_gib=0.5)  # with a core for the server
     assert fine[0].resources() == {"CPU": 3.0, "memory": float(1 << 29)}
@@ -35,7 +35,7 @@ def test_every_host_of_a_plan_is_a_bundle_of_its_cores_and_of_memory_where_asked
         ("strict_pack", ("a", "a", "a")),
     ],
 )
-def test_hosts_are_expected_where_an_empty_cluster_would_have_them(spreading, expected):
+def test_hosts_are_predicted_for_an_empty_cluster(spreading, expected):
     assert preferred_nodes(NODES, 3, 3, spreading) == expected
     assert plan_of("single_learner_fine", cluster_placement=spreading).environments.nodes == expected
 
@@ -49,7 +49,7 @@ def test_hosts_are_expected_where_an_empty_cluster_would_have_them(spreading, ex
         ("pack", 6, 4, "larger nodes"),
     ],
 )
-def test_what_not_even_an_empty_cluster_can_take_is_refused_with_its_numbers(spreading, hosts, cores, advice):
+def test_plan_too_large_for_the_cluster_is_rejected(spreading, hosts, cores, advice):
     if advice is None:
         assert preferred_nodes(NODES, hosts, cores, spreading) == ("a", "a", "b", "b")
         return
@@ -57,19 +57,19 @@ def test_what_not_even_an_empty_cluster_can_take_is_refused_with_its_numbers(spr
         preferred_nodes(NODES, hosts, cores, spreading)
 
 
-def test_a_host_takes_a_bundle_on_the_node_it_wants_as_far_as_there_is_one():
+def test_host_takes_a_bundle_on_its_preferred_node():
     assert match_bundles(["b", "a", "a"], ["a", "b", "c"]) == (1, 0, 2)
     assert match_bundles(["", "", "", ""], ["z", "y", "z", "y"]) == (1, 3, 0, 2)  # neighbors share nodes
     assert match_bundles(["q", "y"], ["y", "z"]) == (1, 0)
 
 
-def test_hosts_and_what_acts_at_them_move_together_and_the_learner_stays():
+def test_hosts_move_with_their_inference_and_without_learner():
     moved = with_hosts_on(plan_of("single_learner_fine"), ["c", "c", "a"])
     assert moved.environments.nodes == moved.inference.nodes == ("c", "c", "a")
     assert moved.learner.nodes == ()
 
 
-def test_a_refusal_says_what_was_asked_what_there_is_and_what_to_do():
+def test_placement_error_names_request_resources_and_remedy():
     how = Reserving("strict_spread", 2.0, 5.0)
     said = refusal([[Bundle(3, 2 << 30)] * 4], how, [Node("a", 8, memory_bytes=1 << 30)], 2.0)
     for words in ("within 5 s", "4 environment hosts of 3 cores and 2 GiB", "a: 8 cores and 1 GiB", "2 cores are free"):

@@ -56,7 +56,7 @@ def world(monkeypatch):
     return made
 
 
-def test_one_reservation_is_waited_for_in_one_go_until_the_deadline(world):
+def test_a_single_reservation_waits_until_the_deadline(world):
     (found,) = all_or_none([world.ask("hosts", lambda now: now >= 50.0)], 60.0)
     assert (found.name, world.asked, world.held) == ("hosts", 1, ["hosts"])
     assert all_or_none([world.ask("more", lambda now: False)], 60.0) == []
@@ -64,7 +64,7 @@ def test_one_reservation_is_waited_for_in_one_go_until_the_deadline(world):
     assert world.held == ["hosts"]
 
 
-def test_nothing_is_held_for_long_while_another_is_waited_for_and_all_are_had_when_they_can_be(world):
+def test_reservation_holds_nothing_while_it_waits(world):
     asks = [world.ask("hosts", lambda now: True), world.ask("servers", lambda now: now >= 20.0)]
     found = all_or_none(asks, 60.0)
     assert [one.name for one in found] == world.held == ["hosts", "servers"]

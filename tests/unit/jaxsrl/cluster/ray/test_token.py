@@ -26,7 +26,7 @@ def test_a_user_who_has_decided_about_tokens_is_left_alone(tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cluster_in_a_directory_that_others_can_enter_is_not_believed(tmp_path):
+def test_cluster_file_in_a_shared_directory_is_ignored(tmp_path):
     pytest.importorskip("ray")
     from jaxsrl.cluster.ray.local_cluster import joined_local_cluster
 

@@ -145,7 +145,7 @@ def require_same(mine, theirs):
 
 
 @pytest.mark.parametrize("replay", [UNIFORM, PRIORITIZED, DELAYED], ids=["uniform", "prioritized", "delayed"])
-def test_what_is_learned_and_kept_is_that_of_replay_in_this_process_to_the_bit(replay):
+def test_remote_replay_equals_local_replay_exactly(replay):
     config = config_of(replay)
     here, kept = learn_here(config, 9)
     with remote(config) as (experience, engine):
@@ -164,7 +164,7 @@ def test_what_is_learned_and_kept_is_that_of_replay_in_this_process_to_the_bit(r
 
 
 @pytest.mark.parametrize("replay", [UNIFORM, DELAYED], ids=["uniform", "delayed"])
-def test_what_was_kept_goes_on_here_and_there_as_if_nothing_had_been(replay, monkeypatch):
+def test_saved_replay_resumes_locally_and_remotely(replay, monkeypatch):
     monkeypatch.setattr("jaxsrl.cluster.replay.host.PART_BYTES", 1000)  # so that there are several
     monkeypatch.setattr("jaxsrl.cluster.replay.client.PART_BYTES", 1000)
     # Priorities are sent no earlier than they must be, as those of a device that still computes.
@@ -185,7 +185,7 @@ def test_what_was_kept_goes_on_here_and_there_as_if_nothing_had_been(replay, mon
     require_same(learn_here(config, 8, saved=kept, state=begun[-1][0], skip=5)[0], whole[5:])
 
 
-def test_of_a_slot_that_two_beginnings_of_a_host_made_the_one_is_inserted_that_the_run_has():
+def test_replay_inserts_the_slot_of_the_current_host_start():
     config = config_of()
     layout, slots = slots_of(config, 3)
     _, others = slots_of(config, 3, seed=1)
@@ -229,7 +229,7 @@ def test_priorities_that_overtake_each_other_are_taken_in_order():
     replay.close()
 
 
-def test_samples_whose_answers_overtake_each_other_are_learned_from_in_order():
+def test_samples_are_used_in_order_of_their_requests():
     config = config_of()
     here, _ = learn_here(config, 6)
     with remote(config) as (experience, engine):
@@ -238,7 +238,7 @@ def test_samples_whose_answers_overtake_each_other_are_learned_from_in_order():
         require_same(learn_there(config, experience, 6), here)
 
 
-def test_replay_that_is_lost_or_silent_ends_the_run_with_what_to_do():
+def test_lost_or_silent_replay_ends_the_run_with_a_remedy():
     config = config_of()
     with remote(config) as (experience, engine):
         learn_there(config, experience, 2)
@@ -263,7 +263,7 @@ def test_replay_that_is_lost_or_silent_ends_the_run_with_what_to_do():
             experience.look_after()
 
 
-def test_the_learner_is_told_all_of_a_slot_but_what_only_learning_reads():
+def test_learner_receives_only_the_summary_of_a_slot():
     config = config_of()
     layout, ((memory, _),) = slots_of(config, 1)
     summaries = SlotSummaries(layout)
@@ -286,7 +286,7 @@ def test_the_learner_is_told_all_of_a_slot_but_what_only_learning_reads():
     assert slot.frames[:-1].any()
 
 
-def test_observations_that_a_slot_begins_and_ends_with_are_told_when_they_are_asked_for():
+def test_slot_boundary_observations_are_sent_on_request():
     config = config_of()
     layout, slots = slots_of(config, 2)
     with remote(config) as (experience, _):

@@ -69,7 +69,7 @@ def test_a_channel_holds_its_capacity_for_every_replica(policy, held):
     assert (trajectories.item, trajectories.total) == (layout.slot_bytes, layout.slot_bytes * held)
 
 
-def test_parameters_have_a_copy_a_reader_but_shared_blocks_are_one():
+def test_parameters_are_copied_per_reader_but_not_per_block():
     assert of("single_learner_fine", Carries.PARAMETERS)[2].total == PARAMS * 3  # the newest, and two that lag
     assert of("decoupled", Carries.PARAMETERS)[2].total == PARAMS * 3 * 2
     assert of("single_learner_coarse", Carries.PARAMETERS)[2].total == PARAMS * 2
@@ -99,7 +99,7 @@ def test_indices_are_said_in_ranges(numbers, words):
     assert format_ranges(numbers) == words
 
 
-def test_every_leaf_of_a_structured_observation_counts_and_stacked_frames_count_once():
+def test_channel_bytes_count_leaves_and_one_stacked_frame():
     picture = ArraySpec((4, 84, 84), "uint8", frames=4)
     spec = dataclasses.replace(SPEC, observation={"picture": picture, "speed": ArraySpec((3,), "float32")})
     plan = PLANS["single_learner_fine"](RUN, FOUR_GPUS)

@@ -22,7 +22,7 @@ def planned(policy: str, processes: int = 2, **changes):
     return split_over_processes(PLANS[policy](run, resources_over(HOST, processes)), processes, HOST.num_devices)
 
 
-def test_every_process_serves_its_share_of_the_rows_on_its_first_device():
+def test_each_process_serves_its_rows_on_its_first_device():
     plan = planned("single_learner_fine", learner_num_devices=2)
     assert plan.environments.replicas == plan.inference.replicas == 2
     assert plan.num_rows == 48
@@ -32,7 +32,7 @@ def test_every_process_serves_its_share_of_the_rows_on_its_first_device():
     validate_plan(plan, resources_over(HOST, 2))
 
 
-def test_lanes_are_those_of_one_process_so_that_actions_are_the_same_to_the_bit():
+def test_hosts_have_the_lanes_of_one_process():
     one = PLANS["single_learner_fine"](RUN, HOST)
     assert planned("single_learner_fine").shape.rows_per_lane == one.shape.rows_per_lane
 

@@ -31,7 +31,7 @@ def planned(policy, hosts=4, processes=2, **changes):
 
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse", "multiple_learners"])
-def test_every_process_has_its_hosts_in_order_and_its_devices_learn_from_their_rows(policy):
+def test_each_process_learns_from_the_rows_of_its_hosts(policy):
     plan = planned(policy)
     assert plan.environments.nodes == plan.inference.nodes == ("a", "b", "c", "d")
     assert (plan.num_rows, plan.shape.num_rows) == (48, 12)
@@ -40,7 +40,7 @@ def test_every_process_has_its_hosts_in_order_and_its_devices_learn_from_their_r
     validate_plan(plan, dataclasses.replace(resources_over(HOST, 2), nodes=NODES))
 
 
-def test_lanes_are_those_of_one_process_without_a_cluster_so_that_actions_are_the_same_to_the_bit():
+def test_learner_processes_have_the_lanes_of_one_process():
     one = PLANS["single_learner_fine"](change_run(RUN, learner_num_devices=2), HOST)
     plan = planned("single_learner_fine", hosts=2, learner_num_devices=2)
     assert plan.shape.rows_per_lane == one.shape.rows_per_lane
@@ -81,7 +81,7 @@ def nodes_near(plan, learners_at):
 
 
 @pytest.mark.parametrize("policy", ["single_learner_fine", "multiple_learners"])
-def test_every_process_has_servers_of_its_own_which_act_for_its_hosts(policy):
+def test_each_process_has_servers_for_its_own_hosts(policy):
     plan = planned(policy, **SERVED, cluster_num_inference_servers=2)
     assert plan.calls_servers
     assert plan.inference.replicas == len(plan.inference.nodes) == 2
@@ -101,7 +101,7 @@ def test_every_process_has_servers_of_its_own_which_act_for_its_hosts(policy):
     assert nodes_near(plan, ["", "b"])[1] == [plan.inference.nodes[0], "b"]
 
 
-def test_a_plan_that_was_placed_for_one_process_with_one_server_is_refused_for_two():
+def test_plan_placed_for_one_process_is_rejected_for_two():
     run = change_run(RUN, **SERVED, cluster_num_inference_servers=1)
     placed = place_on_nodes(run, PLANS["multiple_learners"](run, resources_over(HOST, 2)), NODES, 4)
     with pytest.raises(
@@ -116,7 +116,7 @@ def test_without_servers_no_process_has_one():
     assert [(share.servers, share.server_nodes) for share in shares_of(plan, 2)] == [((), ())] * 2
 
 
-def test_what_hosts_of_other_learners_sent_and_failed_of_adds_up_and_what_is_a_mean_does_not():
+def test_counters_of_other_processes_add_up_and_means_do_not():
     mine = {"cluster/a/bytes": 5.0, "env/restarts_total": 1.0, "learner/wait_seconds": 3.0, "cluster/hosts_lost": 0.0}
     theirs = {"cluster/a/bytes": 7.0, "cluster/b/bytes": 2.0, "env/restarts_total": 2.0, "learner/wait_seconds": 9.0}
     told = summable_totals({**theirs, "cluster/hosts_lost": 1.0})
@@ -141,7 +141,7 @@ class LostError(Exception):
     pass
 
 
-def test_who_waits_for_its_own_rows_hears_that_another_process_failed(monkeypatch):
+def test_process_waiting_for_rows_sees_failure_of_another(monkeypatch):
     def failed():
         raise LostError
 

@@ -27,7 +27,7 @@ def plan_of(policy, nodes=NODES, hosts=3, **changes):
 
 
 @pytest.mark.parametrize("policy", ["single_learner_coarse", "single_learner_fine", "distributed_replay", "decoupled"])
-def test_environments_and_acting_go_to_the_nodes_and_nothing_else_does(policy):
+def test_only_environments_and_inference_move_to_nodes(policy):
     plan = plan_of(policy)
     validate_plan(plan, HERE)
     assert (plan.num_rows, plan.shape.num_workers) == (24, 2)
@@ -83,14 +83,14 @@ def test_plans_with_nodes_that_are_not_there_are_refused():
         validate_plan(short, HERE)
 
 
-def test_bytes_between_nodes_are_a_slot_a_host_and_the_parameters_a_node():
+def test_network_bytes_are_slots_and_parameters():
     plan = plan_of("single_learner_coarse", nodes=[Node("a", 4), Node("b", 2)], rollout_length=10)
     sent = bytes_between_nodes(plan, PlanBytes((), slot=1000, slots=0, params=70))
     assert (sent.trajectories, sent.parameters) == (3000, 140)
     assert sent.env_step == pytest.approx(3140 / 240)
 
 
-def test_nodes_that_share_a_name_get_numbers_and_those_without_cores_are_left_out():
+def test_nodes_of_one_name_are_numbered_if_they_have_cores():
     def node(name, number, **resources):
         return {"NodeName": name, "NodeID": number, "Resources": resources}
 

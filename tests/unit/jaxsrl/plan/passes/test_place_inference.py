@@ -40,7 +40,7 @@ def plan_of(servers=1, nodes=NODES, hosts=2, processes=1, **changes):
     return plan
 
 
-def test_servers_have_nodes_of_their_own_choice_and_hosts_only_cores_for_workers():
+def test_servers_have_own_nodes_and_hosts_have_worker_cores():
     plan = plan_of(2)
     assert plan.calls_servers
     assert plan.environments.nodes == ("a", "b")
@@ -64,7 +64,7 @@ def test_servers_go_where_gpus_are_if_there_are_enough():
     assert plan_of(4, nodes=with_gpus).inference.placement == Devices((0,), "cpu")
 
 
-def test_servers_act_on_processors_where_the_run_says_so_whatever_gpus_there_are():
+def test_servers_act_on_cpus_if_the_run_asks_for_it():
     plan = plan_of(1, nodes=[Node("a", 8), Node("big", 4, 2)], inference_platform="cpu")
     assert plan.inference.placement == Devices((0,), "cpu")
     assert [bundle.gpus for bundle in bundles_of_servers(plan)] == [0]

@@ -66,7 +66,7 @@ def test_replay_is_where_no_host_is_if_that_node_has_the_memory():
     assert plan_of(plan="distributed_replay").replay.nodes == ("c",)
 
 
-def test_replay_reserves_a_core_and_memory_for_all_that_it_will_hold():
+def test_replay_reserves_a_core_and_its_memory():
     run, plan = run_of(), plan_of()
     assert bundles_of_replay(plan, GIB) == (Bundle(1, GIB, "c", what="replay"),)
     assert requested_bundles(run, plan, GIB)[3] == bundles_of_replay(plan, GIB)
@@ -116,7 +116,7 @@ def test_replay_that_cannot_be_on_a_node_is_refused(changes, message):
         plan_of(**changes)
 
 
-def test_replay_on_a_node_without_a_cluster_is_refused_and_so_is_one_that_devices_hold():
+def test_replay_node_needs_a_cluster_and_host_storage():
     with pytest.raises(UserError, match=r"use --cluster.address local or auto with it, or --replay.memory host"):
         run_of(cluster_address="none")
     run, here = run_of(), Resources(8, "cpu", 1)

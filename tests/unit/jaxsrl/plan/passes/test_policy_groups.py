@@ -70,7 +70,7 @@ def test_devices_are_divided_among_the_policies_that_learn(names, num_devices, s
     check_groups(plan, agent_of(*names))
 
 
-def test_every_learner_has_all_channels_of_the_one_that_it_is_a_part_of():
+def test_learner_parts_keep_all_channels():
     whole, plan = plan_of("a"), plan_of("a", "b")
     for name in ("learner a", "learner b"):
         mine = [channel for channel in plan.channels if name in (channel.source, channel.target)]
@@ -87,7 +87,7 @@ def test_every_learner_has_all_channels_of_the_one_that_it_is_a_part_of():
 
 
 @pytest.mark.parametrize(("names", "num_devices"), [((), 4), (("a",), 4), (("a", "b"), 1), (("a", "b", "c"), 2)])
-def test_with_one_policy_or_too_few_devices_one_learner_learns_all(names, num_devices):
+def test_one_policy_or_few_devices_have_one_learner(names, num_devices):
     plan = plan_of(*names, num_devices=num_devices)
     assert plan.learner == Fragment("learner", FragmentKind.LEARNER, 1, Devices(tuple(range(num_devices))))
     assert not learns_by_group(plan)
@@ -95,14 +95,14 @@ def test_with_one_policy_or_too_few_devices_one_learner_learns_all(names, num_de
     check_groups(plan, agent_of(*names))
 
 
-def test_a_plan_that_does_not_ask_for_it_stays_as_it_is_and_a_divided_one_is_divided_once():
+def test_policy_groups_divide_a_plan_at_most_once():
     fine = plan_of("a", "b", plan="single_learner_fine")
     assert [learner.group for learner in fine.learners] == [""]
     divided = plan_of("a", "b")
     assert plan_with_groups(divided, agent_of("a", "b")) is divided
 
 
-def test_a_divided_plan_comes_back_from_its_file_and_one_without_groups_says_nothing_of_them():
+def test_plan_file_lists_groups_only_of_divided_plans():
     plan = plan_of("a", "b")
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
     assert all("group" not in fragment for fragment in plan_to_json(plan_of("a"))["fragments"])
@@ -158,7 +158,7 @@ def test_policies_that_are_not_published_together_are_refused():
     assert "fragment learner b has no channel of parameters out of it" in refusal(silent)
 
 
-def test_rows_that_do_not_divide_over_one_policys_devices_are_refused():
+def test_indivisible_rows_of_a_policy_are_rejected():
     plan = with_learner(plan_of("a", "b", num_devices=2), 1, placement=Devices((1, 2, 3)))
     plan = dataclasses.replace(plan, shape=dataclasses.replace(plan.shape, rows_per_part=25))
     assert "fragment learner b: 100 rows do not divide over 3 devices: use --run.num-envs 99" in refusal(plan)

@@ -48,7 +48,7 @@ def ends(plan, carries):
 
 
 @pytest.mark.parametrize("policy", WITH_REPLAY)
-def test_replay_stands_between_environments_and_learner_on_the_learners_devices(policy):
+def test_replay_stands_on_the_devices_of_the_learner(policy):
     plan = plan_of(policy, replaying())
     assert plan.replay is not None
     assert plan.replay.placement == plan.learner.placement
@@ -76,7 +76,7 @@ def test_priorities_go_back_as_late_as_the_agent_says():
     validate_plan(plan, MACHINE)
 
 
-def test_distributed_replay_keeps_experience_on_the_host_whatever_else_is_asked_for():
+def test_distributed_replay_always_stores_on_the_host():
     plan = plan_of("distributed_replay", replaying(), "device", max_policy_lag=4)
     assert plan.replay is not None
     assert isinstance(plan.replay.placement, InProcess)
@@ -90,7 +90,7 @@ def test_plans_with_replay_come_back_from_json():
     assert plan_from_json(plan_to_json(plan)) == plan
 
 
-def test_an_agent_that_learns_once_from_each_trajectory_has_its_plan_as_it_is():
+def test_plan_without_trajectory_reuse_is_unchanged():
     plan = PLANS["decoupled"](RunConfig(num_envs=96), MACHINE)
     assert add_agent_fragments(plan, ON_POLICY, "host") is plan
 
@@ -109,7 +109,7 @@ def test_a_parameter_server_refuses_replay():
         plan_of("central", replaying())
 
 
-def test_experience_on_the_host_of_environments_on_devices_is_refused():
+def test_host_replay_of_device_environments_is_rejected():
     with pytest.raises(
         UserError, match="replay is on the host, but environments are on devices: use --replay.memory device"
     ):
@@ -131,7 +131,7 @@ def test_trajectories_that_may_be_dropped_are_refused():
         plan_of("single_learner_fine", replaying(), max_policy_lag=2, learner_when_full="drop_oldest")
 
 
-def test_priorities_that_come_later_than_the_agent_says_are_refused():
+def test_priorities_later_than_the_declared_delay_are_rejected():
     plan = plan_of("single_learner_fine", replaying())
     late = Channel("learner", "replay", Carries.PRIORITIES, Transport.IN_PROCESS, 4, max_lag=3)
     with pytest.raises(UserError, match="may be 3 gradient steps late, but --agent.replay.priority-delay is 1"):
