@@ -30,14 +30,13 @@ _MARGIN = 1.5
 
 
 class ClusterCollectors(CollectorFactory):
-    """Makes collectors whose environments are on the nodes of a cluster. Owns its engine from the first collector on."""
+    """Makes collectors whose environments are on the nodes of a cluster. Owns its engine from the first collector on.
+
+    Raises:
+        UserError: the environments cannot be sent to other nodes.
+    """
 
     def __init__(self, setup: TrainingSetup, open_engine: OpenEngine) -> None:
-        """Starts nothing.
-
-        Raises:
-            UserError: the environments cannot be sent to other nodes.
-        """
         super().__init__(setup)
         pickle_source(setup.source)  # raises here, not on a node
         self._open_engine = open_engine

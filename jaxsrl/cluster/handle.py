@@ -136,17 +136,15 @@ class Handle(abc.ABC, Generic[RemoteT]):
 class RestartManager:
     """Restarts lost processes. Thread-safety: one thread, the learner's.
 
+    Args:
+        engine: the cluster.
+        options: budget and timeouts, as of a pool's workers.
+
     Attributes:
         num_lost: processes lost so far.
     """
 
     def __init__(self, engine: Engine, options: SupervisorOptions) -> None:
-        """Nothing is lost yet.
-
-        Args:
-            engine: the cluster.
-            options: budget and timeouts, as of a pool's workers.
-        """
         self.num_lost = 0
         self._engine, self._options = engine, options
         self._requested_at = 0.0

@@ -22,19 +22,18 @@ from jaxsrl.training.setup import TrainingSetup
 
 
 class DeviceTrainable:
-    """A `Trainable` of the plan `device_only`."""
+    """A `Trainable` of the plan `device_only`.
+
+    Args:
+        setup: of the run.
+        agent: that of the setup.
+        env: the source's environment.
+
+    Raises:
+        BadEnvOutputError: the environment does not return what its spec says.
+    """
 
     def __init__(self, setup: TrainingSetup, agent: Agent, env: JaxEnv) -> None:
-        """Validates the outputs of `env`; nothing starts.
-
-        Args:
-            setup: of the run.
-            agent: that of the setup.
-            env: the source's environment.
-
-        Raises:
-            BadEnvOutputError: the environment does not return what its spec says.
-        """
         validate_env(env)
         self._setup, self._agent, self._env = setup, agent, env
         self._episodes = EpisodeTotals()

@@ -18,7 +18,16 @@ _COUNTED = supervision_metrics([SupervisionTotals()])
 
 
 class Reporter:
-    """Writes records of rates and shares since the record before. One thread: the learner's."""
+    """Writes records of rates and shares since the record before. One thread: the learner's.
+
+    Args:
+        sink: takes the records.
+        learner: whose state and totals to read.
+        source_totals: of everything else: seconds and counts since the start, by name, as Collector gives them.
+        steps_per_update: env steps that an update learns from.
+        action_repeat: frames an env step.
+        plan: whose fragments the shares are of.
+    """
 
     def __init__(
         self,
@@ -29,16 +38,6 @@ class Reporter:
         action_repeat: int,
         plan: Plan,
     ) -> None:
-        """Starts the clock.
-
-        Args:
-            sink: takes the records.
-            learner: whose state and totals to read.
-            source_totals: of everything else: seconds and counts since the start, by name, as Collector gives them.
-            steps_per_update: env steps that an update learns from.
-            action_repeat: frames an env step.
-            plan: whose fragments the shares are of.
-        """
         self._plan = plan
         self._sink, self._learner, self._source_totals = sink, learner, source_totals
         self._steps_per_update, self._repeat = steps_per_update, action_repeat

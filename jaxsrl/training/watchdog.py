@@ -34,6 +34,12 @@ class Watchdog:
 
     `check` raises in a main thread that waits. A main thread that is inside a computation cannot raise: the watchdog then ends
     the process, and its environments end with it. Time in which the whole process is paused does not count.
+
+    Args:
+        limit_seconds: longest time without any change of the counts.
+        counts: grow while the run makes progress. Called in the watchdog's thread.
+        waits: one sentence for each part of the run that waits, given whether the main thread waits. Called in any thread.
+        log: keeps the message of a process that is ended.
     """
 
     def __init__(
@@ -43,14 +49,6 @@ class Watchdog:
         waits: Callable[[bool], Sequence[str]],
         log: Callable[[str], None],
     ) -> None:
-        """Stores the deadline; `watching` starts the thread.
-
-        Args:
-            limit_seconds: longest time without any change of the counts.
-            counts: grow while the run makes progress. Called in the watchdog's thread.
-            waits: one sentence for each part of the run that waits, given whether the main thread waits. Called in any thread.
-            log: keeps the message of a process that is ended.
-        """
         self._limit, self._counts, self._waits, self._log = limit_seconds, counts, waits, log
         self._patience = limit_seconds + min(limit_seconds, _GRACE_SECONDS)  # `check` comes first
         self._seen: Mapping[str, float] = {}

@@ -38,7 +38,17 @@ _MEANS = ("env/wait_seconds", "inference/wait_seconds", "inference/busy_seconds"
 
 
 class ClusterSource:
-    """A Collector whose slots come from environment hosts, one a replica of the plan. One thread, the learner's."""
+    """A Collector whose slots come from environment hosts, one a replica of the plan. One thread, the learner's.
+
+    Args:
+        config: what every source is made from; its plan says which host is on which node.
+        engine: the cluster; the caller closes it after this.
+        replicas: the hosts of the plan that this source is for, with the inference servers that act for them; None for all.
+        replay: where slots go instead of here, on a node; this source then has their summaries. The caller closes it.
+
+    Raises:
+        UserError: the environments cannot be sent to other nodes.
+    """
 
     def __init__(
         self,
@@ -47,17 +57,6 @@ class ClusterSource:
         replicas: range | None = None,
         replay: RemoteReplayClient | None = None,
     ) -> None:
-        """Starts the hosts' processes, without waiting.
-
-        Args:
-            config: what every source is made from; its plan says which host is on which node.
-            engine: the cluster; the caller closes it after this.
-            replicas: the hosts of the plan that this source is for, with the inference servers that act for them; None for all.
-            replay: where slots go instead of here, on a node; this source then has their summaries. The caller closes it.
-
-        Raises:
-            UserError: the environments cannot be sent to other nodes.
-        """
         pickle_source(config.env_source)  # raises here, not on a node
         plan, agent = config.plan, config.agent
         if config.agent_state is None:

@@ -21,6 +21,16 @@ from jaxsrl.machine.devices import Device
 class ActingCalls:
     """Acts for some lanes of a run. One thread.
 
+    Args:
+        config: of the run's sources; its key and environments are not looked at.
+        key: the run's key of actions.
+        lanes: numbered over all hosts.
+        messages: of those.
+        device: that acts.
+
+    Raises:
+        UserError: lanes are merged for an agent that remembers.
+
     Attributes:
         rows_per_lane: R.
     """
@@ -28,18 +38,6 @@ class ActingCalls:
     def __init__(
         self, config: CollectorConfig, key: Any, lanes: range, messages: ActingMessages, device: Device
     ) -> None:
-        """Prepares; `warm_up` compiles.
-
-        Args:
-            config: of the run's sources; its key and environments are not looked at.
-            key: the run's key of actions.
-            lanes: numbered over all hosts.
-            messages: of those.
-            device: that acts.
-
-        Raises:
-            UserError: lanes are merged for an agent that remembers.
-        """
         if config.plan.merge_lanes and messages.remembers:
             raise UserError(f"agent {config.agent.name} carries state between steps: use --inference.batching lane")
         self.rows_per_lane = size = config.plan.shape.rows_per_lane

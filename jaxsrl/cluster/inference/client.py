@@ -73,7 +73,17 @@ class _Lane:
 
 
 class RemoteActing:
-    """Acts for all lanes of a pool. Thread-safety: `run` in one thread; `use` from any; `stop` when `run` has ended."""
+    """Acts for all lanes of a pool. Thread-safety: `run` in one thread; `use` from any; `stop` when `run` has ended.
+
+    Args:
+        pool: whose lanes.
+        messages: of lanes of its size.
+        agent_state: [R, ...] a leaf, what the pool's rows remember.
+        servers: the number of the server that acts for each lane.
+        first_lane: of the run, that the pool's lanes begin with.
+        beginning: of the host, the earlier ones of which have ended.
+        limit_seconds: longest that a lane may wait for a server.
+    """
 
     def __init__(
         self,
@@ -85,17 +95,6 @@ class RemoteActing:
         beginning: int,
         limit_seconds: float,
     ) -> None:
-        """Asks nobody yet.
-
-        Args:
-            pool: whose lanes.
-            messages: of lanes of its size.
-            agent_state: [R, ...] a leaf, what the pool's rows remember.
-            servers: the number of the server that acts for each lane.
-            first_lane: of the run, that the pool's lanes begin with.
-            beginning: of the host, the earlier ones of which have ended.
-            limit_seconds: longest that a lane may wait for a server.
-        """
         self._pool, self._messages, self._first_lane, self._limit = pool, messages, first_lane, limit_seconds
         self._lives = beginning * LIVES
         states = [take(agent_state, pool.shape.lane_rows(lane)) for lane in range(pool.num_lanes)]

@@ -16,17 +16,16 @@ from jaxsrl.plan.passes.place_inference import server_of_lane
 
 
 class ServedSource:
-    """One replica of a plan's environments; it knows no parameters. Threads as `PoolCollector` has them."""
+    """One replica of a plan's environments; it knows no parameters. Threads as `PoolCollector` has them.
+
+    Args:
+        config: what every source is made from; with what the rows of the run remember.
+        replica: of the plan.
+        lifecycle: of the threads.
+        beginning: of the host, the earlier ones of which have ended.
+    """
 
     def __init__(self, config: CollectorConfig, replica: int, lifecycle: Lifecycle, beginning: int) -> None:
-        """Reserves memory and begins to start the workers.
-
-        Args:
-            config: what every source is made from; with what the rows of the run remember.
-            replica: of the plan.
-            lifecycle: of the threads.
-            beginning: of the host, the earlier ones of which have ended.
-        """
         plan, shape = config.plan, config.plan.shape
         self._first_row, self._shape, self._lifecycle = replica * shape.num_rows, shape, lifecycle
         options = PoolOptions(

@@ -21,17 +21,16 @@ _PER_NODE = ("requests", "calls", "rows", "queued_seconds")
 
 
 class InferenceServerGroup:
-    """The servers that act for some hosts of a plan. Thread-safety: one thread, the learner's."""
+    """The servers that act for some hosts of a plan. Thread-safety: one thread, the learner's.
+
+    Args:
+        engine: the cluster.
+        config: of the run's collectors.
+        params: layout of the flat parameters.
+        hosts: of the plan, that call these servers and no others.
+    """
 
     def __init__(self, engine: Engine, config: CollectorConfig, params: ParamsLayout, hosts: range) -> None:
-        """Starts none.
-
-        Args:
-            engine: the cluster.
-            config: of the run's collectors.
-            params: layout of the flat parameters.
-            hosts: of the plan, that call these servers and no others.
-        """
         self._engine = engine
         nodes = config.plan.inference.nodes
         self._servers = [

@@ -16,15 +16,14 @@ _SECONDS = 10  # then the process is ended all the same: a handler of abort() ru
 
 
 class AbortHandler:
-    """Handles SIGABRT from any thread while installed. Thread-safety: install and remove in the main thread."""
+    """Handles SIGABRT from any thread while installed. Thread-safety: install and remove in the main thread.
+
+    Args:
+        message: what to say on stderr.
+        status: to exit with.
+    """
 
     def __init__(self, message: Callable[[], str], status: int) -> None:
-        """Not installed yet.
-
-        Args:
-            message: what to say on stderr.
-            status: to exit with.
-        """
         self._message, self._status = message, status
         self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._ended)
         self._libc: Any = ctypes.CDLL(None, use_errno=True)

@@ -19,19 +19,18 @@ from jaxsrl.training.setup import TrainingSetup
 
 
 class ProcessCollectors(CollectorFactory):
-    """Makes the collector of this process's replicas: pools of this machine, or environment hosts of a cluster."""
+    """Makes the collector of this process's replicas: pools of this machine, or environment hosts of a cluster.
+
+    Args:
+        setup: with a plan for several processes.
+        coordinator: of the processes.
+        open_engine: of the cluster that the environments are on; None for pools of this machine.
+
+    Raises:
+        UserError: the environments cannot be sent to other nodes.
+    """
 
     def __init__(self, setup: TrainingSetup, coordinator: ProcessCoordinator, open_engine: OpenEngine | None) -> None:
-        """Starts nothing.
-
-        Args:
-            setup: with a plan for several processes.
-            coordinator: of the processes.
-            open_engine: of the cluster that the environments are on; None for pools of this machine.
-
-        Raises:
-            UserError: the environments cannot be sent to other nodes.
-        """
         super().__init__(setup)
         self._processes, self._consensus = coordinator.processes, coordinator.consensus
         self._cluster = ClusterCollectors(setup, open_engine) if open_engine is not None else None

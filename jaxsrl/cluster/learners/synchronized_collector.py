@@ -14,7 +14,15 @@ _POLL_SECONDS = 1.0
 
 
 class SynchronizedCollector:
-    """A `Collector` of some rows of a run. `acquire` waits for the other processes, so that all make the same updates."""
+    """A `Collector` of some rows of a run. `acquire` waits for the other processes, so that all make the same updates.
+
+    Args:
+        collector: of this process's rows.
+        consensus: of the processes.
+        first_row: of this process.
+        num_rows: of the run.
+        raise_failed: raises the failure of another process; called during the wait for own rows.
+    """
 
     def __init__(
         self,
@@ -24,15 +32,6 @@ class SynchronizedCollector:
         num_rows: int,
         raise_failed: Callable[[], None],
     ) -> None:
-        """Wraps a collector.
-
-        Args:
-            collector: of this process's rows.
-            consensus: of the processes.
-            first_row: of this process.
-            num_rows: of the run.
-            raise_failed: raises the failure of another process; called during the wait for own rows.
-        """
         self._collector, self._consensus = collector, consensus
         self._first_row, self._num_rows = first_row, num_rows
         self._raise_failed, self._polled_at = raise_failed, time.monotonic()

@@ -13,6 +13,12 @@ from envpool_bridge.shm.packed_arrays import ParamsLayout, view_leaves
 class ParamsInTurn:
     """Hands versions on in their order. Not thread-safe: the caller has a lock.
 
+    Args:
+        layout: of a version's flat buffer.
+        template: of the parameters; its leaves do not matter.
+        first: version that is handed on first.
+        hand_on: is given each version and its parameters, views of the buffer.
+
     Attributes:
         next_version: that is handed on next.
     """
@@ -20,14 +26,6 @@ class ParamsInTurn:
     def __init__(
         self, layout: ParamsLayout, template: Params, first: int, hand_on: Callable[[int, Params], None]
     ) -> None:
-        """None has come.
-
-        Args:
-            layout: of a version's flat buffer.
-            template: of the parameters; its leaves do not matter.
-            first: version that is handed on first.
-            hand_on: is given each version and its parameters, views of the buffer.
-        """
         self._layout, self._structure, self._hand_on = layout, jax.tree.structure(template), hand_on
         self._early: dict[int, np.ndarray] = {}  # versions whose turn has not come
         self.next_version = first

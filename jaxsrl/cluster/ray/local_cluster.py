@@ -35,22 +35,20 @@ _ADDRESS = "address"  # file in the cluster's directory
 class LocalCluster:
     """A small cluster that is started here (`ray_nodes`), with this process connected to it. One thread.
 
+    Args:
+        num_nodes: besides the head.
+        cores_per_node: that each says it has.
+        object_store_bytes: of shared memory for each; at least Ray's least.
+
+    Raises:
+        UserError: Ray is not installed, or this process is connected to a cluster already.
+        EnvPoolError: the cluster did not start in time.
+
     Attributes:
         directory: of all its files; other processes of this user on this machine find the cluster by it (`joined_local_cluster`).
     """
 
     def __init__(self, num_nodes: int, cores_per_node: int, object_store_bytes: int = 0) -> None:
-        """Starts nodes node1, node2, ... besides a head without cores; takes seconds.
-
-        Args:
-            num_nodes: besides the head.
-            cores_per_node: that each says it has.
-            object_store_bytes: of shared memory for each; at least Ray's least.
-
-        Raises:
-            UserError: Ray is not installed, or this process is connected to a cluster already.
-            EnvPoolError: the cluster did not start in time.
-        """
         self._ray = import_ray()
         if self._ray.is_initialized():
             raise UserError(

@@ -26,15 +26,14 @@ ENVIRONMENT = {
 
 
 class Nodes:
-    """A head without cores, and nodes that pretend to be machines."""
+    """A head without cores, and nodes that pretend to be machines.
+
+    Args:
+        cores: that each node says it has.
+        object_store_bytes: of each.
+    """
 
     def __init__(self, cores: int, object_store_bytes: int) -> None:
-        """Starts the head; takes seconds.
-
-        Args:
-            cores: that each node says it has.
-            object_store_bytes: of each.
-        """
         from ray.cluster_utils import Cluster
 
         self._common = {

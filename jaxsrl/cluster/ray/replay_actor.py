@@ -90,16 +90,15 @@ def _end_with(parent: int) -> None:
 
 
 class RayRemoteReplay:
-    """A RemoteReplay that is a Ray actor."""
+    """A RemoteReplay that is a Ray actor.
+
+    Args:
+        ray: the module.
+        options: of the actor: where it is, and what it takes.
+        slots: that may be on their way to it at once: each is waited for by a thread.
+    """
 
     def __init__(self, ray: Any, options: dict[str, Any], slots: int) -> None:
-        """Begins to start one.
-
-        Args:
-            ray: the module.
-            options: of the actor: where it is, and what it takes.
-            slots: that may be on their way to it at once: each is waited for by a thread.
-        """
         self._ray = ray
         groups = {"slots": slots, "samples": 1, "control": _CONTROL_CALLS}
         taken = {**options, "max_restarts": 0, "max_task_retries": 0, "concurrency_groups": groups}

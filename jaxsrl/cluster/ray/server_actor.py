@@ -41,16 +41,15 @@ class RayServer:
 
 
 class RayRemoteServer:
-    """A RemoteServer that is a Ray actor."""
+    """A RemoteServer that is a Ray actor.
+
+    Args:
+        ray: the module.
+        options: of the actor: where it is, and what it takes.
+        gpus: that it acts with; 0 for the processor.
+    """
 
     def __init__(self, ray: Any, options: dict[str, Any], gpus: int) -> None:
-        """Begins to start one.
-
-        Args:
-            ray: the module.
-            options: of the actor: where it is, and what it takes.
-            gpus: that it acts with; 0 for the processor.
-        """
         self._ray = ray
         taken = {**options, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": _MAX_CALLS}
         self._actor = ray.remote(**taken)(RayServer).remote(gpus)

@@ -35,19 +35,17 @@ class RemoteReplayClient:
     Every wait has a deadline (`start_timeout_seconds` before the first answer, then `step_timeout_seconds`, of
     `--pool.supervision`). All methods that wait raise ReplayLostError when it has passed, or when replay is no more.
 
+    Args:
+        config: of the run's sources.
+        engine: the cluster; the caller closes it after this.
+        update_key: the run's; only its kind matters here.
+
     Attributes:
         num_steps: env steps that are there.
         num_stale: priorities that came when their windows could no longer be drawn.
     """
 
     def __init__(self, config: CollectorConfig, engine: Engine, update_key: jax.Array) -> None:
-        """Begins to start it, on the node that the plan names.
-
-        Args:
-            config: of the run's sources.
-            engine: the cluster; the caller closes it after this.
-            update_key: the run's; only its kind matters here.
-        """
         plan, self._engine, self._options = config.plan, engine, config.supervision
         if plan.replay is None or not plan.replay.nodes:
             raise RuntimeError("the plan has no replay on a node")

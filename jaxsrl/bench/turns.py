@@ -1,0 +1,21 @@
+"""Turns of contenders: short and alternating, so that drift of the machine's speed affects all of them alike."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=str)
+
+
+def take_turns(contenders: Mapping[Name, Callable[[], float]], rounds: int) -> dict[Name, list[float]]:
+    """Returns the results of every contender: one per round."""
+    results: dict[Name, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, take_turn in contenders.items():
+            results[name].append(take_turn())
+    return results
+
+
+def median_ratio(values: Sequence[float], baseline: Sequence[float]) -> float:
+    """Returns the median of the rounds' ratios."""
+    return statistics.median(value / base for value, base in zip(values, baseline, strict=True))
