@@ -14,6 +14,7 @@ import numpy as np
 from agents.api import LearnerState, Replay, ReplayAgent, ReplayConfig
 from envpool_bridge.shm.slots import view_slot
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.bench.turns import take_turns
 from jaxsrl.cluster.protocol.bundles import requested_bundles
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room, import_ray
 from jaxsrl.cluster.replay.client import RemoteReplayClient
@@ -37,7 +38,7 @@ _ROWS, _STEPS = 16, 16
 _SECONDS = 300.0
 
 
-class _Sender:
+class SlotSender:
     """A Ray actor that sends slots as an environment host does."""
 
     def __init__(self, num_bytes: int) -> None:
@@ -79,7 +80,7 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
         here = LocalReplayClient(agent.data, trajectory_shapes(agent, spec, _ROWS, _STEPS))
         held.callback(here.close)
         ray = import_ray()
-        sender: Any = ray.remote(num_cpus=0)(_Sender).remote(layout.slot_bytes)
+        sender: Any = ray.remote(num_cpus=0)(SlotSender).remote(layout.slot_bytes)
         held.callback(partial(ray.kill, sender))
         summary_bytes: list[int] = []
 
@@ -92,12 +93,9 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
             summary_bytes.append(block.nbytes)
 
         turns = {"remote": partial(_turn, there, split, slot, bring), "local": partial(_turn, here, split, slot, None)}
-        speeds: dict[str, list[float]] = {name: [] for name in turns}
         for turn in turns.values():
             turn(10)  # until samples can be drawn
-        for _ in range(rounds):
-            for name, turn in turns.items():
-                speeds[name].append(turn(updates))
+        speeds = take_turns({name: partial(turn, updates) for name, turn in turns.items()}, rounds)
         sample_bytes = there.sample_bytes
     remote, local = (statistics.median(speeds[name]) for name in ("remote", "local"))
     return {

@@ -77,8 +77,13 @@ class BenchCommand:
             """
             return settings, json
 
-        description = (inspect.getdoc(benchmark) or "").partition("\n\nArgs:")[0]
-        return tyro.cli(command, args=self.flags, prog=f"jaxsrl bench {self.name}", description=description)
+        return tyro.cli(
+            command,
+            prog=f"jaxsrl bench {self.name}",
+            description=(inspect.getdoc(benchmark) or "").partition("\n\nArgs:")[0],
+            args=self.flags,
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
 
 
 def load_benchmark(name: BenchmarkName) -> Callable[..., dict[str, Any] | None]:
@@ -90,6 +95,8 @@ def load_benchmark(name: BenchmarkName) -> Callable[..., dict[str, Any] | None]:
 def validate_numbers(settings: Mapping[str, Any]) -> None:
     """Raises UserError if a flag's number is not finite or not positive; a few may be 0."""
     for name, value in settings.items():
+        if dataclasses.is_dataclass(value):
+            validate_numbers(vars(value))
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, bool) or not isinstance(number, int | float):
                 continue

@@ -12,12 +12,13 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from jaxsrl.bench.rivals.purejaxrl_ppo import Sizes, make_flat_ppo
 from jaxsrl.bench.rivals.rejax_ppo import has_rejax, make_rejax_ppo
+from jaxsrl.bench.turns import median_ratio
 from jaxsrl.device_loop.loop import DeviceLearner
 from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.learner.mesh import LearnerMesh
 
-Advance = Callable[[int], None]  # runs N updates and waits for them
+Advance = Callable[[int], object]  # runs N updates and waits for them
 
 _HIDDEN = (64, 64)
 _AGENT = PPOConfig(num_epochs=4, num_minibatches=4)
@@ -28,7 +29,7 @@ _BASELINES = {
 }
 
 
-def bench_device_only(
+def bench_on_device(
     num_envs: tuple[int, ...] = (64, 512, 2048), rollout_length: int = 128, seconds: float = 10.0
 ) -> dict[str, Any]:
     """Measures PPO on the JAX CartPole, MLP 64x64, 4 epochs of 4 minibatches, against baselines on one device.
@@ -37,7 +38,7 @@ def bench_device_only(
     the clock starts. A turn is one dispatch, of a quarter second or of one update if that takes longer.
 
     Args:
-        num_envs: sizes B to measure.
+        num_envs: numbers of environments to measure.
         rollout_length: T.
         seconds: of measurement at each size, over all contenders.
 
@@ -60,23 +61,21 @@ def bench_device_only(
 def _compare(num_envs: int, rollout_length: int, seconds: float) -> dict[str, Any]:
     contenders = _contenders(num_envs, rollout_length)
     updates = {name: _updates_a_turn(advance) for name, advance in contenders.items()}
-    speeds: dict[str, list[float]] = {name: [] for name in contenders}
-    deadline, rounds = time.perf_counter() + seconds, 0
+
+    def measure(name: str) -> float:
+        start = time.perf_counter()
+        contenders[name](updates[name])
+        return updates[name] * num_envs * rollout_length / (time.perf_counter() - start)
+
+    rounds: list[dict[str, float]] = []
+    deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline or not rounds:
-        for name, advance in contenders.items():
-            start = time.perf_counter()
-            advance(updates[name])
-            speeds[name].append(updates[name] * num_envs * rollout_length / (time.perf_counter() - start))
-        rounds += 1
-    ours = speeds["jaxsrl"]
-    others = {name: measured for name, measured in speeds.items() if name != "jaxsrl"}
+        rounds.append({name: measure(name) for name in contenders})
+    speeds = {name: [speed[name] for speed in rounds] for name in contenders}
     return {
         "env_steps_per_second": {name: statistics.median(measured) for name, measured in speeds.items()},
-        "ratio": {
-            name: statistics.median([a / b for a, b in zip(ours, measured, strict=True)])
-            for name, measured in others.items()
-        },
-        "rounds": rounds,
+        "ratio": {name: median_ratio(speeds["jaxsrl"], speeds[name]) for name in speeds if name != "jaxsrl"},
+        "rounds": len(rounds),
     }
 
 
@@ -107,12 +106,7 @@ def _ours(num_envs: int, rollout_length: int) -> Advance:
     init_key, act_key, update_key = jax.random.split(jax.random.key(0), 3)
     keys = make_run_keys(0, act_key, update_key, num_envs)
     mesh = LearnerMesh(jax.local_devices()[:1])
-    learner = DeviceLearner(agent, env, mesh, rollout_length, agent.init(init_key), keys)
-
-    def advance(num_updates: int) -> None:
-        learner.step(num_updates)
-
-    return advance
+    return DeviceLearner(agent, env, mesh, rollout_length, agent.init(init_key), keys).step
 
 
 def _baseline(make: Callable[..., Any], sizes: Sizes) -> Advance:

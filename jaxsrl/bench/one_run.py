@@ -10,10 +10,10 @@ _LIMIT_SECONDS = 300.0
 
 
 def run_apart(settings: dict[str, Any]) -> dict[str, Any]:
-    """Runs `bench_train` in a new process; adds "peak_memory_bytes" of it and its workers to the results.
+    """Runs `measure_training` in a new process; adds "peak_memory_bytes" of it and its workers to the results.
 
     Args:
-        settings: of bench_train, as JSON data; "num_cpu_devices" splits the processor.
+        settings: of measure_training, as JSON data; "num_cpu_devices" splits the processor.
 
     Raises:
         UserError: the run raised it.
@@ -30,7 +30,7 @@ def run_apart(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(num_cpu_devices: int = 0, **settings: Any) -> dict[str, Any]:
-    from jaxsrl.bench.train import bench_train
+    from jaxsrl.bench.train import measure_training
 
     if num_cpu_devices:
         from jaxsrl.machine.split_cpu import set_num_cpu_devices
@@ -38,7 +38,7 @@ def _measure(num_cpu_devices: int = 0, **settings: Any) -> dict[str, Any]:
         set_num_cpu_devices(num_cpu_devices)
     if "env" in settings:
         settings["env"] = EnvConfig(**settings["env"])
-    return bench_train(**settings)
+    return measure_training(**settings)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import difflib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from envpool_bridge.errors import UserError
@@ -22,17 +21,19 @@ _DEVICES = {"decoupled": 2, "multiple_learners": 2, "central": 2}
 _LONGER = {"device_only": 10}
 
 
-def bench_plans(plans: Sequence[str] = (), env_steps: int = 400_000, num_envs: int = 128) -> list[dict[str, Any]]:
-    """Measures PPO on CartPole-v1 (the JAX one for device_only) under each plan, sizes as in `bench train`, lag 1.
+def bench_plans(plans: tuple[str, ...] = (), env_steps: int = 400_000, num_envs: int = 128) -> dict[str, Any]:
+    """Measures PPO on CartPole-v1 (the JAX one for device_only) under each plan: speed, policy lag, idle learner, memory.
+
+    Sizes are those of `bench train`, and the policy lag is 1.
 
     Args:
-        plans: names of plans; all of them if empty.
+        plans: names of plans; all of them by default.
         env_steps: length of each run; ten times as many for device_only.
         num_envs: environments in all.
 
     Returns:
-        One row per plan: plan, env_steps_per_second, policy_lag_mean and _max, learner_idle_share, peak_memory_bytes (Pss of main
-        process and workers together), slots_bytes, devices.
+        `plans` has one row per plan: plan, env_steps_per_second, policy_lag_mean and _max, learner_idle_share, peak_memory_bytes
+        (Pss of main process and workers together), slots_bytes, devices.
 
     Raises:
         UserError: a plan is unknown.
@@ -44,7 +45,7 @@ def bench_plans(plans: Sequence[str] = (), env_steps: int = 400_000, num_envs: i
             hint = f"; did you mean {close[0]}?" if close else ""
             raise UserError(f"unknown plan {name!r}: expected one of {', '.join(known)}{hint}")
     platform, num_devices = _devices()
-    return [_row(name, env_steps, num_envs, platform, num_devices) for name in plans or known]
+    return {"plans": [_row(name, env_steps, num_envs, platform, num_devices) for name in plans or known]}
 
 
 def _row(plan: str, env_steps: int, num_envs: int, platform: str, num_devices: int) -> dict[str, Any]:

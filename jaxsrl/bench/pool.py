@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.config import EnvConfig, Suite
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.protocol import EnvSource, GymnasiumReset
 from envpool_bridge.envs.vector_env import VectorSource
@@ -34,11 +34,12 @@ from jaxsrl.bench.random_actions import random_actions
 from jaxsrl.bench.rivals.vector_envs import (
     Stepper,
     bare_processes,
-    busy_processes,
     gymnasium_vector,
     installed_rivals,
     native_alone,
+    run_competing_processes,
 )
+from jaxsrl.bench.turns import median_ratio
 
 _ROLLOUT_LENGTH, _NUM_SLOTS = 32, 3
 # Share of a turn: caches have the former contender's data, and hundreds of its processes may just be going to sleep.
@@ -47,74 +48,68 @@ _Contenders = dict[str, contextlib.AbstractContextManager[Stepper]]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Sizes:
-    """Sizes of the pool and its contenders."""
+class PoolSizes:
+    """Sizes of the pool and its contenders.
 
-    workers: int
-    envs_per_worker: int
-    lanes_per_worker: int
-    workers_per_lane: int
+    Attributes:
+        workers: processes of the pool, and of the limit.
+        envs_per_worker: environments per worker.
+        lanes_per_worker: lanes that each worker alternates between. One needs the fewest wake-ups. More hide inference time, which
+            random actions do not have.
+        workers_per_lane: workers that share a lane and wait for each other; 0 for all of them. With 1, each continues as soon as
+            its own rows have actions, which pays off if rounds are long or cores unequally fast.
+    """
 
-    def __post_init__(self) -> None:
-        _validate_positive(**dataclasses.asdict(self))
-        if self.envs_per_worker % self.lanes_per_worker:
-            raise UserError(
-                f"envs_per_worker must divide by lanes_per_worker: got {self.envs_per_worker} and {self.lanes_per_worker}"
-            )
+    workers: int = 2
+    envs_per_worker: int = 64
+    lanes_per_worker: int = 1
+    workers_per_lane: int = 0
 
-    @property
-    def total(self) -> int:
-        return self.workers * self.envs_per_worker
-
-    @property
-    def shape(self) -> PoolShape:
-        rows_per_part = self.envs_per_worker // self.lanes_per_worker
-        lanes = self.lanes_per_worker, self.workers_per_lane
-        return PoolShape(self.workers, *lanes, rows_per_part, _ROLLOUT_LENGTH, _NUM_SLOTS)
+    def make_shape(self) -> PoolShape:
+        """Returns the shape of the pool; raises UserError if the lanes do not divide a worker's environments."""
+        lanes, envs = self.lanes_per_worker, self.envs_per_worker
+        if envs % lanes:
+            raise UserError(f"envs_per_worker must divide by lanes_per_worker: got {envs} and {lanes}")
+        workers_per_lane = self.workers_per_lane or self.workers
+        return PoolShape(self.workers, lanes, workers_per_lane, envs // lanes, _ROLLOUT_LENGTH, _NUM_SLOTS)
 
 
 def bench_pool(
-    env: EnvConfig,
-    workers: int,
-    envs_per_worker: int,
-    seconds: float,
-    lanes_per_worker: int = 1,
-    workers_per_lane: int = 0,
+    sizes: PoolSizes,
+    env: str = "CartPole-v1",
+    suite: Suite = "gymnasium",
+    competing_processes: int = 0,
+    seconds: float = 5.0,
     rounds: int = 40,
-    busy: int = 0,
 ) -> dict[str, Any]:
     """Measures env steps per second of the pool, its limit, and other vector environments of the same size.
 
+    Environments that are made one by one are compared with bare processes, SyncVectorEnv, AsyncVectorEnv and, if installed,
+    stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. A native vector environment (best with one worker) is
+    compared with itself alone. So is "in_process": without workers, as the plan "serial" steps it.
+
     Args:
-        env: environment. One that is made one by one is compared with bare processes, SyncVectorEnv, AsyncVectorEnv and, if
-            installed, stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. A native vector environment (best with
-            one worker) is compared with itself alone. So is "in_process": without workers, as the plan "serial" steps it.
-        workers: processes of the pool, and of the limit.
-        envs_per_worker: environments of each of them.
+        sizes: numbers of processes and environments.
+        env: environment id.
+        suite: as in EnvConfig.
+        competing_processes: processes that compute all the time, as other users' work does.
         seconds: counted time of each contender; a fifth of it runs uncounted before.
-        lanes_per_worker: of the pool. One needs the fewest wake-ups. More hide inference time, which random actions do not have.
-        workers_per_lane: 0 for all of them: one call acts for all rows, and every worker waits for the slowest. With 1, each
-            continues as soon as its own rows have actions, which pays off if rounds are long or cores unequally fast.
-        rounds: turns over which `seconds` are divided; many short ones, because the speed of a machine drifts within seconds.
-        busy: competing processes that compute all the time, as other users' work does.
+        rounds: turns over which the seconds are divided. More turns average more of the machine's other load.
 
     Returns:
         Medians over rounds, and ratios that are medians of the rounds' ratios.
 
     Raises:
-        UserError: a number is not positive (`busy`: negative), or does not divide, or no processes step the environment.
+        UserError: the sizes do not divide, or no processes step the environment.
     """
-    sizes = _Sizes(workers, envs_per_worker, lanes_per_worker, workers_per_lane or workers)
-    _validate_positive(rounds=rounds, seconds=seconds)
-    if busy < 0:
-        raise UserError(f"busy must be 0 or more processes: got {busy}")
-    source = env.source()
+    shape = sizes.make_shape()
+    config = EnvConfig(env, suite=suite)
+    source = config.source()
     spec = source.spec()
     with contextlib.ExitStack() as stack:
-        steppers = {
-            name: stack.enter_context(contender) for name, contender in _contenders(env, source, spec, sizes).items()
-        }
-        stack.enter_context(busy_processes(busy))
+        contenders = _contenders(config, source, spec, shape)
+        steppers = {name: stack.enter_context(contender) for name, contender in contenders.items()}
+        stack.enter_context(run_competing_processes(competing_processes))
         for stepper in steppers.values():
             stepper(min(0.3, seconds / rounds))  # caches, clocks
         turn, order, shuffle = seconds / rounds, list(steppers), random.Random(0).shuffle
@@ -124,59 +119,43 @@ def bench_pool(
             for name in order:
                 steppers[name](_UNCOUNTED * turn)
                 results[name].append(steppers[name](turn))
-    return _report(env, spec, results, sizes, busy)
+    settings = {**dataclasses.asdict(sizes), "competing_processes": competing_processes}
+    return {"env_id": env, "suite": suite, **settings, **_summarize(results, spec), "rounds": results}
 
 
-def _validate_positive(**values: float) -> None:
-    for name, value in values.items():
-        if value <= 0:
-            raise UserError(f"{name} must be positive: got {value}")
-
-
-def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, sizes: _Sizes) -> _Contenders:
-    pool: _Contenders = {"pool": _pool(source, spec, sizes.shape)}
+def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, shape: PoolShape) -> _Contenders:
+    pool: _Contenders = {"pool": _pool(source, spec, shape)}
+    total = shape.num_rows
     if isinstance(source, VectorSource):
-        in_process = in_this_process(source, spec, PoolShape(1, 1, 1, sizes.total, _ROLLOUT_LENGTH, _NUM_SLOTS))
-        return {**pool, "in_process": in_process, "native": native_alone(env, sizes.total)}
+        in_process = in_this_process(source, spec, PoolShape(1, 1, 1, total, _ROLLOUT_LENGTH, _NUM_SLOTS))
+        return {**pool, "in_process": in_process, "native": native_alone(env, total)}
     if not isinstance(source, GymnasiumSource):
         raise UserError(f"bench pool needs an environment that processes step: got suite {env.suite!r}")
-    vector_of = [source.make_env] * sizes.total
+    make_envs = [source.make_env] * total
     return {
         **pool,
-        "limit": bare_processes(env, sizes.workers, sizes.envs_per_worker),
-        "sync_vector_env": gymnasium_vector(partial(SyncVectorEnv, vector_of)),
-        "async_vector_env": gymnasium_vector(partial(AsyncVectorEnv, vector_of)),
-        **installed_rivals(source.make_env, sizes.workers, sizes.total),
+        "limit": bare_processes(env, shape.num_workers, total // shape.num_workers),
+        "sync_vector_env": gymnasium_vector(partial(SyncVectorEnv, make_envs)),
+        "async_vector_env": gymnasium_vector(partial(AsyncVectorEnv, make_envs)),
+        **installed_rivals(source.make_env, shape.num_workers, total),
     }
 
 
-def _report(env: EnvConfig, spec: EnvSpec, results: dict[str, list[float]], sizes: _Sizes, busy: int) -> dict[str, Any]:
-    speed = {name: statistics.median(values) for name, values in results.items()}
+def _summarize(results: dict[str, list[float]], spec: EnvSpec) -> dict[str, float]:
+    """Returns the medians of speeds and ratios."""
+    speeds = {name: statistics.median(values) for name, values in results.items()}
     rivals = [name for name in results if name != "pool"]
     for name in rivals:
         if min(results[name]) <= 0:
             raise UserError(f"{name} made no step in one of its turns: use more seconds, or fewer rounds")
-
-    def ratio(above: str, below: str) -> float:
-        return statistics.median(a / b for a, b in zip(results[above], results[below], strict=True))
-
-    ratios = {f"ratio_to_{name}": ratio("pool", name) for name in rivals}
+    ratios = {f"ratio_to_{name}": median_ratio(results["pool"], results[name]) for name in rivals}
     if "in_process" in results:
-        ratios["in_process_ratio_to_native"] = ratio("in_process", "native")
-    speeds = {
-        f"{name}_steps_per_second" if name.endswith("vector_env") else f"{name}_env_steps_per_second": speed[name]
-        for name in rivals
-    }
+        ratios["in_process_ratio_to_native"] = median_ratio(results["in_process"], results["native"])
     return {
-        "env_id": env.id,
-        "suite": env.suite,
-        **dataclasses.asdict(sizes),
-        "busy": busy,
-        "env_steps_per_second": speed["pool"],
-        "frames_per_second": speed["pool"] * spec.action_repeat,
-        **speeds,
+        "env_steps_per_second": speeds["pool"],
+        "frames_per_second": speeds["pool"] * spec.action_repeat,
+        **{f"{name.removesuffix('_env')}_env_steps_per_second": speeds[name] for name in rivals},
         **ratios,
-        "rounds": results,
     }
 
 

@@ -1,13 +1,13 @@
 """Benchmark of PPO's training speed with a recurrent network against a feed-forward one, in one run."""
 
-import dataclasses
 import statistics
+from functools import partial
 from typing import Any
 
 from agents.networks.config import CoreName, NetworkConfig
 from agents.ppo import PPOConfig
-from envpool_bridge.errors import UserError
-from jaxsrl.bench.train import bench_train
+from jaxsrl.bench.train import measure_training
+from jaxsrl.bench.turns import median_ratio, take_turns
 
 _WITHOUT: CoreName = "none"
 
@@ -21,41 +21,36 @@ def bench_recurrent(
     chunk_length: int = 8,
     rounds: int = 2,
 ) -> dict[str, Any]:
-    """Measures env steps per second of `bench_train` with each core and without; CartPole-v1, T = 32, MLP 64x64.
+    """Measures env steps per second of PPO on CartPole-v1 with each recurrent core and without; T = 32, MLP 64x64.
 
     A recurrent network has the core in addition to the two dense layers. It unrolls `chunk_length` steps sequentially, while the
     other trains on all of them at once.
 
     Args:
-        cores: to measure.
+        cores: to compare with a feed-forward network.
         workers: environment processes.
         num_envs: environments in all.
-        env_steps: of each run.
+        env_steps: length of each run.
         core_size: outputs of the cores.
         chunk_length: steps unrolled with gradient; 32 / chunk_length must be a multiple of 4, the number of minibatches.
         rounds: turns of all contenders; ratios are medians of the rounds' ratios.
 
-    Raises:
-        UserError: `rounds` is less than 1.
+    Returns:
+        A row of `cores` for each network, and the sizes.
     """
-    if rounds < 1:
-        raise UserError(f"rounds must be at least 1: got {rounds}")
-    names: list[CoreName] = [_WITHOUT, *[core for core in cores if core != _WITHOUT]]
-    speeds: dict[CoreName, list[float]] = {name: [] for name in names}
-    agent = PPOConfig(chunk_length=chunk_length)
-    for _ in range(rounds):
-        for name in names:
-            network = NetworkConfig(core=name, core_size=core_size)
-            config = agent if name != _WITHOUT else dataclasses.replace(agent, chunk_length=None)
-            measured = bench_train(workers, num_envs, env_steps=env_steps, network=network, agent=config)
-            speeds[name].append(measured["env_steps_per_second"])
+
+    def measure(core: CoreName) -> dict[str, Any]:
+        network = NetworkConfig(core=core, core_size=core_size)
+        agent = PPOConfig(chunk_length=None if core == _WITHOUT else chunk_length)
+        return measure_training(workers, num_envs, env_steps=env_steps, network=network, agent=agent)
+
+    runs = take_turns({core: partial(measure, core) for core in (_WITHOUT, *cores)}, rounds)
+    speeds = {core: [run["env_steps_per_second"] for run in runs[core]] for core in runs}
     rows = [
         {
             "core": name,
             "env_steps_per_second": statistics.median(values),
-            "ratio_to_feed_forward": statistics.median(
-                mine / base for mine, base in zip(values, speeds[_WITHOUT], strict=True)
-            ),
+            "ratio_to_feed_forward": median_ratio(values, speeds[_WITHOUT]),
         }
         for name, values in speeds.items()
     ]

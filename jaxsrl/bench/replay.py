@@ -3,7 +3,7 @@
 import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -12,6 +12,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.bench.replay_sizes import ATARI, VECTOR, BenchSizes
 from jaxsrl.bench.rivals.replay_buffers import RATES, Contender, installed_contenders
 from jaxsrl.bench.rivals.replay_reverb import reverb_contender
+from jaxsrl.bench.turns import median_ratio, take_turns
 
 SizeName = Literal["atari", "vector"]
 _SIZES: dict[SizeName, BenchSizes] = {"atari": ATARI, "vector": VECTOR}
@@ -44,10 +45,10 @@ def bench_replay(
         `theoretical_bytes_per_env_step` the size of the arrays themselves and of a priority, if used.
 
     Raises:
-        UserError: `rounds` is less than 1, or `sizes` is empty.
+        UserError: `sizes` is empty.
     """
-    if rounds < 1 or not sizes:
-        raise UserError(f"there must be at least 1 round and 1 size: got {rounds} and {sizes}")
+    if not sizes:
+        raise UserError("expected at least one of `--sizes atari vector`: got none; name one")
     rows = {name: _rows(_SIZES[name], priority_exponent, rounds, seconds, reverb_python) for name in sizes}
     settings = {"priority_exponent": priority_exponent, "rounds": rounds, "platform": jax.default_backend()}
     return {**rows, **settings}
@@ -62,12 +63,15 @@ def _rows(
             contenders["reverb"] = stack.enter_context(reverb_contender(sizes, priority_exponent, reverb_python))
         for contender in contenders.values():
             _fill(contender, sizes)
-        speeds = _measure(contenders, rounds, seconds)
+        turns = {
+            rate: {name: partial(getattr(one, rate), seconds) for name, one in contenders.items()} for rate in RATES
+        }
+        speeds = {rate: take_turns(turns[rate], rounds) for rate in RATES}
         theoretical = sizes.step_bytes + (_PRIORITY_BYTES if priority_exponent else 0)
         return [
             {
                 "contender": name,
-                **{_COLUMNS[rate]: statistics.median(speeds[name, rate]) for rate in RATES},
+                **{_COLUMNS[rate]: statistics.median(speeds[rate][name]) for rate in RATES},
                 **_ratios(speeds, name),
                 "bytes_per_env_step": contender.bytes_per_env_step(),
                 "theoretical_bytes_per_env_step": theoretical,
@@ -77,7 +81,7 @@ def _rows(
 
 
 _COLUMNS = {"insert": "insert_env_steps_per_second", "sample": "sample_windows_per_second"}
-Speeds = dict[tuple[str, str], list[float]]
+Speeds = dict[str, dict[str, list[float]]]
 
 
 def _fill(contender: Contender, sizes: BenchSizes) -> None:
@@ -88,21 +92,9 @@ def _fill(contender: Contender, sizes: BenchSizes) -> None:
     contender.sample(0.0)
 
 
-def _measure(contenders: dict[str, Contender], rounds: int, seconds: float) -> Speeds:
-    speeds: Speeds = {(name, rate): [] for name in contenders for rate in RATES}
-    for _ in range(rounds):
-        for rate in RATES:
-            for name, contender in contenders.items():
-                turn: Callable[[float], float] = getattr(contender, rate)
-                speeds[name, rate].append(turn(seconds))
-    return speeds
-
-
 def _ratios(speeds: Speeds, name: str) -> dict[str, float]:
     return {
-        f"{rate}_ratio_of_{ours}": statistics.median(
-            mine / other for mine, other in zip(speeds[ours, rate], speeds[name, rate], strict=True)
-        )
+        f"{rate}_ratio_of_{ours}": median_ratio(speeds[rate][ours], speeds[rate][name])
         for rate in RATES
         for ours in ("device", "host")
     }

@@ -8,7 +8,6 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,20 @@ _LIMIT_SECONDS = 600.0
 _CLOCK_TICKS = 100.0
 
 
-def bench_scale(
+def bench_scaling(
     size: Size = "cartpole",
     milliseconds: float = 20.0,
-    rows: Sequence[int] = (64, 128, 256, 512, 1024, 2048, 4096),
+    rows: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096),
     workers: int = 4,
     seconds: float = 8.0,
 ) -> dict[str, Any]:
-    """Measures speeds by numbers of rows, and finds the first that is slower per row.
+    """Measures training on increasing numbers of environments that only sleep: how many one head serves, and its limit.
 
     Args:
         size: of observations.
         milliseconds: of sleep per step.
         rows: numbers of environments, in order; the first that is 10 % slower per row is the last to be measured.
-        workers: processes that share the rows.
+        workers: environment processes.
         seconds: of each run.
 
     Returns:
@@ -45,46 +44,40 @@ def bench_scale(
         or None; `limit`, the busiest part there; `stopped`, why larger sizes failed, or "".
 
     Raises:
-        UserError: a number of rows is not positive or does not divide by the workers.
+        UserError: a number of rows does not divide by the workers.
     """
-    invalid = [number for number in rows if number < 1 or number % workers]
+    invalid = [number for number in rows if number % workers]
     if invalid or not rows:
-        raise UserError(f"rows must be positive and divide by {workers} workers: got {invalid or 'none'}")
+        raise UserError(f"rows must divide by {workers} workers: got {invalid or 'none'}")
     settings = {"size": size, "milliseconds": milliseconds, "workers": workers}
     sizes: list[dict[str, Any]] = []
     stopped = ""
     for number in rows:
         try:
-            measured = _run_apart({**settings, "rows": number, "seconds": seconds})
+            run = {**settings, "rows": number, "seconds": seconds}
+            measured = run_module("jaxsrl.bench.scaling", run, _LIMIT_SECONDS)
         except UserError as error:
             if sizes:
                 stopped = str(error)  # for example no shared memory; smaller sizes still count
                 break
             raise
         speed = measured["env_steps_per_second"]
-        line = sizes[0]["env_steps_per_second"] / sizes[0]["rows"] if sizes else speed / number
-        ratios = {"of_linear": speed / number / line, "of_sleep": speed * milliseconds / 1000 / number}
-        sizes.append({"rows": number, "env_steps_per_second": speed, **ratios, **measured})
+        linear = sizes[0]["env_steps_per_second"] / sizes[0]["rows"] if sizes else speed / number
+        ratios = {"of_linear": speed / number / linear, "of_sleep": speed * milliseconds / 1000 / number}
+        sizes.append({"rows": number, **ratios, **measured})
         if ratios["of_linear"] < _STAYS:
             break
     last = sizes[-1]
-    departs = last["rows"] if last["of_linear"] < _STAYS else None
-    busy = {
-        "learning": last["learning_busy"],
-        "acting": last["acting_busy"],
-        "cores": last["head_cores"] / last["cores"],
-    }
+    departs = last["of_linear"] < _STAYS
+    busy = {"learning": last["learning_busy"], "acting": last["acting_busy"]}
+    busy["cores"] = last["head_cores"] / last["cores"]
     return {
         **settings,
         "sizes": sizes,
-        "departs_at": departs,
-        "limit": max(busy, key=busy.__getitem__) if departs is not None else None,
+        "departs_at": last["rows"] if departs else None,
+        "limit": max(busy, key=busy.__getitem__) if departs else None,
         "stopped": stopped,
     }
-
-
-def _run_apart(settings: dict[str, Any]) -> dict[str, Any]:
-    return run_module("jaxsrl.bench.scale", settings, _LIMIT_SECONDS)
 
 
 def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: float) -> dict[str, Any]:

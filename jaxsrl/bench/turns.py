@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 Name = TypeVar("Name", bound=str)
+Result = TypeVar("Result")
 
 
-def take_turns(contenders: Mapping[Name, Callable[[], float]], rounds: int) -> dict[Name, list[float]]:
+def take_turns(contenders: Mapping[Name, Callable[[], Result]], rounds: int) -> dict[Name, list[Result]]:
     """Returns the results of every contender: one per round."""
-    results: dict[Name, list[float]] = {name: [] for name in contenders}
+    results: dict[Name, list[Result]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, take_turn in contenders.items():
             results[name].append(take_turn())

@@ -7,7 +7,8 @@ short rounds, so drift of the machine's speed affects all of them.
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from envpool_bridge.envs.config import EnvConfig
@@ -15,39 +16,33 @@ from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.errors import UserError
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape
-from jaxsrl.bench.rivals.vector_envs import bare_processes
-
-Stepper = Callable[[float], float]
-"""Steps for N seconds and returns env steps per second."""
+from jaxsrl.bench.rivals.vector_envs import Stepper, bare_processes
+from jaxsrl.bench.turns import median_ratio, take_turns
 
 _LENGTH, _SLOTS = 64, 4  # steps per slot; a row may be ahead of the slowest by the steps of all slots
 
 
-def bench_step_times(
+def bench_uneven_steps(
     rows: int = 16, least: float = 1.0, most: float = 50.0, seconds: float = 20.0, rounds: int = 4
 ) -> dict[str, Any]:
-    """Measures env steps per second of rows that sleep for a new random time at every step.
+    """Measures env steps per second of environments whose steps take different times: asynchronous lanes against lockstep.
 
     Args:
         rows: environments, one worker process each.
         least: minimum milliseconds per step.
-        most: maximum milliseconds per step.
+        most: maximum milliseconds per step; each step sleeps for a new, uniformly distributed time.
         seconds: stepping time of each contender.
-        rounds: turns over which `seconds` are divided.
+        rounds: turns over which the seconds are divided.
 
     Returns:
         Medians over rounds, and the medians of the rounds' ratios to the limit: `asynchronous_ratio` with one lane per row,
         `lockstep_ratio` with one lane of all rows.
 
     Raises:
-        UserError: a number is not positive, or `most` is less than `least`.
+        UserError: `most` is less than `least`, or bare processes made no step.
     """
-    for name, value in {"rows": rows, "seconds": seconds, "rounds": rounds, "least": least}.items():
-        if value <= 0:
-            raise UserError(f"{name} must be positive: got {value}")
     env = EnvConfig("Sleep", "probe", f'{{"milliseconds": {least}, "max_milliseconds": {most}}}')
     env.source()
-    results: dict[str, list[float]] = {"limit": [], "asynchronous": [], "lockstep": []}
     with contextlib.ExitStack() as stack:
         contenders = {
             "limit": stack.enter_context(bare_processes(env, rows, 1)),
@@ -56,16 +51,11 @@ def bench_step_times(
         }
         for stepper in contenders.values():
             stepper(0.2)
-        for _ in range(rounds):
-            for name, stepper in contenders.items():
-                results[name].append(stepper(seconds / rounds))
+        results = take_turns({name: partial(step, seconds / rounds) for name, step in contenders.items()}, rounds)
     if min(results["limit"]) <= 0:
         raise UserError(f"bare processes made no step within {seconds / rounds:g} s: use more seconds, or fewer rounds")
     speeds = {f"{name}_env_steps_per_second": statistics.median(values) for name, values in results.items()}
-    ratios = {
-        f"{name}_ratio": statistics.median(a / b for a, b in zip(results[name], results["limit"], strict=True))
-        for name in ("asynchronous", "lockstep")
-    }
+    ratios = {f"{name}_ratio": median_ratio(results[name], results["limit"]) for name in ("asynchronous", "lockstep")}
     return {"rows": rows, "least_milliseconds": least, "most_milliseconds": most, **speeds, **ratios, "rounds": results}
 
 

@@ -97,16 +97,22 @@ def parse(arguments: Sequence[str]) -> Command:
     settings: dict[str, Any] = {"prog": "jaxsrl", "description": __doc__}
     if not takes_flags(kind):
         return tyro.cli(_any_command(), args=arguments, **settings)
-    if kind is Train:  # the experiment has its own --help
-        own, flags = Train.split(arguments[1:])
+    if kind in (Train, BenchCommand):  # the experiment or benchmark has its own --help
+        own, flags = _split_after_name(arguments[1:])
         command = tyro.cli(_any_command(), args=[arguments[0], *own], **settings)
     else:
         command, flags = tyro.cli(_any_command(), args=arguments, return_unknown_args=True, **settings)
     return dataclasses.replace(command, flags=tuple(flags))
 
 
+def _split_after_name(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns the command's own arguments, which end with the first that is no flag, and the others."""
+    named = next((i for i, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
+    return arguments[: named + 1], arguments[named + 1 :]
+
+
 def takes_flags(command: type[Command] | None) -> bool:
-    """Returns whether flags that the command does not define are passed to an experiment."""
+    """Returns whether flags that the command does not define are passed to an experiment or benchmark."""
     return command is not None and "flags" in getattr(command, "__dataclass_fields__", {})
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.bench.train import bench_train
+from jaxsrl.bench.train import measure_training
 from tests.gpu.conftest import DRY
 from tests.gpu.test_processes import command, ends
 
@@ -56,7 +56,7 @@ def test_the_pool(row):
 )
 def test_training_on_cartpole_by_where_acting_is(name, changes, row, size):
     steps = size(3_000_000, 30_000)
-    result = bench_train(workers=WORKERS, num_envs=size(64, 8) * WORKERS, env_steps=steps, changes=changes)
+    result = measure_training(workers=WORKERS, num_envs=size(64, 8) * WORKERS, env_steps=steps, changes=changes)
     row(f"train CartPole-v1, acting {name}: {size_of(result)}", *cells(result))
 
 
@@ -67,7 +67,9 @@ def test_training_on_pong(changes, row, size):
         pytest.skip("not run: ale_py or cv2 is not installed")
     pong, network = EnvConfig("ALE/Pong-v5", suite="atari"), NetworkConfig("nature_cnn", (size(512, 16),), "relu")
     steps = size(300_000, 600)
-    result = bench_train(WORKERS, size(16, 2) * WORKERS, env_steps=steps, env=pong, network=network, changes=changes)
+    result = measure_training(
+        WORKERS, size(16, 2) * WORKERS, env_steps=steps, env=pong, network=network, changes=changes
+    )
     where = "host" if changes else "device"
     row(f"train ALE/Pong-v5, acting on the {where}: {size_of(result)}", *cells(result))
 

@@ -1,7 +1,6 @@
 """Benchmarks: that they run, count what they say they count, and write rows a table can hold."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import subprocess
@@ -11,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
+import jaxsrl.bench.latency_hiding
 import jaxsrl.bench.plans
 import jaxsrl.bench.pool
-import jaxsrl.bench.sleep
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
+from jaxsrl.bench.latency_hiding import bench_latency_hiding
 from jaxsrl.bench.plans import bench_plans
-from jaxsrl.bench.pool import bench_pool
+from jaxsrl.bench.pool import PoolSizes, bench_pool
 from jaxsrl.bench.recurrent import bench_recurrent
-from jaxsrl.bench.rivals.vector_envs import busy_processes
-from jaxsrl.bench.sleep import SleepBench, bench_sleep
-from jaxsrl.bench.train import bench_train, steady_records
+from jaxsrl.bench.rivals.vector_envs import run_competing_processes
+from jaxsrl.bench.train import measure_training, steady_records
 
 
 def test_a_short_training_run_is_measured(capsys):
-    result = bench_train(workers=1, num_envs=8, max_policy_lag=0, env_steps=8 * 32 * 3)
+    result = measure_training(workers=1, num_envs=8, max_policy_lag=0, env_steps=8 * 32 * 3)
     assert result["env_steps_per_second"] > 0.0
     assert (result["workers"], result["num_envs"], result["max_policy_lag"]) == (1, 8, 0)
     assert (result["env_id"], result["platform"], result["policy_lag_mean"]) == ("CartPole-v1", "cpu", 0.0)
@@ -49,7 +48,7 @@ def test_a_run_without_a_record_of_learning_counts_as_a_whole():
 def test_bench_pool_reports_every_rival_as_json():
     command = [sys.executable, "-m", "jaxsrl.cli.main", "bench", "pool", "--workers", "1", "--envs-per-worker", "2"]
     done = subprocess.run(
-        [*command, "--busy", "1", "--seconds", "0.4", "--rounds", "15", "--json"],
+        [*command, "--competing-processes", "1", "--seconds", "0.4", "--rounds", "15", "--json"],
         capture_output=True,
         text=True,
         check=True,
@@ -59,7 +58,8 @@ def test_bench_pool_reports_every_rival_as_json():
     for rival in rivals:
         assert result[f"ratio_to_{rival}"] > 0.0
         assert len(result["rounds"][rival]) == len(result["rounds"]["pool"]) == 15
-    assert (result["env_id"], result["workers"], result["envs_per_worker"], result["busy"]) == ("CartPole-v1", 1, 2, 1)
+    assert (result["env_id"], result["competing_processes"]) == ("CartPole-v1", 1)
+    assert (result["workers"], result["envs_per_worker"]) == (1, 2)
     assert min(result["rounds"]["pool"]) <= result["env_steps_per_second"] <= max(result["rounds"]["pool"])
 
 
@@ -72,7 +72,7 @@ def test_bench_pool_works_with_short_rounds():
             turns += step(0.001) > 0.0
 
 
-def test_bench_pool_measures_rivals_with_busy_processes(monkeypatch):
+def test_bench_pool_measures_rivals_with_competing_processes(monkeypatch):
     busy = []
 
     @contextlib.contextmanager
@@ -84,9 +84,9 @@ def test_bench_pool_measures_rivals_with_busy_processes(monkeypatch):
     def contender():
         return contextlib.nullcontext(lambda seconds: float(busy == [3]))
 
-    monkeypatch.setattr(jaxsrl.bench.pool, "busy_processes", beside)
+    monkeypatch.setattr(jaxsrl.bench.pool, "run_competing_processes", beside)
     monkeypatch.setattr(jaxsrl.bench.pool, "_contenders", lambda *_: {"pool": contender(), "limit": contender()})
-    result = bench_pool(EnvConfig("CartPole-v1"), 1, 2, 0.1, busy=3)
+    result = bench_pool(PoolSizes(1, 2), seconds=0.1, competing_processes=3)
     assert result["rounds"] == {"pool": [1.0] * 40, "limit": [1.0] * 40}
     assert busy == []
 
@@ -103,7 +103,7 @@ def test_bench_rivals_rotate_after_warm_up(monkeypatch):
 
     names = ("pool", "limit", "rival")
     monkeypatch.setattr(jaxsrl.bench.pool, "_contenders", lambda *_: {name: contender(name) for name in names})
-    result = bench_pool(EnvConfig("CartPole-v1"), 1, 2, 8.0, rounds=8)
+    result = bench_pool(PoolSizes(1, 2), seconds=8.0, rounds=8)
     assert list(result["rounds"]) == list(names)
     assert result["rounds"] == {name: [1.0] * 8 for name in names}  # seconds that count
     measured = turns[len(names) :]
@@ -115,11 +115,6 @@ def test_bench_rivals_rotate_after_warm_up(monkeypatch):
     assert {order[0] for order in orders} == set(names)
 
 
-def test_bench_pool_rejects_negative_busy_processes():
-    with pytest.raises(UserError, match="0 or more processes: got -1"):
-        bench_pool(EnvConfig("CartPole-v1"), 1, 2, 0.1, busy=-1)
-
-
 def _children_of(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
@@ -128,9 +123,9 @@ def _computed_seconds(process: int) -> float:
     return int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[11]) / os.sysconf("SC_CLK_TCK")
 
 
-def test_busy_processes_compute_until_their_time_is_over():
+def test_competing_processes_compute_until_their_time_is_over():
     before = set(_children_of(os.getpid()))
-    with busy_processes(2):
+    with run_competing_processes(2):
         children = set(_children_of(os.getpid())) - before
         assert len(children) == 2
         deadline = time.monotonic() + 60.0
@@ -140,9 +135,9 @@ def test_busy_processes_compute_until_their_time_is_over():
     assert set(_children_of(os.getpid())) == before
 
 
-def test_busy_processes_end_with_a_process_that_is_killed():
-    importing = "from jaxsrl.bench.rivals.vector_envs import busy_processes"
-    script = f"{importing}\nwith busy_processes(1):\n    print(flush=True)\n    input()"
+def test_competing_processes_end_with_a_process_that_is_killed():
+    importing = "from jaxsrl.bench.rivals.vector_envs import run_competing_processes"
+    script = f"{importing}\nwith run_competing_processes(1):\n    print(flush=True)\n    input()"
     parent = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     parent.stdout.readline()
     (child,) = _children_of(parent.pid)
@@ -165,7 +160,8 @@ def test_bench_plans_measures_every_named_plan(monkeypatch):
 
     monkeypatch.setattr(jaxsrl.bench.plans, "run_apart", run_apart)
     monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("cpu", 1))
-    rows = bench_plans(["single_learner_fine", "multiple_learners", "device_only"], env_steps=100, num_envs=4)
+    names = ("single_learner_fine", "multiple_learners", "device_only")
+    rows = bench_plans(names, env_steps=100, num_envs=4)["plans"]
     assert [(row["plan"], row["devices"], row["workers"]) for row in rows] == [
         ("single_learner_fine", 1, 2),
         ("multiple_learners", 2, 2),
@@ -177,12 +173,12 @@ def test_bench_plans_measures_every_named_plan(monkeypatch):
     assert [settings["env"]["suite"] for settings in asked] == ["gymnasium", "gymnasium", "jax"]
     monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("gpu", 1))
     with pytest.raises(UserError, match="central needs 2 devices, but there are 1 of gpu: set JAX_PLATFORMS=cpu"):
-        bench_plans(["central"])
+        bench_plans(("central",))
 
 
 @pytest.mark.slow
 def test_bench_plans_measures_each_plan_in_its_own_process():
-    rows = bench_plans(["multiple_learners"], env_steps=128 * 32 * 2)
+    rows = bench_plans(("multiple_learners",), env_steps=128 * 32 * 2)["plans"]
     assert [row["plan"] for row in rows] == ["multiple_learners"]
     for row in rows:
         assert row["env_steps_per_second"] > 0
@@ -195,10 +191,10 @@ def test_bench_plans_measures_each_plan_in_its_own_process():
 
 def test_bench_plans_rejects_unknown_plan_before_start():
     with pytest.raises(UserError, match="unknown plan 'seriall': .*did you mean serial"):
-        bench_plans(["central", "seriall"])
+        bench_plans(("central", "seriall"))
 
 
-def test_bench_sleep_reports_best_division_and_limit(monkeypatch):
+def test_bench_latency_hiding_reports_best_division_and_limit(monkeypatch):
     speeds = {
         (4, 1): 480.0,
         (4, 2): 640.0,
@@ -212,14 +208,14 @@ def test_bench_sleep_reports_best_division_and_limit(monkeypatch):
         speed = speeds[settings["num_envs"], settings["workers"]]
         return {"env_steps_per_second": speed, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
 
-    monkeypatch.setattr(jaxsrl.bench.sleep, "run_apart", run_apart)
+    monkeypatch.setattr(jaxsrl.bench.latency_hiding, "run_apart", run_apart)
     limits = {"async": 0.75, "apart": 0.875}
     monkeypatch.setattr(
-        jaxsrl.bench.sleep,
+        jaxsrl.bench.latency_hiding,
         "bare_rows",
         lambda rows, processes, milliseconds, seconds, how="apart": limits[how] * rows / milliseconds * 1000,
     )
-    result = bench_sleep(SleepBench(5.0, rows=8, fewer_rows=(4,), divisions=((1, 1), (2, 2), (3, 1)), seconds=1.0))
+    result = bench_latency_hiding(5.0, 8, fewer_rows=(4,), divisions=((1, 1), (2, 2), (3, 1)), seconds=1.0)
     assert [(run["rows"], run["workers"], run["ratio"]) for run in result["runs"]] == [
         *((4, 1, 0.6), (4, 2, 0.8)),
         *((8, 1, 0.95), (8, 2, 1.0)),
@@ -233,22 +229,22 @@ def test_bench_sleep_reports_best_division_and_limit(monkeypatch):
     assert not any(settings["env"]["overlap_rows"] for settings in asked)
 
 
-def test_bench_sleep_measures_threaded_rows(monkeypatch):
+def test_bench_latency_hiding_measures_threaded_rows(monkeypatch):
     asked, waits = [], []
 
     def run_apart(settings):
         asked.append(EnvConfig(**settings["env"]))
         return {"env_steps_per_second": 1.0, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
 
-    monkeypatch.setattr(jaxsrl.bench.sleep, "run_apart", run_apart)
-    monkeypatch.setattr(jaxsrl.bench.sleep, "bare_rows", lambda *given: waits.append(given[4:]) or 1.0)
-    result = bench_sleep(SleepBench(5.0, rows=2, fewer_rows=(), divisions=((1, 1),), steps="threads"))
+    monkeypatch.setattr(jaxsrl.bench.latency_hiding, "run_apart", run_apart)
+    monkeypatch.setattr(jaxsrl.bench.latency_hiding, "bare_rows", lambda *given: waits.append(given[4:]) or 1.0)
+    result = bench_latency_hiding(5.0, 2, fewer_rows=(), divisions=((1, 1),), steps="threads")
     assert result["steps"] == "threads"
     assert [(env.overlap_rows, env.arguments()["halves"]) for env in asked] == [(True, False)]
     assert waits[-1] == ("together",)
 
 
-def test_bench_sleep_disables_cpu_idle_for_all_runs(monkeypatch):
+def test_bench_latency_hiding_disables_cpu_idle_for_all_runs(monkeypatch):
     awake, seen = [], []
 
     @contextlib.contextmanager
@@ -261,21 +257,23 @@ def test_bench_sleep_disables_cpu_idle_for_all_runs(monkeypatch):
         seen.append(("run", bool(awake)))
         return {"env_steps_per_second": 1.0, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
 
-    monkeypatch.setattr(jaxsrl.bench.sleep, "disable_cpu_idle", disable_cpu_idle)
-    monkeypatch.setattr(jaxsrl.bench.sleep, "run_apart", run_apart)
-    monkeypatch.setattr(jaxsrl.bench.sleep, "bare_rows", lambda *given: seen.append(("limit", bool(awake))) or 1.0)
-    what = SleepBench(5.0, rows=2, fewer_rows=(), divisions=((1, 1),), awake=True)
-    assert bench_sleep(what)["awake"]
+    monkeypatch.setattr(jaxsrl.bench.latency_hiding, "disable_cpu_idle", disable_cpu_idle)
+    monkeypatch.setattr(jaxsrl.bench.latency_hiding, "run_apart", run_apart)
+    monkeypatch.setattr(
+        jaxsrl.bench.latency_hiding, "bare_rows", lambda *given: seen.append(("limit", bool(awake))) or 1.0
+    )
+    settings = {"rows": 2, "fewer_rows": (), "divisions": ((1, 1),)}
+    assert bench_latency_hiding(**settings, awake=True)["awake"]
     assert set(seen) == {("run", True), ("limit", True)}
     seen.clear()
-    assert not bench_sleep(dataclasses.replace(what, awake=False))["awake"]
+    assert not bench_latency_hiding(**settings, awake=False)["awake"]
     assert set(seen) == {("run", False), ("limit", False)}
 
 
 @pytest.mark.slow
-def test_bench_sleep_reports_ratios_to_both_limits():
-    what = SleepBench(20.0, rows=4, fewer_rows=(), divisions=((1, 1), (2, 2), (3, 1)), seconds=1.0, limit_seconds=0.5)
-    result = bench_sleep(what)
+def test_bench_latency_hiding_reports_ratios_to_both_limits():
+    settings = {"fewer_rows": (), "divisions": ((1, 1), (2, 2), (3, 1)), "seconds": 1.0, "limit_seconds": 0.5}
+    result = bench_latency_hiding(20.0, 4, **settings)
     assert [(run["workers"], run["lanes"]) for run in result["runs"]] == [(1, 1), (2, 2)]
     assert all(0.0 < run["ratio"] < 2.0 for run in result["runs"])  # a busy machine has no better to offer in a second
     [best] = result["by_rows"]
@@ -285,11 +283,11 @@ def test_bench_sleep_reports_ratios_to_both_limits():
     assert result["bottleneck_rows"] == (4 if best["ratio"] < 0.9 else None)
 
 
-def test_bench_sleep_rejects_indivisible_rows():
-    with pytest.raises(UserError, match="rows must be positive and divide by one of the workers 3: got 16"):
-        SleepBench(divisions=((3, 1),))
+def test_bench_latency_hiding_rejects_indivisible_rows():
+    with pytest.raises(UserError, match="rows must divide by one of the workers 3: got 16"):
+        bench_latency_hiding(divisions=((3, 1),))
     with pytest.raises(UserError, match="lanes must divide workers: got 2 and 3"):
-        SleepBench(divisions=((3, 2),))
+        bench_latency_hiding(divisions=((3, 2),))
 
 
 @pytest.mark.slow
@@ -299,5 +297,3 @@ def test_bench_recurrent_compares_with_feed_forward():
     base, gru = (row["env_steps_per_second"] for row in result["cores"])
     assert result["cores"][0]["ratio_to_feed_forward"] == 1.0
     assert result["cores"][1]["ratio_to_feed_forward"] == pytest.approx(gru / base)
-    with pytest.raises(UserError, match="rounds must be at least 1"):
-        bench_recurrent(rounds=0)

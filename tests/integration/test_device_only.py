@@ -14,7 +14,7 @@ from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, step_rows
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import view_slots
-from jaxsrl.bench.device_only import bench_device_only
+from jaxsrl.bench.on_device import bench_on_device
 from jaxsrl.bench.rivals.purejaxrl_ppo import Sizes, make_flat_ppo
 from jaxsrl.collect.inference.act import make_act, row_keys
 from jaxsrl.device_loop.loop import DeviceLearner
@@ -179,7 +179,7 @@ def test_device_plan_reaches_475_on_cartpole(seed):
 
 @pytest.mark.slow
 def test_device_bench_measures_every_program():
-    result = bench_device_only(num_envs=(4,), rollout_length=8, seconds=0.1)
+    result = bench_on_device(num_envs=(4,), rollout_length=8, seconds=0.1)
     assert [size["num_envs"] for size in result["sizes"]] == [4]
     for size in result["sizes"]:
         assert set(size["env_steps_per_second"]) == {"jaxsrl", *result["baselines"]}

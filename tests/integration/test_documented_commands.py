@@ -5,6 +5,7 @@ What is tried comes from the command line itself and from the pages: a new comma
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -15,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
+import jaxsrl.bench.command
+import jaxsrl.bench.latency_hiding
 import jaxsrl.bench.plans
-import jaxsrl.bench.scale
-import jaxsrl.bench.sleep
+import jaxsrl.bench.scaling
 import jaxsrl.cli.main
-from jaxsrl.bench.command import BENCHMARKS
+from jaxsrl.bench.command import BENCHMARKS, BenchCommand, load_benchmark
 from jaxsrl.cli.find_experiment import find_experiment
 from jaxsrl.cli.main import COMMANDS, parse
 from jaxsrl.experiment import load_experiment
@@ -34,42 +36,54 @@ SHORT = {
     "pool": "--workers 1 --envs-per-worker 2 --seconds 0.2 --rounds 2",
     "train": "--workers 1 --num-envs 8 --env-steps 768",
     "plans": "--env-steps 8192 --num-envs 8",
-    "sleep": "--milliseconds 20 --rows 4 --fewer-rows 2",
-    "scale": "--rows 8 --workers 2 --seconds 1",
-    "step-times": "--rows 2 --least 1 --most 5 --seconds 0.8",
-    "device": "--num-envs 4 --seconds 0.1",
+    "latency-hiding": "--milliseconds 20 --rows 4 --fewer-rows 2",
+    "scaling": "--rows 8 --workers 2 --seconds 1",
+    "uneven-steps": "--rows 2 --least 1 --most 5 --seconds 0.8",
+    "on-device": "--num-envs 4 --seconds 0.1",
     "recurrent": "--cores gru --num-envs 8 --env-steps 768",
     "replay": "--sizes vector --rounds 1 --seconds 0.02",
     "cluster": "--hosts 1 --workers 1 --num-envs 8 --env-steps 2048 --rounds 1",
-    "guards": "--workers 1 --num-envs 8 --rounds 2",
+    "overhead": "--workers 1 --num-envs 8 --rounds 2",
     "gpu": "",
 }
 KEYS = {
     "pool": {"env_steps_per_second", "ratio_to_limit", "ratio_to_async_vector_env", "rounds"},
     "train": {"env_steps_per_second", "wait_share_learner", "inference_latency_ms", "slots_bytes"},
     "plans": {"plans"},
-    "sleep": {"runs", "by_rows", "bottleneck_rows"},
-    "scale": {"sizes", "departs_at", "limit", "stopped"},
-    "step-times": {"limit_env_steps_per_second", "asynchronous_ratio", "lockstep_ratio"},
-    "device": {"sizes", "baselines"},
+    "latency-hiding": {"runs", "by_rows", "bottleneck_rows"},
+    "scaling": {"sizes", "departs_at", "limit", "stopped"},
+    "uneven-steps": {"limit_env_steps_per_second", "asynchronous_ratio", "lockstep_ratio"},
+    "on-device": {"sizes", "baselines"},
     "recurrent": {"cores"},
     "replay": {"vector", "platform"},
     "cluster": {"ray_over_local", "local_env_steps_per_second"},
-    "guards": {"cost", "cpu_cost", "guarded_env_steps_per_second"},
+    "overhead": {"cost", "cpu_cost", "guarded_env_steps_per_second"},
 }
 FORKS = {"pool"}  # in the process of the command, which a process that has started jax must not do
-SLOW = {"train", "pool", "step-times", "plans", "sleep", "scale", "recurrent", "cluster", "device", "replay", "guards"}
+SLOW = {
+    "train",
+    "pool",
+    "uneven-steps",
+    "plans",
+    "latency-hiding",
+    "scaling",
+    "recurrent",
+    "cluster",
+    "on-device",
+    "replay",
+}
+SLOW |= {"overhead"}
 TRAINED = {"env_steps_per_second": 5.0, "policy_lag_mean": 0.5, "policy_lag_max": 1.0, "learner_idle_share": 0.25}
 TRAINED |= {"peak_memory_bytes": 7, "slots_bytes": 3, "platform": "cpu", "records": 2, "inference_latency_ms": 0.5}
 HEAD = {"acting_busy": 0.5, "learning_busy": 0.5, "head_cores": 1.0, "cores": 2, "profile": {"MainThread": 0.5}}
 # Results of the benchmarks that start long runs, or compile for long, with which the fast suite looks at what is printed.
 STUBS = {
     "plans": [(jaxsrl.bench.plans, "run_apart", lambda settings: {**TRAINED, "plan": "x", "workers": 2})],
-    "sleep": [
-        (jaxsrl.bench.sleep, "run_apart", lambda settings: TRAINED),
-        (jaxsrl.bench.sleep, "bare_rows", lambda *_: 1.0),
+    "latency-hiding": [
+        (jaxsrl.bench.latency_hiding, "run_apart", lambda settings: TRAINED),
+        (jaxsrl.bench.latency_hiding, "bare_rows", lambda *_: 1.0),
     ],
-    "scale": [(jaxsrl.bench.scale, "_run_apart", lambda settings: {**HEAD, "env_steps_per_second": 9.0})],
+    "scaling": [(jaxsrl.bench.scaling, "run_module", lambda *_: {**HEAD, "env_steps_per_second": 9.0})],
 }
 
 
@@ -134,11 +148,13 @@ def read_json(text):
 
 def in_both_forms(capsys, monkeypatch, bench):
     """Measures once, and prints twice; a benchmark of `FORKS` measures twice."""
-    kind, results = BENCHMARKS[bench], []
-    measure = kind.measure
-    monkeypatch.setattr(
-        kind, "measure", lambda self: results[0] if results else results.append(measure(self)) or results[0]
-    )
+    benchmark, results = load_benchmark(bench), []
+
+    @functools.wraps(benchmark)
+    def measure_once(**settings):
+        return results[0] if results else results.append(benchmark(**settings)) or results[0]
+
+    monkeypatch.setattr(jaxsrl.bench.command, "load_benchmark", lambda name: measure_once)
     arguments = ["bench", bench, *SHORT[bench].split()]
     found = read_json(printed_by_benchmark(capsys, bench, *arguments, "--json"))
     assert set(found) >= KEYS[bench]
@@ -176,11 +192,11 @@ def test_long_benchmarks_print_text_and_json(capsys, monkeypatch, bench):
 
 
 def test_the_benchmark_of_the_device_prints_in_both_forms(capsys, monkeypatch):
-    from jaxsrl.bench import device_only
+    from jaxsrl.bench import on_device
 
-    monkeypatch.setattr(device_only, "_contenders", lambda *_: {"jaxsrl": lambda updates: None, "flat_ppo": abs})
-    monkeypatch.setattr(device_only, "_updates_a_turn", lambda advance: 1)
-    in_both_forms(capsys, monkeypatch, "device")
+    monkeypatch.setattr(on_device, "_contenders", lambda *_: {"jaxsrl": lambda updates: None, "flat_ppo": abs})
+    monkeypatch.setattr(on_device, "_updates_a_turn", lambda advance: 1)
+    in_both_forms(capsys, monkeypatch, "on-device")
 
 
 FORMS = {
@@ -255,6 +271,9 @@ def test_every_documented_command_line_can_be_read(page, arguments):
         assert ended.value.code == 0
         return
     command = parse(arguments)
+    if isinstance(command, BenchCommand):
+        command.parse_flags()
+        return
     flags = list(getattr(command, "flags", ()))
     if flags:
         load_experiment(find_experiment(command.experiment), flags)

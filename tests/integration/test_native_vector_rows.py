@@ -8,7 +8,7 @@ from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
-from jaxsrl.bench.pool import bench_pool
+from jaxsrl.bench.pool import PoolSizes, bench_pool
 
 ROWS, STEPS = 5, 24
 CONFIGS = {
@@ -50,7 +50,7 @@ def test_a_worker_steps_a_native_vector_as_this_process_does(package):
 
 @pytest.mark.slow
 def test_a_native_vector_is_measured_against_itself_alone():
-    result = bench_pool(CONFIGS["gymnasium_vector"], workers=1, envs_per_worker=4, seconds=0.2, rounds=2)
+    result = bench_pool(PoolSizes(1, 4), suite="gymnasium_vector", seconds=0.2, rounds=2)
     assert set(result["rounds"]) == {"pool", "in_process", "native"}
     assert result["ratio_to_native"] > 0.0
     assert result["in_process_ratio_to_native"] > 0.0

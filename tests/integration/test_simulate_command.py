@@ -1,11 +1,11 @@
-"""`jaxsrl plan EXPERIMENT --simulate` and `jaxsrl bench scale`: what they print, and what they refuse."""
+"""`jaxsrl plan EXPERIMENT --simulate` and `jaxsrl bench scaling`: what they print, and what they refuse."""
 
 import json
 
 import pytest
 
 import jaxsrl.cli.main
-from jaxsrl.bench.scale import bench_scale
+from jaxsrl.bench.scaling import bench_scaling
 from jaxsrl.planner.calibration import Calibration, load_calibration
 
 CARTPOLE = "experiments/ppo_cartpole.py"
@@ -77,7 +77,7 @@ def test_a_calibration_is_measured_on_this_machine(tmp_path):
 
 @pytest.mark.slow
 def test_a_head_is_measured_with_rows_that_sleep():
-    found = bench_scale("cartpole", 20.0, (8, 16), workers=2, seconds=3.0)
+    found = bench_scaling("cartpole", 20.0, (8, 16), workers=2, seconds=3.0)
     assert [size["rows"] for size in found["sizes"]] in ([8], [8, 16])
     first = found["sizes"][0]
     assert 0 < first["of_sleep"] <= 1.01

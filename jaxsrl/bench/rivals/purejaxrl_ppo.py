@@ -1,4 +1,4 @@
-"""Baseline of `bench_device_only`: PPO as PureJaxRL published it, reimplemented from that description.
+"""Baseline of `bench_on_device`: PPO as PureJaxRL published it, reimplemented from that description.
 
 It is one jitted program, without reset-only rows, options or placement. Environments under vmap start a new episode within the
 step that ends one. One key is split at each step for all rows. A scan of T steps stores log-probabilities and values, and a

@@ -1,6 +1,6 @@
 """PPO of rejax (github.com/keraJLi/rejax), a package with PureJaxRL's program, on our CartPole.
 
-It is not a dependency, since it pins others: run `pip install rejax` in a checkout, and `bench_device_only` uses it.
+It is not a dependency, since it pins others: run `pip install rejax` in a checkout, and `bench_on_device` uses it.
 """
 
 import dataclasses

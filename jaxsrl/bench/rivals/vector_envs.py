@@ -55,7 +55,7 @@ for line in sys.stdin:
     print(done / (time.perf_counter() - start), flush=True)
 """
 
-_BUSY = """
+_COMPETING = """
 import os, sys
 while os.getppid() == int(sys.argv[1]):
     for _ in range(1_000_000):
@@ -92,9 +92,9 @@ def native_alone(env: EnvConfig, num_envs: int) -> contextlib.AbstractContextMan
 
 
 @contextlib.contextmanager
-def busy_processes(count: int) -> Iterator[None]:
+def run_competing_processes(count: int) -> Iterator[None]:
     """Runs competing processes that compute all the time until the exit of the context."""
-    processes = [subprocess.Popen([sys.executable, "-c", _BUSY, str(os.getpid())]) for _ in range(count)]
+    processes = [subprocess.Popen([sys.executable, "-c", _COMPETING, str(os.getpid())]) for _ in range(count)]
     try:
         yield
     finally:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import tyro
@@ -35,12 +34,6 @@ class Train:
     list: bool = False
     json: bool = False
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
-
-    @staticmethod
-    def split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-        """Returns the command's own arguments, which end with the experiment, and the experiment's."""
-        named = next((i for i, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
-        return arguments[: named + 1], arguments[named + 1 :]
 
     def run(self) -> int:
         """Replaces this process with the Python process that runs the file; returns only after --list."""

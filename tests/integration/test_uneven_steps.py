@@ -5,13 +5,13 @@ import json
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.bench.step_times import bench_step_times
+from jaxsrl.bench.uneven_steps import bench_uneven_steps
 from jaxsrl.cli.main import main
 
 
 @pytest.mark.slow
 def test_every_contender_steps_and_is_compared_with_the_limit(capsys):
-    main(["bench", "step-times", "--rows", "3", "--least", "1", "--most", "5", "--seconds", "0.8", "--json"])
+    main(["bench", "uneven-steps", "--rows", "3", "--least", "1", "--most", "5", "--seconds", "0.8", "--json"])
     found = json.loads(capsys.readouterr().out)
     names = ("limit", "asynchronous", "lockstep")
     assert all(found[f"{name}_env_steps_per_second"] > 0 for name in names)
@@ -20,9 +20,6 @@ def test_every_contender_steps_and_is_compared_with_the_limit(capsys):
     assert len(found["rounds"]["limit"]) == 4
 
 
-@pytest.mark.parametrize(
-    ("sizes", "says"), [({"rows": 0}, "rows must be positive"), ({"most": 0.5}, "at least 1.0: got 0.5")]
-)
-def test_step_times_rejects_invalid_sizes(sizes, says):
-    with pytest.raises(UserError, match=says):
-        bench_step_times(**sizes)
+def test_bench_uneven_steps_rejects_most_below_least():
+    with pytest.raises(UserError, match="at least 1.0: got 0.5"):
+        bench_uneven_steps(most=0.5)
