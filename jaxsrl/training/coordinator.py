@@ -32,6 +32,10 @@ class Coordinator:
         del signal_name
         return False
 
+    def decide(self, own: bool) -> bool:
+        """Returns the decision of process 0; all processes call it together."""
+        return own
+
     def restore(self, restore: Callable[[], Restored | None]) -> Restored | None:
         """Returns the checkpoint that `restore` finds at process 0; all processes call it together.
 

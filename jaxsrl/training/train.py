@@ -67,7 +67,8 @@ class TrainingLoop:
                     self.after_update(learner)
             self._is_done = True
             setup.lifecycle.raise_error()
-            if learner.num_updates > max(first, self._checkpoints.saved_update):
+            is_unsaved = learner.num_updates > max(first, self._checkpoints.saved_update)
+            if self._coordinator.decide(is_unsaved):  # only process 0 knows whether its last save failed
                 self._save(learner, must=True)
             self._write_record()
         return self._report(learner.num_updates, time.perf_counter() - started)

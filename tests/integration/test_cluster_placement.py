@@ -139,7 +139,7 @@ def test_placement_rejects_memory_that_no_node_has(cluster, tmp_path):
 
 def test_killed_learner_frees_its_hosts(cluster, tmp_path):
     directory = cluster.directory
-    before = ray_processes(directory)
+    before, leftovers = ray_processes(directory), find_leftovers(tmp_path, clean=False)
     flags = ["--cluster.address", "auto", "--cluster.num-hosts", "2", "--pool.num-workers", "2", "--run.num-envs", "16"]
     flags += ["--plan", "single_learner_coarse", "--run.directory", str(tmp_path), "--run.name", "run"]
     flags += ["--metrics.interval-seconds", "0.5", "--run.total-env-steps", "100000000"]
@@ -173,7 +173,8 @@ def test_killed_learner_frees_its_hosts(cluster, tmp_path):
             break
         time.sleep(0.05)
     assert (hosts, groups_held()) == (set(), [])
-    assert find_leftovers(tmp_path, clean=False) == []
+    # Other runs of this machine may have left some before.
+    assert [each for each in find_leftovers(tmp_path, clean=False) if each not in leftovers] == []
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
 
 

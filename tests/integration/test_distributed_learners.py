@@ -156,9 +156,10 @@ def test_a_signal_to_one_stops_both_after_the_same_update(tmp_path):
 
 def test_processes_reject_different_experiments(tmp_path):
     ended = ends(start_two(tmp_path, "--plan", "multiple_learners", own={1: ("--run.seed", "7")}))
-    assert [status for status, _, _ in ended] == [75, 2], ended
-    assert "run.seed: 0 -> 7" in ended[1][2]
-    assert "run.seed: 0 -> 7" in ended[0][2] or "learner process 1" in ended[0][2]
+    assert [status for status, _, _ in ended] == [2, 2], ended
+    for _, _, stderr in ended:
+        assert "process 1 was started with another experiment than process 0" in stderr
+        assert "run.seed: 0 -> 7" in stderr
 
 
 def test_process_reports_missing_others(tmp_path):
@@ -175,6 +176,16 @@ def test_stuck_process_ends_all_and_is_named(tmp_path):
     ended = ends(started)
     assert [status for status, _, _ in ended] == [75, 75], ended
     assert "process 0 of 2 waited for process 1, 40 s at most" in ended[0][2]
+
+
+def test_failed_last_checkpoint_is_written_again(tmp_path):
+    programs = ("tests/integration/failed_last_save.py", "experiments/ppo_cartpole.py")
+    waits = dict.fromkeys(range(2), ("--distributed.wait-seconds", "40"))
+    ended = ends(start_two(tmp_path, "--plan", "multiple_learners", own=waits, programs=programs))
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    assert "no space left on the device; training continues" in ended[0][1]
+    assert f"checkpoint at update {UPDATES}" in (tmp_path / "run/log.txt").read_text()
+    assert final(tmp_path)
 
 
 def test_two_processes_restore_partially_from_one(tmp_path):

@@ -19,7 +19,8 @@ from jaxsrl.config.serialization import differences
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.trainable import Trainable
 
-_IDENTITY, _CHECKPOINT, _METRICS = "jaxsrl/identity", "jaxsrl/checkpoint", "jaxsrl/told/"
+_IDENTITY, _CHECKPOINT, _METRICS = "jaxsrl/identity", "jaxsrl/checkpoint", "jaxsrl/metrics/"
+_DIFFERENCES, _DECISION = "jaxsrl/differences/", "jaxsrl/decision/"
 _MAY_DIFFER = (".distributed", ".directory")
 
 
@@ -35,7 +36,7 @@ class ProcessCoordinator(Coordinator):
         self.is_main, self.wait_seconds = processes.is_main, config.distributed.wait_seconds
         self.consensus = StopConsensus(processes)
         self.processes, self._config = processes, config
-        self._restores = 0
+        self._restores = self._decisions = 0
         self._sent_at = time.perf_counter()
         self._sent_updates: int | None = None
         self._sent_waits: dict[str, float] = {}
@@ -48,19 +49,33 @@ class ProcessCoordinator(Coordinator):
         processes, text = self.processes, json.dumps(identity, sort_keys=True)
         if processes.is_main:
             processes.send(_IDENTITY, text)
-            return
         lines = differences(json.loads(processes.wait_for(_IDENTITY)), json.loads(text))
         lines = [line for line in lines if not any(name in line.split(":")[0] for name in _MAY_DIFFER)]
-        if lines:
-            listed = "\n  ".join(lines)
-            raise UserError(
-                f"process {processes.process_id} was started with another experiment than process 0 (theirs -> its):\n  {listed}\n"
-                f"start the same command at every process, but for --distributed.process-id"
+        processes.send(f"{_DIFFERENCES}{processes.process_id}", json.dumps(lines))
+        every = [json.loads(processes.wait_for(f"{_DIFFERENCES}{each}")) for each in range(processes.num_processes)]
+        if not any(every):
+            return
+        # All processes raise the same error: jax may report the end of one before the others have received its reason.
+        self._wait_before_exit()
+        listed = "\n".join(
+            "\n  ".join(
+                [f"process {process} was started with another experiment than process 0 (theirs -> its):", *lines]
             )
+            for process, lines in enumerate(every)
+            if lines
+        )
+        raise UserError(f"{listed}\nstart the same command at every process, but for --distributed.process-id")
 
     def request_stop(self, signal_name: str) -> bool:
         self.consensus.request_stop(signal_name)
         return True
+
+    def decide(self, own: bool) -> bool:
+        self._decisions += 1
+        key = f"{_DECISION}{self._decisions}"
+        if self.is_main:
+            self.processes.send(key, json.dumps(own))
+        return json.loads(self.processes.wait_for(key))
 
     def restore(self, restore: Callable[[], Restored | None]) -> Restored | None:
         self._restores += 1

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.checkpoints.store import CheckpointSaveError, CheckpointStore
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.run_directory import RunDirectory
@@ -178,3 +178,33 @@ def test_loop_rolls_back_a_learner_that_is_stuck(tmp_path):
     learner = SimpleNamespace(too_many_nonfinite=True, num_updates=1)
     loop.after_update(learner)
     assert rolled_back == [learner]
+
+
+def test_every_process_retries_a_last_save_that_failed(tmp_path, monkeypatch):
+    """Process 0 fails to write the last checkpoint once; the rows of all processes are merged again for the second try."""
+    merges, decisions, failures = {True: [], False: []}, [], [CheckpointSaveError("disk full")]
+    save = CheckpointStore.save
+
+    class Recorded(Coordinator):
+        def __init__(self, is_main):
+            self.is_main = is_main
+
+        def merge_rows(self, arrays):
+            merges[self.is_main].append(int(arrays["n"]))
+            return arrays
+
+        def decide(self, own):
+            if self.is_main:
+                decisions.append(own)
+            return decisions[0]
+
+    def save_or_fail(store, step, arrays, metadata):
+        if step == 4 and failures:
+            raise failures.pop()
+        return save(store, step, arrays, metadata)
+
+    monkeypatch.setattr(CheckpointStore, "save", save_or_fail)
+    for name, is_main in (("main", True), ("other", False)):
+        train(tmp_path / name, Counter(), Recorded(is_main), total_env_steps=16)
+    assert merges == {True: [4, 4], False: [4, 4]}
+    assert CheckpointStore(tmp_path / "main" / "checkpoints").steps() == [4]
