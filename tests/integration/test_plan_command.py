@@ -79,7 +79,7 @@ def test_flags_of_the_experiment_reach_the_plan(capsys):
 
 def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text("from jaxsrl.plan.policies.serial import serial as mine\n")
+    file.write_text("from jaxsrl.plan.policies import serial as mine\n")
     assert "plan serial on" in shown(capsys, CARTPOLE, "--plan", f"{file}:mine")
 
 

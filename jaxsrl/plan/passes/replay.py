@@ -17,7 +17,7 @@ from jaxsrl.plan.fragment import (
     WhenFull,
 )
 from jaxsrl.plan.plan import Plan
-from jaxsrl.plan.policies.channels import REPLAY, replay_channels
+from jaxsrl.plan.policies import REPLAY, replay_channels
 
 ReplayMemory = Literal["device", "host"]
 

@@ -8,12 +8,11 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.load_plan import load_plan
-from jaxsrl.plan.policies import PLANS
-from jaxsrl.plan.policies.serial import serial
+from jaxsrl.plan.policies import PLANS, serial
 
 MINE = """
 import dataclasses
-from jaxsrl.plan.policies.serial import serial
+from jaxsrl.plan.policies import serial
 
 @dataclasses.dataclass
 class Wanted:
@@ -61,7 +60,7 @@ def test_a_relative_file_is_looked_for_in_the_working_directory(file, monkeypatc
 def test_a_module_and_a_function_make_the_users_plan(file, monkeypatch):
     monkeypatch.syspath_prepend(file.parent)
     assert load_plan("own_policies:mine")(RunConfig(), HERE).name == "mine"
-    assert load_plan("jaxsrl.plan.policies.serial:serial")(RunConfig(), HERE) == serial(RunConfig(), HERE)
+    assert load_plan("jaxsrl.plan.policies:serial")(RunConfig(), HERE) == serial(RunConfig(), HERE)
 
 
 def test_a_file_named_like_a_package_does_not_take_its_place(tmp_path, file):

@@ -21,9 +21,7 @@ from jaxsrl.plan.fragment import (
     WhenFull,
 )
 from jaxsrl.plan.plan import nearest_multiple, plan_from_json, plan_to_json
-from jaxsrl.plan.policies import PLANS
-from jaxsrl.plan.policies.serial import serial
-from jaxsrl.plan.policies.single_learner_fine import single_learner_fine
+from jaxsrl.plan.policies import PLANS, serial, single_learner_fine
 from jaxsrl.plan.validate import validate_memory, validate_plan
 from tests.support.run_configs import run_config
 

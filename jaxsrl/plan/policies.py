@@ -1,0 +1,363 @@
+"""Distribution policies (MSRL): pure functions from a RunConfig and Resources to a Plan."""
+
+import dataclasses
+from collections.abc import Callable
+
+from envpool_bridge.errors import UserError
+from envpool_bridge.shm.layout import PoolShape
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.fragment import (
+    EACH_GROUP,
+    Carries,
+    Channel,
+    Devices,
+    Fragment,
+    FragmentKind,
+    InProcess,
+    Placement,
+    Processes,
+    Transport,
+    WhenFull,
+)
+from jaxsrl.plan.plan import Plan, nearest_multiple
+
+DistributionPolicy = Callable[[RunConfig, Resources], Plan]
+
+REPLAY = "replay"
+"""Name of the replay fragment."""
+
+
+def serial(run: RunConfig, resources: Resources) -> Plan:
+    """Returns a plan with one lane of all environments, which step, act and learn in turn in the main process.
+
+    Tests compare every other plan with it.
+    """
+    del resources  # the plan is the same on every machine
+    return Plan(
+        name="serial",
+        fragments=(
+            Fragment("environments", FragmentKind.ENVIRONMENT, 1, InProcess()),
+            Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference.jax_platform)),
+            Fragment("learner", FragmentKind.LEARNER, 1, _learning_devices(run)),
+        ),
+        channels=in_process_channels(run.max_policy_lag),
+        shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, run.max_policy_lag + 1),
+    )
+
+
+def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
+    """Returns a plan with one actor for each environment worker, acting for its own environments on the CPU; one learner.
+
+    MSRL's SingleLearnerCoarse; the shape of IMPALA, Acme and Sample Factory. Only whole trajectories cross processes.
+
+    Raises:
+        UserError: the rows do not divide, or `workers_per_lane` is not 1.
+    """
+    del resources
+    if run.pool.workers_per_lane != 1:
+        raise UserError(
+            f"plan single_learner_coarse: an actor acts for its own rows only: expected workers_per_lane 1, got "
+            f"{run.pool.workers_per_lane}"
+        )
+    # One lane: an actor never waits for a reply, which a second lane would bridge.
+    shape = pool_shape("single_learner_coarse", run, lanes_per_worker=1)
+    actors, lag = Processes(shape.num_workers), run.max_policy_lag
+    return Plan(
+        name="single_learner_coarse",
+        fragments=(
+            Fragment("environments", FragmentKind.ENVIRONMENT, 1, actors),
+            Fragment("inference", FragmentKind.INFERENCE, 1, actors),
+            Fragment("learner", FragmentKind.LEARNER, 1, _learning_devices(run)),
+        ),
+        channels=(
+            Channel("environments", "inference", Carries.OBSERVATIONS, Transport.IN_PROCESS, 1),
+            Channel("inference", "environments", Carries.ACTIONS, Transport.IN_PROCESS, 1),
+            Channel("environments", "learner", Carries.TRAJECTORIES, Transport.SHARED_RING, shape.num_slots),
+            Channel("learner", "inference", Carries.PARAMETERS, Transport.SHARED_BLOCK, 2, max_lag=lag),
+        ),
+        shape=shape,
+    )
+
+
+def single_learner_fine(run: RunConfig, resources: Resources) -> Plan:
+    """Returns a plan with environments divided over workers and lanes, and one inference call for each lane and step.
+
+    MSRL's SingleLearnerFine; the shape of SEED RL, and of SRL with inline devices.
+
+    Raises:
+        UserError: the rows do not divide.
+    """
+    del resources  # validate_plan checks them
+    shape = pool_shape("single_learner_fine", run)
+    acting, learning = Devices((0,), run.inference.jax_platform), _learning_devices(run)
+    return _served_plan("single_learner_fine", run, shape, Processes(shape.num_workers), acting, learning)
+
+
+def decoupled(run: RunConfig, resources: Resources) -> Plan:
+    """Returns a plan in which the first `num_devices` devices learn and the next `num_inference_devices` act.
+
+    SRL's shape, and that of Sebulba and Cleanba. With inference platform "cpu", the CPU acts while an accelerator learns.
+
+    Raises:
+        UserError: the rows do not divide over the servers, or no device is left for inference.
+    """
+    servers = run.inference.num_servers
+    shape = pool_shape("decoupled", run, replicas=servers)
+    if run.inference.platform == "cpu":
+        acting = Devices((0,), "cpu")
+    else:
+        acting = Devices(tuple(range(run.learner.num_devices, run.learner.num_devices + run.inference.num_devices)))
+        if max(acting.indices) >= resources.num_devices:
+            raise UserError(
+                f"plan decoupled: fragment inference: {run.inference.num_devices} devices next to {run.learner.num_devices} of "
+                f"the learner are requested, but there are {resources.num_devices}: use fewer --learner.num-devices, "
+                f"--inference.platform cpu with an accelerator, or split a CPU-only host: --machine.num-cpu-devices 2"
+            )
+    environments, learning = Processes(shape.num_workers), _learning_devices(run)
+    return _served_plan("decoupled", run, shape, environments, acting, learning, replicas=servers)
+
+
+def multiple_learners(run: RunConfig, resources: Resources) -> Plan:
+    """Returns a plan with one replica of every fragment on each of `num_devices` devices; gradients are all-reduced.
+
+    MSRL's MultipleLearners; the shape of DD-PPO. The data of a replica never leaves its device.
+
+    Raises:
+        UserError: rows or workers do not divide over the replicas.
+    """
+    del resources
+    replicas, devices = run.learner.num_devices, _learning_devices(run)
+    shape = pool_shape("multiple_learners", run, replicas=replicas)
+    plan = _served_plan("multiple_learners", run, shape, Processes(shape.num_workers), devices, devices, replicas)
+    learner = dataclasses.replace(plan.learner, replicas=replicas)
+    return dataclasses.replace(plan, fragments=(plan.environments, plan.inference, learner))
+
+
+def central(run: RunConfig, resources: Resources) -> Plan:
+    """Returns a plan with `num_replicas` replicas (one a device if 0) over `num_devices` devices, and a server on the first.
+
+    MSRL's Central; A3C when asynchronous. Replicas push each gradient, a parameter server applies it, and they pull the updated
+    parameters.
+
+    Raises:
+        UserError: rows or workers do not divide over the replicas.
+    """
+    del resources
+    replicas, devices = run.learner.num_replicas or run.learner.num_devices, _learning_devices(run)
+    shape = pool_shape("central", run, replicas=replicas)
+    synchronous = run.learner.gradients == "synchronous"
+    gradients = Channel(
+        "learner",
+        "server",
+        Carries.GRADIENTS,
+        Transport.DEVICE_COPY,
+        replicas,
+        max_lag=0 if synchronous else run.learner.max_gradient_staleness,
+        synchronous=synchronous,
+    )
+    parameters = Channel("server", "learner", Carries.PARAMETERS, Transport.DEVICE_COPY, 1)
+    plan = _served_plan("central", run, shape, Processes(shape.num_workers), devices, devices, replicas)
+    learner = dataclasses.replace(plan.learner, replicas=replicas)
+    server = Fragment("server", FragmentKind.PARAMETER_SERVER, 1, Devices((0,)))
+    return dataclasses.replace(
+        plan,
+        fragments=(plan.environments, plan.inference, learner, server),
+        channels=(*served_channels(run, shape, parameters_from="server"), gradients, parameters),
+    )
+
+
+def device_only(run: RunConfig, resources: Resources) -> Plan:
+    """Returns a plan with JAX environments, acting and learning in one jitted program, sharded over `num_devices`.
+
+    MSRL's GPUOnly; the shape of Anakin, WarpDrive and PureJaxRL. The newest policy acts, whatever the lag of the run.
+    """
+    del resources
+    devices = _learning_devices(run)
+    return Plan(
+        name="device_only",
+        fragments=(
+            Fragment("environments", FragmentKind.ENVIRONMENT, 1, devices),
+            Fragment("inference", FragmentKind.INFERENCE, 1, devices),
+            Fragment("learner", FragmentKind.LEARNER, 1, devices),
+        ),
+        channels=in_process_channels(max_lag=0),
+        shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, 1),
+    )
+
+
+def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
+    """Returns a plan that pins each worker to one of the last cores and leaves the first to inference and learning.
+
+    MSRL's Environments, for expensive environments. The learner's devices are divided among the policies that learn
+    (`jaxsrl.plan.passes.policy_groups`).
+
+    Raises:
+        UserError: the rows do not divide, or there are not enough cores.
+    """
+    workers = run.pool.num_workers
+    if workers >= resources.num_cores:
+        raise UserError(
+            f"plan dedicated_environments: fragment environments: {workers} workers need a core each, and inference and "
+            f"learning one more, but there are {resources.num_cores}: use --pool.num-workers "
+            f"{max(1, resources.num_cores - 1)} (single_learner_fine shares cores)"
+        )
+    shape = pool_shape("dedicated_environments", run)
+    pinned = Processes(workers, tuple(range(resources.num_cores - workers, resources.num_cores)))
+    acting = Devices((0,), run.inference.jax_platform)
+    plan = _served_plan("dedicated_environments", run, shape, pinned, acting, _learning_devices(run))
+    learner = dataclasses.replace(plan.learner, group=EACH_GROUP)
+    return dataclasses.replace(plan, fragments=(plan.environments, plan.inference, learner))
+
+
+def distributed_replay(run: RunConfig, resources: Resources) -> Plan:
+    """Returns the plan `single_learner_coarse` with replay in host memory, whatever `replay.memory` is.
+
+    The shape of Ape-X (Horgan et al. 2018) and R2D2 (Kapturowski et al. 2019). With a `max_policy_lag` of 2 or more, actors wait
+    only for a learner that is that many trajectories behind.
+
+    Raises:
+        UserError: the rows do not divide, or `workers_per_lane` is not 1.
+    """
+    coarse = single_learner_coarse(run, resources)
+    *actors, learner = coarse.fragments
+    return dataclasses.replace(
+        coarse,
+        name="distributed_replay",
+        fragments=(*actors, Fragment(REPLAY, FragmentKind.REPLAY, 1, InProcess()), learner),
+        channels=replay_channels(coarse.channels, learner.name, on_host=True),
+    )
+
+
+PLANS: dict[str, DistributionPolicy] = {
+    "serial": serial,
+    "single_learner_coarse": single_learner_coarse,
+    "single_learner_fine": single_learner_fine,
+    "decoupled": decoupled,
+    "multiple_learners": multiple_learners,
+    "central": central,
+    "device_only": device_only,
+    "dedicated_environments": dedicated_environments,
+    "distributed_replay": distributed_replay,
+}
+"""Distribution policies by the name that `--plan` takes."""
+
+REPLAY_PLANS = frozenset({"distributed_replay"})
+"""Plans for agents that learn from replay only."""
+
+
+def _learning_devices(run: RunConfig) -> Devices:
+    return Devices(tuple(range(run.learner.num_devices)))
+
+
+def _served_plan(
+    name: str,
+    run: RunConfig,
+    shape: PoolShape,
+    environments: Processes,
+    acting: Devices,
+    learning: Placement,
+    replicas: int = 1,
+) -> Plan:
+    """Returns a plan of environment processes and inference servers, `replicas` of each, and one learner."""
+    return Plan(
+        name=name,
+        fragments=(
+            Fragment("environments", FragmentKind.ENVIRONMENT, replicas, environments),
+            Fragment("inference", FragmentKind.INFERENCE, replicas, acting),
+            Fragment("learner", FragmentKind.LEARNER, 1, learning),
+        ),
+        channels=served_channels(run, shape),
+        shape=shape,
+        merge_lanes=run.inference.batching == "merged",
+    )
+
+
+def in_process_channels(max_lag: int) -> tuple[Channel, ...]:
+    """Returns the channels of fragments that run in turn in one process."""
+    return (
+        Channel("environments", "inference", Carries.OBSERVATIONS, Transport.IN_PROCESS, 1),
+        Channel("inference", "environments", Carries.ACTIONS, Transport.IN_PROCESS, 1),
+        Channel("environments", "learner", Carries.TRAJECTORIES, Transport.IN_PROCESS, 1),
+        Channel("learner", "inference", Carries.PARAMETERS, Transport.IN_PROCESS, max_lag + 1, max_lag=max_lag),
+    )
+
+
+def served_channels(run: RunConfig, shape: PoolShape, parameters_from: str = "learner") -> tuple[Channel, ...]:
+    """Returns the channels of environment workers whose slots an inference server and a learner read."""
+    lag = run.max_policy_lag
+    return (
+        Channel("environments", "inference", Carries.OBSERVATIONS, Transport.SHARED_RING, shape.num_lanes),
+        Channel("inference", "environments", Carries.ACTIONS, Transport.SHARED_RING, shape.num_lanes),
+        Channel(
+            "environments",
+            "learner",
+            Carries.TRAJECTORIES,
+            Transport.SHARED_RING,
+            shape.num_slots,
+            WhenFull(run.learner.when_full),
+            kept=run.learner.trajectory_buffer_size,
+            reuses=run.learner.sample_reuse,
+        ),
+        Channel(parameters_from, "inference", Carries.PARAMETERS, Transport.DEVICE_COPY, lag + 1, max_lag=lag),
+    )
+
+
+def replay_channels(channels: tuple[Channel, ...], learner: str, on_host: bool) -> tuple[Channel, ...]:
+    """Returns the channels of a plan with replay between its environments and its learner.
+
+    Args:
+        channels: of the plan without it.
+        learner: name of the fragment that learns.
+        on_host: whether host memory stores the experience, from which samples are copied to the learner's devices.
+    """
+    rerouted = tuple(
+        dataclasses.replace(channel, target=REPLAY)
+        if channel.carries is Carries.TRAJECTORIES and channel.target == learner
+        else channel
+        for channel in channels
+    )
+    transport = Transport.DEVICE_COPY if on_host else Transport.IN_PROCESS
+    return (*rerouted, Channel(REPLAY, learner, Carries.SAMPLES, transport, 1))
+
+
+def pool_shape(plan: str, run: RunConfig, replicas: int = 1, lanes_per_worker: int = 0) -> PoolShape:
+    """Returns the shape of one replica: the rows and workers of `run`, divided evenly over `replicas`.
+
+    Args:
+        plan: its name, for messages.
+        run: sizes.
+        replicas: pools that share the rows and the workers.
+        lanes_per_worker: 0 for the value of `run`.
+
+    Raises:
+        UserError: a number does not divide. The message names one that does.
+    """
+    where = f"plan {plan}"
+    if run.pool.num_workers % replicas:
+        raise UserError(
+            f"{where}: fragment environments: {run.pool.num_workers} workers do not divide over {replicas} replicas: "
+            f"use --pool.num-workers {nearest_multiple(run.pool.num_workers, replicas)}"
+        )
+    workers, lanes = run.pool.num_workers // replicas, lanes_per_worker or run.pool.lanes_per_worker
+    per_lane = run.pool.workers_per_lane
+    if workers % per_lane:
+        raise UserError(
+            f"{where}: pool.workers_per_lane must divide pool.num_workers: got {per_lane} and {workers}; "
+            f"use --pool.workers-per-lane 1"
+        )
+    parts = workers * lanes
+    if run.num_envs % (parts * replicas):
+        raise UserError(
+            f"{where}: fragment environments: {run.num_envs} rows do not divide over {run.pool.num_workers} workers x "
+            f"{lanes} lanes: use --run.num-envs {nearest_multiple(run.num_envs, parts * replicas)}"
+        )
+    # The learner reads one slot while workers fill the next ones, as many as the lag allows.
+    return PoolShape(
+        num_workers=workers,
+        lanes_per_worker=lanes,
+        workers_per_lane=per_lane,
+        rows_per_part=run.num_envs // (parts * replicas),
+        rollout_length=run.rollout_length,
+        num_slots=run.max_policy_lag + 2,
+    )
