@@ -1,23 +1,20 @@
 """Plain-language rules for docstrings, comments, messages, identifiers, documentation and test names.
 
-Without arguments it checks every tracked file against the ratchet in `allowed.json`: each directory may have at most the number of
-violations listed there, and `--update` lowers these numbers to today's. With paths it lists every violation in them.
+    python tests/lint/language.py [PATH ...]
+
+It checks all tracked files, or those in the given paths.
 """
 
-import argparse
 import ast
 import io
-import json
 import re
 import subprocess
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-ALLOWED = Path(__file__).with_name("allowed.json")
 PRODUCT = ("jaxsrl", "agents", "envpool_bridge", "experiments")
 MAX_WORDS = 30  # of a sentence
 MAX_TEST_NAME = 60
@@ -173,46 +170,14 @@ def violations(path: Path) -> list[Violation]:
     return [Violation((path, line, rule)) for line, rule in sorted(listed)]
 
 
-def room(path: Path) -> str:
-    """Returns the directory that a file is counted in."""
-    return "/".join(path.parent.parts[: 3 if path.parts[0] == "tests" else 2]) or path.name
-
-
-def ratchet(listed: list[Violation], update: bool) -> int:
-    """Compares the violations of every directory with the allowed number and returns the exit status."""
-    allowed: dict[str, int] = json.loads(ALLOWED.read_text())
-    counts = Counter(room(violation[0]) for violation in listed)
-    worse = {name: count for name, count in sorted(counts.items()) if count > allowed.get(name, 0)}
-    for name, count in worse.items():
-        print(
-            f"{name}: {count} violations of language, {allowed.get(name, 0)} allowed: {Path(__file__).name} {name} lists them"
-        )
-    lower = {name: counts[name] for name, count in allowed.items() if counts[name] < count}
-    if update:
-        remaining = {name: count for name in allowed if (count := min(counts[name], allowed[name]))}
-        ALLOWED.write_text(json.dumps(remaining, indent=1, sort_keys=True) + "\n")
-    elif lower:
-        print(
-            f"language: fewer violations than allowed in {', '.join(lower)}: lower the numbers with {Path(__file__).name} --update"
-        )
-    print(f"language: {len(listed)} violations left" if listed else "language: no violations")
-    return 1 if worse else 0
-
-
 def main() -> int:
-    """Checks the given files, or every tracked file against the ratchet; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--update", action="store_true", help="lower the allowed numbers to the present ones")
-    parser.add_argument("paths", nargs="*", help="files and directories to list all violations of")
-    options = parser.parse_args()
-    patterns = options.paths or [*PRODUCT, "tests", "docs", "README.md"]
+    """Prints the violations in the given paths, or in all tracked files; returns the exit status."""
+    patterns = sys.argv[1:] or [*PRODUCT, "tests", "docs", "README.md"]
     tracked = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", *patterns], capture_output=True, text=True, check=True
     ).stdout
     files = sorted({Path(name) for name in tracked.split() if name.endswith((".py", ".md")) and Path(name).is_file()})
     listed = [violation for path in files for violation in violations(path)]
-    if not options.paths:
-        return ratchet(listed, options.update)
     print("\n".join(map(str, listed)) or "language: no violations")
     return 1 if listed else 0
 

@@ -1,7 +1,6 @@
 """The language rules: each reports its violation with file and line, and accepts the plain form."""
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 
@@ -79,34 +78,6 @@ def test_language_limits_sentences_of_pages_outside_code(listed):
 def test_language_limits_test_names(listed, length, rejected):
     name = "test_" + "x" * (length - 5)
     assert bool(listed("tests/unit/test_x.py", f"def {name}():\n    pass\n")) is rejected
-
-
-def ratchet(monkeypatch, tmp_path, allowed, counts, update=False):
-    """Returns the exit status for numbers of violations, and the numbers allowed afterwards."""
-    monkeypatch.setattr(language, "ALLOWED", tmp_path / "allowed.json")
-    language.ALLOWED.write_text(json.dumps(allowed))
-    listed = [
-        language.Violation((Path(room, "x.py"), 1, "rule")) for room, count in counts.items() for _ in range(count)
-    ]
-    status = language.ratchet(listed, update)
-    return status, json.loads(language.ALLOWED.read_text())
-
-
-def test_ratchet_rejects_more_violations_than_allowed(monkeypatch, tmp_path, capsys):
-    assert ratchet(monkeypatch, tmp_path, {"agents/ops": 1}, {"agents/ops": 2})[0] == 1
-    assert "agents/ops: 2 violations of language, 1 allowed" in capsys.readouterr().out
-    assert ratchet(monkeypatch, tmp_path, {}, {"agents/ops": 1})[0] == 1
-
-
-def test_ratchet_reports_numbers_that_can_be_lowered(monkeypatch, tmp_path, capsys):
-    assert ratchet(monkeypatch, tmp_path, {"agents/ops": 2}, {"agents/ops": 1}) == (0, {"agents/ops": 2})
-    assert "fewer violations than allowed in agents/ops" in capsys.readouterr().out
-
-
-def test_ratchet_update_lowers_and_never_raises(monkeypatch, tmp_path):
-    allowed = {"agents/ops": 2, "agents/networks": 1, "docs": 1}
-    status, after = ratchet(monkeypatch, tmp_path, allowed, {"agents/ops": 1, "agents/networks": 2}, update=True)
-    assert (status, after) == (1, {"agents/ops": 1, "agents/networks": 1})
 
 
 def test_language_lint_lists_violations_of_paths(monkeypatch, capsys):
