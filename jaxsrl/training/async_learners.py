@@ -140,13 +140,13 @@ class AsynchronousLearners:
             if count <= self.num_updates
         ]
 
-    def restore_learned(self, learnt: LearnerState) -> None:
+    def restore_learned(self, state: LearnerState) -> None:
         """Raises: replicas push at their own pace, and what they are computing cannot be called back.
 
         Raises:
             NotFiniteError: always.
         """
-        del learnt
+        del state
         raise NotFiniteError(
             "asynchronous replicas cannot be rolled back: use --learner.gradients synchronous, or resume the run"
         )

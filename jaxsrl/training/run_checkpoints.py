@@ -90,7 +90,7 @@ class RunCheckpoints:
                 if must:
                     raise
                 learner.stats.unsaved += 1
-                setup.log(f"{error}; training goes on")
+                setup.log(f"{error}; training continues")
                 return False
         self.saved_update = update
         setup.directory.log(f"checkpoint at update {update}")
@@ -116,7 +116,7 @@ class RunCheckpoints:
                 f"--learner.on-nonfinite roll_back with --checkpoint.interval-updates"
             )
         step, arrays, _, _ = restored
-        setup.log(f"{problem}: goes on from what the checkpoint of update {step} had learned")
+        setup.log(f"{problem}: resumes from what the checkpoint of update {step} had learned")
         learner.restore_learned(restore_state(setup.agent, setup.keys.init, arrays))
 
     def _select(self, arrays: Arrays, metadata: Mapping[str, Any]) -> Arrays:

@@ -146,7 +146,7 @@ def holds_replay(arrays: Arrays) -> bool:
     return any(name.startswith(REPLAY) for name in arrays)
 
 
-def validate_learner(agent: AnyAgent, key: jax.Array, found: Mapping[str, Form]) -> None:
+def validate_learner(agent: AnyAgent, key: jax.Array, checkpoint: Mapping[str, Form]) -> None:
     """Compares shapes and dtypes with those that `restore_state` needs, before the arrays of a checkpoint are read.
 
     Raises:
@@ -155,7 +155,7 @@ def validate_learner(agent: AnyAgent, key: jax.Array, found: Mapping[str, Form])
     template = jax.eval_shape(agent.init, key)
     if isinstance(template.extra, ReplayExtra):
         template = dataclasses.replace(template, extra=template.extra.extra)
-    validate_match(leaf_forms(template, LEARNER), found, LEARNER)
+    validate_match(leaf_forms(template, LEARNER), checkpoint, LEARNER)
 
 
 def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[str, Form]:

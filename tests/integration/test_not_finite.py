@@ -72,7 +72,7 @@ def test_too_many_in_a_row_stop_the_run_with_the_batch_at_hand(tmp_path):
 def test_rollback_continues_from_newest_good_checkpoint(tmp_path):
     report = train(tmp_path, 5, 8, learner_on_nonfinite="roll_back")
     assert report.num_updates == UPDATES
-    assert "goes on from what the checkpoint of update 6 had learned" in (report.directory / "log.txt").read_text()
+    assert "resumes from what the checkpoint of update 6 had learned" in (report.directory / "log.txt").read_text()
 
 
 @pytest.mark.slow
