@@ -4,7 +4,6 @@ Rows sleep and cost nothing themselves, so that only the head is measured. Its s
 the first size whose speed per row is 10 % lower. `run_module` runs this file in a process of its own for each size.
 """
 
-import json
 import tempfile
 import threading
 import time
@@ -86,9 +85,9 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
 
     from agents.networks.config import NetworkConfig
     from agents.ppo import PPOConfig, make_ppo
-    from jaxsrl.bench.train import steady_records
     from jaxsrl.config.run_config import RunConfig
     from jaxsrl.machine.resources import Resources
+    from jaxsrl.metrics.record_file import read_steady_records
     from jaxsrl.plan.load_plan import load_plan
     from jaxsrl.run_plan import run
 
@@ -114,8 +113,7 @@ def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: 
         profile = _Profile()
         report = run(plan, agent, source, config, spec=spec, quiet=True)
         cores_of = profile.stop()
-        records = [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]
-    records = steady_records(records)
+        records = read_steady_records(report.directory / "metrics.jsonl")
 
     def median(name: str) -> float:
         return statistics.median(record.get(name, 0.0) for record in records)

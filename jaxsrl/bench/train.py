@@ -1,7 +1,6 @@
 """Speed of a training run: env steps per second while learning, and the waiting times of its parts."""
 
 import dataclasses
-import json
 import statistics
 import tempfile
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from jaxsrl.config.parts import CheckpointConfig, EvaluationConfig, PoolConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment
 from jaxsrl.machine.resources import Resources
+from jaxsrl.metrics.record_file import read_steady_records
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.make_plan import make_plan
 
@@ -89,7 +89,10 @@ def measure_training(
     made_agent, _, spec = experiment.build()
     plan = make_plan(config)
     layout = agent_layout(spec, plan.shape, made_agent)
-
+    with tempfile.TemporaryDirectory() as directory:
+        run = dataclasses.replace(config, directory=directory)
+        report = dataclasses.replace(experiment, run=run).train(quiet=True)
+        records = read_steady_records(report.directory / "metrics.jsonl")
     return {
         "env_id": env.id,
         "plan": config.plan,
@@ -99,12 +102,12 @@ def measure_training(
         "max_policy_lag": config.max_policy_lag,
         "network": network.torso,
         "platform": Resources.detect().platform,
-        **_summary(_records(experiment), spec.action_repeat),
+        **_summarize(records, spec.action_repeat),
         "slots_bytes": bytes_of_plan(plan, layout, 0).slots,
     }
 
 
-def _summary(records: list[dict[str, Any]], action_repeat: int) -> dict[str, Any]:
+def _summarize(records: list[dict[str, float]], action_repeat: int) -> dict[str, Any]:
     def median(name: str) -> float:
         return statistics.median(record.get(name, 0.0) for record in records)
 
@@ -120,25 +123,3 @@ def _summary(records: list[dict[str, Any]], action_repeat: int) -> dict[str, Any
         "learner_idle_share": 1.0 - median("utilization/learner/busy"),
         "records": len(records),
     }
-
-
-def _records(experiment: Experiment) -> list[dict[str, Any]]:
-    """Trains in a temporary directory; returns the one-second records without the first and the last."""
-    with tempfile.TemporaryDirectory() as directory:
-        run = dataclasses.replace(experiment.run, directory=directory)
-        report = dataclasses.replace(experiment, run=run).train(quiet=True)
-        with open(report.directory / "metrics.jsonl") as file:
-            written = [json.loads(line) for line in file]
-    return steady_records(written)
-
-
-def steady_records(written: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the records of a run in which it learned, without the first and the last where there are others.
-
-    A run that ends too early for such a record is one record, whose speed is that of the whole run.
-    """
-    # The last record of a run may follow one that was due just before it, with no update in between.
-    records = [record for record in written if record.get("speed/env_steps_per_second")]
-    last = written[-1]
-    whole = {**last, "speed/env_steps_per_second": last["env_steps"] / last["wall_seconds"]}
-    return records[1:-1] or records[-1:] or [whole]

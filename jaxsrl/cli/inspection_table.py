@@ -1,23 +1,21 @@
 """Tables of an inspection on the terminal."""
 
-import sys
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from jaxsrl.runs.inspect import WHOLE, ArrayRow, Inspection
 from jaxsrl.terminal.format import format_age, format_bytes
+from jaxsrl.terminal.tables import make_console
 
 _MIN_WIDTH = 110
 
 
 def print_inspection(inspection: Inspection, show_all: bool) -> None:
     """Prints parameters, configuration, environment, versions and health; other arrays too if `show_all`."""
-    console = Console(file=sys.stdout)
-    console.width = max(console.width, _MIN_WIDTH)
+    console = make_console(_MIN_WIDTH)
     console.print(
         f"{inspection.agent or 'unknown agent'}, {inspection.checkpoint or 'no whole checkpoint'}",
         highlight=False,

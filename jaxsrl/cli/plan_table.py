@@ -1,9 +1,5 @@
 """Tables of a plan on the terminal."""
 
-import sys
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
@@ -12,6 +8,7 @@ from jaxsrl.plan.passes.learner_processes import shares_of
 from jaxsrl.plan.plan import Plan
 from jaxsrl.planner.plan_experiment import PlannedExperiment
 from jaxsrl.terminal.format import format_bytes, format_ranges
+from jaxsrl.terminal.tables import make_console, make_table
 
 _MIN_WIDTH = 130
 
@@ -19,9 +16,7 @@ _MIN_WIDTH = 130
 def print_plan(planned: PlannedExperiment) -> None:
     """Prints fragments, channels and memory of the plan."""
     plan, resources = planned.plan, planned.resources
-    # Lines keep their length in a pipe and on narrow terminals, instead of being cut.
-    console = Console(file=sys.stdout)
-    console.width = max(console.width, _MIN_WIDTH)
+    console = make_console(_MIN_WIDTH)
     shape = plan.shape
     devices = f"{resources.num_devices} {resources.platform} device{'s' if resources.num_devices > 1 else ''}"
     console.print(
@@ -52,9 +47,7 @@ def print_plan(planned: PlannedExperiment) -> None:
 
 
 def _fragments(plan: Plan, platform: str) -> Table:
-    table = Table(title="fragments", title_justify="left", box=SIMPLE_HEAD)
-    for column in ("fragment", "kind", "replicas", "where"):
-        table.add_column(column, justify="right" if column == "replicas" else "left")
+    table = make_table(("fragment", "kind", "replicas", "where"), ("replicas",), "fragments")
     for fragment in plan.fragments:
         where = format_placement(fragment, platform)
         table.add_row(fragment.name, fragment.kind.value, str(fragment.replicas), where)
@@ -62,17 +55,10 @@ def _fragments(plan: Plan, platform: str) -> Table:
 
 
 def _processes(planned: PlannedExperiment) -> Table:
-    table = Table(title="learner processes", title_justify="left", box=SIMPLE_HEAD)
     hosts, servers = bool(planned.plan.environments.nodes), planned.plan.calls_servers
-    for column in (
-        "process",
-        "devices",
-        "rows",
-        "environment hosts" if hosts else "replicas",
-        *(["on"] if hosts else []),
-        *(["inference servers", "on"] if servers else []),
-    ):
-        table.add_column(column, justify="right" if column == "process" else "left")
+    columns = ["process", "devices", "rows", *(["environment hosts", "on"] if hosts else ["replicas"])]
+    columns += ["inference servers", "on"] if servers else []
+    table = make_table(columns, ("process",), "learner processes")
     for share in shares_of(planned.plan, planned.processes):
         cells = (format_ranges(share.devices), f"{share.rows[0]}-{share.rows[1]}", format_ranges(share.replicas))
         on = [", ".join(share.nodes)] if hosts else []
@@ -82,10 +68,8 @@ def _processes(planned: PlannedExperiment) -> Table:
 
 
 def _channels(planned: PlannedExperiment) -> Table:
-    table = Table(title="channels", title_justify="left", box=SIMPLE_HEAD)
-    numbers = {"capacity", "an item", "in all"}
-    for column in ("channel", "carries", "transport", "capacity", "an item", "in all", "lag", "source waits", "full"):
-        table.add_column(column, justify="right" if column in numbers else "left")
+    columns = ("channel", "carries", "transport", "capacity", "an item", "in all", "lag", "source waits", "full")
+    table = make_table(columns, ("capacity", "an item", "in all"), "channels")
     for channel, size in zip(planned.plan.channels, planned.sizes.channels, strict=True):
         table.add_row(
             f"{channel.source} -> {channel.target}",

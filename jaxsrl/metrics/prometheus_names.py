@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Literal
 
-from jaxsrl.metrics.sinks import Record
-
 
 @dataclasses.dataclass(frozen=True)
 class PromMetric:
@@ -81,14 +79,3 @@ OTHER = "jaxsrl_metric"
 
 LAST_RECORD = "jaxsrl_last_record_timestamp_seconds"
 """Gauge: Unix time of the newest record; an alert for a stalled run compares it with `time()`."""
-
-
-def all_values(record: Record) -> dict[str, float]:
-    """Returns all numbers of a record by recorded name, including the fixed ones."""
-    fixed = {
-        "update": float(record.update),
-        "env_steps": float(record.env_steps),
-        "frames": float(record.frames),
-        "wall_seconds": record.wall_seconds,
-    }
-    return fixed | record.values

@@ -1,17 +1,15 @@
 """Newest record over HTTP, for Prometheus to scrape."""
 
 import re
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from envpool_bridge.errors import UserError
-from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER, all_values
+from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER
 from jaxsrl.metrics.sinks import Record
 
 _JOIN_SECONDS = 5.0
@@ -37,7 +35,7 @@ class PrometheusSink:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self._newest)
         try:
-            self._server, self._thread = _listen(address, port, registry)
+            self._server, self._thread = start_http_server(port, address, registry)
         except OSError as error:
             raise UserError(
                 f"cannot listen on {address}:{port} for Prometheus ({error.strerror}): choose another "
@@ -59,10 +57,6 @@ class PrometheusSink:
         self._thread.join(_JOIN_SECONDS)
 
 
-def _listen(address: str, port: int, registry: CollectorRegistry) -> tuple[WSGIServer, threading.Thread]:
-    return start_http_server(port, address, registry)
-
-
 class _NewestRecord(Collector):
     """Newest record as Prometheus metrics, converted on request; empty before the first record."""
 
@@ -75,7 +69,7 @@ class _NewestRecord(Collector):
         if self.record is None:
             return
         record, written = self.record
-        values = all_values(record)
+        values = record.to_json()
         for metric in EXPORTED:
             if metric.recorded in values:
                 make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily

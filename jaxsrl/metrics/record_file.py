@@ -60,6 +60,18 @@ def read_returns(path: Path, last_update: int) -> list[float]:
     return [value for update, value in pairs if update <= last_update and math.isfinite(value)]
 
 
+def read_steady_records(path: Path) -> list[dict[str, float]]:
+    """Returns the records of a run in which it learned, without the first and the last where there are others.
+
+    A run that ends too early for such a record is one record, whose speed is that of the whole run.
+    """
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    # The last record of a run may follow one that was due just before it, with no update in between.
+    records = [record for record in written if record.get(SPEED)]
+    last = written[-1]
+    return records[1:-1] or records[-1:] or [{**last, SPEED: last["env_steps"] / last["wall_seconds"]}]
+
+
 class RecordFile:
     """Records of one run. Thread-safe.
 

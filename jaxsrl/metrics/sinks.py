@@ -28,6 +28,10 @@ class Record:
     wall_seconds: float
     values: dict[str, float]
 
+    def to_json(self) -> dict[str, float]:
+        """Returns all numbers by name, as a line of metrics.jsonl has them."""
+        return {name: number for name, number in vars(self).items() if name != "values"} | self.values
+
 
 class MetricsSink(Protocol):
     """Receiver of records. The first exception of a sink is logged, all are counted, and the sink still gets the next record."""
@@ -57,11 +61,10 @@ class JsonlSink:
         Raises:
             OSError: it could not be written; the file is then unchanged.
         """
-        fixed = {name: value for name, value in dataclasses.asdict(record).items() if name != "values"}
         if self._file is None:
             self._file = AtomicAppendFile(self._path)
             _drop_torn_line(self._path, self._file)
-        self._file.append((json.dumps({**fixed, **record.values}) + "\n").encode())
+        self._file.append((json.dumps(record.to_json()) + "\n").encode())
 
     def close(self) -> None:
         """Closes the file."""
@@ -99,7 +102,7 @@ class Sinks:
     def __init__(self, sinks: Sequence[MetricsSink], say: Callable[[str], None] | None = None) -> None:
         self.dropped_records = 0
         self._sinks = list(sinks)
-        self._say = say or _to_stderr
+        self._say = say or (lambda line: print(line, file=sys.stderr))  # noqa: T201
         self._reported: set[int] = set()
 
     def write(self, record: Record) -> None:
@@ -130,7 +133,3 @@ class Sinks:
             f"metrics: {type(sink).__name__} failed ({type(error).__name__}: {error}); training continues; records that it "
             f"drops are counted as metrics/dropped_records_total"
         )
-
-
-def _to_stderr(line: str) -> None:
-    sys.stderr.write(line + "\n")

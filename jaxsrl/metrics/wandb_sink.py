@@ -53,8 +53,7 @@ class WandbSink:
 
     def write(self, record: Record) -> None:
         """Sends the record. A resumed run may send some env steps twice, which W&B's own step counter rejects."""
-        fixed = {"update": record.update, "env_steps": record.env_steps, "frames": record.frames}
-        self._run.log({**record.values, **fixed, "wall_seconds": record.wall_seconds})
+        self._run.log(record.to_json())
 
     def close(self) -> None:
         """Sends the remaining records; idempotent."""

@@ -58,13 +58,11 @@ class Calibration:
         """Writes the calibration as JSON."""
         write_json(path, dataclasses.asdict(self))
 
-    def scenario(self, shape: PoolShape, max_policy_lag: int, cores: int, sleep_seconds: float = 0.0) -> Scenario:
+    def scenario(self, shape: PoolShape, max_policy_lag: int, cores: int) -> Scenario:
         """Returns a scenario on one machine like the calibration's, whose learner uses its cores."""
         seconds = cost_at(self.update, shape.num_rows) * shape.rollout_length / self.rollout_length
-        costs = dataclasses.replace(self._costs(shape), update_seconds=seconds, sleep_seconds=sleep_seconds)
-        return Scenario(
-            shape, max_policy_lag, cores, dataclasses.replace(costs, update_cores=max(1.0, self.update_cores))
-        )
+        costs = self._costs(shape, seconds, update_cores=max(1.0, self.update_cores))
+        return Scenario(shape, max_policy_lag, cores, costs)
 
     def cluster(
         self, shape: PoolShape, cores: int, hosts: int, learners: int, links: Network, gpu_flops: float
@@ -86,17 +84,17 @@ class Calibration:
             raise UserError("the calibration has no operation counts of updates: measure it again with --calibrate")
         rows = shape.num_rows * hosts
         seconds = cost_at(self.update_flops, rows) * shape.rollout_length / self.rollout_length / gpu_flops
-        costs = dataclasses.replace(self._costs(shape), update_seconds=seconds)
-        return Scenario(shape, 1, cores, costs, hosts, learners, links)
+        return Scenario(shape, 1, cores, self._costs(shape, seconds), hosts, learners, links)
 
-    def _costs(self, shape: PoolShape) -> Costs:
+    def _costs(self, shape: PoolShape, update_seconds: float, update_cores: float = 0.0) -> Costs:
         return Costs(
             row_seconds=self.row_seconds,
             part_seconds=self.part_seconds + self.handover_seconds,
             step_cv=self.step_cv,
             act=self.act,
             doorbell_seconds=self.doorbell_seconds,
-            update_seconds=0.0,
+            update_seconds=update_seconds,
+            update_cores=update_cores,
             slot_bytes=self.row_bytes * shape.num_rows * shape.rollout_length / self.rollout_length,
             params_bytes=self.params_bytes,
         )

@@ -2,10 +2,13 @@
 
 import dataclasses
 import os
+import statistics
+import tempfile
 from typing import Any
 
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment
+from jaxsrl.metrics.record_file import SPEED, read_steady_records
 from jaxsrl.plan.policies import pool_shape
 from jaxsrl.planner.calibration import Calibration
 from jaxsrl.planner.simulator.simulate import simulate
@@ -117,10 +120,6 @@ def predict_here(calibration: Calibration, config: RunConfig) -> float:
 
 def _measure(experiment: Experiment, config: RunConfig, expected: float, seconds: float) -> float:
     """Returns the median env steps per second of a run of about `seconds` at the `expected` speed, from one-second records."""
-    import json
-    import statistics
-    import tempfile
-
     updates = max(_MIN_UPDATES, round(seconds * expected / config.env_steps_per_update))
     with tempfile.TemporaryDirectory() as directory:
         config = dataclasses.replace(
@@ -133,6 +132,5 @@ def _measure(experiment: Experiment, config: RunConfig, expected: float, seconds
             evaluation=dataclasses.replace(config.evaluation, episodes=0),
         )
         report = dataclasses.replace(experiment, run=config).train(quiet=True)
-        records = [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]
-    speeds = [record["speed/env_steps_per_second"] for record in records if record.get("speed/env_steps_per_second")]
-    return statistics.median(speeds[1:-1] or speeds[-1:])
+        records = read_steady_records(report.directory / "metrics.jsonl")
+    return statistics.median(record[SPEED] for record in records)

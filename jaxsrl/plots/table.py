@@ -1,23 +1,19 @@
 """Tables of a comparison for the terminal."""
 
-import sys
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from jaxsrl.plots.aggregate import Estimate
 from jaxsrl.plots.axis_labels import x_label
 from jaxsrl.plots.compare_runs import Comparison
+from jaxsrl.terminal.tables import make_console, make_table
 
 _MIN_WIDTH = 120
 
 
 def print_comparison(comparison: Comparison) -> None:
     """Prints groups with their last mean, then aggregates over environments if there are several."""
-    console = Console(file=sys.stdout)
-    console.width = max(console.width, _MIN_WIDTH)
+    console = make_console(_MIN_WIDTH)
     console.print(_groups(comparison))
     if comparison.methods:
         console.print(_aggregates(comparison))
@@ -25,9 +21,8 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def _groups(comparison: Comparison) -> Table:
-    table = Table(title=f"{comparison.metric}, mean and 95 % bootstrap interval", title_justify="left", box=SIMPLE_HEAD)
-    for column in ("env", "group", "runs", "up to", "mean", "interval"):
-        table.add_column(column, justify="left" if column in ("env", "group") else "right")
+    numbers = ("runs", "up to", "mean", "interval")
+    table = make_table(("env", "group", *numbers), numbers, f"{comparison.metric}, mean and 95 % bootstrap interval")
     for one in comparison.drawn:
         names = Text(one.group.env_id), Text(one.group.label), str(len(one.group.curves))
         if not len(one.mean.x):
@@ -42,20 +37,16 @@ def _groups(comparison: Comparison) -> Table:
 
 
 def _aggregates(comparison: Comparison) -> Table:
-    table = Table(title="normalized scores over all environments", title_justify="left", box=SIMPLE_HEAD)
-    for column in ("group", *comparison.estimates):
-        table.add_column(column, justify="left" if column == "group" else "right")
+    statistics = tuple(comparison.estimates)
+    table = make_table(("group", *statistics), statistics, "normalized scores over all environments")
     for label in comparison.methods:
         table.add_row(Text(label), *(_format_estimate(by_label[label]) for by_label in comparison.estimates.values()))
     return table
 
 
 def _improvements(comparison: Comparison) -> Table:
-    table = Table(
-        title="probability that a run of one is better than a run of the other", title_justify="left", box=SIMPLE_HEAD
-    )
-    for column in ("group", "over", "probability"):
-        table.add_column(column, justify="right" if column == "probability" else "left")
+    title = "probability that a run of one is better than a run of the other"
+    table = make_table(("group", "over", "probability"), ("probability",), title)
     for (one, other), estimate in comparison.improvement.items():
         table.add_row(Text(one), Text(other), _format_estimate(estimate))
     return table

@@ -2,10 +2,11 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 _MIN_WIDTH = 160
@@ -30,11 +31,9 @@ def print_tables(result: Mapping[str, Any], as_json: bool, title: str) -> None:
     if as_json:
         print(json.dumps(result))  # noqa: T201
         return
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=sys.stdout)
-    console.width = max(console.width, _MIN_WIDTH)  # truncated columns are unreadable
+    console = make_console(_MIN_WIDTH)
     rows_by_name = {name: value for name, value in result.items() if _is_rows(value)}
     values = {name: value for name, value in result.items() if name not in rows_by_name}
     console.print(Text(title, style="bold"))
@@ -44,6 +43,27 @@ def print_tables(result: Mapping[str, Any], as_json: bool, title: str) -> None:
         if values or len(rows_by_name) > 1:
             console.print(Text(describe_name(name), style="bold"))
         console.print(_rows_table(rows))
+
+
+def make_console(min_width: int) -> "Console":
+    """Returns the terminal or pipe with lines of at least `min_width` characters, since truncated columns are unreadable."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    console.width = max(console.width, min_width)
+    return console
+
+
+def make_table(columns: Iterable[str], right: Collection[str] = (), title: str | None = None) -> "Table":
+    """Returns an empty table; the columns in `right` are aligned to the right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(Text(column), justify="right" if column in right else "left")
+    return table
 
 
 def describe_name(name: str) -> str:
@@ -94,14 +114,10 @@ def _values_table(values: Mapping[str, Any]) -> "Table":
 
 
 def _rows_table(rows: Sequence[Mapping[str, Any]]) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD)
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    for column in columns:
-        table.add_column(Text(describe_name(column)))
+    table = make_table(map(describe_name, columns))
     for row in rows:
         table.add_row(*(Text(format_value(row.get(column))) for column in columns))
     return table

@@ -1,5 +1,6 @@
 """Files of one run as JSON data for the page. Files may be missing, partially written or of another version."""
 
+import dataclasses
 import json
 import math
 import threading
@@ -35,24 +36,15 @@ class RunFiles:
     def summary(self, name: str) -> dict[str, Any]:
         """Returns the entry of the run list, from the records read so far; `name` is the run's name there."""
         config, records = self._json(CONFIG), self.records
-        summary = summarize_records(self.path, name, config, records)
+        summary = dataclasses.asdict(summarize_records(self.path, name, config, records))
         run = _dict(_dict(config.get("experiment")).get("run"))
         return {
-            "name": name,
-            "state": summary.state,
-            "env": summary.env,
-            "agent": summary.agent,
-            "plan": summary.plan or str(self._json(PLAN).get("name") or ""),
-            "seed": summary.seed,
-            "update": summary.update,
-            "total_updates": summary.num_updates,
-            "env_steps": summary.env_steps,
+            **summary,
+            "plan": summary["plan"] or str(self._json(PLAN).get("name") or ""),
             "total_env_steps": _number(run.get("total_env_steps")),
             "frames": records.last("frames"),
             "elapsed_seconds": records.last(ELAPSED),
             "speed": records.last(SPEED),
-            "return": summary.last_return,
-            "best_return": summary.best_return,
             "changed": newest_change(self.path),
         }
 

@@ -21,7 +21,7 @@ from jaxsrl.bench.plans import bench_plans
 from jaxsrl.bench.pool import PoolSizes, bench_pool
 from jaxsrl.bench.recurrent import bench_recurrent
 from jaxsrl.bench.rivals.vector_envs import run_competing_processes
-from jaxsrl.bench.train import measure_training, steady_records
+from jaxsrl.bench.train import measure_training
 
 
 def test_a_short_training_run_is_measured(capsys):
@@ -34,14 +34,6 @@ def test_a_short_training_run_is_measured(capsys):
     assert all(0.0 <= result[f"wait_share_{part}"] <= 1.0 for part in ("environment", "inference", "learner"))
     assert json.loads(json.dumps(result)) == result
     assert capsys.readouterr().out == ""
-
-
-def test_a_run_without_a_record_of_learning_counts_as_a_whole():
-    speed = "speed/env_steps_per_second"
-    records = [{speed: float(number), "env_steps": 8, "wall_seconds": 4.0} for number in (0, 5, 6, 7, 0)]
-    assert [record[speed] for record in steady_records(records)] == [6.0]
-    assert [record[speed] for record in steady_records(records[:2])] == [5.0]
-    assert [record[speed] for record in steady_records(records[:1])] == [2.0]
 
 
 @pytest.mark.slow

@@ -162,9 +162,9 @@ def test_view_lists_runs_with_state(url, runs):
     assert (found["root"], found["unread"]) == (str(runs), 0)
     assert [run["name"] for run in found["runs"]] == ["first", "group/second"]
     first = found["runs"][0]
-    assert (first["state"], first["update"], first["total_updates"]) == ("finished", 20, 20)
+    assert (first["state"], first["update"], first["num_updates"]) == ("finished", 20, 20)
     assert (first["env"], first["agent"], first["seed"]) == ("CartPole-v1", "ppo", 0)
-    assert first["return"] == first["best_return"] == 20.0
+    assert first["last_return"] == first["best_return"] == 20.0
 
 
 def test_records_come_once_and_new_ones_after_them(url, runs):

@@ -5,14 +5,14 @@ import importlib.util
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
 from agents.api import Array, Trajectory
 from jaxsrl.bench.replay_sizes import BenchSizes
-from jaxsrl.bench.rivals.replay_numpy import NumpyRing, careful_ring, plain_ring, steps_of
+from jaxsrl.bench.rivals.replay_numpy import careful_ring, plain_ring, steps_of
 from jaxsrl.replay.device.sampler import Selection, draw, init_selection, insert_slot, update_priorities
 from jaxsrl.replay.device.storage import init_storage, insert
 from jaxsrl.replay.device.windows import gather_windows
@@ -22,54 +22,38 @@ from jaxsrl.replay.sizes import RingSizes, make_sizes
 RATES = ("insert", "sample")
 
 
-class Contender(Protocol):
-    """A replay buffer at work."""
-
-    def insert_some(self) -> int:
-        """Inserts some data; returns the number of env steps."""
-        ...
-
-    def insert(self, seconds: float) -> float:
-        """Inserts for some seconds, at least once; returns env steps per second."""
-        ...
-
-    def sample(self, seconds: float) -> float:
-        """Draws for some seconds, at least once; returns windows per second."""
-        ...
-
-    def bytes_per_env_step(self) -> float:
-        """Returns the memory used per stored env step."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
-class _InProcess:
-    """A contender in this process.
+class Contender:
+    """A replay buffer at work.
 
     Attributes:
-        sizes: of the comparison.
-        insert_one: inserts one trajectory and waits for the end.
-        sample_one: draws one batch and waits until it is ready.
-        num_bytes: memory in use.
+        insert_some: inserts some data; returns the number of env steps.
+        insert: inserts for some seconds, at least once; returns env steps per second.
+        sample: samples for some seconds, at least once; returns windows per second.
+        bytes_per_env_step: returns the memory used per stored env step.
     """
 
-    sizes: BenchSizes
-    insert_one: Callable[[], None]
-    sample_one: Callable[[], object]
-    num_bytes: int
+    insert_some: Callable[[], float]
+    insert: Callable[[float], float]
+    sample: Callable[[float], float]
+    bytes_per_env_step: Callable[[], float]
 
-    def insert_some(self) -> int:
-        self.insert_one()
-        return self.sizes.env_steps
 
-    def insert(self, seconds: float) -> float:
-        return _rate(self.insert_one, seconds) * self.sizes.env_steps
+def _in_process(
+    sizes: BenchSizes, insert_one: Callable[[], object], sample_one: Callable[[], object], num_bytes: int
+) -> Contender:
+    """Returns a contender of functions that insert one trajectory and sample one batch, and wait for it."""
 
-    def sample(self, seconds: float) -> float:
-        return _rate(self.sample_one, seconds) * self.sizes.batch_size
+    def insert_some() -> int:
+        insert_one()
+        return sizes.env_steps
 
-    def bytes_per_env_step(self) -> float:
-        return self.num_bytes / self.sizes.capacity
+    return Contender(
+        insert_some,
+        lambda seconds: _rate(insert_one, seconds) * sizes.env_steps,
+        lambda seconds: _rate(sample_one, seconds) * sizes.batch_size,
+        lambda: num_bytes / sizes.capacity,
+    )
 
 
 def installed_contenders(sizes: BenchSizes, priority_exponent: float) -> dict[str, Contender]:
@@ -79,8 +63,8 @@ def installed_contenders(sizes: BenchSizes, priority_exponent: float) -> dict[st
         "host": _host(sizes, priority_exponent),
     }
     if not priority_exponent:
-        contenders["numpy"] = _numpy(sizes, plain_ring(sizes))
-        contenders["numpy, same rules"] = _numpy(sizes, careful_ring(sizes))
+        contenders["numpy"] = _in_process(sizes, *plain_ring(sizes))
+        contenders["numpy, same rules"] = _in_process(sizes, *careful_ring(sizes))
     if importlib.util.find_spec("flashbax") is not None:
         contenders["flashbax"] = _flashbax(sizes, priority_exponent)
     return contenders
@@ -116,7 +100,7 @@ def _device(sizes: BenchSizes, priority_exponent: float) -> Contender:
         held["selection"] = selection if priority_exponent else held["selection"]
         jax.block_until_ready((windows, held["selection"]))
 
-    return _InProcess(sizes, insert_one, sample_one, num_bytes)
+    return _in_process(sizes, insert_one, sample_one, num_bytes)
 
 
 def _insert_slot(
@@ -148,11 +132,7 @@ def _host(sizes: BenchSizes, priority_exponent: float) -> Contender:
         if drawn is not None:
             buffer.update_priorities(drawn, np.abs(sample.trajectory.reward[0]))
 
-    return _InProcess(sizes, lambda: buffer.insert(slot), sample_one, buffer.num_bytes)
-
-
-def _numpy(sizes: BenchSizes, ring: NumpyRing) -> Contender:
-    return _InProcess(sizes, ring.insert_one, ring.sample_one, ring.num_bytes)
+    return _in_process(sizes, lambda: buffer.insert(slot), sample_one, buffer.num_bytes)
 
 
 def _flashbax(sizes: BenchSizes, priority_exponent: float) -> Contender:
@@ -196,7 +176,7 @@ def _flashbax(sizes: BenchSizes, priority_exponent: float) -> Contender:
         held["state"] = state if priority_exponent else held["state"]
         jax.block_until_ready((windows, held["state"]))
 
-    return _InProcess(sizes, insert_one, sample_one, num_bytes)
+    return _in_process(sizes, insert_one, sample_one, num_bytes)
 
 
 def _bytes(tree: Any) -> int:

@@ -8,9 +8,10 @@ import dataclasses
 import json
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 
 from envpool_bridge.errors import UserError
-from jaxsrl.bench.processes import AnsweringProcess, answering_processes
+from jaxsrl.bench.processes import answering_processes
 from jaxsrl.bench.replay_sizes import BenchSizes
 from jaxsrl.bench.rivals.replay_buffers import Contender
 
@@ -66,8 +67,8 @@ def sample_one():
         batches = dataset.batch(batch).prefetch(1).as_numpy_iterator()
     sample = next(batches)
     if exponent:
-        found = np.abs(sample.data["reward"][:, 0]).tolist()
-        client.mutate_priorities("replay", updates=dict(zip(sample.info.key.tolist(), found)))
+        priorities = np.abs(sample.data["reward"][:, 0]).tolist()
+        client.mutate_priorities("replay", updates=dict(zip(sample.info.key.tolist(), priorities)))
 
 def rate(call, seconds):
     turns, start = 0, time.perf_counter()
@@ -98,23 +99,6 @@ for line in sys.stdin:
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class _Reverb:
-    process: AnsweringProcess
-
-    def insert_some(self) -> int:
-        return int(self.process.ask("some"))
-
-    def insert(self, seconds: float) -> float:
-        return self.process.ask(f"insert {seconds}", seconds)
-
-    def sample(self, seconds: float) -> float:
-        return self.process.ask(f"sample {seconds}", seconds)
-
-    def bytes_per_env_step(self) -> float:
-        return self.process.ask("memory")
-
-
 @contextlib.contextmanager
 def reverb_contender(sizes: BenchSizes, priority_exponent: float, python: str) -> Iterator[Contender]:
     """Yields Reverb's server and client in one process: a writer per row, an item per step, a TensorFlow dataset.
@@ -132,4 +116,9 @@ def reverb_contender(sizes: BenchSizes, priority_exponent: float, python: str) -
             raise UserError(
                 f"expected {python} to have dm-reverb: it did not start; see `{python} -c 'import reverb'`"
             ) from error
-        yield _Reverb(process)
+        yield Contender(
+            partial(process.ask, "some"),
+            lambda seconds: process.ask(f"insert {seconds}", seconds),
+            lambda seconds: process.ask(f"sample {seconds}", seconds),
+            partial(process.ask, "memory"),
+        )

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -48,7 +49,6 @@ class Evaluate:
             return self._run_all()
         if self.out is not None:
             raise UserError("--out draws a curve over checkpoints: give --all too")
-        from agents.api import Mode
         from jaxsrl.checkpoints.store import CorruptCheckpointError
         from jaxsrl.evaluation.evaluate import evaluate
         from jaxsrl.evaluation.load_agent import load_agent
@@ -64,48 +64,38 @@ class Evaluate:
             print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
         if loaded.mismatches:
             print(f"warning: {loaded.mismatches}", file=sys.stderr)  # noqa: T201
-        mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
         video = None if self.video is None else Video(loaded.source, self.video, self.video_episodes)
-        report = evaluate(
-            loaded.agent,
-            loaded.params,
-            loaded.source,
-            episodes=self.episodes,
-            seed=self.seed,
-            mode=mode,
-            max_rows=self.max_rows,
-        )
+        settings = self._settings()
+        report = evaluate(loaded.agent, loaded.params, loaded.source, **settings)
         result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}
         if video is not None:
-            video.record(loaded.agent, loaded.params, seed=self.seed, mode=mode)
+            video.record(loaded.agent, loaded.params, seed=self.seed, mode=settings["mode"])
             result["video"] = str(self.video)
         if loaded.run_directory is not None:
             write_json(loaded.run_directory / "eval.json", result)
         print_tables(result, self.json, f"evaluation of {self.path}")
         return 0
 
+    def _settings(self) -> dict[str, Any]:
+        """Returns the arguments of `evaluate`."""
+        from agents.api import Mode
+
+        mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
+        return {"episodes": self.episodes, "seed": self.seed, "mode": mode, "max_rows": self.max_rows}
+
     def _run_all(self) -> int:
         """Plays episodes with every checkpoint."""
         if self.video is not None:
             raise UserError("--video shows one checkpoint: omit --all, or give the checkpoint's directory")
-        from agents.api import Mode
         from jaxsrl.evaluation.all_checkpoints import evaluate_checkpoints
         from jaxsrl.evaluation.plot import draw_evaluations
         from jaxsrl.plots.style import validate_out
 
         if self.out is not None:
             validate_out(self.out)
-        mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
         reports = []
-        for report in evaluate_checkpoints(
-            self.path,
-            episodes=self.episodes,
-            seed=self.seed,
-            mode=mode,
-            max_rows=self.max_rows,
-            partial=self.partial,
-            trust_env=self.trust_env,
-        ):
+        trust = {"partial": self.partial, "trust_env": self.trust_env}
+        for report in evaluate_checkpoints(self.path, **self._settings(), **trust):
             if isinstance(report, str):
                 print(f"warning: {report}", file=sys.stderr)  # noqa: T201
             else:

@@ -52,10 +52,10 @@ def _order(row: dict[str, Any], by: SortBy) -> tuple[bool, Any, str]:
 
 
 def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
+
+    from jaxsrl.terminal.tables import make_table
 
     console = Console(file=sys.stdout)
     if not rows:
@@ -64,11 +64,8 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
     if not console.is_terminal:
         console.width = 200  # lines keep their length in a pipe
     colors = {"running": "cyan", "finished": "green", "stopped": "yellow", "crashed": "red", "empty": "bright_black"}
-    table = Table(box=SIMPLE_HEAD)
-    for column in ("run", "state", "done", "best", "last", "env steps", "env", "agent", "plan", "seed", "age"):
-        table.add_column(
-            column, justify="right" if column in ("done", "best", "last", "env steps", "seed", "age") else "left"
-        )
+    columns = ("run", "state", "done", "best", "last", "env steps", "env", "agent", "plan", "seed", "age")
+    table = make_table(columns, ("done", "best", "last", "env steps", "seed", "age"))
     for row in rows:
         table.add_row(
             Text(row["name"]),

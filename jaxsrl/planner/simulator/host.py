@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxsrl.planner.simulator.events import Clock, Device, Processor
+from jaxsrl.planner.simulator.events import Clock, Processor
 from jaxsrl.planner.simulator.scenario import Scenario
 
 _DRAWN = 4096
@@ -18,7 +18,6 @@ class Host:
         scenario: sizes and costs.
         clock: clock of the simulation.
         processor: processor of this host.
-        device: device that acts, if the costs say so.
         seed: seed of step times.
         slot_full: called with each sequence when all rows have filled it.
 
@@ -32,13 +31,12 @@ class Host:
         scenario: Scenario,
         clock: Clock,
         processor: Processor,
-        device: Device | None,
         seed: int,
         slot_full: Callable[[int], None],
     ) -> None:
         self._shape, self._costs, self._clock = scenario.shape, scenario.costs, clock
         self._lag = scenario.max_policy_lag
-        self._processor, self._device, self._slot_full = processor, device, slot_full
+        self._processor, self._slot_full = processor, slot_full
         shape = self._shape
         self._factors = _step_factors(seed, scenario.costs.step_cv, shape.rows_per_part)
         self._drawn = 0
@@ -82,15 +80,14 @@ class Host:
         self._ready.append(lane)
         if not self._acting:
             self._acting = True
-            self._clock.after(self._costs.wake_seconds, self._act)
+            self._clock.after(0.0, self._act)
 
     def _act(self) -> None:
         if not self._ready:
             self._acting = False
             return
         lane, start = self._ready.popleft(), self._clock.now
-        place = self._processor if self._device is None else self._device
-        place.work(self._act_seconds, lambda: self._acted(lane, start))
+        self._processor.work(self._act_seconds, lambda: self._acted(lane, start))
 
     def _acted(self, lane: int, start: float) -> None:
         self.server_busy_seconds += self._clock.now - start
@@ -101,7 +98,7 @@ class Host:
             self._todo[worker].append(part)
             if not self._stepping[worker]:
                 self._stepping[worker] = True
-                self._clock.after(self._costs.wake_seconds, lambda worker=worker: self._step(worker))
+                self._clock.after(0.0, lambda worker=worker: self._step(worker))
         self._act()
 
     def _step(self, worker: int) -> None:
@@ -117,10 +114,7 @@ class Host:
             self._part_stepped(part)
             self._step(worker)
 
-        if costs.sleep_seconds:
-            self._clock.after(costs.sleep_seconds, lambda: self._processor.work(work, stepped))
-        else:
-            self._processor.work(work, stepped)
+        self._processor.work(work, stepped)
 
     def _part_stepped(self, part: int) -> None:
         done = self._steps[self._shape.lane_of_part(part)]

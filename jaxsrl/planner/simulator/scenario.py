@@ -16,11 +16,8 @@ class Costs:
         row_seconds: core time to step one environment and write its observation.
         part_seconds: additional core time per step of all rows of a worker.
         step_cv: standard deviation over mean of one environment's step.
-        sleep_seconds: additional time of a step without a core.
         doorbell_seconds: additional time of the inference server to wake one worker of the lane.
-        wake_seconds: time from waking a sleeping process or thread until it runs.
         act: (rows, seconds) of inference calls, in order of rows; linear between, proportional beyond.
-        acts_on_device: whether inference uses the accelerator instead of a core.
         update_seconds: duration of an update on an otherwise idle machine.
         update_cores: cores that an update uses, at least 1; 0 where it uses the accelerator.
         slot_bytes: bytes of one host's trajectory of one update.
@@ -33,10 +30,7 @@ class Costs:
     act: tuple[tuple[int, float], ...]
     update_seconds: float
     step_cv: float = 0.0
-    sleep_seconds: float = 0.0
     doorbell_seconds: float = 0.0
-    wake_seconds: float = 0.0
-    acts_on_device: bool = False
     update_cores: float = 0.0
     slot_bytes: float = 0.0
     params_bytes: float = 0.0
@@ -45,8 +39,7 @@ class Costs:
     def __post_init__(self) -> None:
         if not self.act:
             raise UserError("the costs of acting must have at least one (rows, seconds): got none")
-        not_negative = "row_seconds", "part_seconds", "step_cv", "sleep_seconds", "doorbell_seconds", "wake_seconds"
-        for name in (*not_negative, "update_seconds"):
+        for name in ("row_seconds", "part_seconds", "step_cv", "doorbell_seconds", "update_seconds"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative: got {getattr(self, name)}")
 
@@ -96,8 +89,7 @@ class Scenario:
         costs: durations and sizes.
         hosts: environment hosts per learner.
         learners: total number of learners.
-        network: network between a learner and its hosts; None on one machine.
-        between_learners: network for gradients; `network` if None.
+        network: network between learners and hosts; None on one machine.
     """
 
     shape: PoolShape
@@ -107,12 +99,11 @@ class Scenario:
     hosts: int = 1
     learners: int = 1
     network: Network | None = None
-    between_learners: Network | None = None
 
     def __post_init__(self) -> None:
         if self.network is None and self.hosts != 1:
             raise UserError(f"several environment hosts need a network: got {self.hosts} hosts without one")
-        if self.learners > 1 and self.network is None and self.between_learners is None:
+        if self.learners > 1 and self.network is None:
             raise UserError(f"several learners need a network: got {self.learners} learners without one")
         for name in ("cores", "hosts", "learners"):
             if getattr(self, name) < 1:
@@ -135,7 +126,6 @@ class Scenario:
 
     def all_reduce_seconds(self) -> float:
         """Returns the seconds of all gradient all-reduces of an update."""
-        over = self.between_learners or self.network
-        if self.learners == 1 or over is None:
+        if self.learners == 1 or self.network is None:
             return 0.0
-        return self.costs.gradients_per_update * over.all_reduce_seconds(self.costs.params_bytes, self.learners)
+        return self.costs.gradients_per_update * self.network.all_reduce_seconds(self.costs.params_bytes, self.learners)

@@ -34,8 +34,7 @@ class _Learner:
 
     def __init__(self, scenario: Scenario, clock: Clock, seed: int, group: "_LearnerGroup") -> None:
         self._scenario, self._clock, self._group = scenario, clock, group
-        costs, network = scenario.costs, scenario.network
-        acts = Device(clock) if costs.acts_on_device else None
+        network = scenario.network
         processors = [Processor(clock, scenario.cores) for _ in range(scenario.hosts)]
         self.device = Device(clock)
         self._cores = processors[0] if network is None else None
@@ -44,7 +43,7 @@ class _Learner:
             self.into = Link(clock, network.bytes_per_second, network.latency_seconds)
             self.out_of = Link(clock, network.bytes_per_second, network.latency_seconds)
         self.hosts = [
-            Host(scenario, clock, processor, acts, seed * 10_000 + number, self._slot_full)
+            Host(scenario, clock, processor, seed * 10_000 + number, self._slot_full)
             for number, processor in enumerate(processors)
         ]
         self.busy_seconds = 0.0
@@ -65,7 +64,7 @@ class _Learner:
         self._arrived[sequence] = self._arrived.get(sequence, 0) + 1
         if self._arrived[sequence] == len(self.hosts):
             del self._arrived[sequence]
-            self._clock.after(self._scenario.costs.wake_seconds, self._is_ready)
+            self._clock.after(0.0, self._is_ready)
 
     def _is_ready(self) -> None:
         self.ready_for += 1

@@ -112,7 +112,7 @@ function fillTiles(tiles, run, records) {
   const lag = records.last("policy/lag_mean"),
     checkpoint = records.last("checkpoint/update");
   const made = [
-    tile("Return", measured(run.return), "mean of 100 episodes"),
+    tile("Return", measured(run.last_return), "mean of 100 episodes"),
     tile("Best return", measured(run.best_return), `${compact(records.last("episode/count"))} episodes in all`),
     tile("Progress", percent(share), total, progressBar(share)),
     tile(

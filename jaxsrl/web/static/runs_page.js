@@ -9,7 +9,7 @@ const COLUMNS = [
   { key: "name", title: "Run", of: (run) => run.name },
   { key: "state", title: "State", of: (run) => run.state },
   { key: "progress", title: "Progress", of: progress },
-  { key: "return", title: "Return", number: true, of: (run) => run.return, text: (run) => measured(run.return) },
+  { key: "return", title: "Return", number: true, of: (run) => run.last_return, text: (run) => measured(run.last_return) },
   {
     key: "best",
     title: "Best",
@@ -40,7 +40,7 @@ const COLUMNS = [
 ];
 
 export function progress(run) {
-  if (run.total_updates) return Math.min(1, run.update / run.total_updates);
+  if (run.num_updates) return Math.min(1, run.update / run.num_updates);
   return run.total_env_steps ? Math.min(1, run.env_steps / run.total_env_steps) : null;
 }
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from jaxsrl.metrics.record_file import RETURN, SPEED, RecordFile
+from jaxsrl.metrics.record_file import RETURN, SPEED, RecordFile, read_steady_records
 
 
 def line(update, wall, **values):
@@ -164,3 +164,14 @@ def test_a_long_run_is_thinned_evenly_and_goes_on_so(tmp_path):
     records.refresh()
     second = records.since(first["cursor"])
     assert first["columns"]["update"] + second["columns"]["update"] == list(range(0, 4511, 4))
+
+
+def test_read_steady_records_of_a_short_run_is_the_whole_run(tmp_path):
+    path, speed = tmp_path / "metrics.jsonl", "speed/env_steps_per_second"
+    records = [{speed: float(number), "env_steps": 8, "wall_seconds": 4.0} for number in (0, 5, 6, 7, 0)]
+
+    def read_speeds(count):
+        path.write_text("".join(json.dumps(record) + "\n" for record in records[:count]))
+        return [record[speed] for record in read_steady_records(path)]
+
+    assert [read_speeds(count) for count in (5, 2, 1)] == [[6.0], [5.0], [2.0]]

@@ -41,8 +41,8 @@ def test_a_run_is_summarized(tmp_path):
     run = RunFiles(make_run(tmp_path / "a"))
     run.records.refresh()
     summary = run.summary("a")
-    assert summary["total_updates"] == 9  # 1000 / (4 * 30), rounded up
-    expected = {"env": "CartPole-v1", "agent": "ppo", "plan": "serial", "seed": 3, "update": 5, "return": 21.0}
+    assert summary["num_updates"] == 9  # 1000 / (4 * 30), rounded up
+    expected = {"env": "CartPole-v1", "agent": "ppo", "plan": "serial", "seed": 3, "update": 5, "last_return": 21.0}
     assert {name: summary[name] for name in expected} == expected
 
 
@@ -91,9 +91,8 @@ def test_page_and_table_agree_on_runs(tmp_path):
         run.records.refresh()
         on_page, in_table = run.summary(name), summarize(run.path, tmp_path)
         assert in_table.name == name
-        for one, other in (("update", "update"), ("total_updates", "num_updates"), ("return", "last_return")):
-            assert on_page[one] == getattr(in_table, other)
-        for same in ("state", "env", "agent", "plan", "seed", "env_steps", "best_return"):
+        numbers = ("update", "num_updates", "last_return", "env_steps", "best_return")
+        for same in ("state", "env", "agent", "plan", "seed", *numbers):
             assert on_page[same] == getattr(in_table, same), same
     assert on_page["update"] == 5
     assert found["1/2/3/b"].summary("b")["update"] == 7

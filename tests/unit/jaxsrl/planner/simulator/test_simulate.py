@@ -36,8 +36,8 @@ def speed(scenario: Scenario) -> float:
 
 def test_a_lone_lane_steps_and_waits_for_actions_in_turn():
     step, act = 2e-3 + ROWS * 1e-3, COSTS.act_seconds(ROWS)
-    scenario = Scenario(shape(), 1, MANY_CORES, dataclasses.replace(COSTS, wake_seconds=1e-4))
-    assert speed(scenario) == pytest.approx(ROWS / (step + act + 2e-4), rel=1e-3)
+    scenario = Scenario(shape(), 1, MANY_CORES, COSTS)
+    assert speed(scenario) == pytest.approx(ROWS / (step + act), rel=1e-3)
 
 
 def test_two_lanes_hide_acting_behind_stepping():
@@ -80,12 +80,6 @@ def test_who_acts_rings_for_every_worker_of_a_lane():
     assert speed(scenario) == pytest.approx(4 * ROWS / (step + act + 4 * ring), rel=1e-3)
 
 
-def test_rows_that_sleep_need_no_core():
-    sleeps = dataclasses.replace(COSTS, row_seconds=0.0, part_seconds=0.0, sleep_seconds=0.01, act=((1, 0.0),))
-    four = speed(Scenario(shape(workers=4), 1, 1, dataclasses.replace(sleeps, update_seconds=0.0)))
-    assert four == pytest.approx(4 * ROWS / 0.01, rel=1e-3)
-
-
 def test_a_narrow_link_bounds_what_comes_in():
     narrow = dataclasses.replace(NET, bytes_per_second=1e6)
     big = dataclasses.replace(COSTS, slot_bytes=1e6, update_cores=0, update_seconds=1e-3)
@@ -101,7 +95,7 @@ def test_learners_wait_for_their_all_reduce():
         MANY_CORES,
         dataclasses.replace(COSTS, update_seconds=1.0, params_bytes=1e9, gradients_per_update=1),
         learners=2,
-        between_learners=Network("slow", 1e9, 0.0),
+        network=Network("slow", 1e9, 0.0),
     )
     assert scenario.all_reduce_seconds() == pytest.approx(1.0)
     assert speed(scenario) == pytest.approx(2 * ROWS * STEPS / 2.0, rel=1e-3)
