@@ -15,7 +15,6 @@ from jaxsrl.cluster.inference.server_handle import ServerHandle
 from jaxsrl.cluster.protocol.bundles import requested_bundles
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room
-from jaxsrl.cluster.ray.server_actor import RayLink
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.parts import ClusterConfig, PoolConfig
@@ -69,7 +68,7 @@ def _ask(
     if server.remote is None or not engine.wait([server.start_call], _SECONDS):
         raise TimeoutError(f"the inference server failed: expected it to start within {_SECONDS:g} s")
     engine.get(server.start_call)
-    link = RayLink(server.remote.link)
+    link = server.remote.link
     rows = SlotAccess(layout).act_rows(allocate_slots(layout)[0], 0, slice(0, layout.shape.rows_per_lane))
     seconds: list[float] = []
     for step in range(calls):

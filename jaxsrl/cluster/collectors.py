@@ -9,6 +9,7 @@ from agents.api import ReplayAgent
 from envpool_bridge.supervisor.processes import pickle_source
 from jaxsrl.cluster.hosts.source import ClusterSource
 from jaxsrl.cluster.placement import OpenEngine
+from jaxsrl.cluster.protocol.bundles import HOSTS, REPLAY, SERVERS
 from jaxsrl.cluster.protocol.engine import Engine
 from jaxsrl.cluster.protocol.published_params import layout_of
 from jaxsrl.cluster.replay.client import RemoteReplayClient, RemoteReplayMesh
@@ -71,13 +72,13 @@ class ClusterCollectors(CollectorFactory):
 def plan_where_reserved(plan: Plan, engine: Engine) -> Plan:
     """Returns the plan with each host, each inference server and replay on the node that is reserved for it."""
     before = plan.environments.nodes
-    placed = with_hosts_on(plan, [engine.reserved_node(host) or node for host, node in enumerate(before)])
+    placed = with_hosts_on(plan, [engine.reserved_node(HOSTS, host) or node for host, node in enumerate(before)])
     if plan.replay is not None and plan.replay.nodes:
-        placed = with_replay_on(placed, engine.replay_node() or plan.replay.nodes[0])
+        placed = with_replay_on(placed, engine.reserved_node(REPLAY, 0) or plan.replay.nodes[0])
     if not plan.calls_servers:
         return placed
     servers = enumerate(plan.inference.nodes)
-    return with_servers_on(placed, [engine.server_node(server) or node for server, node in servers])
+    return with_servers_on(placed, [engine.reserved_node(SERVERS, server) or node for server, node in servers])
 
 
 def store_bytes(config: CollectorConfig) -> int:

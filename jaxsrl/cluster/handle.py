@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.options import RestartBudget, SupervisorOptions
 from jaxsrl.cluster.protocol.engine import STATS_SECONDS, Call, Engine, HostLostError, RemoteHost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
-from jaxsrl.cluster.protocol.setup import HostSetup
 
 _LOG = logging.getLogger("jaxsrl.cluster")
 _POLL_SECONDS = 0.5  # between looks for a node that has room
@@ -23,7 +23,7 @@ RemoteT = TypeVar("RemoteT", bound=RemoteHost)
 
 
 class Handle(abc.ABC, Generic[RemoteT]):
-    """One environment host or inference server of a plan, through all of its incarnations. Thread-safety: one thread.
+    """One environment host, inference server or replay of a plan, through all of its incarnations. Thread-safety: one thread.
 
     Attributes:
         index: number of the process in the plan.
@@ -43,11 +43,13 @@ class Handle(abc.ABC, Generic[RemoteT]):
     """
 
     kind: ClassVar[str]
+    room: ClassVar[str]
+    """Kind of the bundles that are reserved for it."""
     advice: ClassVar[str]
     """What to change where no node has room."""
 
     def __init__(self, options: SupervisorOptions, index: int, node: str, rows: slice) -> None:
-        self.index, self.node, self.rows = index, node, rows
+        self.index, self.node, self.rows, self._options = index, node, rows, options
         self.remote: RemoteT | None = None
         self.incarnation, self.is_started = 0, False
         self.start_call: Call | None = None
@@ -65,10 +67,6 @@ class Handle(abc.ABC, Generic[RemoteT]):
         """True if this incarnation did useful work."""
 
     @abc.abstractmethod
-    def find_node(self, engine: Engine) -> str | None:
-        """Returns the node that has room reserved for it; None while none has."""
-
-    @abc.abstractmethod
     def spawn_process(self, engine: Engine, node: str) -> RemoteT:
         """Starts its process."""
 
@@ -77,13 +75,13 @@ class Handle(abc.ABC, Generic[RemoteT]):
         self.node, self.restart_at = node, None
         self.remote = self.spawn_process(engine, node)
 
-    def start_with(self, setup: HostSetup, versions: PublishedVersions | None) -> None:
+    def start_with(self, setup: bytes, versions: PublishedVersions | None) -> None:
         """Sends the setup, and the versions of the parameters that it may need."""
         if self.remote is None:
             raise RuntimeError("spawn comes first")
         self.incarnation += 1
         self.is_started, self.stats_call = True, None
-        self.start_call = self.remote.call("control", "start", setup.to_bytes())
+        self.start_call = self.remote.call("control", "start", setup)
         for version, put in versions.held if versions is not None else ():
             self.publish(version, put)
 
@@ -128,6 +126,15 @@ class Handle(abc.ABC, Generic[RemoteT]):
         self.past_stats, self.stats, self.publishes = self.total_stats(), {}, []
         self.lost_at = time.monotonic()
 
+    def lost_error(self, reason: str) -> EnvPoolError:
+        """Returns the error of a process that was lost, for `reason`, and has no restart left."""
+        options = self._options
+        return HostLostError(
+            f"{self.describe()} was lost more than {options.max_restarts} times within {options.window_seconds:g} s "
+            f"(max_restarts, window_seconds of --pool.supervision). The last time: {reason}. Look at the memory and the logs of "
+            f"that node, then start the same command again: it resumes from the newest checkpoint"
+        )
+
     def describe(self) -> str:
         """Returns a description of the process, for messages."""
         return f"{self.kind} {self.index} (rows {self.rows.start} to {self.rows.stop - 1}) on node {self.node}"
@@ -159,20 +166,16 @@ class RestartManager:
             node_is_doubted: whether its node may be dead too.
 
         Raises:
-            HostLostError: it was lost too often.
+            HostLostError: it was lost too often (ReplayLostError: replay was lost).
         """
         self.num_lost += 1
-        now, options, made_progress = time.monotonic(), self._options, handle.made_progress
+        now, made_progress = time.monotonic(), handle.made_progress
         if node_is_doubted:
             self._doubted[handle.node] = now + _DOUBT_SECONDS
         handle.kill()
         wait = handle.budget.grant(now, made_progress)
         if wait is None:
-            raise HostLostError(
-                f"{handle.describe()} was lost more than {options.max_restarts} times within {options.window_seconds:g} s "
-                f"(max_restarts, window_seconds of --pool.supervision). The last time: {reason}. Look at the memory and the logs "
-                f"of that node, then start the same command again: it resumes from the newest checkpoint"
-            )
+            raise handle.lost_error(reason)
         _LOG.warning("%s is lost (%s): it is started again where there is room.", handle.describe(), reason)
         handle.restart_at = now + wait
 
@@ -197,7 +200,7 @@ class RestartManager:
                 handle.request_stats()
 
     def _restart(self, handle: Handle[Any], start: Callable[[Any], None], now: float) -> None:
-        node = handle.find_node(self._engine)
+        node = self._engine.reserved_node(handle.room, handle.index)
         if node is not None and self._doubted.get(node, now) <= now:
             handle.spawn(self._engine, node)
             start(handle)

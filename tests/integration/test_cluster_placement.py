@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.protocol.bundles import SERVERS, Bundle, Reserving
+from jaxsrl.cluster.protocol.bundles import HOSTS, SERVERS, Bundle, Reserving
 from jaxsrl.cluster.ray.token import token_of
 from jaxsrl.doctor.leftovers import find_leftovers
 from tests.integration.ray_marks import RAY_MARKS
@@ -48,7 +48,7 @@ def test_placement_is_atomic_and_reports_missing_hosts(cluster, tmp_path):
     from jaxsrl.cluster.ray.engine import engine_with_room
 
     with engine_with_room([Bundle(3, 0, "node2"), Bundle(3, 0, "node1")], Reserving()) as engine:
-        assert [engine.reserved_node(host) for host in (0, 1)] == ["node2", "node1"]
+        assert [engine.reserved_node(HOSTS, host) for host in (0, 1)] == ["node2", "node1"]
         begin = time.monotonic()
         with pytest.raises(UserError, match=r"3 environment hosts of 1 cores each.*2 cores are free"):
             train(tmp_path, cluster_address="auto", cluster_num_hosts=3, cluster_placement_timeout_seconds=2.0)
@@ -77,7 +77,7 @@ def test_waiting_run_reserves_no_resources(cluster, spreading):
     try:
         time.sleep(2.0)
         with engine_with_room([Bundle(4), Bundle(4)], Reserving("spread", wait_seconds=25.0)) as engine:
-            assert sorted(engine.reserved_node(host) for host in (0, 1)) == ["node1", "node2"]
+            assert sorted(engine.reserved_node(HOSTS, host) for host in (0, 1)) == ["node1", "node2"]
     finally:
         waiting.join(60.0)
     assert "2 environment hosts of 3 cores each" in said[0]
@@ -93,8 +93,8 @@ def test_hosts_and_servers_are_reserved_together(cluster, spreading):
     servers = [Bundle(1, 0, "node2", what=SERVERS), Bundle(1, 0, "node1", what=SERVERS)]
     how = Reserving(spreading, wait_seconds=20.0)
     with engine_with_room([Bundle(2), Bundle(2)], how, servers) as engine:
-        assert len({engine.reserved_node(host) for host in (0, 1)}) == 1
-        assert all(engine.server_node(server) is not None for server in (0, 1))
+        assert len({engine.reserved_node(HOSTS, host) for host in (0, 1)}) == 1
+        assert all(engine.reserved_node(SERVERS, server) is not None for server in (0, 1))
         assert len(groups_held()) == (2 if spreading == "strict_pack" else 1)
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
 
@@ -105,7 +105,7 @@ def test_hosts_are_where_the_placement_has_them(cluster, spreading, nodes):
 
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)  # those of the test before have come back
     with engine_with_room([Bundle(2), Bundle(2)], Reserving(spreading, wait_seconds=20.0)) as engine:
-        assert len({engine.reserved_node(host) for host in (0, 1)}) == nodes
+        assert len({engine.reserved_node(HOSTS, host) for host in (0, 1)}) == nodes
 
 
 def test_local_cluster_requires_the_token(cluster):
@@ -192,10 +192,10 @@ def test_the_room_of_a_dead_node_moves_to_another_one(cluster):
     wait_until(lambda: ray.available_resources().get("CPU") == 8.0)
     cluster.add_node("node3")
     with engine_with_room([Bundle(3), Bundle(3)], Reserving("strict_spread", wait_seconds=20.0)) as engine:
-        at = [engine.reserved_node(host) for host in (0, 1)]
+        at = [engine.reserved_node(HOSTS, host) for host in (0, 1)]
         free = ({"node1", "node2", "node3"} - set(at)).pop()
         cluster.remove_node(at[0])
         begin = time.monotonic()
-        wait_until(lambda: engine.reserved_node(0) not in (at[0], None))
+        wait_until(lambda: engine.reserved_node(HOSTS, 0) not in (at[0], None))
         print(f"seconds from a node's death until its room has moved: {time.monotonic() - begin:.1f}")
-        assert [engine.reserved_node(host) for host in (0, 1)] == [free, at[1]]
+        assert [engine.reserved_node(HOSTS, host) for host in (0, 1)] == [free, at[1]]

@@ -39,7 +39,7 @@ class ClusterAudit(Audit):
 def audit_cluster(directory: Path) -> ClusterAudit:
     """Compares the journals below a directory."""
     found = ClusterAudit()
-    made: dict[Key, list[dict[int, np.void]]] = {}  # one a beginning of the host, in order
+    made: dict[Key, list[dict[int, np.void]]] = {}  # one an incarnation of the host, in order
     for place in sorted((path for path in directory.iterdir() if _HOST.fullmatch(path.name)), key=_numbers):
         for key, lives in _lives(place, found).items():
             made.setdefault(key, []).append(newest_records(lives, found))
@@ -59,7 +59,7 @@ def _numbers(path: Path) -> tuple[int, ...]:
 
 
 def _lives(place: Path, found: Audit) -> dict[Key, list[np.ndarray]]:
-    """What the worker processes of one beginning of a host wrote, one array each, by part."""
+    """What the worker processes of one incarnation of a host wrote, one array each, by part."""
     lives: dict[Key, list[np.ndarray]] = {}
     names = [(match, path) for path in place.iterdir() if (match := _ENVIRONMENTS.fullmatch(path.name))]
     for match, path in sorted(names, key=lambda pair: tuple(int(number) for number in pair[0].groups())):

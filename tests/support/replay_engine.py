@@ -4,6 +4,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from jaxsrl.cluster.protocol.bundles import REPLAY
 from jaxsrl.cluster.protocol.engine import HostGoneError, SlotLost
 from jaxsrl.cluster.replay.host import ReplayHost
 from tests.support.thread_engine import ThreadEngine
@@ -24,10 +25,10 @@ class ThreadReplay:
             self.most_open_samples = max(self.most_open_samples, self.open_samples)
         return self.begin(group, method, getattr(self.replay, method), arguments)
 
-    def fetch(self, host, beginning, slot):
-        return self.begin("slots", "fetch", self.staged, (host, beginning, slot))
+    def fetch(self, host, incarnation, slot):
+        return self.begin("slots", "fetch", self.staged, (host, incarnation, slot))
 
-    def staged(self, host, beginning, slot):
+    def staged(self, host, incarnation, slot):
         try:
             sequence, memory = slot.result()
         except Exception:
@@ -36,7 +37,7 @@ class ThreadReplay:
             raise
         if slot.host.gone:
             return SlotLost("its host was killed by the test", False)
-        return self.replay.stage(host, beginning, sequence, memory)
+        return self.replay.stage(host, incarnation, sequence, memory)
 
     def begin(self, group, method, function, arguments):
         self.calls.append(method)
@@ -68,8 +69,8 @@ class ReplayEngine(ThreadEngine):
         super().__init__(nodes)
         self.replays = []
 
-    def replay_node(self):
-        return self.alive[-1].name
+    def reserved_node(self, kind, index):
+        return self.alive[-1].name if kind == REPLAY else super().reserved_node(kind, index)
 
     def spawn_replay(self, node, slots):
         self.replays.append(ThreadReplay(node, slots))

@@ -3,6 +3,7 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from jaxsrl.cluster.inference.server import ActionServer
+from jaxsrl.cluster.protocol.bundles import SERVERS
 from jaxsrl.cluster.protocol.engine import HostGoneError
 from tests.support.thread_engine import ThreadEngine
 
@@ -72,8 +73,10 @@ class ServingEngine(ThreadEngine):
         self.gpus = []  # that each server was started with
         self.deaths = []  # how often each server that is started will have been asked when it dies
 
-    def server_node(self, server):
-        return self.alive[server % len(self.alive)].name if self.alive else None
+    def reserved_node(self, kind, index):
+        if kind != SERVERS:
+            return super().reserved_node(kind, index)
+        return self.alive[index % len(self.alive)].name if self.alive else None
 
     def spawn_server(self, server, node, gpus):
         self.gpus.append(gpus)

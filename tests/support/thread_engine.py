@@ -53,8 +53,8 @@ class ThreadEngine:
     def nodes(self):
         return tuple(self.alive)
 
-    def reserved_node(self, host):
-        """Returns the node after a move, as a cluster moves reservations of dead nodes; the report may be delayed."""
+    def reserved_node(self, kind, host):
+        """Returns a host's node after a move, as a cluster moves reservations of dead nodes; the report may be delayed."""
         names = [one.name for one in self.alive]
         if self.rooms.get(host) not in names:
             taken = list(self.rooms.values())

@@ -43,11 +43,11 @@ class EnvironmentHost:
         self._lent: int | None = None
 
     def start(self, setup: bytes) -> None:
-        """Starts environments and policy; returns when they have begun to.
+        """Starts environments and policy; returns when all of them run.
 
         Args:
-            setup: a HostSetup's bytes. The first version of the parameters comes by `publish`; where others act, it is never
-                told of any, and how these are asked comes by `use_server`.
+            setup: a HostSetup's bytes. The first version of the parameters comes by `publish`; a host whose servers act
+                receives none, and `use_server` gives it the links to them.
 
         Raises:
             UserError: the environments cannot be made here.
@@ -68,7 +68,7 @@ class EnvironmentHost:
             self._changed.notify_all()
 
     def publish(self, version: int, block: np.ndarray) -> None:
-        """Parameters that may act from now on; versions may come in any order.
+        """Accepts parameters that may act from now on; versions may come in any order.
 
         Args:
             version: their number.
@@ -82,7 +82,7 @@ class EnvironmentHost:
             self._changed.notify_all()
 
     def use_server(self, server: int, link: ServerLink) -> None:
-        """Has an inference server asked by this link from now on; before or after `start`."""
+        """Sets the link to an inference server; before or after `start`."""
         with self._changed:
             self._links[server] = link
             source = self._source
@@ -96,7 +96,7 @@ class EnvironmentHost:
             EnvPoolError: from an environment, or its process.
             RuntimeError: the host was closed.
         """
-        source = self._begun()
+        source = self._started_source()
         if self._lent is not None:
             source.release(self._lent)
             self._lent = None
@@ -109,7 +109,7 @@ class EnvironmentHost:
                 return sequence, source.slot_memory(sequence)
 
     def stats(self) -> dict[str, float]:
-        """What the source's `totals` say; {} before it has begun."""
+        """Returns the source's `totals`; {} before it has started."""
         return dict(self._source.totals()) if self._started and self._source is not None else {}
 
     def close(self) -> None:
@@ -126,20 +126,20 @@ class EnvironmentHost:
         if self._lifecycle.should_stop():
             raise RuntimeError("the environment host was closed")
 
-    def _begun(self) -> ActorCollector | PoolCollector | ServedSource:
+    def _started_source(self) -> ActorCollector | PoolCollector | ServedSource:
         deadline = time.monotonic() + _START_SECONDS
         with self._changed:
             while not self._started:
                 self._changed.wait(_WAIT_SECONDS)
                 self._require_open()
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the environment host had not begun after {_START_SECONDS:g} s")
+                    raise TimeoutError(f"the environment host had not started after {_START_SECONDS:g} s")
         if self._source is None:
             raise RuntimeError("start comes first")
         return self._source
 
     def _begin_served(self, made: HostSetup) -> None:
-        source = ServedSource(made.config, made.replica, self._lifecycle, made.beginning)
+        source = ServedSource(made.config, made.replica, self._lifecycle, made.incarnation)
         with self._changed:
             self._source, links = source, dict(self._links)
         for server, link in links.items():

@@ -13,6 +13,7 @@ from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import Tree, map_leaves
 from jaxsrl.cluster.handle import Handle
 from jaxsrl.cluster.hosts.resumed_rows import FollowingSource, last_seen
+from jaxsrl.cluster.protocol.bundles import HOSTS
 from jaxsrl.cluster.protocol.engine import Call, Engine, RemoteHost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
 from jaxsrl.cluster.protocol.setup import HostSetup, make_setup
@@ -32,6 +33,7 @@ class HostHandle(Handle[RemoteHost]):
     """
 
     kind = "environment host"
+    room = HOSTS
     advice = "--pool.num-workers"
 
     def __init__(
@@ -60,9 +62,6 @@ class HostHandle(Handle[RemoteHost]):
     def made_progress(self) -> bool:
         return self.next_sequence > self._received_at_start
 
-    def find_node(self, engine: Engine) -> str | None:
-        return engine.reserved_node(self.index)
-
     def spawn_process(self, engine: Engine, node: str) -> RemoteHost:
         return engine.spawn(self.index, node)
 
@@ -75,7 +74,7 @@ class HostHandle(Handle[RemoteHost]):
         """
         setup = self._setup(reset, versions.held[0][0])
         self._received_at_start = self.next_sequence
-        self.start_with(setup, None if self._config.plan.calls_servers else versions)
+        self.start_with(setup.to_bytes(), None if self._config.plan.calls_servers else versions)
         for _ in range(self._config.plan.shape.num_slots - len(self.slots)):
             self.request_slot()
 
@@ -170,6 +169,6 @@ def _reset_at(reset: EpisodeReset, rows: slice, episodes: list[int]) -> EpisodeR
 
 
 def joined_observation(handles: list[HostHandle], sequence: int) -> Tree:
-    """[B, *stored_shape] a leaf: what all rows showed first in a slot that every host has sent; a copy."""
+    """Returns a copy of the first observations of a slot that every host has sent, [B, *stored_shape] a leaf."""
     slots = [handle.complete_slot(sequence).observation for handle in handles]
     return map_leaves(lambda *arrays: np.concatenate([array[0] for array in arrays]), *slots)

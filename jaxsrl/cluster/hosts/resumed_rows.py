@@ -19,7 +19,7 @@ from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 
 @dataclasses.dataclass(frozen=True)
 class LastSeen:
-    """What the learner saw last of a host's rows.
+    """The last step of a host's rows that the learner received.
 
     Attributes:
         first_row: of the run, that the host's rows begin with.
@@ -37,7 +37,7 @@ class LastSeen:
 
 
 def last_seen(layout: SlotLayout, slot: SlotViews, first_row: int) -> LastSeen:
-    """What a slot ends with, as the next one would begin with it; copies."""
+    """Returns copies of the end of a slot, as the next slot would start with them."""
     spec, shape = layout.spec, dataclasses.replace(layout.shape, num_slots=1)
     (after,) = allocate_slots(make_layout(spec, shape, {}, layout.agent_state))
     SlotAccess(layout).carry(slot, after, slice(None))
@@ -88,7 +88,7 @@ class FollowingRows:
         self._next_episodes = tuple(episode + 1 for episode in request.episodes)
 
     def step(self, action: Tree, out: StepRows) -> None:
-        """Begins new episodes, the first time; the action, chosen for an episode that is gone, is ignored."""
+        """Resets all rows in the first step and ignores its action, which was chosen for a lost episode."""
         if self._next_episodes is None:
             self._rows.step(action, out)
             self.infos = self._rows.infos

@@ -173,7 +173,7 @@ class ClusterSource:
                 if self._servers is not None:
                     self._servers.poll(self._hosts, self._versions, self._reset is not None)
                 if self._replay is not None:
-                    self._replay.look_after()
+                    self._replay.poll()
                 if all(sequence in host.slots for host in self._hosts):
                     return True
                 left = timeout_seconds - (time.monotonic() - begin)
@@ -205,12 +205,12 @@ class ClusterSource:
             elif server is not None and self._servers is not None:
                 self._servers.on_result(server, call, value)
             elif self._replay is not None:
-                self._replay.note(value)
+                self._replay.on_result(call, value)
 
     def _lose(self, host: HostHandle | None, server: ServerHandle | None, call: Call, error: HostGoneError) -> None:
         """Marks the process whose call failed as lost. Replay, which also makes the calls for slots, ends the run instead."""
         if self._replay is not None and (host is None or call in host.pending) and server is None:
-            raise self._replay.lost(error) from error
+            raise self._replay.lost_error(error) from error
         if host is not None:
             self._restarts.mark_lost(host, str(error), error.node_is_doubted)
         elif server is not None and self._servers is not None:

@@ -66,8 +66,8 @@ class ActingCalls:
         """Returns the requests that share a call, in lane order."""
         by_lane = {request.lane: request for request in requests}
         wanted = [batching.Request(request.lane, request.step) for request in requests]
-        found = batching.group_requests(wanted, len(self._lanes), merge)
-        return [[by_lane[one.lane] for one in group.requests] for group in found]
+        groups = batching.group_requests(wanted, len(self._lanes), merge)
+        return [[by_lane[one.lane] for one in group.requests] for group in groups]
 
     def act(self, params: Params, version: int, requests: Sequence[Request], merge: bool) -> list[np.ndarray]:
         """Acts for the requests in one call; the answers, packed.

@@ -1,8 +1,8 @@
-"""Acting for a host's pool by asking inference servers on other nodes: the host's side. It knows no engine.
+"""Host side of inference servers on other nodes: requests for the lanes of a host's pool. It knows no engine.
 
-A lane that is ready is asked for, and posted when its answer comes; no lane waits for another. A server that is lost changes
-nothing: the lanes it served wait for the next one, which is told what they remembered when their slot began and asked for
-the slot's steps anew up to where they are. Its answers to those are what was answered before, given the same parameters.
+Each ready lane has one open request, and its answer is posted at once; no lane waits for another. The loss of a server
+changes no result. Its lanes wait for the next server, which receives their agent state from the start of the slot and
+requests for all steps of the slot so far. With the same parameters it gives the same answers.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from jaxsrl.cluster.protocol.engine import HostGoneError
 _WAIT_SECONDS = 0.2
 _AGAIN_SECONDS = 0.2  # before a server that did not answer is asked again
 LIVES = 1_000_000
-"""Servers and attempts that one beginning of a host may see."""
+"""Servers and attempts that one incarnation of a host may see."""
 
 
 class ServerLink(Protocol):
@@ -37,7 +37,7 @@ class ServerLink(Protocol):
 
 @dataclasses.dataclass
 class _Server:
-    """What the host knows of a server.
+    """The state of one server, as a host sees it.
 
     Attributes:
         link: to it; None before the first.
@@ -81,7 +81,7 @@ class RemoteActing:
         agent_state: [R, ...] a leaf, what the pool's rows remember.
         servers: the number of the server that acts for each lane.
         first_lane: of the run, that the pool's lanes begin with.
-        beginning: of the host, the earlier ones of which have ended.
+        incarnation: of the host.
         limit_seconds: longest that a lane may wait for a server.
     """
 
@@ -92,11 +92,11 @@ class RemoteActing:
         agent_state: Tree,
         servers: list[int],
         first_lane: int,
-        beginning: int,
+        incarnation: int,
         limit_seconds: float,
     ) -> None:
         self._pool, self._messages, self._first_lane, self._limit = pool, messages, first_lane, limit_seconds
-        self._lives = beginning * LIVES
+        self._lives = incarnation * LIVES
         states = [take(agent_state, pool.shape.lane_rows(lane)) for lane in range(pool.num_lanes)]
         self._lanes = [
             _Lane(server, map_leaves(np.array, state)) for server, state in zip(servers, states, strict=True)
@@ -108,7 +108,7 @@ class RemoteActing:
         self.requests, self.failures = 0, 0
 
     def use(self, server: int, link: ServerLink) -> None:
-        """Has a server asked by this link from now on."""
+        """Sets the link to a server."""
         with self._lock:
             if server in self._servers:
                 known = self._servers[server]
@@ -145,15 +145,15 @@ class RemoteActing:
         return bool(self._answers) or bool(self._to_ask())
 
     def _to_ask(self) -> list[int]:
-        """Ready lanes that nobody has been asked for, and whose server may be asked."""
-        found: list[int] = []
+        """Returns the ready lanes without an open request whose server can take one."""
+        lanes: list[int] = []
         for lane in self._pool.ready_lanes():
             record = self._lanes[lane]
             server = self._servers[record.server]
             under_way = record.asked is not None and record.asked[0] == server.serial
             if not under_way and server.link is not None and time.monotonic() >= server.not_before:
-                found.append(lane)
-        return found
+                lanes.append(lane)
+        return lanes
 
     def _ask(self, lane: int) -> None:
         record = self._lanes[lane]
@@ -167,7 +167,7 @@ class RemoteActing:
         state: Tree | None = None
         if record.known_to != serial:
             record.known_to = serial
-            # What rows remember follows from the slot's beginning and what they have seen since.
+            # What rows remember follows from the start of the slot and what they have seen since.
             record.next_step = sequence * length
             state = record.begins_with
         step = max(record.next_step, sequence * length) if self._messages.remembers else sequence * length + t
@@ -200,7 +200,7 @@ class RemoteActing:
             self._post(lane, record, sequence, t, answer.result())
 
     def _fail(self, server: _Server, serial: int, error: BaseException) -> None:
-        """Whoever was asked is not there: its successor is told soon, or it comes back."""
+        """Marks a server as lost until its successor is linked or it answers again."""
         with self._lock:
             if server.serial == serial:
                 server.serial += 1
@@ -221,7 +221,7 @@ class RemoteActing:
         self._pool.post_actions(lane)
 
     def _require_servers(self) -> None:
-        """A lane waits for its parameters as long as it takes, but not for a server that is not there."""
+        """Raises if a server stays lost for too long; a wait for parameters has no limit here."""
         for number, server in self._servers.items():
             lost = server.link is None or server.not_before > time.monotonic() - 2.0 * _AGAIN_SECONDS
             if lost and time.monotonic() - server.since > self._limit:

@@ -25,7 +25,7 @@ class Request:
     """One lane's rows at one step.
 
     Attributes:
-        life: of what asks: whoever asks for the same lane with a larger one has followed it.
+        life: of the client. A larger one for the same lane is of a client that replaced this one.
         lane: numbered over all hosts.
         step: of the run.
         observation: [R, ...] a leaf, as `ActRows` has it; read-only.
@@ -69,10 +69,10 @@ class ActingMessages:
         self._window, is_first = blank_window(spec, rows)
         self._extras = sorted(field.name for field in layout.fields if field.name.startswith("extras/"))
         asked: Shapes = [_HEADER, *_shapes([*leaves(self._window), is_first])]
-        told: Shapes = [_HEADER, *self._of_step("action", spec.action), *[self._field(name) for name in self._extras]]
+        answer: Shapes = [_HEADER, *self._of_step("action", spec.action), *[self._field(name) for name in self._extras]]
         state: Shapes = [((rows, *leaf.shape), leaf.dtype) for leaf in leaves(layout.agent_state)]
         self._request, self._request_with_state = params_layout(asked), params_layout([*asked, *state])
-        self._answer, self._answer_with_state = params_layout(told), params_layout([*told, *state])
+        self._answer, self._answer_with_state = params_layout(answer), params_layout([*answer, *state])
 
     @property
     def remembers(self) -> bool:
@@ -88,7 +88,7 @@ class ActingMessages:
         return self._answer.block_bytes
 
     def pack_request(self, life: int, lane: int, step: int, rows: ActRows, state: Tree | None) -> np.ndarray:
-        """[num_bytes] uint8; copies what is to be read of `rows`, which are of that lane and step."""
+        """Returns a request, [num_bytes] uint8, with copies of the inputs of `rows`, which are of that lane and step."""
         with_state = state is not None and self.remembers
         block, views = _new(self._request_with_state if with_state else self._request)
         header, *rest = views
@@ -112,7 +112,7 @@ class ActingMessages:
     def pack_answer(
         self, version: int, step: int, action: Tree, extras: Mapping[str, np.ndarray], state: Tree | None
     ) -> np.ndarray:
-        """[num_bytes] uint8; copies what was chosen."""
+        """Returns an answer, [num_bytes] uint8, with copies of the actions and extras."""
         with_state = state is not None and self.remembers
         block, views = _new(self._answer_with_state if with_state else self._answer)
         header, *rest = views
@@ -136,7 +136,7 @@ class ActingMessages:
         return Answer(int(header[0]), int(header[1]), unflatten(self._spec.action, rest[:of_action]), extras, state)
 
     def blank_state(self) -> Tree:
-        """[R, ...] a leaf, zeros."""
+        """Returns the agent state of a lane's rows as zeros, [R, ...] a leaf."""
         return map_leaves(lambda leaf: np.zeros((self._rows, *leaf.shape), leaf.dtype), self._layout.agent_state)
 
     def _state(self, views: Sequence[np.ndarray]) -> Tree:

@@ -22,10 +22,10 @@ class ServedSource:
         config: what every source is made from; with what the rows of the run remember.
         replica: of the plan.
         lifecycle: of the threads.
-        beginning: of the host, the earlier ones of which have ended.
+        incarnation: of the host.
     """
 
-    def __init__(self, config: CollectorConfig, replica: int, lifecycle: Lifecycle, beginning: int) -> None:
+    def __init__(self, config: CollectorConfig, replica: int, lifecycle: Lifecycle, incarnation: int) -> None:
         plan, shape = config.plan, config.plan.shape
         self._first_row, self._shape, self._lifecycle = replica * shape.num_rows, shape, lifecycle
         options = PoolOptions(
@@ -51,13 +51,13 @@ class ServedSource:
             take_rows(config.agent_state, slice(self._first_row, self._first_row + shape.num_rows)),
             [server_of_lane(plan, lane) for lane in lanes],
             lanes.start,
-            beginning,
+            incarnation,
             # The learner gives up earlier, and says more.
             2.0 * (limits.start_timeout_seconds + limits.step_timeout_seconds),
         )
 
     def use_server(self, server: int, link: ServerLink) -> None:
-        """Has an inference server asked by this link from now on; servers of other rows are not looked at."""
+        """Sets the link to an inference server; servers of other rows are ignored."""
         self._acting.use(server, link)
 
     def start(self, reset: EpisodeReset) -> None:
@@ -70,7 +70,7 @@ class ServedSource:
         return self._pool.acquire(timeout_seconds)
 
     def slot_memory(self, sequence: int) -> np.ndarray:
-        """[slot_bytes] uint8, the memory of the leased slot."""
+        """Returns the memory of the leased slot, [slot_bytes] uint8."""
         return self._pool.slot_memory(sequence)
 
     def release(self, sequence: int) -> None:

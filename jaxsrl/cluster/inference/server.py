@@ -2,7 +2,7 @@
 
 Hosts ask for a lane at a time (`acting_messages`), several at the same moment. One thread answers: lanes that may be acted for
 with the same parameters share a call where the plan merges lanes, and have a call of fixed shape each where it does not. What a
-policy remembers stays here from step to step; whoever asks for a lane that is not known here brings it along.
+policy remembers stays here from step to step; a client sends it along with its first request for a lane.
 """
 
 import dataclasses
@@ -120,7 +120,7 @@ class ActionServer:
         self._thread.start()
 
     def publish(self, version: int, block: np.ndarray) -> None:
-        """Parameters that may act from now on; versions may come in any order. See `EnvironmentHost.publish`."""
+        """Accepts parameters that may act from now on; versions may come in any order. See `EnvironmentHost.publish`."""
         with self._changed:
             if self._versions is None:
                 self._early[version] = block
@@ -129,7 +129,7 @@ class ActionServer:
             self._changed.notify_all()
 
     def submit(self, request: np.ndarray) -> "Future[np.ndarray]":
-        """What is chosen for a request, when it has been; a request for the same lane with a larger life takes its place.
+        """Returns the future answer to a request; a request for the same lane with a larger life replaces it.
 
         The answer raises ServerClosedError where there will be none, and what the agent raised.
         """
@@ -143,7 +143,7 @@ class ActionServer:
         return answer
 
     def stats(self) -> "Future[dict[str, float]]":
-        """Totals so far, by name, as `ServerStats`; told by the thread that acts, so that an answer proves it alive."""
+        """Returns totals so far by name, as `ServerStats`. The acting thread answers, so an answer proves that it runs."""
         answer: Future[dict[str, float]] = Future()
         with self._changed:
             if self._closed is not None:
@@ -160,7 +160,7 @@ class ActionServer:
             self._thread.join(_JOIN_SECONDS)
 
     def _end(self, why: BaseException) -> None:
-        """Answers everybody, now and from now on, with an error."""
+        """Answers all open and later requests with an error."""
         with self._changed:
             self._closed = self._closed or why
             open_answers = [answer for _, answer, _ in self._inbox] + [one.answer for one in self._waiting.values()]
@@ -190,7 +190,7 @@ class ActionServer:
     def _run(self) -> None:
         try:
             self._serve_until_closed()
-        except BaseException as error:  # noqa: BLE001  raised where somebody waits for an answer
+        except BaseException as error:  # noqa: BLE001  raised in every thread that waits for an answer
             self._end(error)
 
     def _serve_until_closed(self) -> None:
@@ -242,9 +242,9 @@ class ActionServer:
         begin = time.perf_counter()
         by_version: dict[int, tuple[Params, list[_Asked]]] = {}
         for one in ready:
-            found = self._store.acting(one.request.step // self._steps, 0.0)
-            if found is not None:
-                by_version.setdefault(found[0], (found[1], []))[1].append(one)
+            acting = self._store.acting(one.request.step // self._steps, 0.0)
+            if acting is not None:
+                by_version.setdefault(acting[0], (acting[1], []))[1].append(one)
         for version, (params, these) in by_version.items():
             self._serve(version, params, these, begin)
         self._totals.busy_seconds += time.perf_counter() - begin
@@ -257,7 +257,7 @@ class ActionServer:
                 del self._waiting[one.request.lane]
             try:
                 answers = self._calls.act(params, version, group, self._merge)
-            except Exception as error:  # noqa: BLE001  whoever asked raises it, with what led here
+            except Exception as error:  # noqa: BLE001  the client raises it with this traceback
                 for one in asked:
                     one.answer.set_exception(error)
                 continue
@@ -270,4 +270,4 @@ class ActionServer:
 
     def _forget(self, asked: list[_Asked]) -> None:
         for one in asked:
-            one.answer.set_exception(ServerClosedError("nobody waits for this answer any more"))
+            one.answer.set_exception(ServerClosedError("this answer is no longer wanted"))

@@ -5,6 +5,7 @@ import dataclasses
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.shm.packed_arrays import ParamsLayout
 from jaxsrl.cluster.handle import Handle
+from jaxsrl.cluster.protocol.bundles import SERVERS
 from jaxsrl.cluster.protocol.engine import Engine, RemoteServer
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
 from jaxsrl.cluster.protocol.setup import make_setup
@@ -19,6 +20,7 @@ class ServerHandle(Handle[RemoteServer]):
     """One inference server of a plan."""
 
     kind = "inference server"
+    room = SERVERS
     advice = "--cluster.num-inference-servers"
 
     def __init__(self, config: CollectorConfig, params: ParamsLayout, index: int, node: str) -> None:
@@ -32,9 +34,6 @@ class ServerHandle(Handle[RemoteServer]):
     def made_progress(self) -> bool:
         return self.stats.get("requests", 0.0) > 0.0
 
-    def find_node(self, engine: Engine) -> str | None:
-        return engine.server_node(self.index)
-
     def spawn_process(self, engine: Engine, node: str) -> RemoteServer:
         placement = self._config.plan.inference.placement
         on_gpu = isinstance(placement, Devices) and placement.platform == "gpu"
@@ -44,4 +43,4 @@ class ServerHandle(Handle[RemoteServer]):
         """Starts to act, with the versions of the parameters that it may need."""
         first_version = versions.held[0][0]
         setup = make_setup(self._config, self.index, self._params, first_version, _NO_EPISODES, self.incarnation)
-        self.start_with(setup, versions)
+        self.start_with(setup.to_bytes(), versions)

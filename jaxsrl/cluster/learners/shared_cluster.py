@@ -16,7 +16,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners.processes import Processes
-from jaxsrl.cluster.protocol.bundles import Bundle, bundles_of, bundles_of_servers, reserving
+from jaxsrl.cluster.protocol.bundles import HOSTS, SERVERS, Bundle, bundles_of, bundles_of_servers, reserving
 from jaxsrl.cluster.protocol.engine import Engine
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node
@@ -101,17 +101,18 @@ def shared_engine(processes: Processes, config: RunConfig, placed: Plan) -> Iter
         at = [processes.wait_for(f"{_AT}{process}") for process in range(processes.num_processes)]
         hosts, servers = bundles_near(placed, config.cluster.host_memory_gib, at)
         with engine_with_room(hosts, reserving(config), servers) as engine:
-            rooms = [room for room in (engine.room, engine.servers_room) if room is not None]
-            processes.send(_ROOM, json.dumps([[room.hex_id, room.bundle_of_host] for room in rooms]))
+            rooms = {kind: (room.hex_id, room.bundle_of_host) for kind, room in engine.rooms.items()}
+            processes.send(_ROOM, json.dumps(rooms))
             yield engine
         return
     message = json.loads(processes.wait_for(_ROOM))
-    kinds = [bundles_of(placed, config.cluster.host_memory_gib), bundles_of_servers(placed)]
-    rooms = [
-        HostGroup.of_other_process(import_ray(), hex_id, bundles[0], bundle_of_each)
-        for (hex_id, bundle_of_each), bundles in zip(message, kinds, strict=False)  # without servers there is one
-    ]
-    yield RayEngine(*rooms)
+    bundles = {HOSTS: bundles_of(placed, config.cluster.host_memory_gib), SERVERS: bundles_of_servers(placed)}
+    yield RayEngine(
+        {
+            kind: HostGroup.of_other_process(import_ray(), hex_id, bundles[kind][0], bundle_of_each)
+            for kind, (hex_id, bundle_of_each) in message.items()
+        }
+    )
 
 
 def bundles_near(plan: Plan, host_gib: float, learners_at: Sequence[str]) -> tuple[tuple[Bundle, ...], ...]:

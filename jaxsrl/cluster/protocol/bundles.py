@@ -40,10 +40,10 @@ class Bundle:
 
     def resources(self) -> dict[str, float]:
         """Returns resources by Ray's names: `CPU`, `GPU`, and `memory` in bytes."""
-        found = {"CPU": float(self.cores)}
+        resources = {"CPU": float(self.cores)}
         if self.gpus:
-            found["GPU"] = float(self.gpus)
-        return {**found, "memory": float(self.memory_bytes)} if self.memory_bytes else found
+            resources["GPU"] = float(self.gpus)
+        return {**resources, "memory": float(self.memory_bytes)} if self.memory_bytes else resources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,15 +114,15 @@ def match_bundles(wanted: Sequence[str], reserved: Sequence[str]) -> tuple[int, 
     left = sorted(range(len(reserved)), key=lambda bundle: (reserved[bundle], bundle))
     chosen: dict[int, int] = {}
     for host, node in enumerate(wanted):
-        found = next((bundle for bundle in left if reserved[bundle] == node), None)
-        if found is not None:
-            chosen[host] = found
-            left.remove(found)
+        fitting = next((bundle for bundle in left if reserved[bundle] == node), None)
+        if fitting is not None:
+            chosen[host] = fitting
+            left.remove(fitting)
     rest = iter(left)
     return tuple(chosen[host] if host in chosen else next(rest) for host in range(len(wanted)))
 
 
-def refusal(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Sequence[Node], free_cores: float) -> str:
+def placement_error(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Sequence[Node], free_cores: float) -> str:
     """Returns why a run does not start: what it asked for, what the cluster has, and what to do.
 
     Args:
@@ -143,10 +143,10 @@ def refusal(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Sequence[N
         *[_SMALLER[one.what] for one in first if one.memory_bytes and one.what in _SMALLER],
         *(["fewer --cluster.num-inference-servers"] if any(one.what == SERVERS for one in first) else []),
     ]
-    beside = "".join(f", and at the same time for {words}" for words in others)
+    besides = "".join(f", and at the same time for {words}" for words in others)
     return (
         f"the cluster had no room within {how.wait_seconds:g} s (--cluster.placement-timeout-seconds) for {hosts}, "
-        f"{SPREADING_TEXT[how.spreading]}{beside}; it has {sizes}, of which {free_cores:g} cores are free. Nothing is held. "
+        f"{SPREADING_TEXT[how.spreading]}{besides}; it has {sizes}, of which {free_cores:g} cores are free. Nothing is held. "
         f"Do one of: {'; '.join(advice)}"
     )
 

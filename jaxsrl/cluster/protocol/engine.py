@@ -69,12 +69,12 @@ class RemoteServer(RemoteHost, Protocol):
 class RemoteReplay(RemoteHost, Protocol):
     """Replay, wherever it is: a `ReplayHost` behind calls that do not wait."""
 
-    def fetch(self, host: int, beginning: int, slot: Call) -> Call:
+    def fetch(self, host: int, incarnation: int, slot: Call) -> Call:
         """Makes it fetch and stage a slot, as soon as there is one; what is fetched does not come through this process.
 
         Args:
             host: that makes it.
-            beginning: of that host.
+            incarnation: of that host.
             slot: a call of the host's `next_slot`, which has ended or not.
 
         Returns:
@@ -90,24 +90,19 @@ class Engine(Protocol):
         """Returns the nodes that are alive now, with the learner's own."""
         ...
 
-    def reserved_node(self, host: int) -> str | None:
-        """Returns the node that has room reserved for this host; None while none has: it died, and no other has room yet."""
+    def reserved_node(self, kind: str, index: int) -> str | None:
+        """Returns the node that has room reserved for a process of this kind (HOSTS, SERVERS or REPLAY of `bundles`).
+
+        None while none has: its node died, and no other has room yet.
+        """
         ...
 
     def spawn(self, host: int, node: str) -> RemoteHost:
         """Starts environment host number `host` on this node, without waiting."""
         ...
 
-    def server_node(self, server: int) -> str | None:
-        """Returns the node that has room reserved for this inference server, as `reserved_node`."""
-        ...
-
     def spawn_server(self, server: int, node: str, gpus: int) -> RemoteServer:
         """Starts inference server number `server` on this node, with this number of its GPUs (0: on the processor)."""
-        ...
-
-    def replay_node(self) -> str | None:
-        """Returns the node that has room reserved for replay, as `reserved_node`."""
         ...
 
     def spawn_replay(self, node: str, slots: int) -> RemoteReplay:

@@ -13,12 +13,12 @@ from jaxsrl.cluster.protocol.engine import Engine
 
 
 def layout_of(params: Params) -> ParamsLayout:
-    """Where the leaves of parameters (or of their shapes) lie in a flat buffer."""
+    """Returns the layout of parameters (or of their shapes) in a flat buffer."""
     return params_layout([(leaf.shape, np.dtype(leaf.dtype).name) for leaf in jax.tree.leaves(params)])
 
 
 def packed(layout: ParamsLayout, leaves: Sequence[np.ndarray]) -> np.ndarray:
-    """[block_bytes] uint8: the leaves, copied into one buffer."""
+    """Returns the leaves copied into one buffer, [block_bytes] uint8."""
     block = np.zeros(layout.block_bytes, np.uint8)
     for target, leaf in zip(view_leaves(layout, block), leaves, strict=True):
         target[...] = leaf

@@ -20,7 +20,7 @@ JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_
 
 @dataclasses.dataclass(frozen=True)
 class HostSetup:
-    """One beginning of one environment host.
+    """One incarnation of one environment host.
 
     Attributes:
         config: of the run's sources, its key of actions apart; the environments may be those that follow a lost host.
@@ -32,7 +32,7 @@ class HostSetup:
         template: of the parameters; its leaves do not matter.
         first_version: of the parameters, that comes first; the others follow one by one.
         reset: of all rows of the run; what is of others is not looked at.
-        beginning: how often this host, or server, had begun before.
+        incarnation: number of earlier starts of this host or server.
     """
 
     config: CollectorConfig
@@ -44,7 +44,7 @@ class HostSetup:
     template: Params
     first_version: int
     reset: EpisodeReset
-    beginning: int = 0
+    incarnation: int = 0
 
     def to_bytes(self) -> bytes:
         return cloudpickle.dumps(self)
@@ -56,7 +56,7 @@ def make_setup(
     layout: ParamsLayout,
     first_version: int,
     reset: EpisodeReset,
-    beginning: int = 0,
+    incarnation: int = 0,
 ) -> HostSetup:
     """Returns the setup of host number `replica`; as HostSetup's attributes."""
     key, agent = config.act_key, config.agent
@@ -72,7 +72,7 @@ def make_setup(
         template=jax.tree.map(lambda leaf: 0, shapes),
         first_version=first_version,
         reset=reset,
-        beginning=beginning,
+        incarnation=incarnation,
     )
 
 

@@ -55,7 +55,7 @@ class LocalCluster:
                 "--cluster.address local starts a cluster, but this process is connected to one: use --cluster.address auto"
             )
         for attempt in range(_STARTS):
-            self.directory = Path(tempfile.mkdtemp(prefix="jaxsrl-ray-", dir=_place()))  # which nobody else can enter
+            self.directory = Path(tempfile.mkdtemp(prefix="jaxsrl-ray-", dir=_place()))  # other users cannot enter it
             self._token = make_token(self.directory)
             self._process = self._start(cores_per_node, max(object_store_bytes, _MIN_STORE_BYTES))
             try:
@@ -72,7 +72,7 @@ class LocalCluster:
                 return
 
     def add_node(self, name: str, gpus: int = 0) -> None:
-        """Starts one more node, which says that it has so many GPUs; returns when it has joined."""
+        """Starts one more node that offers this number of GPUs; returns when it has joined."""
         self._ask(f"add {name} {gpus}")
 
     def remove_node(self, name: str) -> None:
@@ -151,17 +151,17 @@ class LocalCluster:
 
 
 def _place() -> str:
-    """Where temporary files go, unless sockets that Ray makes some 90 characters further down would have too long a name (107)."""
+    """Returns the directory of temporary files, or /tmp if Ray's sockets below it would have names above 107 characters."""
     place = tempfile.gettempdir()
     return place if len(place) <= _LONGEST_PLACE else "/tmp"
 
 
 @contextlib.contextmanager
 def joined_local_cluster(directory: str) -> Iterator[None]:
-    """Inside, this process is connected to the cluster that another process of this user has started on this machine.
+    """Connects this process, inside, to the cluster that another process of this user has started on this machine.
 
     Args:
-        directory: of the cluster. It is believed only if it is this user's own: it may have been told by anybody.
+        directory: of the cluster. It must belong to this user alone, because any process can send its name.
 
     Raises:
         UserError: it is not, or this process is connected to a cluster already.
@@ -169,7 +169,7 @@ def joined_local_cluster(directory: str) -> Iterator[None]:
     ray, place = import_ray(), Path(directory)
     if not place.is_dir() or place.is_symlink() or place.stat().st_uid != os.getuid() or place.stat().st_mode & 0o077:
         raise UserError(
-            f"process 0 told of a Ray cluster in {directory}, which is no directory of this user's alone: run all learner "
+            f"process 0 sent a Ray cluster in {directory}, which other users can write to: run all learner "
             f"processes as one user on one machine, or use --cluster.address auto"
         )
     if ray.is_initialized():
@@ -194,12 +194,12 @@ def _connect(address: str, token: dict[str, str]) -> None:
 
 def _disconnect() -> None:
     import_ray().shutdown()
-    read_again()  # the token is of no use to whoever connects next
+    read_again()  # the next connection needs another token
 
 
 @contextlib.contextmanager
 def joined_cluster() -> Iterator[None]:
-    """Inside, this process is connected to the Ray cluster that is there: its own connection's, or what Ray calls "auto".
+    """Connects this process, inside, to the running Ray cluster: that of its own connection, or Ray's "auto".
 
     Raises:
         UserError: Ray is not installed, or there is no cluster.
@@ -224,7 +224,7 @@ def joined_cluster() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sigterm_as_it_is() -> Iterator[None]:
-    """Ray makes SIGTERM end the process at once; a run stops in good order."""
+    """Keeps the handler of SIGTERM, inside, which Ray replaces by an immediate exit."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -235,7 +235,7 @@ def _sigterm_as_it_is() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Inside, these environment variables are set, unless the user has set them."""
+    """Sets these environment variables, inside, unless the user has set them."""
     changed = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(changed)
     try:

@@ -52,11 +52,11 @@ class Nodes:
 
     @property
     def address(self) -> str:
-        """Where the head listens, host:port."""
+        """The address of the head, host:port."""
         return str(self._cluster.address)
 
     def add(self, name: str, gpus: str = "0") -> None:
-        """Starts one more node, which says that it has so many GPUs; returns when it has joined."""
+        """Starts one more node that offers this number of GPUs; returns when it has joined."""
         has = {**self._common, "num_cpus": self._cores, "num_gpus": int(gpus)}
         self._nodes[name] = self._cluster.add_node(node_name=name, **has)
 
@@ -70,14 +70,14 @@ class Nodes:
 
 
 def main(directory: str, cores: int, object_store_bytes: int) -> None:
-    """The command; see the module."""
+    """Runs the command; see the module."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever Ray prints is no answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to heed
     os.environ.update(ENVIRONMENT)
     os.environ["RAY_TMPDIR"] = directory
     Path(directory, "ray").mkdir(exist_ok=True)
-    nodes = Nodes(cores, object_store_bytes)  # who fails leaves the files to whoever has started it
+    nodes = Nodes(cores, object_store_bytes)  # after a failure the process that started it deletes the files
     try:
         answers.write(json.dumps({"address": nodes.address}) + "\n")
         for line in sys.stdin:

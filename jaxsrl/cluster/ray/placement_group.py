@@ -4,7 +4,7 @@ Hosts, and what else the run has there, share one group, which Ray makes at once
 strictly together, do the others have a group of their own: Ray has one such rule a group.
 
 A group belongs to the job of the process that made it, so that Ray removes it, with the actors in it, however that process ends.
-When a node dies Ray reserves its bundles anew on another node, or on the next one that joins.
+When a node dies Ray reserves its bundles on another node, or on the next one that joins.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, match_bundles, refusal
+from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, match_bundles, placement_error
 from jaxsrl.cluster.ray.reservation import all_or_none
 from jaxsrl.machine.resources import Node
 
@@ -36,7 +36,7 @@ class HostGroup:
 
     @staticmethod
     def of_other_process(ray: Any, hex_id: str, bundle: Bundle, bundle_of_host: Sequence[int]) -> "HostGroup":
-        """Returns the group that another process of the same cluster made, and told of."""
+        """Returns the group of that name, which another process of the same cluster made."""
         groups = importlib.import_module("ray.util.placement_group")
         return HostGroup(groups.PlacementGroup(ray.PlacementGroupID(bytes.fromhex(hex_id))), bundle, bundle_of_host)
 
@@ -46,18 +46,18 @@ class HostGroup:
         return str(self._group.id.hex())
 
     def node_id(self, host: int) -> str | None:
-        """Ray's id of the node on which room for the host is reserved; None while there is none."""
-        found = placed_on(self._table())
-        return found.get(self.bundle_of_host[host])
+        """Returns the Ray id of the node with the host's bundle; None while there is none."""
+        nodes = placed_on(self._table())
+        return nodes.get(self.bundle_of_host[host])
 
     def options(self, host: int) -> dict[str, Any]:
-        """Options of a Ray actor that takes all of the host's room."""
+        """Returns the options of a Ray actor that takes the whole bundle of the host."""
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         strategy = strategies.PlacementGroupSchedulingStrategy(
             self._group, self.bundle_of_host[host], placement_group_capture_child_tasks=False
         )
-        found: dict[str, Any] = {"num_cpus": self.bundle.cores, "scheduling_strategy": strategy}
-        return {**found, "memory": self.bundle.memory_bytes} if self.bundle.memory_bytes else found
+        options: dict[str, Any] = {"num_cpus": self.bundle.cores, "scheduling_strategy": strategy}
+        return {**options, "memory": self.bundle.memory_bytes} if self.bundle.memory_bytes else options
 
     def _table(self) -> dict[str, Any]:
         return importlib.import_module("ray.util.placement_group").placement_group_table(self._group)
@@ -71,7 +71,7 @@ def reserved(
     nodes: Callable[[], Sequence[Node]],
     name_of: Callable[[str], str],
 ) -> Iterator[tuple[HostGroup, ...]]:
-    """Room for all of these bundles, given back at the end, with whatever is in it.
+    """Reserves all of these bundles and, at the end, frees them with all that runs in them.
 
     Args:
         ray: the module.
@@ -95,7 +95,7 @@ def reserved(
     try:
         if not made:
             free = float(ray.available_resources().get("CPU", 0.0))
-            raise UserError(refusal(kinds, how, nodes(), free))
+            raise UserError(placement_error(kinds, how, nodes(), free))
         yield tuple(room for group in made for room in group.rooms(name_of))
     finally:
         for group in made:
@@ -118,18 +118,18 @@ class _AskedGroup:
         self._groups.remove_placement_group(self._group)
 
     def rooms(self, name_of: Callable[[str], str]) -> list[HostGroup]:
-        """Which of the group's bundles each of each kind has, once it is there."""
-        at, first, found = placed_on(self._groups.placement_group_table(self._group)), 0, list[HostGroup]()
+        """Returns the group's bundles by kind, once the group is placed."""
+        at, first, groups = placed_on(self._groups.placement_group_table(self._group)), 0, list[HostGroup]()
         for kind in self._kinds:
             names = [name_of(at[first + number]) for number in range(len(kind))]
             chosen = match_bundles([bundle.node for bundle in kind], names)
-            found.append(HostGroup(self._group, kind[0], [first + number for number in chosen]))
+            groups.append(HostGroup(self._group, kind[0], [first + number for number in chosen]))
             first += len(kind)
-        return found
+        return groups
 
 
 def placed_on(table: dict[str, Any]) -> dict[int, str]:
-    """Ray's id of the node of each bundle that has one; `table` is of `ray.util.placement_group_table`."""
+    """Returns the Ray id of the node of each placed bundle; `table` is of `ray.util.placement_group_table`."""
     if table.get("state") not in _STATES_WITH_ROOM:
         return {}
     return {int(bundle): node for bundle, node in table["bundles_to_node_id"].items() if node}

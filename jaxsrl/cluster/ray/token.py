@@ -1,7 +1,7 @@
 """A password of its own for a Ray cluster that is started here: other users of the machine reach the loopback interface too.
 
-Ray asks every caller for a token where it is told to (`RAY_AUTH_MODE=token`; Ray 2.60 does, older ones may not know it). The token
-lies in a file that only this user can read. Whoever has set RAY_AUTH_MODE has decided for themselves, and is left alone.
+Ray asks every caller for a token if `RAY_AUTH_MODE=token` (Ray 2.60; older ones may ignore it). The token
+lies in a file that only this user can read. A RAY_AUTH_MODE that the user has set stays.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportAttributeAccessIssue=false
@@ -34,7 +34,7 @@ def token_of(directory: Path) -> dict[str, str]:
 
 
 def read_again() -> None:
-    """Has this process's Ray read the environment's token, or that there is none; it remembers what it read first."""
+    """Makes this process's Ray read the environment's token again; Ray keeps its first result otherwise."""
     raylet: Any = importlib.import_module("ray._raylet")
     loader = getattr(raylet, "AuthenticationTokenLoader", None)
     with contextlib.suppress(AttributeError):  # an older Ray, without tokens

@@ -1,10 +1,11 @@
 """Experience that lies at a node of its own: the learner's side of it.
 
-Slots go from environment hosts to that node and not through this process, which is told what its bookkeeping needs of them.
+Slots go from environment hosts to that node and not through this process, which receives a summary of them.
 Samples are asked for ahead, by credits; priorities go back in batches. What a draw knows is fixed by numbers, as everywhere.
 """
 
 import collections
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,9 +14,12 @@ import jax
 import numpy as np
 
 from agents.api import Sample
+from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.shm.slots import SlotViews
-from jaxsrl.cluster.protocol.engine import STATS_SECONDS, Call, Engine, HostGoneError, RemoteReplay, ReplayLostError
+from jaxsrl.cluster.handle import Handle, RestartManager
+from jaxsrl.cluster.protocol.bundles import REPLAY
+from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, RemoteReplay, ReplayLostError
 from jaxsrl.cluster.replay.host import PART_BYTES, bytes_of_leaves, copy_part, num_parts
 from jaxsrl.cluster.replay.setup import SampleBlocks, make_replay_setup
 from jaxsrl.collect.collector import CollectorConfig
@@ -29,6 +33,30 @@ _PARTS_AHEAD = 2
 _STARTS, _STEPS = "start_timeout_seconds", "step_timeout_seconds"
 
 
+class ReplayHandle(Handle[RemoteReplay]):
+    """Replay on a node. Its budget of restarts is 0: a successor would be empty, and the newest checkpoint has more."""
+
+    kind, room, advice = "replay", REPLAY, "--agent.replay.capacity"
+
+    def __init__(self, config: CollectorConfig, node: str) -> None:
+        options = dataclasses.replace(config.supervision, max_restarts=0)
+        super().__init__(options, 0, node, slice(0, config.plan.num_rows))
+        self._slots = config.plan.environments.replicas * (config.plan.shape.num_slots + 1)
+
+    @property
+    def made_progress(self) -> bool:
+        return self.stats.get("num_steps", 0.0) > 0.0
+
+    def spawn_process(self, engine: Engine, node: str) -> RemoteReplay:
+        return engine.spawn_replay(node, self._slots)
+
+    def lost_error(self, reason: str) -> ReplayLostError:
+        return ReplayLostError(
+            f"replay on node {self.node} is lost with what it held ({reason}): look at the node; the same command resumes from the "
+            f"newest checkpoint, or without one from the beginning"
+        )
+
+
 class RemoteReplayClient:
     """A `ReplayClient` at a `ReplayHost` somewhere. One thread, the learner's.
 
@@ -39,26 +67,19 @@ class RemoteReplayClient:
         config: of the run's sources.
         engine: the cluster; the caller closes it after this.
         update_key: the run's; only its kind matters here.
-
-    Attributes:
-        num_steps: env steps that are there.
-        num_stale: priorities that came when their windows could no longer be drawn.
     """
 
     def __init__(self, config: CollectorConfig, engine: Engine, update_key: jax.Array) -> None:
         plan, self._engine, self._options = config.plan, engine, config.supervision
         if plan.replay is None or not plan.replay.nodes:
             raise RuntimeError("the plan has no replay on a node")
-        self.node = plan.replay.nodes[0]
         setup = make_replay_setup(config, update_key)
         replay = setup.agent.data
         self._setup, self._blocks = setup, SampleBlocks(setup)
         self._prioritized, self._delay = bool(replay.config.priority_exponent), replay.config.priority_delay
-        self.num_steps = self.num_stale = 0
-        self._busy_seconds = self._waited_seconds = 0.0
-        self._received_bytes = self._sent_bytes = self._samples = 0
+        self._waited_seconds, self._sent_bytes, self._samples = 0.0, 0, 0
         self._next_sequence, self._hosts = config.first_sequence, range(plan.environments.replicas)
-        # By host and sequence of a slot, of which beginning of the host it is: of those to come, and of the last that went in.
+        # By host and sequence of a slot, the incarnation of the host: of slots to come, and of the last inserted ones.
         self._made_by: dict[tuple[int, int], int] = {}
         self._inserted: dict[tuple[int, int], int] = {}
         self._open: list[Call] = []  # for samples
@@ -68,34 +89,43 @@ class RemoteReplayClient:
         self._found: collections.deque[tuple[int, Any]] = collections.deque()
         self._given = 0
         self._sent: list[Call] = []
-        self._asked: tuple[Call, float] | None = None
-        self._asked_at = 0.0
-        slots = plan.environments.replicas * (plan.shape.num_slots + 1)
-        self._remote: RemoteReplay | None = engine.spawn_replay(self.node, slots)
-        self._started: Call | None = self._remote.call("control", "start", setup.to_bytes())
+        self._handle = ReplayHandle(config, plan.replay.nodes[0])
+        self._restarts = RestartManager(engine, config.supervision)
+        self._handle.spawn(engine, self._handle.node)
+        self._handle.start_with(setup.to_bytes(), None)
+
+    @property
+    def num_steps(self) -> int:
+        """Returns the stored env steps."""
+        return int(self._handle.total_stats().get("num_steps", 0.0))
+
+    @property
+    def num_stale(self) -> int:
+        """Returns the priorities that came after their windows were overwritten."""
+        return int(self._handle.total_stats().get("num_stale", 0.0))
 
     @property
     def sample_bytes(self) -> int:
         return self._blocks.num_bytes
 
-    def fetch(self, host: int, beginning: int, slot: Call) -> Call:
-        """Has a host's slot fetched; see `RemoteReplay.fetch`."""
-        return self._there.fetch(host, beginning, slot)
+    def fetch(self, host: int, incarnation: int, slot: Call) -> Call:
+        """Requests a slot from its host; see `RemoteReplay.fetch`."""
+        return self._there.fetch(host, incarnation, slot)
 
-    def note_slot(self, host: int, sequence: int, beginning: int, told_bytes: int = 0) -> None:
-        """Tells that a slot is staged, and is the run's.
+    def note_slot(self, host: int, sequence: int, incarnation: int, summary_bytes: int = 0) -> None:
+        """Marks a staged slot as part of the run.
 
         Args:
             host: that made it.
             sequence: of the slot.
-            beginning: of that host: several may have made a slot of this sequence.
-            told_bytes: that came here of it.
+            incarnation: of that host: several may have made a slot of this sequence.
+            summary_bytes: that came here of it.
         """
-        self._made_by[host, sequence] = beginning
-        self._sent_bytes += told_bytes
+        self._made_by[host, sequence] = incarnation
+        self._sent_bytes += summary_bytes
 
     def edges(self, host: int, sequence: int) -> SlotViews:
-        """What is told of a slot, with the observations that it begins and ends with, all of their frames.
+        """Returns the summary of a slot and its first and last observations with all of their frames.
 
         Args:
             host: that made it.
@@ -112,21 +142,19 @@ class RemoteReplayClient:
         Raises:
             UserError: the node has not enough memory.
         """
-        if self._started is not None:
-            self._result(self._started, _STARTS)
-            self._started = None
+        if (start := self._handle.start_call) is not None:
+            self._handle.on_result(start, self._result(start, _STARTS))
 
     def insert(self, batch: Any, keys: UpdateKeys) -> int:
         del batch
         self.wait_until_started()
         sequence, self._next_sequence = self._next_sequence, self._next_sequence + 1
         self._inserted = {(host, sequence): self._made_by.pop((host, sequence)) for host in self._hosts}
-        beginnings = list(self._inserted.values())
-        begun = self._there.call("control", "begin", sequence, beginnings, keys.data())
+        incarnations = list(self._inserted.values())
+        started = self._there.call("control", "begin", sequence, incarnations, keys.data())
         self._ask()
-        found = self._result(begun, _STARTS)  # it may compile what finds initial priorities
-        self._take_counts(found[1:])
-        return int(found[0])
+        self._handle.stats = self._result(started, _STARTS)  # it may compile what finds initial priorities
+        return int(self._handle.stats["due"])
 
     def sample(self) -> Sample:
         start = time.perf_counter()
@@ -151,15 +179,15 @@ class RemoteReplayClient:
             return
         start = time.perf_counter()
         self._send_priorities(self._given - 1 - self._delay)
-        self._take_counts(self._result(self._there.call("control", "finish"), _STEPS))
+        self._handle.stats = self._result(self._there.call("control", "finish"), _STEPS)
         self._waited_seconds += time.perf_counter() - start
 
     def totals(self) -> dict[str, float]:
-        """Returns seconds that replay worked, as it told lately; and bytes and samples of its node."""
-        where = f"{PREFIX}{self.node}/"
+        """Returns the seconds that replay worked, as of its last report, and bytes and samples of its node."""
+        where, stats = f"{PREFIX}{self._handle.node}/", self._handle.total_stats()
         return {
-            "replay/busy_seconds": self._busy_seconds,
-            f"{where}replay_received_bytes": float(self._received_bytes),
+            "replay/busy_seconds": stats.get("busy_seconds", 0.0),
+            f"{where}replay_received_bytes": stats.get("received_bytes", 0.0),
             f"{where}replay_sent_bytes": float(self._sent_bytes),
             f"{where}samples": float(self._samples),
             f"{where}sample_wait_seconds": self._waited_seconds,
@@ -169,7 +197,7 @@ class RemoteReplayClient:
         return self._waited_seconds
 
     def to_arrays(self) -> Buffer:
-        """See `ReplayClient`; fetched part by part, into memory of this process."""
+        """Fetches the arrays part by part into memory of this process; see `ReplayClient`."""
         self.wait_until_started()
         self._send_priorities(self._given)
         for call in self._sent:
@@ -177,8 +205,8 @@ class RemoteReplayClient:
         self._sent = []
         parts = self._result(self._there.call("control", "save"), _STEPS)
         shapes = buffer_shapes(self._setup.agent.data, self._setup.shapes)
-        found: Buffer = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), shapes)
-        arrays = bytes_of_leaves(found)
+        buffer: Buffer = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), shapes)
+        arrays = bytes_of_leaves(buffer)
         calls: collections.deque[Call] = collections.deque()
         for number in range(parts + _PARTS_AHEAD):
             if number < parts:
@@ -186,10 +214,10 @@ class RemoteReplayClient:
             if number >= _PARTS_AHEAD:
                 which, part = self._result(calls.popleft(), _STEPS)
                 copy_part(arrays, which, part, out=False)
-        return found
+        return buffer
 
     def restore(self, saved: Buffer) -> None:
-        """See `ReplayClient`; sent part by part.
+        """Sends the arrays part by part; see `ReplayClient`.
 
         Raises:
             UserError: it is of a buffer with other sizes.
@@ -209,52 +237,38 @@ class RemoteReplayClient:
         self._result(self._there.call("control", "restore"), _STEPS)
 
     def calls(self) -> list[Call]:
-        """Returns those that are to be waited for while no sample is."""
-        return [self._asked[0]] if self._asked is not None else []
+        """Returns the calls to wait for while no sample is needed."""
+        return self._handle.calls()
 
-    def note(self, value: np.ndarray) -> None:
-        """Takes in the answer to how it is."""
-        self._asked = None
-        self._take_counts(value)
+    def on_result(self, call: Call, value: Any) -> None:
+        """Takes the result of one of `calls`."""
+        self._handle.on_result(call, value)
 
-    def look_after(self) -> None:
-        """Asks how it is, once a second; cheap if nothing is to be done.
+    def poll(self) -> None:
+        """Requests stats; cheap when there is nothing to do.
 
         Raises:
             ReplayLostError: it does not answer.
         """
-        now = time.monotonic()
-        if self._asked is not None:
-            setting = _STARTS if self._started is not None else _STEPS
-            call, asked_at = self._asked
-            # Who asks may have been busy: what was answered meanwhile has only not been taken in.
-            if now - asked_at > self._limit(setting) and not self._engine.wait([call], 0.0):
-                raise self._silent(setting)
-        elif now - self._asked_at >= STATS_SECONDS:
-            self._asked_at = now
-            self._asked = (self._there.call("control", "counts"), now)
+        self._restarts.poll([self._handle], lambda handle: None)
 
-    def lost(self, error: HostGoneError) -> ReplayLostError:
-        """What is to be raised where a call of it has failed so."""
-        return ReplayLostError(
-            f"replay on node {self.node} is lost with what it held ({error}): look at the node; the same command resumes from the "
-            f"newest checkpoint, or without one from the beginning"
-        )
+    def lost_error(self, error: HostGoneError) -> EnvPoolError:
+        """Returns the error of a call that failed so."""
+        return self._handle.lost_error(str(error))
 
     def close(self) -> None:
         """Ends it; idempotent."""
-        if self._remote is not None:
-            self._remote.kill()
-        self._remote, self._asked, self._open, self._sent, self._came = None, None, [], [], {}
+        self._handle.kill()
+        self._open, self._sent, self._came = [], [], {}
 
     @property
     def _there(self) -> RemoteReplay:
-        if self._remote is None:
+        if self._handle.remote is None:
             raise RuntimeError("replay was closed")
-        return self._remote
+        return self._handle.remote
 
     def _ask(self) -> None:
-        """Has as many calls for samples open as there are credits; what waits here holds some too, as if answers were full."""
+        """Opens a call for samples per free credit; samples that wait here count as full answers."""
         while len(self._open) + -(-len(self._came) // self._blocks.most) < SAMPLES_AHEAD:
             self._open.append(self._there.call("samples", "sample"))
 
@@ -283,7 +297,7 @@ class RemoteReplayClient:
             self._sent_bytes += value.nbytes
 
     def _result(self, call: Call, setting: str) -> Any:
-        """What a call returned, once it has ended."""
+        """Returns the result of a call once it has ended."""
         if not self._engine.wait([call], self._limit(setting)):
             raise self._silent(setting)
         return self._get(call)
@@ -292,26 +306,21 @@ class RemoteReplayClient:
         try:
             return self._engine.get(call)
         except HostGoneError as error:
-            raise self.lost(error) from error
-
-    def _take_counts(self, counts: Sequence[float] | np.ndarray) -> None:
-        num_steps, num_stale, self._busy_seconds, received, _ = counts
-        self.num_steps, self.num_stale, self._received_bytes = int(num_steps), int(num_stale), int(received)
+            raise self.lost_error(error) from error
 
     def _limit(self, setting: str) -> float:
         return float(getattr(self._options, setting))
 
-    def _silent(self, setting: str) -> ReplayLostError:
-        return self.lost(
-            HostGoneError(f"it did not answer for {self._limit(setting):g} s: {setting} of --pool.supervision")
-        )
+    def _silent(self, setting: str) -> EnvPoolError:
+        limit = self._limit(setting)
+        return self._handle.lost_error(f"it did not answer for {limit:g} s: {setting} of --pool.supervision")
 
 
 class RemoteReplayMesh(HostReplayMesh):
-    """A mesh on which samples are placed; of trajectories only what the learner's process is told of them is here."""
+    """A mesh on which samples are placed; of trajectories only the summaries are here."""
 
     def place_batch(self, slots: Sequence[SlotViews]) -> Any:
-        """What is told of the slots, but for observations: arrays [T, B] by name, of each slot."""
+        """Returns the summaries of the slots without observations: arrays [T, B] by name, per slot."""
         names = ("reward", "terminated", "truncated", "valid", "policy_version")
         return [{name: getattr(slot, name) for name in names} | {"action": slot.action} for slot in slots]
 

@@ -32,16 +32,16 @@ class ReplayHost:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._setup: ReplaySetup | None = None
-        self._experience: LocalReplayClient | None = None
+        self._replay: LocalReplayClient | None = None
         self._closed = False
-        self._staged: dict[tuple[int, int, int], np.ndarray] = {}  # by host, beginning and sequence
+        self._staged: dict[tuple[int, int, int], np.ndarray] = {}  # by host, incarnation and sequence
         self._newest: dict[tuple[int, int, int], np.ndarray] = {}  # that were inserted last, likewise
         self._next_priorities = 0  # number of the sample whose priorities come next
         self._early: dict[int, np.ndarray] = {}  # priorities [N] that came before their turn, by that number
         self._next_sample, self._drawing = 0, threading.Lock()
         self._giving = threading.Lock()
         self._saving: list[np.ndarray] = []
-        self._received_bytes = self._samples = 0
+        self._received_bytes = 0
 
     def start(self, setup: bytes) -> None:
         """Allocates all memory.
@@ -62,103 +62,105 @@ class ReplayHost:
         rows = made.layout.shape.num_rows
         opened = (open_learner_journal(made.journal, made.layout.shape, host * rows) for host in range(made.num_hosts))
         self._journals = [journal for journal in opened if journal is not None]
-        experience = LocalReplayClient(made.agent.data, made.shapes, _IDLE_SECONDS, 2 * self._blocks.most)
+        replay = LocalReplayClient(made.agent.data, made.shapes, _IDLE_SECONDS, 2 * self._blocks.most)
         with self._changed:
-            self._setup, self._experience = made, experience
+            self._setup, self._replay = made, replay
             self._changed.notify_all()
         if self._closed:
-            experience.close()
+            replay.close()
 
-    def stage(self, host: int, beginning: int, sequence: int, memory: np.ndarray) -> tuple[int, np.ndarray]:
+    def stage(self, host: int, incarnation: int, sequence: int, memory: np.ndarray) -> tuple[int, np.ndarray]:
         """Takes a slot in, which is inserted when its turn has come.
 
         Args:
             host: that made it.
-            beginning: of that host, the earlier ones of which have ended.
+            incarnation: of that host.
             sequence: of the slot.
             memory: [slot_bytes] uint8, which stays as it is for as long as there is a reference to it.
 
         Returns:
             The sequence, and the slot's summary (`SlotSummaries`).
         """
-        self._begun()
+        self._started_client()
         summary = self._summaries.pack(memory)
         with self._changed:
-            self._staged[host, beginning, sequence] = memory
+            self._staged[host, incarnation, sequence] = memory
             self._received_bytes += memory.nbytes
         return sequence, summary
 
-    def begin(self, sequence: int, beginnings: Sequence[int], key_data: np.ndarray) -> np.ndarray:
+    def begin(self, sequence: int, incarnations: Sequence[int], key_data: np.ndarray) -> dict[str, float]:
         """Inserts a slot of every host, and has the samples drawn that they make due.
 
         Args:
             sequence: of the slots.
-            beginnings: of each host, of which its slot is.
+            incarnations: of each host when it made its slot.
             key_data: of the update's key, uint32.
 
         Returns:
-            What `counts` does, behind the number of samples that are due.
+            `stats`, with "due": the number of samples that are due.
         """
-        experience, setup = self._begun(), self._made
-        experience.end_update()
+        replay, setup = self._started_client(), self._made
+        replay.end_update()
         with self._changed:
-            wanted = [(host, made, sequence) for host, made in enumerate(beginnings)]
+            wanted = [(host, made, sequence) for host, made in enumerate(incarnations)]
             memories = [self._staged.pop(key) for key in wanted]
             self._newest = dict(zip(wanted, memories, strict=True))
             self._staged = {key: memory for key, memory in self._staged.items() if key[2] > sequence}
         slots: list[SlotViews] = [view_slot(setup.layout, memory.data) for memory in memories]
         key = jax.random.wrap_key_data(jax.numpy.asarray(key_data), impl=setup.key_impl)
-        due = experience.insert(trajectory_on_host(slots), UpdateKeys(self._split, key))
+        due = replay.insert(trajectory_on_host(slots), UpdateKeys(self._split, key))
         for journal, slot in zip(self._journals, slots, strict=False):
             journal.note(sequence, slot)
-        return np.concatenate([[float(due)], self.counts()])
+        return {"due": float(due), **self.stats()}
 
-    def edges(self, host: int, beginning: int, sequence: int) -> np.ndarray:
+    def edges(self, host: int, incarnation: int, sequence: int) -> np.ndarray:
         """Returns a summary with the observations that a slot begins and ends with; of one that is staged, or was inserted last."""
-        key = (host, beginning, sequence)
+        key = (host, incarnation, sequence)
         with self._changed:
             memory = self._staged[key] if key in self._staged else self._newest[key]
         return self._edges.pack(memory)
 
     def sample(self) -> np.ndarray:
         """Returns the next sample, as soon as it is drawn, and those after it that are drawn already (`SampleBlocks`)."""
-        experience = self._begun()
+        replay = self._started_client()
         with self._drawing:
-            samples = experience.get_many(self._blocks.most)
+            samples = replay.get_many(self._blocks.most)
             first, self._next_sample = self._next_sample, self._next_sample + len(samples)
-        self._samples += len(samples)
         return self._blocks.pack(first, samples)
 
     def give(self, first: int, priorities: np.ndarray) -> None:
         """Takes in the priorities [k, N] float32 of samples number `first` and on."""
-        experience = self._begun()
+        replay = self._started_client()
         with self._giving:
             self._early |= {first + place: priority for place, priority in enumerate(priorities)}
             while self._next_priorities in self._early:
-                experience.update_priorities(self._early.pop(self._next_priorities))
+                replay.update_priorities(self._early.pop(self._next_priorities))
                 self._next_priorities += 1
 
-    def finish(self) -> np.ndarray:
-        """`counts`, once this update's samples are drawn and the priorities are in that the next update's draws know."""
-        self._begun().end_update()
-        return self.counts()
+    def finish(self) -> dict[str, float]:
+        """Ends an update and returns `stats`; all its samples are drawn and the priorities for the next draws are stored."""
+        self._started_client().end_update()
+        return self.stats()
 
-    def counts(self) -> np.ndarray:
-        """[5] float64: env steps kept, stale priorities, seconds worked, bytes of slots received, samples handed out."""
-        experience = self._begun()
-        busy = experience.totals()["replay/busy_seconds"]
-        numbers = [experience.num_steps, experience.num_stale, busy, self._received_bytes, self._samples]
-        return np.array(numbers, np.float64)
+    def stats(self) -> dict[str, float]:
+        """Returns the stored env steps, stale priorities, seconds of work and bytes of received slots."""
+        replay = self._started_client()
+        return {
+            "num_steps": float(replay.num_steps),
+            "num_stale": float(replay.num_stale),
+            "busy_seconds": replay.totals()["replay/busy_seconds"],
+            "received_bytes": float(self._received_bytes),
+        }
 
     def save(self) -> int:
-        """Gets ready to hand out all experience between two updates; returns how many parts it has."""
-        experience = self._begun()
-        experience.end_update()
-        self._saving = bytes_of_leaves(experience.to_arrays())
+        """Prepares all stored steps for saving, between two updates; returns the number of parts."""
+        replay = self._started_client()
+        replay.end_update()
+        self._saving = bytes_of_leaves(replay.to_arrays())
         return num_parts(sum(array.nbytes for array in self._saving))
 
     def saved_part(self, number: int) -> tuple[int, np.ndarray]:
-        """(number, [PART_BYTES] uint8 or the rest): the leaves of `ReplayClient.to_arrays`, one after the other."""
+        """Returns the part's number and bytes, [at most PART_BYTES] uint8, of the leaves of `ReplayClient.to_arrays` in order."""
         part = np.empty(min(PART_BYTES, sum(array.nbytes for array in self._saving) - number * PART_BYTES), np.uint8)
         copy_part(self._saving, number, part, out=True)
         return number, part
@@ -167,13 +169,13 @@ class ReplayHost:
         """Takes a part in, before the first update; as `saved_part` gave it."""
         with self._changed:
             if not self._saving:
-                self._restored: Any = self._begun().writable_arrays()
+                self._restored: Any = self._started_client().writable_arrays()
                 self._saving = bytes_of_leaves(self._restored)
         copy_part(self._saving, number, np.asarray(part), out=False)
 
     def restore(self) -> None:
-        """Goes on from the parts that have come."""
-        self._begun().restore(self._restored)
+        """Restores the buffer from the parts that have come."""
+        self._started_client().restore(self._restored)
         self._saving, self._restored = [], None
 
     def close(self) -> None:
@@ -181,9 +183,9 @@ class ReplayHost:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            experience = self._experience
-        if experience is not None:
-            experience.close()
+            replay = self._replay
+        if replay is not None:
+            replay.close()
             for journal in self._journals:
                 journal.close()
 
@@ -193,17 +195,17 @@ class ReplayHost:
             raise RuntimeError("start comes first")
         return self._setup
 
-    def _begun(self) -> LocalReplayClient:
-        """Returns the experience, once there is one."""
+    def _started_client(self) -> LocalReplayClient:
+        """Waits for the replay client and returns it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._experience is not None or self._closed, _IDLE_SECONDS)
-            if self._experience is None or self._closed:
+            self._changed.wait_for(lambda: self._replay is not None or self._closed, _IDLE_SECONDS)
+            if self._replay is None or self._closed:
                 raise RuntimeError(_CLOSED)
-            return self._experience
+            return self._replay
 
 
 def num_parts(num_bytes: int) -> int:
-    """Parts that so many bytes are handed over in."""
+    """Returns the number of parts of that many bytes."""
     return -(-num_bytes // PART_BYTES)
 
 

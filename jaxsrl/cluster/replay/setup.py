@@ -78,7 +78,7 @@ def make_replay_setup(config: CollectorConfig, update_key: jax.Array) -> ReplayS
 
 
 def sample_layout(agent: ReplayAgent, spec: EnvSpec) -> tuple[Any, ParamsLayout]:
-    """(structure of a sample's trajectory, where all of a sample lies in a flat buffer): its number first."""
+    """Returns the structure of a sample's trajectory and the layout of a sample in a flat buffer, its number first."""
     replay = agent.data
     rows = replay.config.batch_size * replay.agents_per_window
     leaves, structure = jax.tree.flatten(trajectory_shapes(agent, spec, rows, replay.sequence_length))
@@ -102,7 +102,7 @@ class SampleBlocks:
         return max(1, min(_MOST_SAMPLES, _ANSWER_BYTES // self.num_bytes))
 
     def pack(self, first: int, samples: Sequence[Sample]) -> np.ndarray:
-        """[k * num_bytes] uint8: samples number `first` and on of the run, their arrays those of `HostBuffer.sample`."""
+        """Returns samples of the run from number `first` on, [k * num_bytes] uint8; arrays as `HostBuffer.sample`."""
         answer = np.empty(len(samples) * self.num_bytes, np.uint8)
         for place, (sample, block) in enumerate(zip(samples, self._blocks_of(answer), strict=True)):
             header, *targets, probability, windows = view_leaves(self._flat, block)

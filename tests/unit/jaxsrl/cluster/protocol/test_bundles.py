@@ -3,7 +3,7 @@
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster.protocol.bundles import SERVERS, Bundle, Reserving, bundles_of, match_bundles, refusal
+from jaxsrl.cluster.protocol.bundles import SERVERS, Bundle, Reserving, bundles_of, match_bundles, placement_error
 from jaxsrl.cluster.ray.placement_group import placed_on
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.passes.apply import num_hosts, place_on_nodes
@@ -71,7 +71,7 @@ def test_hosts_move_with_their_inference_and_without_learner():
 
 def test_placement_error_names_request_resources_and_remedy():
     how = Reserving("strict_spread", 2.0, 5.0)
-    said = refusal([[Bundle(3, 2 << 30)] * 4], how, [Node("a", 8, memory_bytes=1 << 30)], 2.0)
+    said = placement_error([[Bundle(3, 2 << 30)] * 4], how, [Node("a", 8, memory_bytes=1 << 30)], 2.0)
     for words in ("within 5 s", "4 environment hosts of 3 cores and 2 GiB", "a: 8 cores and 1 GiB", "2 cores are free"):
         assert words in said
     for words in ("wait until", "--cluster.placement spread", "--cluster.host-memory-gib", "--pool.num-workers"):
@@ -80,7 +80,7 @@ def test_placement_error_names_request_resources_and_remedy():
 
 def test_a_refusal_names_all_that_was_asked_for_together():
     asked = [[Bundle(3)] * 4, [Bundle(1, gpus=1, what=SERVERS)] * 2]
-    said = refusal(asked, Reserving("spread"), [Node("a", 8, 1), Node("b", 8)], 2.0)
+    said = placement_error(asked, Reserving("spread"), [Node("a", 8, 1), Node("b", 8)], 2.0)
     assert "4 environment hosts of 3 cores each, on as many nodes as possible, and at the same time" in said
     assert "for 2 inference servers of 1 cores and 1 GPU each; it has a: 8 cores and 1 GPUs, b: 8 cores and 0" in said
     assert said.endswith("fewer --cluster.num-inference-servers")

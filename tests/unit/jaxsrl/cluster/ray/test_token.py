@@ -32,5 +32,5 @@ def test_cluster_file_in_a_shared_directory_is_ignored(tmp_path):
 
     tmp_path.chmod(0o755)
     for told in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(UserError, match="no directory of this user's alone"), joined_local_cluster(str(told)):
+        with pytest.raises(UserError, match="which other users can write to"), joined_local_cluster(str(told)):
             pytest.fail("it was joined")

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -87,15 +88,15 @@ def remote(config):
         engine.close()
 
 
-def bring(experience, memories, sequence, beginning=1):
+def bring(experience, memories, sequence, incarnation=1):
     """As environment hosts and the learner's source do."""
     for host, memory in enumerate(memories):
         slot = Future()
         slot.host = SimpleNamespace(gone=False)
         slot.set_result((sequence, memory))
-        staged, _ = experience.fetch(host, beginning, slot).result(60.0)
+        staged, _ = experience.fetch(host, incarnation, slot).result(60.0)
         assert staged == sequence
-        experience.note_slot(host, sequence, beginning)
+        experience.note_slot(host, sequence, incarnation)
 
 
 def updates(replay, state, batches):
@@ -194,10 +195,10 @@ def test_replay_inserts_the_slot_of_the_current_host_start():
         replay = engine.replays[0].replay
         replay.stage(1, 1, 0, others[0][1])  # of a host that was lost before the learner knew of it
         replay.stage(1, 1, 1, others[1][1])
-        bring(experience, slots[0], 0, beginning=2)
+        bring(experience, slots[0], 0, incarnation=2)
         found = learn(config, experience, [lambda: None], RemoteReplayMesh)
         assert list(replay._staged) == [(1, 1, 1)]
-        bring(experience, slots[1], 1, beginning=2)
+        bring(experience, slots[1], 1, incarnation=2)
         learn(config, experience, [lambda: None], RemoteReplayMesh, found[-1][0])
         assert not replay._staged
         kept = experience.to_arrays()
@@ -220,7 +221,7 @@ def test_priorities_that_overtake_each_other_are_taken_in_order():
     setup, replay = make_replay_setup(config, RUN_KEY), ReplayHost()
     replay.start(setup.to_bytes())
     taken = []
-    replay._experience.update_priorities = taken.append  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    replay._replay.update_priorities = taken.append  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     replay.give(1, np.array([[1.0], [2.0]]))
     assert taken == []
     replay.give(0, np.array([[0.0]]))
@@ -256,11 +257,11 @@ def test_lost_or_silent_replay_ends_the_run_with_a_remedy():
             ReplayLostError, match=r"it did not answer for 0.02 s: step_timeout_seconds of --pool.supervision"
         ):
             experience.sample()
-        experience._asked_at = 0.0
-        experience.look_after()
-        experience._asked = (experience.calls()[0], 0.0)
-        with pytest.raises(ReplayLostError, match="step_timeout_seconds"):
-            experience.look_after()
+        experience.poll()
+        time.sleep(0.05)
+        with pytest.raises(ReplayLostError, match=r"replay on node one is lost .*step_timeout_seconds"):
+            experience.poll()
+        assert engine.replays[0].gone
 
 
 def test_learner_receives_only_the_summary_of_a_slot():

@@ -8,7 +8,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of_replay, refusal, requested_bundles
+from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of_replay, placement_error, requested_bundles
 from jaxsrl.cluster.protocol.engine import ReplayLostError
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.learner.learning_agent import kept_bytes, replay_bytes
@@ -74,7 +74,7 @@ def test_replay_reserves_a_core_and_its_memory():
     held = replay_bytes(AGENT, SPEC, 24, 10).held
     assert kept_bytes(run, AGENT, SPEC) == held > 4000 * (5 * 4 + 4 + 4)
     assert kept_bytes(run_of(replay_memory="device"), AGENT, SPEC) == 0
-    message = refusal([bundles_of_replay(plan, GIB)], Reserving(wait_seconds=3.0), NODES, 2.0)
+    message = placement_error([bundles_of_replay(plan, GIB)], Reserving(wait_seconds=3.0), NODES, 2.0)
     assert (
         "no room within 3 s (--cluster.placement-timeout-seconds) for 1 replay of 1 cores and 1 GiB of memory"
         in message
