@@ -1,1 +1,1 @@
-"""Algorithms as pure functions on jax: no processes, no devices, no files, no mesh axis names."""
+"""Algorithms of jaxsrl as pure functions on jax: no processes, no devices, no files, no mesh axis names."""

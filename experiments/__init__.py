@@ -1,1 +1,1 @@
-"""Experiments: values, each in a file that is also a program with command-line flags."""
+"""Experiments of jaxsrl: values, each in a file that is also a program with command-line flags."""

@@ -7,7 +7,10 @@ import jax, whose settings may then still be chosen.
 
 import importlib
 import importlib.metadata
+import warnings
 from typing import TYPE_CHECKING, Any
+
+from jaxsrl.machine.package_names import find_conflict
 
 __version__: str
 
@@ -108,6 +111,11 @@ _HOMES = {
 }
 # `jaxsrl.evaluation.evaluate` is the module: an attribute cannot be both.
 _NAMES_THERE = {"evaluate_agent": "evaluate"}
+
+
+_conflict = find_conflict()
+if _conflict:  # a warning, so that `jaxsrl doctor` can run
+    warnings.warn(_conflict, RuntimeWarning, stacklevel=2)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from envpool_bridge.errors import UserError
 
-_FOLDER = "experiments"
+FOLDER = "experiments"
 
 
 def experiment_folders() -> list[Path]:
     """Returns the folders that are searched, in order: the working directory's, then the one next to the package."""
-    folders = [Path(_FOLDER), Path(__file__).resolve().parents[2] / _FOLDER]
+    folders = [Path(FOLDER), Path(__file__).resolve().parents[2] / FOLDER]
     by_place = {folder.resolve(): folder for folder in reversed(folders) if folder.is_dir()}
     return [folder for folder in folders if folder in by_place.values()]
 
@@ -58,7 +58,7 @@ def read_summary(path: Path) -> str:
 
 def _advice(name: str, known: list[str]) -> str:
     if not known:
-        return f"expected a Python file, or a name in {_FOLDER}/, which is neither here nor next to the package"
+        return f"expected a Python file, or a name in {FOLDER}/, which is neither here nor next to the package"
     close = difflib.get_close_matches(name, known, n=3)
     close += [other for other in known if name in other and other not in close]
     if close:

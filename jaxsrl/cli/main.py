@@ -19,12 +19,14 @@ from jaxsrl.bench.command import BenchCommand
 from jaxsrl.cli.commands.doctor import Doctor
 from jaxsrl.cli.commands.evaluate import Evaluate
 from jaxsrl.cli.commands.inspect import Inspect
+from jaxsrl.cli.commands.new import New
 from jaxsrl.cli.commands.plan import ShowPlan
 from jaxsrl.cli.commands.plot import Plot
 from jaxsrl.cli.commands.runs import Runs
 from jaxsrl.cli.commands.train import Train
 from jaxsrl.cli.commands.view import View
 from jaxsrl.machine.lifecycle import exit_on_user_error
+from jaxsrl.machine.package_names import raise_conflict
 
 
 class Command(Protocol):
@@ -37,6 +39,7 @@ class Command(Protocol):
 
 COMMANDS: dict[str, type[Command]] = {
     "train": Train,
+    "new": New,
     "runs": Runs,
     "plot": Plot,
     "view": View,
@@ -53,16 +56,15 @@ _MEMORY_SETTINGS = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRAC
 
 @exit_on_user_error
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command.
-
-    Args:
-        arguments: the command line's if None.
+    """Runs the command of the arguments, by default those of the command line.
 
     Raises:
         SystemExit: with the command's status, unless it is 0; 2 for an invalid request; 130 after Ctrl-C.
     """
     try:
         command = parse(sys.argv[1:] if arguments is None else arguments)
+        if not isinstance(command, Doctor):  # which reports it
+            raise_conflict()
         if not isinstance(command, (Train, BenchCommand)):
             _share_accelerator(os.environ)
         status = command.run()

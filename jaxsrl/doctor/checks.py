@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from jaxsrl.machine.package_names import NAMES, describe_shared, find_conflict, find_shared_names
+
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "chex", "orbax-checkpoint", "posix-ipc")
 _SHARED_MEMORY, _CGROUP = Path("/dev/shm"), Path("/sys/fs/cgroup")
 _LEAST_SHARED_BYTES, _LEAST_FILES = 64 * 2**20, 1024
@@ -59,6 +61,15 @@ def check_packages() -> Check:
     finding = ", ".join(f"{name} {version}" for name, version in versions.items())
     missing = [name for name, version in versions.items() if version == "missing"]
     return Check("packages", not missing, finding, f"pip install {' '.join(missing)}" if missing else "")
+
+
+def check_package_names() -> Check:
+    """Checks that `agents` and `experiments`, names that other distributions use too, are jaxsrl's packages alone."""
+    shared = find_shared_names()
+    problems = [find_conflict(), *(describe_shared(name, owners) for name, owners in shared.items())]
+    problem = next(filter(None, problems), "")
+    finding = ", ".join(f"{name} of {' and '.join(shared.get(name, ['jaxsrl']))}" for name in NAMES)
+    return Check("package names", not problem, finding, problem)
 
 
 def check_devices() -> Check:
@@ -134,6 +145,7 @@ def check_workers() -> Check:
 CHECKS: dict[str, Callable[[], Check]] = {
     "python": check_python,
     "packages": check_packages,
+    "package names": check_package_names,
     "devices": check_devices,
     "shared memory": check_shared_memory,
     "memory": check_memory,

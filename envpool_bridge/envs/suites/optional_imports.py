@@ -10,10 +10,10 @@ def validate_installed(module: str, extra: str) -> None:
 
     Args:
         module: module that the suite imports.
-        extra: extra of this project that installs it.
+        extra: extra of the distribution envpool-bridge that installs it.
 
     Raises:
         UserError: names the command that installs it.
     """
     if importlib.util.find_spec(module) is None:
-        raise UserError(f"{module} is not installed, and these environments need it: pip install 'jaxsrl[{extra}]'")
+        raise UserError(f"{module} is not installed, and these environments need it: pip install 'envpool-bridge[{extra}]'")

@@ -4,7 +4,6 @@ import importlib
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -77,29 +76,18 @@ def test_importing_the_package_imports_no_jax_and_no_numpy():
 
 
 def test_all_packages_say_that_they_are_typed():
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert "py.typed" in settings["package-data"]["*"]
     for package in ("agents", "envpool_bridge", "jaxsrl"):
         assert (ROOT / package / "py.typed").is_file()
-        assert f"{package}*" in settings["packages"]["find"]["include"]
 
 
-@pytest.mark.slow
-def test_the_wheel_has_the_marks_of_typed_packages(tmp_path):
-    # A copy of what is built, because building leaves directories behind.
-    source, wheels = tmp_path / "source", tmp_path / "wheels"
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    wanted = ("agents/", "envpool_bridge/", "jaxsrl/", "pyproject.toml", "README.md", "LICENSE")
-    for name in filter(None, tracked.split("\0")):
-        if name.startswith(wanted) and (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(wheels), str(source)]
-    subprocess.run(command, check=True, timeout=150, capture_output=True)
-    names = set(zipfile.ZipFile(next(wheels.glob("*.whl"))).namelist())
-    assert {"agents/py.typed", "envpool_bridge/py.typed", "jaxsrl/py.typed"} <= names
-    assert "jaxsrl/run_plan.py" in names
-    assert not any(name.startswith(("tests/", "experiments/")) for name in names)
+def test_distributions_have_one_version_and_share_no_package():
+    main, pool = (tomllib.loads((ROOT / path / "pyproject.toml").read_text()) for path in (".", "envpool_bridge"))
+    assert main["project"]["version"] == pool["project"]["version"]
+    assert f"envpool-bridge=={pool['project']['version']}" in main["project"]["dependencies"]
+    assert main["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["agents", "experiments", "jaxsrl"]
+    extras = main["project"]["optional-dependencies"]
+    for suite in pool["project"]["optional-dependencies"]:
+        assert extras[suite] == [f"envpool-bridge[{suite}]"]
 
 
 def test_version_is_the_one_of_pyproject():

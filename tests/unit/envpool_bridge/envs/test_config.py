@@ -139,7 +139,7 @@ def test_kwargs_that_are_not_a_json_object_are_rejected(suite, kwargs):
 def test_missing_package_is_named_with_its_install_command(without, config, module, extra):
     without(module)
     assert refusal(config) == (
-        f"{module} is not installed, and these environments need it: pip install 'jaxsrl[{extra}]'"
+        f"{module} is not installed, and these environments need it: pip install 'envpool-bridge[{extra}]'"
     )
 
 
