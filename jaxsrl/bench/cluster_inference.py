@@ -11,7 +11,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.shm.slots import SlotAccess, allocate_slots
 from jaxsrl.cluster.inference.messages import ActingMessages
-from jaxsrl.cluster.inference.server_handle import ServerHandle
+from jaxsrl.cluster.inference.server_group import ServerHandle
 from jaxsrl.cluster.protocol.bundles import requested_bundles
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from envpool_bridge.errors import UserError
@@ -14,12 +15,14 @@ from jaxsrl.cluster.learners.shared_cluster import (
 )
 from jaxsrl.cluster.protocol.bundles import requested_bundles
 from jaxsrl.cluster.protocol.engine import Engine
-from jaxsrl.cluster.wait_for_nodes import nodes_in_time
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.passes.apply import local_nodes, num_hosts, place_on_nodes, place_plan
 from jaxsrl.plan.passes.learner_processes import resources_over
 from jaxsrl.plan.plan import Plan
+
+_LOOK_SECONDS = 0.5
+_ROOM = 1 << 20  # cores: more than anybody asks for
 
 OpenEngine = Callable[[int], contextlib.AbstractContextManager[Engine]]
 """From the bytes that an object store must have room for (where it is started here) to an engine."""
@@ -166,3 +169,31 @@ def _reserve(
     from jaxsrl.cluster.ray.engine import engine_with_room
 
     return engine_with_room(*requested_bundles(config, placed, replay_bytes))
+
+
+def nodes_in_time(
+    look: Callable[[], tuple[Node, ...]], place: Callable[[Sequence[Node]], Plan], hosts: int, seconds: float
+) -> tuple[Node, ...]:
+    """Returns the nodes of a cluster as soon as there is a plan on them.
+
+    Args:
+        look: at the nodes that there are now.
+        place: makes a plan on nodes.
+        hosts: that it has.
+        seconds: that are waited.
+
+    Raises:
+        UserError: of `place`: at once what it would say of any cluster, in the end what it says of these nodes.
+    """
+    place([Node(f"any{number}", _ROOM, _ROOM) for number in range(hosts)])
+    deadline = time.monotonic() + seconds
+    while True:
+        nodes = look()
+        try:
+            place(nodes)
+        except UserError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return nodes

@@ -1,7 +1,5 @@
 """A learner whose environments, acting and learning are one program on its devices."""
 
-from collections.abc import Callable
-
 import jax
 
 from agents.api import Agent, LearnerState
@@ -19,10 +17,11 @@ from jaxsrl.plan.placement import devices_of
 from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
 from jaxsrl.training.run_state import named, restore_state, state_to_arrays
 from jaxsrl.training.setup import TrainingSetup
+from jaxsrl.training.trainable import Trainable
 
 
-class DeviceTrainable:
-    """A `Trainable` of the plan `device_only`.
+class DeviceTrainable(Trainable):
+    """The plan `device_only`, whose environments are restored bit for bit and hold nothing that must be freed.
 
     Args:
         setup: of the run.
@@ -69,9 +68,6 @@ class DeviceTrainable:
         self._initial = self._saved = None
         return self._learner
 
-    def check_restored(self, should_stop: Callable[[], bool]) -> None:
-        """Environments written in JAX are restored bit for bit."""
-
     def step(self) -> bool:
         config, learner = self._setup.config, self.learner
         learner.advance(config.num_updates, config.checkpoint.interval_updates)
@@ -88,18 +84,6 @@ class DeviceTrainable:
 
     def episode_metrics(self) -> dict[str, float]:
         return self._episodes.metrics()
-
-    def episode_timings(self) -> dict[str, float]:
-        return {}
-
-    def totals(self) -> dict[str, float]:
-        return {}
-
-    def waits(self) -> list[str]:
-        return []
-
-    def close(self, failure: BaseException | None) -> None:
-        """Holds nothing that must be freed."""
 
     def _run_keys(self) -> RunKeys:
         keys, config = self._setup.keys, self._setup.config

@@ -1,5 +1,6 @@
 """A learner that trains from trajectories which the host collects: in this process, in others, or on other machines."""
 
+import contextlib
 from collections.abc import Callable
 
 import jax
@@ -18,11 +19,12 @@ from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
 from jaxsrl.training.run_state import Progress, begin, buffer_to_arrays, from_arrays, rows_fit, to_arrays
 from jaxsrl.training.setup import TrainingSetup
+from jaxsrl.training.trainable import Trainable
 
 _NO_ROW = np.uint32(2**32 - 1)
 
 
-class HostTrainable:
+class HostTrainable(Trainable):
     """A `Trainable` with a collector, a learner and perhaps host replay. Owner of all three."""
 
     def __init__(self, setup: TrainingSetup, collectors: CollectorFactory) -> None:
@@ -137,15 +139,11 @@ class HostTrainable:
         return [text for part in (self._learner, self._collector) if part is not None for text in part.waits()]
 
     def close(self, failure: BaseException | None) -> None:
-        try:
-            if self._collector is not None:
-                self._collector.close()
-        finally:
-            try:
-                if self._replay is not None:
-                    self._replay.close()
-            finally:
-                self._collectors.close(failure)
+        with contextlib.ExitStack() as held:
+            held.callback(self._collectors.close, failure)
+            for part in (self._replay, self._collector):
+                if part is not None:
+                    held.callback(part.close)
 
     def _collector_config(self, first: int) -> CollectorConfig:
         setup = self._setup

@@ -29,7 +29,6 @@ class Trainable(Protocol):
 
     def check_restored(self, should_stop: Callable[[], bool]) -> None:
         """Logs a warning about environments that did not return to their saved state."""
-        ...
 
     def step(self) -> bool:
         """Runs the next updates; returns whether any was done within a short wait."""
@@ -49,15 +48,15 @@ class Trainable(Protocol):
 
     def episode_timings(self) -> dict[str, float]:
         """Returns wall-clock seconds of the last episodes, which differ from run to run; empty where they are unknown."""
-        ...
+        return {}
 
     def totals(self) -> dict[str, float]:
         """Returns seconds and counts since the start, by metric name, of everything but the learner."""
-        ...
+        return {}
 
     def waits(self) -> list[str]:
         """Returns a sentence for each part of the run on what it waits for; from any thread, without a wait."""
-        ...
+        return []
 
     def close(self, failure: BaseException | None) -> None:
         """Stops the environments and frees everything.
@@ -65,4 +64,3 @@ class Trainable(Protocol):
         Args:
             failure: the error that ended the run; None after an orderly end.
         """
-        ...

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxsrl.cluster.inference.client import ServerLink
 from jaxsrl.cluster.inference.served_pool import ServedSource
-from jaxsrl.cluster.protocol.ordered_params import ParamsInTurn
+from jaxsrl.cluster.protocol.published_params import VersionQueue
 from jaxsrl.cluster.protocol.setup import HostSetup
 from jaxsrl.collect.actor_pool import ActorCollector
 from jaxsrl.collect.collector import CollectorConfig
@@ -34,10 +34,9 @@ class EnvironmentHost:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._starting = threading.Lock()
-        self._early: dict[int, np.ndarray] = {}  # versions whose turn has not come
         self._links: dict[int, ServerLink] = {}  # that came before the source
         self._lifecycle = Lifecycle()
-        self._versions: ParamsInTurn | None = None
+        self._versions = VersionQueue(self._changed)
         self._source: ActorCollector | PoolCollector | ServedSource | None = None
         self._started = False
         self._lent: int | None = None
@@ -74,12 +73,7 @@ class EnvironmentHost:
             version: their number.
             block: flat, as the setup's layout says; it may be read-only.
         """
-        with self._changed:
-            if self._versions is None:
-                self._early[version] = block
-            else:
-                self._versions.receive(version, block)
-            self._changed.notify_all()
+        self._versions.receive(version, block)
 
     def use_server(self, server: int, link: ServerLink) -> None:
         """Sets the link to an inference server; before or after `start`."""
@@ -150,20 +144,8 @@ class EnvironmentHost:
         key = jax.random.wrap_key_data(jax.numpy.asarray(made.key_data), impl=made.key_impl)
         source = _make_source(dataclasses.replace(made.config, act_key=key), made.replica, self._lifecycle)
         self._source = source
-        versions = ParamsInTurn(made.params_layout, made.template, made.first_version, source.publish)
-        deadline = time.monotonic() + _START_SECONDS
-        with self._changed:
-            self._versions = versions
-            for version, block in self._early.items():
-                versions.receive(version, block)
-            self._early.clear()
-            while versions.next_version == made.first_version:
-                self._changed.wait(_WAIT_SECONDS)
-                self._require_open()
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"version {made.first_version} of the parameters did not come within {_START_SECONDS:g} s"
-                    )
+        self._versions.open(made, source.publish)
+        self._versions.wait_for_first(self._require_open)
         source.start(made.reset)
 
 

@@ -21,8 +21,7 @@ from envpool_bridge.supervisor.processes import pickle_source
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
 from jaxsrl.cluster.handle import RestartManager
 from jaxsrl.cluster.hosts.host_handle import HostHandle, joined_observation
-from jaxsrl.cluster.inference.server_group import InferenceServerGroup
-from jaxsrl.cluster.inference.server_handle import ServerHandle
+from jaxsrl.cluster.inference.server_group import InferenceServerGroup, ServerHandle
 from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, SlotLost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.replay.client import RemoteReplayClient

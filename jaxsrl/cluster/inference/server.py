@@ -6,28 +6,33 @@ policy remembers stays here from step to step; a client sends it along with its 
 """
 
 import dataclasses
+import os
 import pickle
+import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import jax
 import numpy as np
 
 from agents.api import Params
+from envpool_bridge.errors import UserError
 from jaxsrl.cluster.inference.act_batch import ActingCalls
-from jaxsrl.cluster.inference.device import acting_device
 from jaxsrl.cluster.inference.messages import ActingMessages, Request
-from jaxsrl.cluster.protocol.ordered_params import ParamsInTurn
+from jaxsrl.cluster.protocol.published_params import VersionQueue
 from jaxsrl.cluster.protocol.setup import HostSetup
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
+from jaxsrl.machine.devices import Device
+from jaxsrl.plan.fragment import Devices, Placement
 from jaxsrl.plan.passes.place_inference import lanes_of_server
 
 _WAIT_SECONDS = 0.2
-_START_SECONDS = 600.0
 _JOIN_SECONDS = 30.0
 GATHER_SECONDS = 0.002
 """Longest that merged lanes wait for others, from when the first of them asked."""
@@ -72,8 +77,7 @@ class ActionServer:
         self._changed = threading.Condition()
         self._inbox: deque[tuple[np.ndarray, Future[np.ndarray], float]] = deque()
         self._questions: deque[Future[dict[str, float]]] = deque()
-        self._early: dict[int, np.ndarray] = {}
-        self._versions: ParamsInTurn | None = None
+        self._versions = VersionQueue(self._changed)
         self._closed: BaseException | None = None  # why nothing is answered any more
         self._newest: Params = None
         self._thread: threading.Thread | None = None
@@ -105,28 +109,15 @@ class ActionServer:
         self._store = ParamsStore(plan.max_policy_lag)
         device = acting_device(plan.inference.placement, made.replica)
         self._calls = ActingCalls(config, key, lanes, self._messages, device)
-        with self._changed:
-            self._versions = ParamsInTurn(
-                made.params_layout,
-                made.template,
-                made.first_version,
-                lambda version, params: self._take_version(version, jax.device_put(params, device)),
-            )
-            for version, block in self._early.items():
-                self._versions.receive(version, block)
-            self._early.clear()
-        self._calls.warm_up(self._first_params(made.first_version))
+        self._versions.open(made, lambda version, params: self._take_version(version, jax.device_put(params, device)))
+        self._versions.wait_for_first(self._raise_closed)
+        self._calls.warm_up(self._newest)
         self._thread = threading.Thread(target=self._run, name="action server", daemon=True)
         self._thread.start()
 
     def publish(self, version: int, block: np.ndarray) -> None:
         """Accepts parameters that may act from now on; versions may come in any order. See `EnvironmentHost.publish`."""
-        with self._changed:
-            if self._versions is None:
-                self._early[version] = block
-            else:
-                self._versions.receive(version, block)
-            self._changed.notify_all()
+        self._versions.receive(version, block)
 
     def submit(self, request: np.ndarray) -> "Future[np.ndarray]":
         """Returns the future answer to a request; a request for the same lane with a larger life replaces it.
@@ -134,23 +125,13 @@ class ActionServer:
         The answer raises ServerClosedError where there will be none, and what the agent raised.
         """
         answer: Future[np.ndarray] = Future()
-        with self._changed:
-            if self._closed is not None:
-                answer.set_exception(self._closed)
-                return answer
-            self._inbox.append((request, answer, time.perf_counter()))
-            self._changed.notify_all()
+        self._enqueue(answer, lambda: self._inbox.append((request, answer, time.perf_counter())))
         return answer
 
     def stats(self) -> "Future[dict[str, float]]":
         """Returns totals so far by name, as `ServerStats`. The acting thread answers, so an answer proves that it runs."""
         answer: Future[dict[str, float]] = Future()
-        with self._changed:
-            if self._closed is not None:
-                answer.set_exception(self._closed)
-                return answer
-            self._questions.append(answer)
-            self._changed.notify_all()
+        self._enqueue(answer, lambda: self._questions.append(answer))
         return answer
 
     def close(self) -> None:
@@ -158,6 +139,14 @@ class ActionServer:
         self._end(ServerClosedError("the inference server was closed"))
         if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
+
+    def _enqueue(self, answer: Future[Any], append: Callable[[], None]) -> None:
+        with self._changed:
+            if self._closed is None:
+                append()
+                self._changed.notify_all()
+                return
+        answer.set_exception(self._closed)
 
     def _end(self, why: BaseException) -> None:
         """Answers all open and later requests with an error."""
@@ -176,16 +165,9 @@ class ActionServer:
         self._newest = params
         self._store.publish(version, params)
 
-    def _first_params(self, first: int) -> Params:
-        deadline = time.monotonic() + _START_SECONDS
-        with self._changed:
-            while self._versions is None or self._versions.next_version == first:
-                if self._closed is not None:
-                    raise self._closed
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"version {first} of the parameters did not come within {_START_SECONDS:g} s")
-                self._changed.wait(_WAIT_SECONDS)
-        return self._newest
+    def _raise_closed(self) -> None:
+        if self._closed is not None:
+            raise self._closed
 
     def _run(self) -> None:
         try:
@@ -271,3 +253,28 @@ class ActionServer:
     def _forget(self, asked: list[_Asked]) -> None:
         for one in asked:
             one.answer.set_exception(ServerClosedError("this answer is no longer wanted"))
+
+
+def acting_device(placement: Placement, server: int) -> Device:
+    """Returns the first device here, which is a GPU where the plan has servers act with one.
+
+    Args:
+        placement: of the plan's inference.
+        server: its number, for the message.
+
+    Raises:
+        UserError: the cluster has given the server a GPU, but jax sees none. It would act on the processor, many times slower than
+            asked for, while the GPU is kept from others.
+    """
+    if not isinstance(placement, Devices) or placement.platform != "gpu":
+        return jax.local_devices()[0]
+    try:
+        return jax.local_devices(backend="gpu")[0]
+    except RuntimeError as error:
+        given = ", ".join(f"{name}={os.environ.get(name, '')!r}" for name in ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS"))
+        said = (str(error).strip().splitlines() or ["nothing"])[0]
+        raise UserError(
+            f"inference server {server} was given a GPU of its node (host {socket.gethostname()}; {given}), but jax sees none "
+            f'there ({said}): install jax for it (pip install "jaxsrl[cuda]"), start Ray there without JAX_PLATFORMS and with no '
+            f"more --num-gpus than there are, or have servers act on processors: --inference.platform cpu"
+        ) from error

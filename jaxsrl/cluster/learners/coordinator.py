@@ -8,9 +8,8 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import Arrays, Restored
-from jaxsrl.cluster.learners.errors import LostLearnerError
 from jaxsrl.cluster.learners.host_gather import broadcast, gather, pack, unpack
-from jaxsrl.cluster.learners.processes import Processes
+from jaxsrl.cluster.learners.processes import LostLearnerError, Processes
 from jaxsrl.cluster.learners.row_shards import merge_row_shards, row_arrays, row_shard
 from jaxsrl.cluster.learners.shared_metrics import add_totals, merge_episodes, process_metrics, summable_totals
 from jaxsrl.cluster.learners.stop_consensus import StopConsensus

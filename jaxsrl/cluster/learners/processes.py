@@ -12,16 +12,19 @@ import jax
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners.abort_handler import AbortHandler
-from jaxsrl.cluster.learners.errors import LostLearnerError
 from jaxsrl.config.learner_processes import AUTO, DistributedConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.machine.lifecycle import REQUEUE_STATUS
+from jaxsrl.machine.lifecycle import REQUEUE_STATUS, RequeueError
 
 _FAILED, _SHUTDOWN_SECONDS, _LOOK_SECONDS, _REASON_SECONDS = "jaxsrl/failed/", 10, 0.2, 3.0
 _LOST = (
     "jax lost another learner process of this run (above it says what it saw): it was killed or its host is gone; the same "
     "command at every process resumes from the newest checkpoint"
 )
+
+
+class LostLearnerError(RequeueError):
+    """Another learner process failed, died or did not come in time; the newest checkpoint resumes the run. Exit status 75."""
 
 
 class Processes:

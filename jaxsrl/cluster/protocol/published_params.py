@@ -1,7 +1,9 @@
-"""Versions of the parameters on their way to the hosts: one flat buffer each."""
+"""Versions of the parameters on their way to hosts and inference servers: one flat buffer each."""
 
+import threading
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +12,10 @@ import numpy as np
 from agents.api import Params
 from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout, view_leaves
 from jaxsrl.cluster.protocol.engine import Engine
+from jaxsrl.cluster.protocol.setup import HostSetup
+
+_WAIT_SECONDS = 0.2
+_START_SECONDS = 600.0
 
 
 def layout_of(params: Params) -> ParamsLayout:
@@ -54,3 +60,53 @@ class PublishedVersions:
     def held(self) -> list[tuple[int, Any]]:
         """(version, what stands for it), oldest first, without a gap."""
         return list(self._held.items())
+
+
+class VersionQueue:
+    """Versions as a process receives them, in any order and even before its setup. They are published in their order.
+
+    Args:
+        changed: held while a version is published, and notified after it.
+    """
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        self._early: dict[int, np.ndarray] = {}  # versions whose turn has not come
+        self._setup: HostSetup | None = None
+        self._next = 0
+
+    def open(self, setup: HostSetup, publish: Callable[[int, Params], None]) -> None:
+        """Publishes the versions so far, from the first one of the setup, and all later ones."""
+        with self._changed:
+            self._setup, self._publish, self._next = setup, publish, setup.first_version
+            self._publish_ready()
+
+    def receive(self, version: int, block: np.ndarray) -> None:
+        """Takes a version; `block` is flat, as the setup's layout says, and may be read-only."""
+        with self._changed:
+            self._early[version] = block
+            self._publish_ready()
+
+    def wait_for_first(self, raise_if_closed: Callable[[], None]) -> None:
+        """Waits until the first version was published.
+
+        Args:
+            raise_if_closed: raises where the process was closed.
+
+        Raises:
+            TimeoutError: it did not come in time.
+        """
+        deadline, first = time.monotonic() + _START_SECONDS, self._setup.first_version if self._setup else 0
+        with self._changed:
+            while self._next == first:
+                raise_if_closed()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"version {first} of the parameters did not come within {_START_SECONDS:g} s")
+                self._changed.wait(_WAIT_SECONDS)
+
+    def _publish_ready(self) -> None:
+        while self._setup is not None and self._next in self._early:
+            leaves = view_leaves(self._setup.params_layout, self._early.pop(self._next))
+            self._publish(self._next, jax.tree.unflatten(jax.tree.structure(self._setup.template), leaves))
+            self._next += 1
+        self._changed.notify_all()

@@ -2,8 +2,7 @@
 
 import pytest
 
-from jaxsrl.cluster.learners.errors import LostLearnerError
-from jaxsrl.cluster.learners.processes import Processes
+from jaxsrl.cluster.learners.processes import LostLearnerError, Processes
 
 
 class Late:

@@ -1,16 +1,16 @@
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.cluster import wait_for_nodes
-from jaxsrl.cluster.wait_for_nodes import nodes_in_time
+from jaxsrl.cluster import placement
+from jaxsrl.cluster.placement import nodes_in_time
 from jaxsrl.machine.resources import Node
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(wait_for_nodes.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(wait_for_nodes.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(placement.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(placement.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     return now
 
 
