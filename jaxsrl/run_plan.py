@@ -59,7 +59,7 @@ def run(
     """Trains `agent` as `plan` places it; resumes if the run directory holds a checkpoint.
 
     Args:
-        plan: from a distribution policy.
+        plan: from `make_plan`, or your own.
         agent: from `make_<algorithm>`.
         env: id or configuration of an environment, a function that makes one, or a source of rows.
         config: sizes, budget and directory; the plan was made from it.

@@ -129,12 +129,7 @@ def _ended(name: str, outcome: str, message: str) -> dict[str, Any]:
 
 
 def table_rows(ended: Sequence[dict[str, Any]], begin: str) -> list[str]:
-    """Returns the rows of the table: those that an item measured, or one with its outcome.
-
-    Args:
-        ended: result of `run_items`.
-        begin: the first cells, date and hardware.
-    """
+    """Returns the rows of the table, whose first cells are `begin`: those that an item measured, or one with its outcome."""
     rows: list[str] = []
     for item in ended:
         name = item["ended"].split("::", 1)[-1].removeprefix("test_").replace("_", " ")

@@ -17,13 +17,7 @@ from jaxsrl.bench.rivals.vector_envs import Stepper
 
 @contextlib.contextmanager
 def in_this_process(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Stepper]:
-    """Yields all rows as one lane, with random actions, without inference or waits.
-
-    Args:
-        source: of the rows.
-        spec: of the source.
-        shape: one worker and one lane of all rows.
-    """
+    """Yields all rows as one lane, with random actions, without inference or waits."""
     layout = make_layout(spec, shape, {})
     slots = allocate_slots(layout)
     access, length, everything = SlotAccess(layout), shape.rollout_length, slice(None)

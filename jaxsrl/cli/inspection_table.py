@@ -6,7 +6,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from jaxsrl.runs.inspect import WHOLE, ArrayRow, Inspection
+from jaxsrl.runs.checkpoint_health import WHOLE
+from jaxsrl.runs.inspect import ArrayRow, Inspection
 from jaxsrl.terminal.format import format_age, format_bytes
 from jaxsrl.terminal.tables import make_console
 

@@ -22,10 +22,6 @@ def find_dead_clusters(places: Sequence[Path], proc: Path) -> Iterator[Path]:
 
     Every process of a cluster names its directory. Directories younger than a minute are skipped: their first process may be about
     to start.
-
-    Args:
-        places: parent directories.
-        proc: directory of processes.
     """
     candidates = [path for place in places for path in sorted(place.glob("jaxsrl-ray-*")) if _is_old_and_ours(path)]
     commands = list(_commands(proc)) if candidates else []

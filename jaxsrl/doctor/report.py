@@ -12,12 +12,7 @@ from jaxsrl.doctor.leftovers import Leftover, find_leftovers
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Results of the doctor.
-
-    Attributes:
-        checks: checks of the machine and the installation.
-        leftovers: resources of crashed runs.
-    """
+    """Results of the doctor."""
 
     checks: Sequence[Check]
     leftovers: Sequence[Leftover]

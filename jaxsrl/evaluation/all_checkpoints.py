@@ -48,16 +48,7 @@ class CheckpointEvaluation:
 def evaluate_checkpoints(
     run: Path, *, episodes: int, seed: int, mode: Mode, max_rows: int, partial: bool = False, trust_env: bool = False
 ) -> Iterator[CheckpointEvaluation | str]:
-    """Evaluates the checkpoints of a run, oldest first, all with the same seeds.
-
-    Args:
-        run: directory of the run.
-        episodes: episodes per checkpoint.
-        seed: seed of environments and actions.
-        mode: greedy or sampled actions.
-        max_rows: environments in parallel.
-        partial: see `load_agent`.
-        trust_env: see `load_agent`.
+    """Evaluates the checkpoints of a run, oldest first, all with the same seeds; see `evaluate` and `load_agent`.
 
     Yields:
         Each evaluation when it is done; or a line that says why a checkpoint is skipped.

@@ -13,11 +13,7 @@ from jaxsrl.plots.style import clean_axes, color, count_axis, save, style
 
 
 def draw_evaluations(evaluations: Sequence[CheckpointEvaluation], path: Path) -> None:
-    """Draws mean return with its interval over episodes, at each checkpoint's env steps.
-
-    Args:
-        evaluations: at least one, oldest first.
-        path: file that ends in .png, .svg or .pdf.
+    """Draws mean return with its interval over episodes, at each checkpoint's env steps. There is at least one, oldest first.
 
     Raises:
         UserError: see `style.save`.

@@ -19,9 +19,6 @@ def disable_cpu_idle(latency_file: Path = _LATENCY_FILE) -> Iterator[None]:
     It helps runs whose environments wait rather than compute. There, every step pays for waking a sleeping core and for its cold
     caches: half a millisecond of 5.9 on a virtual machine with 16 rows. It costs power, and gains nothing if all cores compute.
 
-    Args:
-        latency_file: file of the kernel.
-
     Raises:
         UserError: this machine has no such file, or this user may not write it.
     """

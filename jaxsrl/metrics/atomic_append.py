@@ -6,9 +6,6 @@ from pathlib import Path
 class AtomicAppendFile:
     """Unbuffered file opened for appending. An append that fails leaves no partial data. One thread, one process.
 
-    Args:
-        path: file to open or create.
-
     Raises:
         OSError: it cannot be opened.
     """

@@ -13,10 +13,6 @@ WINDOW = 100  # episodes in a mean
 class EpisodeTracker:
     """Running sums of B rows, and the last finished episodes.
 
-    Args:
-        num_rows: B.
-        info_fields: info fields of the spec.
-
     Attributes:
         num_episodes: episodes finished so far.
     """
@@ -114,9 +110,6 @@ class EpisodeTotals:
 
     It replaces `EpisodeTracker` in plans without slots on the host, with the same metrics. Means are over the newest totals
     with at least 100 episodes together, or over all while there are fewer.
-
-    Attributes:
-        num_episodes: episodes finished so far.
     """
 
     def __init__(self) -> None:

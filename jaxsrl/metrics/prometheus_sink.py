@@ -16,15 +16,9 @@ _JOIN_SECONDS = 5.0
 
 
 class PrometheusSink:
-    """HTTP server that answers with the newest record.
+    """HTTP server that answers with the newest record. Every sample has the labels `run` and `plan`.
 
     Thread-safety: `write` and `close` in one thread; requests are answered in others.
-
-    Args:
-        address: address to listen at.
-        port: port to listen on.
-        run: value of every sample's label `run`.
-        plan: name of the plan, value of every sample's label `plan`.
 
     Raises:
         UserError: the port cannot be bound.

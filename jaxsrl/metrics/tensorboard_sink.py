@@ -18,9 +18,6 @@ class TensorBoardSink:
 
     The file is created with the first record. tensorboardX's SummaryWriter writes in its own thread behind a queue: if that thread
     dies, for example because the disk is full, the eleventh record blocks forever. Therefore only its format is used.
-
-    Args:
-        directory: directory of the event file.
     """
 
     def __init__(self, directory: Path) -> None:

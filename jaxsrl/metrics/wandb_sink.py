@@ -19,11 +19,8 @@ _INIT_SECONDS, _FINISH_SECONDS = 30.0, 60.0
 class WandbSink:
     """Sends records, with env steps as the x axis of every curve. Its files are in `wandb/` of the run directory.
 
-    The constructor starts or resumes the W&B run. WANDB_MODE and W&B's other environment variables apply.
-
-    Args:
-        options: project and entity.
-        directory: directory of the run, which contains config.json.
+    The constructor reads config.json of the run directory, and starts or resumes the W&B run. WANDB_MODE and W&B's other
+    environment variables apply.
 
     Raises:
         UserError: the package is missing, or the user is not logged in.

@@ -19,14 +19,7 @@ _PASSES, _REFERENCE_RUNS, _MIN_UPDATES = 3, 4, 20
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A small run.
-
-    Attributes:
-        rows: number of environments.
-        workers: number of processes.
-        lanes_per_worker: see RunConfig.
-        max_policy_lag: see RunConfig.
-    """
+    """A small run."""
 
     rows: int
     workers: int

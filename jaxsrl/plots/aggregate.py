@@ -21,13 +21,7 @@ _ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Number with its confidence interval.
-
-    Attributes:
-        value: statistic of the scores.
-        low: lower end.
-        high: upper end.
-    """
+    """Number with its confidence interval."""
 
     value: float
     low: float

@@ -20,27 +20,14 @@ from jaxsrl.plots.style import clean_axes, color, count_axis, line
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupCurve:
-    """Group of runs with its mean curve.
-
-    Attributes:
-        group: the runs.
-        mean: mean of their curves.
-    """
+    """Group of runs with its mean curve."""
 
     group: Group
     mean: MeanCurve
 
 
 def draw_panel(axes: Axes, drawn: Sequence[GroupCurve], numbers: dict[str, int], x: XAxis, metric: str) -> None:
-    """Draws one environment.
-
-    Args:
-        axes: axes to draw into.
-        drawn: groups of this environment.
-        numbers: color index of each label.
-        x: x axis of the curves.
-        metric: metric of the curves.
-    """
+    """Draws the groups of one environment; `numbers` has the color index of each label."""
     longest = max((float(one.mean.x[-1]) for one in drawn if len(one.mean.x)), default=0.0)
     label, unit = x_label(x, longest)
     for one in drawn:
@@ -65,14 +52,7 @@ def draw_panel(axes: Axes, drawn: Sequence[GroupCurve], numbers: dict[str, int],
 
 
 def draw_legend(figure: FigureBase, groups: Sequence[Group], numbers: dict[str, int], width: float) -> None:
-    """Draws one legend for all panels, with the number of runs of each method.
-
-    Args:
-        figure: an empty part of the figure.
-        groups: all drawn groups.
-        numbers: color index of each label.
-        width: width of the figure, in inches.
-    """
+    """Draws one legend for all panels of a figure `width` inches wide, with the number of runs of each method."""
     handles: list[Line2D] = []
     for label, number in numbers.items():
         sizes = sorted({len(group.curves) for group in groups if group.label == label})

@@ -43,11 +43,6 @@ class RunCurve:
 def read_curves(paths: list[Path], x: XAxis, metric: str) -> tuple[list[RunCurve], list[str]]:
     """Reads the curves of all runs at or below these directories.
 
-    Args:
-        paths: runs, and directories of runs.
-        x: x axis of the curves.
-        metric: a name of the metrics reference.
-
     Returns:
         Curves, and one line for each run that was skipped.
 

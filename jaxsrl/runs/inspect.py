@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, read_manifest, verify_files
+from jaxsrl.checkpoints.manifest import MANIFEST, read_manifest, verify_files
 from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.schema import validate_manifest
 from jaxsrl.checkpoints.store import load_checkpoint
 from jaxsrl.run_directory import CONFIG, read_json
+from jaxsrl.runs.checkpoint_health import WHOLE, checkpoint_health, list_quarantine
 from jaxsrl.runs.summary import checkpoint_steps, is_run, summarize
 
-WHOLE, DAMAGED, OTHER_VERSION = "whole", "damaged", "other version"
 _PARAMETERS = f"{LEARNER}.params"
 _PARTS = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.?(\w+)")
 
@@ -105,34 +105,20 @@ def inspect(path: Path) -> Inspection:
 
 
 def _inspection(path: Path, checkpoint: Path | None, health: dict[str, Any]) -> Inspection:
-    if checkpoint is None:
-        config = _json(path / CONFIG)
-        return Inspection(
-            str(path),
-            None,
-            None,
-            _agent(config),
-            (),
-            (),
-            _part(config, "experiment"),
-            _part(config, "env_spec"),
-            {},
-            health,
-        )
-    arrays, metadata = load_checkpoint(checkpoint)
-    manifest = read_manifest(checkpoint)
+    arrays, metadata = ({}, _json(path / CONFIG)) if checkpoint is None else load_checkpoint(checkpoint)
+    manifest = {} if checkpoint is None else read_manifest(checkpoint)
     rows = {name: _row(name, array) for name, array in arrays.items()}
     return Inspection(
-        str(path),
-        str(checkpoint),
-        manifest.get("step"),
-        _agent(metadata),
-        tuple(row for name, row in rows.items() if name.startswith(_PARAMETERS)),
-        tuple(row for name, row in rows.items() if not name.startswith(_PARAMETERS)),
-        _part(metadata, "experiment"),
-        _part(metadata, "env_spec"),
-        _part(manifest, "versions"),
-        health,
+        path=str(path),
+        checkpoint=None if checkpoint is None else str(checkpoint),
+        update=manifest.get("step"),
+        agent=str(metadata.get("agent_name") or ""),
+        parameters=tuple(row for name, row in rows.items() if name.startswith(_PARAMETERS)),
+        others=tuple(row for name, row in rows.items() if not name.startswith(_PARAMETERS)),
+        experiment=_part(metadata, "experiment"),
+        spec=_part(metadata, "env_spec"),
+        versions=_part(manifest, "versions"),
+        health=health,
     )
 
 
@@ -155,10 +141,6 @@ def _health(run: Path) -> dict[str, Any]:
     summary = summarize(run)
     checkpoints = [_verify(run / "checkpoints" / str(step)) for step in reversed(checkpoint_steps(run))]
     good = next((one["update"] for one in checkpoints if one["health"] == WHOLE), None)
-    try:
-        quarantine = sorted(path.name for path in (run / "checkpoints" / "quarantine").iterdir())
-    except OSError:
-        quarantine = []
     evaluation = _json(run / "eval.json")
     return {
         "state": summary.state,
@@ -171,24 +153,17 @@ def _health(run: Path) -> dict[str, Any]:
         "problem": summary.problem,
         "newest_good": good,
         "checkpoints": checkpoints,
-        "quarantine": quarantine,
+        "quarantine": list_quarantine(run),
         "evaluated_return": evaluation.get("mean_return"),
     }
 
 
 def _verify(path: Path) -> dict[str, Any]:
-    health, why = WHOLE, ""
-    try:
-        manifest = read_manifest(path)
+    def verify(manifest: dict[str, Any]) -> None:
         validate_manifest(path, manifest)
         verify_files(path, manifest)
-    except CorruptCheckpointError as error:
-        health, why = DAMAGED, str(error)
-    except OSError as error:
-        health, why = DAMAGED, f"{path}: {error.strerror}"
-    except UserError as error:
-        is_checkpoint = (path / MANIFEST).is_file()
-        health, why = (OTHER_VERSION, str(error)) if is_checkpoint else (DAMAGED, f"{path}: {MANIFEST} is missing")
+
+    health, why = checkpoint_health(path, verify)
     return {"update": int(path.name), "health": health, "why": why}
 
 
@@ -199,10 +174,6 @@ def _json(path: Path) -> dict[str, Any]:
     except UserError:
         return {}
     return data if isinstance(data, dict) else {}
-
-
-def _agent(metadata: Mapping[str, Any]) -> str:
-    return str(metadata.get("agent_name") or "")
 
 
 def _part(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """Checkpoints of a run and their health. Read-only: damaged ones stay in place."""
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, read_manifest, verify_files
+from jaxsrl.checkpoints.manifest import CorruptCheckpointError, read_manifest, verify_files
+from jaxsrl.runs.checkpoint_health import GONE, WHOLE, checkpoint_health, list_quarantine
+from jaxsrl.runs.summary import checkpoint_steps
 
-WHOLE, DAMAGED, OTHER_VERSION, GONE, UNCHECKED = "whole", "damaged", "other version", "gone", "not checked"
+UNCHECKED = "not checked"
 _MOST_BYTES = 1 << 30  # larger ones are not checked here: sha256 takes about a second per GiB
 _Key = tuple[str, int, int]
 
@@ -26,23 +29,12 @@ class Checkpoints:
             `checkpoints`, newest first; `versions` of its newest writer; `quarantine`, the names of damaged checkpoints that
             a run moved there.
         """
-        directory = run / "checkpoints"
-        try:
-            paths = sorted(
-                (path for path in directory.iterdir() if path.name.isdigit()), key=lambda path: -int(path.name)
-            )
-        except OSError:
-            paths = []
-        checkpoints = [self._inspect(path) for path in paths]
-        try:
-            quarantine = sorted(path.name for path in (directory / "quarantine").iterdir())
-        except OSError:
-            quarantine = []
+        checkpoints = [self._inspect(run / "checkpoints" / str(step)) for step in reversed(checkpoint_steps(run))]
         versions = next((one.pop("versions") for one in checkpoints if one.get("versions")), {})
         return {
             "checkpoints": [{name: item for name, item in one.items() if name != "versions"} for one in checkpoints],
             "versions": versions,
-            "quarantine": quarantine,
+            "quarantine": list_quarantine(run),
         }
 
     def _inspect(self, path: Path) -> dict[str, Any]:
@@ -66,19 +58,10 @@ class Checkpoints:
 
 def _health(path: Path, num_bytes: int) -> tuple[str, str]:
     """Returns the health and its reason."""
-    try:
-        manifest = read_manifest(path)
-        if num_bytes > _MOST_BYTES:
-            return UNCHECKED, f"large: `jaxsrl inspect {path}` checks it"
-        verify_files(path, manifest)
-    except CorruptCheckpointError as error:
-        return DAMAGED, str(error)
-    except UserError as error:
-        missing = not (path / MANIFEST).exists()
-        return (DAMAGED, f"{path}: {MANIFEST} is missing") if missing else (OTHER_VERSION, str(error))
-    except OSError as error:
-        return (GONE, "removed meanwhile") if not path.exists() else (DAMAGED, str(error))
-    return WHOLE, ""
+    if num_bytes <= _MOST_BYTES:
+        return checkpoint_health(path, partial(verify_files, path))
+    health, why = checkpoint_health(path, lambda manifest: None)
+    return (UNCHECKED, f"large: `jaxsrl inspect {path}` checks it") if health == WHOLE else (health, why)
 
 
 def _describe(path: Path) -> dict[str, Any]:

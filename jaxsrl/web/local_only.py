@@ -22,12 +22,7 @@ HEADERS = {
 
 
 class LocalOnly:
-    """ASGI middleware that accepts GET requests for `/TOKEN/...` addressed to this machine, and adds the headers above.
-
-    Args:
-        app: guarded application.
-        token: secret first part of every path.
-    """
+    """ASGI middleware that accepts GET requests for `/TOKEN/...` addressed to this machine, and adds the headers above."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token

@@ -17,15 +17,7 @@ _LOG_BYTES = 64 * 1024
 
 
 class RunFiles:
-    """Directory of one run. Thread-safe.
-
-    Args:
-        path: the directory.
-
-    Attributes:
-        path: the directory.
-        records: records of the run's training.
-    """
+    """Directory of one run. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -14,12 +14,6 @@ _MOST_RUNS = 500
 class Runs:
     """Every run below a directory, by name: its relative path. Thread-safe.
 
-    Args:
-        root: directory of one run, or of many.
-
-    Attributes:
-        root: the directory as given.
-
     Raises:
         UserError: the path is no directory, or contains no run.
     """

@@ -94,8 +94,8 @@ class Evaluate:
         if self.out is not None:
             validate_out(self.out)
         reports = []
-        trust = {"partial": self.partial, "trust_env": self.trust_env}
-        for report in evaluate_checkpoints(self.path, **self._settings(), **trust):
+        settings = self._settings()
+        for report in evaluate_checkpoints(self.path, partial=self.partial, trust_env=self.trust_env, **settings):
             if isinstance(report, str):
                 print(f"warning: {report}", file=sys.stderr)  # noqa: T201
             else:

@@ -40,12 +40,7 @@ class Clock:
 
 
 class Processor:
-    """Cores that are shared evenly: n jobs on c cores each run at min(1, c / n) of full speed, as under a fair scheduler.
-
-    Args:
-        clock: clock of the simulation.
-        cores: at least 1.
-    """
+    """Cores that are shared evenly: n jobs on c cores each run at min(1, c / n) of full speed, as under a fair scheduler."""
 
     def __init__(self, clock: Clock, cores: int) -> None:
         self._clock, self._cores = clock, cores
@@ -89,11 +84,7 @@ class Processor:
 
 
 class Device:
-    """Resource that runs one job at a time, in order: an accelerator, or one direction of a link.
-
-    Args:
-        clock: clock of the simulation.
-    """
+    """Resource that runs one job at a time, in order: an accelerator, or one direction of a link."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._free_at = clock, 0.0
@@ -107,13 +98,7 @@ class Device:
 
 
 class Link:
-    """One direction of a network connection: items are sent one after another at a rate, and arrive after a latency.
-
-    Args:
-        clock: clock of the simulation.
-        bytes_per_second: rate.
-        latency_seconds: latency.
-    """
+    """One direction of a network connection: items are sent one after another at a rate, and arrive after a latency."""
 
     def __init__(self, clock: Clock, bytes_per_second: float, latency_seconds: float) -> None:
         self._clock, self._rate, self._latency = clock, bytes_per_second, latency_seconds
