@@ -6,7 +6,7 @@ from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
 from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
-# A policy for each team: --policies.mapping '{"hider_*": "hiders", "*": "seekers"}'
+# A policy for each team: '--policies.mapping.hider_*' hiders '--policies.mapping.*' seekers
 EXPERIMENT = Experiment(
     env=EnvConfig(
         "base", "hide_and_seek", '{"hiders": 1, "seekers": 1, "global_state": true}', info_fields=PHASE_FIELDS

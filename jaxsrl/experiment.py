@@ -16,6 +16,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl import run_plan
 from jaxsrl.cluster.learners.processes import join
+from jaxsrl.config.json_flags import merge_json_flags
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
@@ -157,7 +158,7 @@ def load_experiment(path: Path, flags: Sequence[str] = ()) -> Experiment:
 def parse_flags(
     experiment: Experiment, flags: Sequence[str] | None = None, description: str | None = None
 ) -> Experiment:
-    """Returns the experiment with the fields changed that flags such as `--run.seed 1` name.
+    """Returns the experiment with the fields changed that flags such as `--run.seed 1` and `--env.kwargs.frame_skip 4` name.
 
     Args:
         experiment: its values are the flags' defaults.
@@ -165,10 +166,12 @@ def parse_flags(
         description: for --help.
 
     Raises:
+        UserError: a flag of a JSON object's entry has no value.
         SystemExit: the flags cannot be parsed, or ask for --help.
     """
     import tyro
 
+    flags = merge_json_flags(sys.argv[1:] if flags is None else flags, experiment)
     settings = (tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed)
     return tyro.cli(type(experiment), default=experiment, args=flags, description=description, config=settings)
 

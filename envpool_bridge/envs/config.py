@@ -75,7 +75,7 @@ class EnvConfig:
             "jumanji" (ids of these packages). With several agents: "pettingzoo" (paths of modules), "mpe" (simple_*),
             "hanabi" (Hanabi-*), "overcooked" (layouts), "hide_and_seek" (base, randomwalls), "smax" (scenarios).
         kwargs: JSON object of further arguments: the suite's options (docs/environments/index.md), or those of
-            `gymnasium.make`, the probe or the JAX environment.
+            `gymnasium.make`, the probe or the JAX environment. `--env.kwargs.NAME VALUE` sets one of them.
         check_range: whether observations must lie within the declared bounds.
         mask_from_info: moves `info["action_mask"]`, the legal actions, into the observation, where agents read it; only
             for suite "gymnasium".

@@ -1,5 +1,6 @@
 """The command line of an experiment's file: short flags, devices of the host, custom agents, one line for what cannot run."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment, cli, parse_flags
 
@@ -53,6 +55,31 @@ def test_parse_flags_changes_only_the_named_fields():
         run=RunConfig(num_envs=8, seed=3),
     )
     assert parse_flags(EXPERIMENT, []) == EXPERIMENT
+
+
+def test_parse_flags_sets_entries_of_json_objects():
+    base = dataclasses.replace(EXPERIMENT, env=EnvConfig("CartPole-v1", kwargs='{"a": 1, "b": "x"}'))
+    flags = ["--env.kwargs.a", "2", "--env.kwargs.c=true", "--policies.mapping.agent_*", "one", "--run.seed", "3"]
+    changed = parse_flags(base, [*flags, "--env.kwargs.d", "sum", "--policies.mapping.*", "two"])
+    assert changed.env.arguments() == {"a": 2, "b": "x", "c": True, "d": "sum"}
+    assert list(changed.policies.policy_of_agent().items()) == [("agent_*", "one"), ("*", "two")]
+    assert changed.run.seed == 3
+    emptied = parse_flags(base, ["--env.kwargs", "{}", "--env.kwargs.e", "[1, 2]"])
+    assert emptied.env.arguments() == {"e": [1, 2]}
+    assert parse_flags(base, ["--env.kwargs", '{"f": 5}']).env.kwargs == '{"f": 5}'
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--env.kwargs.a"], "expected a value after --env.kwargs.a"),
+        (["--env.kwargs", "[3]", "--env.kwargs.a", "1"], "cannot set 'a' of '.3.': expected a JSON object"),
+        (["--env.kwargs", "{", "--env.kwargs.a", "1"], "cannot set 'a' of '{': expected a JSON object"),
+    ],
+)
+def test_parse_flags_rejects_entries_without_an_object(flags, message):
+    with pytest.raises(UserError, match=message):
+        parse_flags(EXPERIMENT, flags)
 
 
 def test_parse_flags_keeps_functions_and_sources():

@@ -128,12 +128,12 @@ def test_plan_command_draws_next_to_tables(capsys, tmp_path):
 
 def test_plan_command_shows_policy_group_learners(capsys):
     pytest.importorskip("mpe2")
-    mapping = '{"adversary_*": "hunters", "*": "prey"}'
     table = shown(
         capsys,
         "experiments/mappo_mpe.py",
         *("--plan", "dedicated_environments", "--gpus", "4", "--cores", "8", "--learner.num-devices", "4"),
-        *("--env.id", "simple_tag_v3", "--env.kwargs", "{}", "--policies.mapping", mapping),
+        *("--env.id", "simple_tag_v3", "--env.kwargs", "{}"),
+        *("--policies.mapping.adversary_*", "hunters", "--policies.mapping.*", "prey"),
     )
     assert "learner hunters" in table
     assert "learner prey" in table
