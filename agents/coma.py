@@ -27,9 +27,8 @@ from agents.api import (
     Summary,
     Trajectory,
 )
-from agents.networks.coma import ComaNetworks, make_coma_networks
+from agents.networks.coma import ComaNetworks, make_coma_networks, team_view
 from agents.networks.config import NetworkConfig
-from agents.networks.team_view import team_view
 from agents.ops import returns, validate
 from agents.ops.counterfactual import counterfactual_advantage, lambda_targets
 from agents.ops.epsilon_greedy import select_action

@@ -38,11 +38,10 @@ from agents.ops.epsilon_greedy import (
     select_action,
 )
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
-from agents.ops.n_step import NStepRewards, n_step_rewards, take_steps
+from agents.ops.n_step import NStepRewards, Transitions, first_transitions, n_step_rewards, take_steps
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import Kind, Schedule, make_schedule, scale_by_schedule
 from agents.ops.target_update import periodic
-from agents.ops.transitions import Transitions, first_transitions
 from agents.ops.value_distributions import ValueDistribution, ValueType, make_value_distribution
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec

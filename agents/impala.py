@@ -14,62 +14,25 @@ from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
-from agents.ops import returns, validate
-from agents.ops.gradient_steps import single_gradient_step
-from agents.ops.optimizers import OptimizerName, clipped_adam, clipped_rmsprop
+from agents.ops import returns
+from agents.ops.gradient_steps import apply_gradient, single_gradient_step
 from agents.ops.policy_gradient import actor_critic_loss, approximate_kl, counted_log_ratio
-from agents.ops.schedules import Kind, make_schedule
+from agents.ops.schedules import make_schedule
 from agents.ops.vtrace import VTraceConfig, vtrace
-from agents.transforms.normalization import NormalizationConfig
-from agents.transforms.on_policy_agent import make_on_policy_agent
-from envpool_bridge.errors import UserError
+from agents.transforms.on_policy_agent import PolicyGradientConfig, init_state, make_on_policy_agent, make_optimizer
 from envpool_bridge.spec.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)
-class IMPALAConfig:
+class IMPALAConfig(PolicyGradientConfig):
     """Hyper-parameters; defaults of the paper's Atari experiments, adapted to means instead of sums over steps.
 
     Attributes:
-        learning_rate: Initial learning rate of the optimizer.
-        learning_rate_schedule: "constant", or "linear" to 0 after `total_updates`.
-        total_updates: Updates of the whole run, for the schedule.
-        discount: g.
-        value_coef: Weight of the value error.
-        entropy_coef: Weight of the entropy bonus.
-        max_grad_norm: Gradients are scaled down to this global norm.
-        normalize_advantage: Whether advantages are standardized over the steps that count.
-        optimizer: "rmsprop" (no momentum) or "adam".
-        optimizer_epsilon: Under the root for "rmsprop", as in TensorFlow; added to the root for "adam".
-        rmsprop_decay: Decay of the running mean of squared gradients.
-        rmsprop_initial_scale: Initial value of that mean; see `agents.ops.optimizers.clipped_rmsprop`.
-        normalization: Observations and rewards by running statistics; off by default.
         vtrace: Bounds on the probability ratios, and lambda.
     """
 
     learning_rate: float = 6e-4
-    learning_rate_schedule: Kind = "constant"
-    total_updates: int = 0
-    discount: float = 0.99
-    value_coef: float = 0.5
-    entropy_coef: float = 0.01
-    max_grad_norm: float = 0.5
-    normalize_advantage: bool = False
-    optimizer: OptimizerName = "rmsprop"
-    optimizer_epsilon: float = 1e-5
-    rmsprop_decay: float = 0.99
-    rmsprop_initial_scale: float = 1.0
-    normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
     vtrace: VTraceConfig = dataclasses.field(default_factory=VTraceConfig)
-
-    def __post_init__(self) -> None:
-        validate.positive(self, "learning_rate", "max_grad_norm", "optimizer_epsilon")
-        validate.not_negative(self, "value_coef", "entropy_coef", "rmsprop_initial_scale")
-        validate.fraction(self, "discount")
-        if not 0.0 <= self.rmsprop_decay < 1.0:
-            raise UserError(f"rmsprop_decay must lie in [0, 1): got {self.rmsprop_decay}")
-        if self.optimizer not in ("rmsprop", "adam"):
-            raise UserError(f"optimizer must be 'rmsprop' or 'adam': got {self.optimizer!r}")
 
 
 def make_impala(config: IMPALAConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
@@ -81,24 +44,9 @@ def make_impala(config: IMPALAConfig, spec: EnvSpec, network: NetworkConfig | Ac
     net = bound_network(network, spec)
     rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
     optimizer = make_optimizer(config, rate)
-    init_fn, update_fn = partial(init, net, optimizer), partial(update, config, net, optimizer, rate)
+    init_fn, update_fn = partial(init_state, net, optimizer), partial(update, config, net, optimizer, rate)
     steps = single_gradient_step(partial(loss, config, net), optimizer, rate)
     return make_on_policy_agent("impala", config, spec, net, init_fn, update_fn, steps)
-
-
-def make_optimizer(config: IMPALAConfig, rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
-    """Returns the configured optimizer after a clip of the gradient's global norm."""
-    if config.optimizer == "adam":
-        return clipped_adam(rate, config.max_grad_norm, config.optimizer_epsilon)
-    return clipped_rmsprop(
-        rate, config.max_grad_norm, config.optimizer_epsilon, config.rmsprop_decay, config.rmsprop_initial_scale
-    )
-
-
-def init(net: ActorCritic, optimizer: optax.GradientTransformationExtraArgs, key: Array) -> LearnerState:
-    """Returns the first learner state. `key` is consumed."""
-    params = net.init(key)
-    return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
 
 def update(
@@ -113,12 +61,7 @@ def update(
     """Returns the state after one gradient step on a trajectory, and metrics."""
     del key
     grads, metrics = jax.grad(partial(loss, config, net), has_aux=True)(state.params, trajectory)
-    metrics |= {
-        "gradient/norm": optax.tree.norm(grads),
-        "learning_rate": jnp.asarray(rate(state.num_updates), jnp.float32),
-    }
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params, num_updates=state.num_updates)
-    return LearnerState(optax.apply_updates(state.params, updates), opt_state, state.num_updates + 1), metrics
+    return apply_gradient(optimizer, rate, state, grads, metrics)
 
 
 def loss(config: IMPALAConfig, net: ActorCritic, params: Params, trajectory: Trajectory) -> tuple[Array, Metrics]:

@@ -30,6 +30,7 @@ from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.maddpg import MaddpgNetworks, joint_actions, make_maddpg_networks, with_own
 from agents.networks.team_actions import TeamActions, make_team_actions
 from agents.ops import validate
+from agents.ops.action_scaling import sync_random_acting
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import Schedule
@@ -151,7 +152,7 @@ def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> 
         is_prioritized=config.replay.priority_exponent > 0.0,
     )
     maddpg = MADDPG(config, spec.rows_per_env, net, actions, beta)
-    sync = partial(sync_random_acting, maddpg)
+    sync = partial(sync_random_acting, config.random_updates)
     return ReplayAgent(
         name="maddpg",
         init=partial(init, maddpg),
@@ -179,14 +180,8 @@ def init(maddpg: MADDPG, key: Array) -> LearnerState:
     target = jax.tree.map(jnp.copy, learned)
     extra = MADDPGExtra(learned["critic"], target["actor"], target["critic"], jnp.zeros((), jnp.int32))
     params = {"actor": learned["actor"], "acts_uniformly": jnp.ones((), bool)}
-    return sync_random_acting(maddpg, LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra))
-
-
-def sync_random_acting(maddpg: MADDPG, state: LearnerState) -> LearnerState:
-    """Returns the state whose parameters contain whether actions are uniformly random."""
-    limit = maddpg.config.random_updates
-    uniform = state.extra.num_gradient_steps == 0 if limit is None else state.num_updates < limit
-    return dataclasses.replace(state, params={**state.params, "acts_uniformly": uniform})
+    state = LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra)
+    return sync_random_acting(maddpg.config.random_updates, state)
 
 
 def act(

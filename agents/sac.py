@@ -26,17 +26,22 @@ from agents.api import (
     Sample,
 )
 from agents.networks.config import NetworkConfig, validate_plain_network
+from agents.networks.continuous_actors import SquashedActor, make_squashed_actor, squash
 from agents.networks.critics import CriticEnsemble, make_critics
-from agents.networks.squashed_actor import SquashedActor, make_squashed_actor, squash
 from agents.ops import validate
-from agents.ops.action_scaling import ContinuousActions, continuous_actions, standard_normal, uniform_actions
+from agents.ops.action_scaling import (
+    ContinuousActions,
+    continuous_actions,
+    standard_normal,
+    sync_random_acting,
+    uniform_actions,
+)
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
-from agents.ops.n_step import n_step_rewards
+from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import Schedule
 from agents.ops.target_update import polyak
 from agents.ops.td_errors import ensemble_squared_error
-from agents.ops.transitions import Transitions, first_transitions
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -130,6 +135,7 @@ class SAC(NamedTuple):
 def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a SAC agent; raises UserError where configuration, environment and network do not fit."""
     sac = build_sac(config, spec, network)
+    sync = partial(sync_random_acting, config.random_updates)
     return ReplayAgent(
         name="sac",
         init=partial(init, sac),
@@ -137,7 +143,7 @@ def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
         act=partial(act, sac),
         update=partial(update, sac),
         extras={},
-        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=partial(sync_random_acting, sac)),
+        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
     )
 
 
@@ -184,14 +190,8 @@ def init(sac: SAC, key: Array) -> LearnerState:
     # Copied: the state is donated, and no buffer may occur in it twice.
     extra = SACExtra(critic, jax.tree.map(jnp.copy, critic), log_temperature, jnp.zeros((), jnp.int32))
     params = {"actor": actor, "acts_uniformly": jnp.ones((), bool)}
-    return sync_random_acting(sac, LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra))
-
-
-def sync_random_acting(sac: SAC, state: LearnerState) -> LearnerState:
-    """Returns the state whose parameters contain whether actions are uniformly random."""
-    limit = sac.config.random_updates
-    uniform = state.extra.num_gradient_steps == 0 if limit is None else state.num_updates < limit
-    return dataclasses.replace(state, params={**state.params, "acts_uniformly": uniform})
+    state = LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra)
+    return sync_random_acting(sac.config.random_updates, state)
 
 
 def act(
@@ -221,7 +221,8 @@ def update(sac: SAC, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     the critics, in reward units; 0 of a window whose first step only resets.
     """
     target_key, actor_key = jax.random.split(key)
-    batch = transitions(sac, sample)
+    batch = first_n_step_transitions(sample.trajectory, sac.config.discount, sac.config.n_step)
+    batch = batch._replace(action=sac.actions.to_unit(batch.action))
     importance = importance_weights(sample.probability, sample.num_windows, sac.beta(state.num_updates))
     extra: SACExtra = state.extra
     actor, optimizer, opt_state = state.params["actor"], optimizers(sac.config), dict(state.opt_state)
@@ -252,15 +253,6 @@ def update(sac: SAC, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     )
     state = LearnerState({**state.params, "actor": actor}, opt_state, state.num_updates, extra)
     return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
-
-
-def transitions(sac: SAC, sample: Sample) -> Transitions:
-    """Returns the n-step transition from the first step of each window, its action in [-1, 1]^D."""
-    window, config = sample.trajectory, sac.config
-    ends = (window.terminated, window.truncated, window.valid)
-    rewards = n_step_rewards(window.reward, *ends, discount=config.discount, n_step=config.n_step)
-    batch = first_transitions(window, rewards)
-    return batch._replace(action=sac.actions.to_unit(batch.action))
 
 
 def sample_actions(sac: SAC, actor: Params, observation: Observation, key: Array) -> tuple[Array, Array]:

@@ -26,17 +26,22 @@ from agents.api import (
     Sample,
 )
 from agents.networks.config import NetworkConfig, validate_plain_network
+from agents.networks.continuous_actors import DeterministicActor, make_deterministic_actor
 from agents.networks.critics import CriticEnsemble, make_critics
-from agents.networks.deterministic_actor import DeterministicActor, make_deterministic_actor
 from agents.ops import validate
-from agents.ops.action_scaling import ContinuousActions, continuous_actions, standard_normal, uniform_actions
+from agents.ops.action_scaling import (
+    ContinuousActions,
+    continuous_actions,
+    standard_normal,
+    sync_random_acting,
+    uniform_actions,
+)
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
-from agents.ops.n_step import n_step_rewards
+from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import Schedule
 from agents.ops.target_update import polyak
 from agents.ops.td_errors import ensemble_squared_error
-from agents.ops.transitions import Transitions, first_transitions
 from envpool_bridge.spec.specs import EnvSpec
 
 DEFAULT_REPLAY = ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, samples_per_insert=256.0)
@@ -137,6 +142,7 @@ def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str
         UserError: Configuration, environment and network do not fit.
     """
     td3 = build_td3(config, spec, network, name)
+    sync = partial(sync_random_acting, config.random_updates)
     return ReplayAgent(
         name=name,
         init=partial(init, td3),
@@ -144,7 +150,7 @@ def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str
         act=partial(act, td3),
         update=partial(update, td3),
         extras={},
-        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=partial(sync_random_acting, td3)),
+        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
     )
 
 
@@ -179,14 +185,8 @@ def init(td3: TD3, key: Array) -> LearnerState:
     target = jax.tree.map(jnp.copy, learned)
     extra = TD3Extra(learned["critic"], target["critic"], target["actor"], jnp.zeros((), jnp.int32))
     params = {"actor": learned["actor"], "acts_uniformly": jnp.ones((), bool)}
-    return sync_random_acting(td3, LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra))
-
-
-def sync_random_acting(td3: TD3, state: LearnerState) -> LearnerState:
-    """Returns the state whose parameters contain whether actions are uniformly random."""
-    limit = td3.config.random_updates
-    uniform = state.extra.num_gradient_steps == 0 if limit is None else state.num_updates < limit
-    return dataclasses.replace(state, params={**state.params, "acts_uniformly": uniform})
+    state = LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra)
+    return sync_random_acting(td3.config.random_updates, state)
 
 
 def act(
@@ -216,7 +216,8 @@ def update(td3: TD3, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     mean absolute errors of the critics, in reward units; 0 of a window whose first step only resets.
     """
     target_key, _ = jax.random.split(key)
-    batch = transitions(td3, sample)
+    batch = first_n_step_transitions(sample.trajectory, td3.config.discount, td3.config.n_step)
+    batch = batch._replace(action=td3.actions.to_unit(batch.action))
     importance = importance_weights(sample.probability, sample.num_windows, td3.beta(state.num_updates))
     extra: TD3Extra = state.extra
 
@@ -257,15 +258,6 @@ def update_actor_and_targets(td3: TD3, batch: Transitions, state: LearnerState) 
     )
     opt_state = {**state.opt_state, "actor": actor_opt}
     return LearnerState({**state.params, "actor": actor}, opt_state, state.num_updates, extra), metrics
-
-
-def transitions(td3: TD3, sample: Sample) -> Transitions:
-    """Returns the n-step transition from the first step of each window, its action in [-1, 1]^D."""
-    window, config = sample.trajectory, td3.config
-    ends = (window.terminated, window.truncated, window.valid)
-    rewards = n_step_rewards(window.reward, *ends, discount=config.discount, n_step=config.n_step)
-    batch = first_transitions(window, rewards)
-    return batch._replace(action=td3.actions.to_unit(batch.action))
 
 
 def smoothed_targets(td3: TD3, extra: TD3Extra, batch: Transitions, key: Array) -> Array:

@@ -1,32 +1,9 @@
 """Interface of a distribution over actions."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 from agents.api import Action, Array
-
-
-class SampleFn(Protocol):
-    """Actions [B, ...] from parameters [B, P] and typed keys [B] (consumed)."""
-
-    def __call__(self, parameters: Array, keys: Array) -> Action: ...
-
-
-class LogProbFn(Protocol):
-    """Log-probabilities [...] in nats of actions [..., *action shape] under parameters [..., P]."""
-
-    def __call__(self, parameters: Array, action: Action) -> Array: ...
-
-
-class ModeFn(Protocol):
-    """Most likely actions [..., *action shape] under parameters [..., P]."""
-
-    def __call__(self, parameters: Array) -> Action: ...
-
-
-class EntropyFn(Protocol):
-    """Entropies [...] in nats under parameters [..., P]."""
-
-    def __call__(self, parameters: Array) -> Array: ...
 
 
 class Distribution(NamedTuple):
@@ -34,14 +11,16 @@ class Distribution(NamedTuple):
 
     Attributes:
         num_parameters: P, size of the policy head.
-        sample: Samples an action for each row.
-        mode: Returns the most likely action.
-        log_prob: Returns log-probabilities or log-densities in nats; densities are with respect to the stored action.
-        entropy: Returns entropies in nats; of TanhNormal that of the Gaussian before squashing (no closed form after).
+        sample: Maps (parameters [B, P], typed keys [B], which are consumed) to an action [B, ...] of each row.
+        mode: Maps parameters [..., P] to the most likely actions [..., *action shape].
+        log_prob: Maps (parameters [..., P], actions [..., *action shape]) to log-probabilities or log-densities [...] in nats;
+            densities are with respect to the stored action.
+        entropy: Maps parameters [..., P] to entropies [...] in nats; of TanhNormal that of the Gaussian before squashing (no closed
+            form after).
     """
 
     num_parameters: int
-    sample: SampleFn
-    mode: ModeFn
-    log_prob: LogProbFn
-    entropy: EntropyFn
+    sample: Callable[[Array, Array], Action]
+    mode: Callable[[Array], Action]
+    log_prob: Callable[[Array, Action], Array]
+    entropy: Callable[[Array], Array]

@@ -1,70 +1,46 @@
 """Actor-critic networks, feed-forward or recurrent, as pure functions of parameters."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.distributions import Distribution
-from agents.networks.branch import Branch, HeadSize, Outputs, make_branch
+from agents.networks.branch import Branch, HeadSize, make_branch
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import ObservationInputs, make_inputs, validate_torso
-from agents.networks.policy_head import make_policy_head
+from agents.networks.observation_inputs import make_inputs, validate_torso
+from agents.networks.policy_head import PolicyHead, make_policy_head
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import shown_path
 
-
-class ApplyFn(Protocol):
-    """Outputs for observations [..., *observation]."""
-
-    def __call__(self, params: Params, observation: Observation) -> Array: ...
-
-
-class StepFn(Protocol):
-    """Policy parameters [B, P] of one step of B rows, and the next state.
-
-    Args: params; observation [B, ...]; state [B, ...] each, () for feed-forward networks; is_first [B] bool.
-    """
-
-    def __call__(
-        self, params: Params, observation: Observation, state: AgentState, is_first: Array
-    ) -> tuple[Array, AgentState]: ...
-
-
-class UnrollFn(Protocol):
-    """Policy parameters [T, B, P] and values [T, B] of T steps, and the next state, as T calls of `step` give them.
-
-    Args: params; observation [T, B, ...]; state [B, ...] each, before the first step; is_first [T, B] bool.
-    """
-
-    def __call__(
-        self, params: Params, observation: Observation, state: AgentState, is_first: Array
-    ) -> tuple[Array, Array, AgentState]: ...
-
-
-class NetworkInitFn(Protocol):
-    """Parameters; `key` is consumed."""
-
-    def __call__(self, key: Array) -> Params: ...
+InitFn = Callable[[Array], Params]
+"""Returns parameters; the key is consumed."""
+ApplyFn = Callable[[Params, Observation], Array]
+"""Returns outputs for observations [..., *observation]."""
+StepFn = Callable[[Params, Observation, AgentState, Array], tuple[Array, AgentState]]
+UnrollFn = Callable[[Params, Observation, AgentState, Array], tuple[Array, Array, AgentState]]
 
 
 class ActorCritic(NamedTuple):
     """A network bound to an environment's spec. `step` and `unroll` work for all networks.
 
     Attributes:
-        init: Returns parameters.
+        init: Returns parameters; the key is consumed.
         policy: Returns the action distribution's parameters [..., P]; of feed-forward networks only. Separate torsos compute no
             values here.
         value: Returns values [...]; of feed-forward networks only. Separate torsos compute no policy here.
         distribution: Action distribution of the policy's parameters.
         initial_state: Returns the initial recurrent state.
-        step: Computes one step, for acting.
-        unroll: Computes T steps, for learning.
+        step: Computes one step, for acting. Maps (params, observation [B, ...], state [B, ...] each or (), is_first [B] bool) to
+            the policy's parameters [B, P] and the next state.
+        unroll: Computes T steps, for learning, as T calls of `step` do. Maps (params, observation [T, B, ...], state [B, ...] each,
+            is_first [T, B] bool) to the policy's parameters [T, B, P], values [T, B] and the next state.
         is_recurrent: Whether there is a state.
     """
 
-    init: NetworkInitFn
+    init: InitFn
     policy: ApplyFn
     value: ApplyFn
     distribution: Distribution
@@ -74,10 +50,10 @@ class ActorCritic(NamedTuple):
     is_recurrent: bool
 
 
-class _Trunk(NamedTuple):
+class Trunk(NamedTuple):
     """Policy outputs and values before the policy head, of separate or shared torsos."""
 
-    init: NetworkInitFn
+    init: InitFn
     policy: ApplyFn
     value: ApplyFn
     unroll: UnrollFn
@@ -103,14 +79,23 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
         name = shown_path("observation", spec.critic_only)
         raise UserError(f"{spec.env_id}: only the value may see {name}: give it its own torso (shared_torso=False)")
     head = make_policy_head(config, spec)
-    build = _shared_torso if config.shares_torso else _separate_torsos
-    trunk = build(config, actor_inputs, critic_inputs, head.num_outputs)
+    policy, value = HeadSize(head.num_outputs, 0.01), HeadSize(1, 1.0)
+    if config.shares_torso:
+        trunk = _shared_torso(make_branch(config, actor_inputs, {"policy": policy, "value": value}))
+    else:
+        actor = make_branch(config, actor_inputs, {"head": policy})
+        trunk = separate_torsos(actor, make_branch(config, critic_inputs, {"head": value}))
+    return bind_head(head, trunk, is_recurrent=config.core != "none")
+
+
+def bind_head(head: PolicyHead, trunk: Trunk, *, is_recurrent: bool) -> ActorCritic:
+    """Returns the network of a trunk and a policy head."""
 
     def policy(params: Params, observation: Observation) -> Array:
         return head.parameters(params, trunk.policy(params, observation), observation)
 
     def step(params: Params, observation: Observation, state: AgentState, is_first: Array) -> tuple[Array, AgentState]:
-        if config.core == "none":
+        if not is_recurrent:
             return policy(params, observation), state
         one_step = jax.tree.map(lambda leaf: leaf[None], (observation, is_first))
         outputs, _, state = unroll(params, one_step[0], state, one_step[1])
@@ -130,65 +115,50 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
         initial_state=trunk.initial_state,
         step=step,
         unroll=unroll,
-        is_recurrent=config.core != "none",
+        is_recurrent=is_recurrent,
     )
 
 
-def _separate_torsos(
-    config: NetworkConfig, actor_inputs: ObservationInputs, critic_inputs: ObservationInputs, num_outputs: int
-) -> _Trunk:
-    actor = make_branch(config, actor_inputs, {"head": HeadSize(num_outputs, 0.01)})
-    critic = make_branch(config, critic_inputs, {"head": HeadSize(1, 1.0)})
+def separate_torsos(actor: Branch, critic: Branch) -> Trunk:
+    """Returns a trunk of two branches, each with a head called "head". Their states are separate, too."""
 
     def init(key: Array) -> Params:
         actor_key, critic_key = jax.random.split(key)
         return {"actor": actor.init(actor_key), "critic": critic.init(critic_key)}
 
     def policy(params: Params, observation: Observation) -> Array:
-        return _outputs(actor, params["actor"], observation)["head"]
+        return actor.outputs(params["actor"], observation)["head"]
 
     def value(params: Params, observation: Observation) -> Array:
-        return _outputs(critic, params["critic"], observation)["head"][..., 0]
+        return critic.outputs(params["critic"], observation)["head"][..., 0]
 
     def initial_state(num_rows: int) -> AgentState:
         states = {"actor": actor.initial_state(num_rows), "critic": critic.initial_state(num_rows)}
-        return states if config.core != "none" else ()
+        return states if jax.tree.leaves(states) else ()
 
     def unroll(
         params: Params, observation: Observation, state: AgentState, is_first: Array
     ) -> tuple[Array, Array, AgentState]:
-        if config.core == "none":
+        if not jax.tree.leaves(state):
             return policy(params, observation), value(params, observation), state
         policy_heads, actor_state = actor.unroll(params["actor"], observation, state["actor"], is_first)
         value_heads, critic_state = critic.unroll(params["critic"], observation, state["critic"], is_first)
         return policy_heads["head"], value_heads["head"][..., 0], {"actor": actor_state, "critic": critic_state}
 
-    return _Trunk(init, policy, value, unroll, initial_state)
+    return Trunk(init, policy, value, unroll, initial_state)
 
 
-def _shared_torso(config: NetworkConfig, inputs: ObservationInputs, _: ObservationInputs, num_outputs: int) -> _Trunk:
-    heads = {"policy": HeadSize(num_outputs, 0.01), "value": HeadSize(1, 1.0)}
-    shared = make_branch(config, inputs, heads)
-
-    def init(key: Array) -> Params:
-        return {"shared": shared.init(key)}
-
-    def policy(params: Params, observation: Observation) -> Array:
-        return _outputs(shared, params["shared"], observation)["policy"]
-
-    def value(params: Params, observation: Observation) -> Array:
-        return _outputs(shared, params["shared"], observation)["value"][..., 0]
-
+def _shared_torso(shared: Branch) -> Trunk:
     def unroll(
         params: Params, observation: Observation, state: AgentState, is_first: Array
     ) -> tuple[Array, Array, AgentState]:
         outputs, state = shared.unroll(params["shared"], observation, state, is_first)
         return outputs["policy"], outputs["value"][..., 0], state
 
-    return _Trunk(init, policy, value, unroll, shared.initial_state)
-
-
-def _outputs(branch: Branch, params: Params, observation: Observation) -> Outputs:
-    if branch.outputs is None:
-        raise TypeError("a recurrent network has no outputs for an observation alone: use `step` or `unroll`")
-    return branch.outputs(params, observation)
+    return Trunk(
+        init=lambda key: {"shared": shared.init(key)},
+        policy=lambda params, observation: shared.outputs(params["shared"], observation)["policy"],
+        value=lambda params, observation: shared.outputs(params["shared"], observation)["value"][..., 0],
+        unroll=unroll,
+        initial_state=shared.initial_state,
+    )

@@ -29,13 +29,13 @@ class Branch(NamedTuple):
 
     Attributes:
         init: Returns parameters; the key is consumed.
-        outputs: Maps (params, observation [..., *leaf]) to each head's [..., num_outputs]; None for a recurrent branch.
+        outputs: Maps (params, observation [..., *leaf]) to each head's [..., num_outputs]; a recurrent branch raises TypeError.
         unroll: Maps (params, observation [T, B, ...], state [B, ...], is_first [T, B]) to outputs and the next state.
         initial_state: Returns the initial state of a number of rows; () for a feed-forward branch.
     """
 
     init: Callable[[Array], Params]
-    outputs: Callable[[Params, Observation], Outputs] | None
+    outputs: Callable[[Params, Observation], Outputs]
     unroll: Callable[[Params, Observation, AgentState, Array], tuple[Outputs, AgentState]]
     initial_state: InitialAgentStateFn
 
@@ -113,7 +113,11 @@ def _recurrent(config: NetworkConfig, inputs: ObservationInputs, heads: Mapping[
         outputs, state = core.apply(params["core"], features, state, is_first)
         return linear.apply(params["head"], outputs), state  # pyright: ignore[reportReturnType]
 
-    return Branch(init, None, unroll, core.initial_state)
+    return Branch(init, _raise_recurrent, unroll, core.initial_state)
+
+
+def _raise_recurrent(params: Params, observation: Observation) -> Outputs:
+    raise TypeError("a recurrent network has no outputs for an observation alone: use `step` or `unroll`")
 
 
 def _apply(module: nn.Module, inputs: ObservationInputs, params: Params, observation: Observation) -> Any:

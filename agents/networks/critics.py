@@ -51,9 +51,6 @@ def make_critics(config: NetworkConfig, spec: EnvSpec, num_actions: int, num_cri
     inputs = make_inputs(spec, config.torso)
     validate_torso(spec, inputs)
     branch = make_branch(config, _with_action(inputs, num_actions), {"head": HeadSize(1, 1.0)})
-    outputs = branch.outputs
-    if outputs is None:
-        raise TypeError("a critic of continuous actions evaluates single steps: expected network.core 'none'")
 
     def init(key: Array) -> Params:
         return jax.vmap(branch.init)(jax.random.split(key, num_critics))
@@ -61,7 +58,7 @@ def make_critics(config: NetworkConfig, spec: EnvSpec, num_actions: int, num_cri
     def values(params: Params, observation: Observation, action: Array) -> Array:
         inputs: Any = {_OBSERVATION: observation, _ACTION: action}
         # One batched product for all, not E small ones after another.
-        return jax.vmap(lambda member: outputs(member, inputs)["head"][..., 0])(params)
+        return jax.vmap(lambda member: branch.outputs(member, inputs)["head"][..., 0])(params)
 
     return CriticEnsemble(init, values)
 

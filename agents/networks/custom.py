@@ -1,21 +1,17 @@
 """Adapter for networks that users write."""
 
-from typing import Protocol
+from collections.abc import Callable
 
-from agents.api import AgentState, Array, Observation, Params
+from agents.api import Array, Observation, Params
 from agents.distributions import Distribution
-from agents.networks.actor_critic import ActorCritic, NetworkInitFn, make_actor_critic
+from agents.networks.actor_critic import ActorCritic, InitFn, make_actor_critic
 from agents.networks.config import NetworkConfig
 from envpool_bridge.spec.specs import EnvSpec
 
 
-class PolicyValueFn(Protocol):
-    """Policy parameters [..., P] and values [...] of [..., *observation] observations."""
-
-    def __call__(self, params: Params, observation: Observation) -> tuple[Array, Array]: ...
-
-
-def memoryless_network(init: NetworkInitFn, both: PolicyValueFn, distribution: Distribution) -> ActorCritic:
+def memoryless_network(
+    init: InitFn, both: Callable[[Params, Observation], tuple[Array, Array]], distribution: Distribution
+) -> ActorCritic:
     """Returns a user's feed-forward network for PPO, IMPALA, A2C and REINFORCE: `make_ppo(config, spec, network)`.
 
     An action mask in the observation has an effect only if `both` applies it.
@@ -26,31 +22,14 @@ def memoryless_network(init: NetworkInitFn, both: PolicyValueFn, distribution: D
             [..., *observation] with any number of leading axes. For a flax module: `module.apply`.
         distribution: Action distribution; `agents.distributions.distribution_for(spec)` fits the environment.
     """
-
-    def policy(params: Params, observation: Observation) -> Array:
-        return both(params, observation)[0]
-
-    def value(params: Params, observation: Observation) -> Array:
-        return both(params, observation)[1]
-
-    def step(params: Params, observation: Observation, state: AgentState, is_first: Array) -> tuple[Array, AgentState]:
-        del is_first
-        return policy(params, observation), state
-
-    def unroll(
-        params: Params, observation: Observation, state: AgentState, is_first: Array
-    ) -> tuple[Array, Array, AgentState]:
-        del is_first
-        return *both(params, observation), state
-
     return ActorCritic(
         init=init,
-        policy=policy,
-        value=value,
+        policy=lambda params, observation: both(params, observation)[0],
+        value=lambda params, observation: both(params, observation)[1],
         distribution=distribution,
         initial_state=lambda num_rows: (),
-        step=step,
-        unroll=unroll,
+        step=lambda params, observation, state, is_first: (both(params, observation)[0], state),
+        unroll=lambda params, observation, state, is_first: (*both(params, observation), state),
         is_recurrent=False,
     )
 

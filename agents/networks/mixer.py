@@ -1,7 +1,7 @@
 """Mixers of the values of a team's agents into the value of the team: a sum, or a monotone function that depends on the state."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +14,17 @@ from agents.networks.team_state import make_team_state, memoryless_config
 from envpool_bridge.spec.specs import EnvSpec
 
 
-class MixFn(Protocol):
-    """Values [T, N] of N teams, in reward units.
+class Mixer(NamedTuple):
+    """Mixer bound to a team's spec; n agents.
 
-    Args: params; values [T, N, n] of the agents, 0 for absent ones; observation [T, N n, ...]; present [T, N n] bool.
+    Attributes:
+        init: Returns parameters; the key is consumed.
+        mix: Maps (params, values [T, N, n] of the agents, observation [T, N n, ...], present [T, N n] bool) to values [T, N] of N
+            teams, in reward units. Values of absent agents are 0.
     """
 
-    def __call__(self, params: Params, values: Array, observation: Observation, present: Array) -> Array: ...
-
-
-class Mixer(NamedTuple):
-    """Attributes: init: returns parameters, the key is consumed; mix: returns the team's values."""
-
     init: Callable[[Array], Params]
-    mix: MixFn
+    mix: Callable[[Params, Array, Observation, Array], Array]
 
 
 def make_sum_mixer() -> Mixer:

@@ -2,18 +2,17 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from agents.api import AgentState, Array, Observation, Params
-from agents.networks.actor_critic import ActorCritic
-from agents.networks.branch import Branch, HeadSize, Outputs, make_branch
+from agents.api import Array, Observation, Params
+from agents.networks.actor_critic import ActorCritic, bind_head, separate_torsos
+from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import make_inputs, validate_torso
-from agents.networks.policy_head import PolicyHead, make_policy_head
+from agents.networks.policy_head import make_policy_head
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec
 from envpool_bridge.spec.tree import items
@@ -73,50 +72,14 @@ def make_phasic(config: NetworkConfig, spec: EnvSpec) -> Phasic:
     head = make_policy_head(config, spec)
     actor = make_branch(config, actor_inputs, {"head": HeadSize(head.num_outputs, 0.01), "auxiliary": HeadSize(1, 1.0)})
     critic = make_branch(config, critic_inputs, {"head": HeadSize(1, 1.0)})
-    return _bound(spec, head, actor, critic)
-
-
-def _bound(spec: EnvSpec, head: PolicyHead, actor: Branch, critic: Branch) -> Phasic:
-    def init(key: Array) -> Params:
-        actor_key, critic_key = jax.random.split(key)
-        return {"actor": actor.init(actor_key), "critic": critic.init(critic_key), **head.params}
+    trunk = separate_torsos(actor, critic)
 
     def outputs(params: Params, observation: Observation) -> PhasicOutputs:
-        heads, value = _outputs(actor, params["actor"], observation), _value(critic, params, observation)
+        heads = actor.outputs(params["actor"], observation)
         policy = head.parameters(params, heads["head"], observation)
-        return PhasicOutputs(policy, value, heads["auxiliary"][..., 0])
+        return PhasicOutputs(policy, trunk.value(params, observation), heads["auxiliary"][..., 0])
 
-    def policy(params: Params, observation: Observation) -> Array:
-        return head.parameters(params, _outputs(actor, params["actor"], observation)["head"], observation)
-
-    def unroll(
-        params: Params, observation: Observation, state: AgentState, is_first: Array
-    ) -> tuple[Array, Array, AgentState]:
-        del is_first
-        return policy(params, observation), _value(critic, params, observation), state
-
-    net = ActorCritic(
-        init=init,
-        policy=policy,
-        value=partial(_value, critic),
-        distribution=head.distribution,
-        initial_state=actor.initial_state,
-        step=lambda params, observation, state, is_first: (policy(params, observation), state),
-        unroll=unroll,
-        is_recurrent=False,
-    )
-    return Phasic(net, outputs, policy_divergence(spec))
-
-
-def _value(critic: Branch, params: Params, observation: Observation) -> Array:
-    return _outputs(critic, params["critic"], observation)["head"][..., 0]
-
-
-def _outputs(branch: Branch, params: Params, observation: Observation) -> Outputs:
-    outputs, _ = branch.unroll(
-        params, observation, (), jnp.zeros((), bool)
-    )  # feed-forward: state and is_first are unused
-    return outputs
+    return Phasic(bind_head(head, trunk, is_recurrent=False), outputs, policy_divergence(spec))
 
 
 def policy_divergence(spec: EnvSpec) -> Callable[[Array, Array], Array]:

@@ -1,7 +1,7 @@
 """Q-networks, feed-forward or recurrent, as pure functions of parameters."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -30,30 +30,15 @@ class QOptions(NamedTuple):
     noisy_sigma: float | None = None
 
 
-class OutputsFn(Protocol):
-    """Outputs [..., A, K] for observations [..., *leaf]. `noise` are the keys of `NoisyDense`: one, [B], or None."""
-
-    def __call__(self, params: Params, observation: Observation, noise: Array | None) -> Array: ...
-
-
-class UnrollFn(Protocol):
-    """Outputs [T, B, A, K] of T steps, and the next state.
-
-    Args: params; observation [T, B, ...]; state [B, ...] each; is_first [T, B] bool; noise: one key, [B] of them, or None.
-    """
-
-    def __call__(
-        self, params: Params, observation: Observation, state: AgentState, is_first: Array, noise: Array | None
-    ) -> tuple[Array, AgentState]: ...
-
-
 class QNetwork(NamedTuple):
     """Bound to an environment's spec.
 
     Attributes:
         init: Returns parameters; the key is consumed.
-        outputs: Returns outputs of observations alone; a recurrent network raises TypeError.
-        unroll: Returns outputs of steps; works for all networks.
+        outputs: Maps (params, observation [..., *leaf], noise) to outputs [..., A, K]; a recurrent network raises TypeError. The
+            noise is the `keys` of `NoisyDense`: one, [B], or None.
+        unroll: Maps (params, observation [T, B, ...], state [B, ...] each, is_first [T, B] bool, noise) to outputs [T, B, A, K] and
+            the next state; works for all networks.
         initial_state: Initial recurrent state of a number of rows; () without memory.
         legal: Maps an observation [..., *leaf] to [..., A], 0 where an action is illegal; None if all are always legal.
         num_actions: A.
@@ -61,8 +46,8 @@ class QNetwork(NamedTuple):
     """
 
     init: Callable[[Array], Params]
-    outputs: OutputsFn
-    unroll: UnrollFn
+    outputs: Callable[[Params, Observation, Array | None], Array]
+    unroll: Callable[[Params, Observation, AgentState, Array, Array | None], tuple[Array, AgentState]]
     initial_state: InitialAgentStateFn
     legal: Callable[[Observation], Array | None]
     num_actions: int

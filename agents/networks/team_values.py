@@ -69,21 +69,27 @@ def make_team_values(config: NetworkConfig, spec: EnvSpec, mixer: Mixer, *, shar
     return TeamValues(init, unroll, legal, mixed, agents.initial_state)
 
 
-def num_team_actions(spec: EnvSpec) -> int:
+def num_team_actions(
+    spec: EnvSpec,
+    others: str = "use MADDPG for continuous ones, PPO for others",
+    different: str = "wrap the environment so that all have as many, with an action mask",
+) -> int:
     """Returns A, the number of actions of every agent of the team.
+
+    Args:
+        spec: Spec of the rows.
+        others: Advice for other kinds of actions.
+        different: Advice for agents with different numbers of actions.
 
     Raises:
         UserError: The action is not one Discrete value, or the agents' numbers of actions differ.
     """
     if not is_one_leaf(spec.action) or not isinstance(spec.action, DiscreteSpec):
         raise UserError(
-            f"{spec.env_id}: every agent of a team maximizes over its own actions: expected one Discrete action, got "
-            f"{spec.action}; use MADDPG for continuous ones, PPO for others"
+            f"{spec.env_id}: an action value belongs to each action of an agent: expected one Discrete action, got {spec.action}; "
+            f"{others}"
         )
     if any(agent.action != spec.agents[0].action for agent in spec.agents):
         sizes = {agent.name: getattr(agent.action, "num_values", agent.action) for agent in spec.agents}
-        raise UserError(
-            f"{spec.env_id}: expected as many actions of every agent of a team, got {sizes}; wrap the environment so that all have "
-            f"as many, with an action mask"
-        )
+        raise UserError(f"{spec.env_id}: expected as many actions of every agent of a team, got {sizes}; {different}")
     return spec.action.num_values

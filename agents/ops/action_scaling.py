@@ -1,5 +1,6 @@
 """Bounded continuous actions scaled to the cube [-1, 1]^D, and random points for exploration."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.api import Action, Array
+from agents.api import Action, Array, LearnerState
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec
 from envpool_bridge.spec.tree import Path, items, leaves, shown_path, unflatten
@@ -65,6 +66,17 @@ def continuous_actions(spec: EnvSpec) -> ContinuousActions:
 def uniform_actions(keys: Array, size: int) -> Array:
     """Returns uniformly random points [B, size] of [-1, 1]^size, one for each typed key [B] (consumed)."""
     return jax.vmap(lambda key: jax.random.uniform(key, (size,), minval=-1.0))(keys)
+
+
+def sync_random_acting(random_updates: int | None, state: LearnerState) -> LearnerState:
+    """Returns the state whose parameters contain "acts_uniformly", whether actions are uniformly random.
+
+    Args:
+        random_updates: Trajectories collected by random actions. None: all before the first gradient step.
+        state: Its `extra` counts `num_gradient_steps`.
+    """
+    uniform = state.extra.num_gradient_steps == 0 if random_updates is None else state.num_updates < random_updates
+    return dataclasses.replace(state, params={**state.params, "acts_uniformly": uniform})
 
 
 def standard_normal(keys: Array, size: int) -> Array:

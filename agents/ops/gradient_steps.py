@@ -37,6 +37,16 @@ def take_step(
     return Progress(params, opt_state, progress.num_updates, progress.num_skipped + skip.astype(jnp.int32))
 
 
+def apply_gradient(
+    optimizer: optax.GradientTransformation, rate: optax.Schedule, state: LearnerState, grads: Params, metrics: Metrics
+) -> tuple[LearnerState, Metrics]:
+    """Returns the state after an update of one optimizer step, and its metrics; `rate` is the learning rate."""
+    learning_rate = jnp.asarray(rate(state.num_updates), jnp.float32)
+    metrics = metrics | {"gradient/norm": optax.tree.norm(grads), "learning_rate": learning_rate}
+    progress = take_step(optimizer, init_progress(state), grads)
+    return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), metrics
+
+
 def single_gradient_step(
     loss: Callable[[Params, Trajectory], tuple[Array, Metrics]],
     optimizer: optax.GradientTransformation,

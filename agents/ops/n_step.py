@@ -1,4 +1,4 @@
-"""Sums of n rewards within a window, and the observations from which their returns bootstrap.
+"""Sums of n rewards within a window, the observations from which their returns bootstrap, and transitions of n steps.
 
 Arrays are time-major, under Gymnasium's NEXT_STEP episode boundaries. After a step that ended an episode, `observation[t + 1]` is
 the terminal observation, and the next step only resets. The caller computes the values, often of few observations only.
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents.api import Array
+from agents.api import Action, Array, Observation, Trajectory
 from envpool_bridge.errors import UserError
 
 
@@ -87,3 +87,47 @@ def take_steps(tree: Any, position: Array) -> Any:
         return steps[0] if is_single else steps
 
     return jax.tree.map(take, tree)
+
+
+class Transitions(NamedTuple):
+    """N transitions of up to n steps.
+
+    Attributes:
+        observation: [N, ...] each leaf.
+        action: [N, ...] each leaf.
+        reward: [N] float32, discounted sum of the rewards in between.
+        discount: [N] float32, factor of the bootstrap value: g^k after k steps, 0 after a terminal step.
+        next_observation: [N, ...] each leaf, the observation to bootstrap from.
+        weight: [N] float32, 0 for a window whose first step only resets, otherwise 1.
+    """
+
+    observation: Observation
+    action: Action
+    reward: Array
+    discount: Array
+    next_observation: Observation
+    weight: Array
+
+
+def first_transitions(window: Trajectory, rewards: NStepRewards) -> Transitions:
+    """Returns the transition from the first step of each window.
+
+    Args:
+        window: Windows of L steps of N rows.
+        rewards: Sums of rewards from every step of the windows.
+    """
+    observation, action = jax.tree.map(lambda leaf: leaf[0], (window.observation, window.action))
+    return Transitions(
+        observation=observation,
+        action=action,
+        reward=rewards.reward[0],
+        discount=rewards.discount[0],
+        next_observation=take_steps(window.observation, rewards.position[0]),
+        weight=window.valid[0].astype(jnp.float32),
+    )
+
+
+def first_n_step_transitions(window: Trajectory, discount: float, n_step: int) -> Transitions:
+    """Returns the n-step transition from the first step of each window; arguments as in `n_step_rewards`."""
+    ends = (window.terminated, window.truncated, window.valid)
+    return first_transitions(window, n_step_rewards(window.reward, *ends, discount=discount, n_step=n_step))

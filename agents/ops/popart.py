@@ -91,27 +91,26 @@ def init() -> PopArt:
     return PopArt(*(jnp.zeros((), jnp.float32) for _ in range(3)))
 
 
-def update(statistics: PopArt, targets: Array, weight: Array, beta: float) -> PopArt:
-    """Returns statistics that include a batch: `merge(statistics, target_moments(targets, weight), beta)`.
+def target_moments(targets: Array, weight: Array) -> TargetMoments:
+    """Returns the moments of a batch.
 
     Args:
-        statistics: Moments so far.
         targets: [T, B] float32, reward units.
-        weight: [T, B], >= 0; targets of weight 0 may be anything, and where all weights are 0 nothing changes.
-        beta: step size in (0, 1]: the share of this batch in the moments, if there have been many.
+        weight: [T, B], >= 0; targets of weight 0 may be anything.
     """
-    return merge(statistics, target_moments(targets, weight), beta)
-
-
-def target_moments(targets: Array, weight: Array) -> TargetMoments:
-    """Returns the moments of a batch; arguments as in `update`."""
     mean = weighted_mean(targets, weight)
     counts = (jnp.sum(weight) > 0).astype(jnp.float32)
     return TargetMoments(mean, weighted_mean(jnp.square(targets - mean), weight), counts)
 
 
 def merge(statistics: PopArt, batch: TargetMoments, beta: float) -> PopArt:
-    """Returns statistics that include the moments of a batch; `beta` as in `update`."""
+    """Returns statistics that include the moments of a batch; nothing changes where all its weights were 0.
+
+    Args:
+        statistics: Moments so far.
+        batch: Moments of the batch.
+        beta: step size in (0, 1]: the share of this batch in the moments, if there have been many.
+    """
     step = beta * batch.counts
     debias = statistics.debias + step * (1.0 - statistics.debias)
     share = step / jnp.where(debias > 0, debias, 1.0)

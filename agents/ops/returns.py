@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
-from envpool_bridge.errors import UserError
 
 
 def gae(
@@ -55,55 +54,6 @@ def gae(
 
     _, advantages = jax.lax.scan(step, jnp.zeros_like(delta[0]), (delta, carried), reverse=True, unroll=8)
     return advantages
-
-
-def n_step_returns(
-    reward: Array,
-    value: Array,
-    terminated: Array,
-    truncated: Array,
-    valid: Array,
-    *,
-    discount: float,
-    num_steps: int,
-) -> Array:
-    """Returns sums of up to `num_steps` rewards, then the value of the observation reached.
-
-    The sum stops early where the episode ends (bootstrapping if truncated) and at the end of the trajectory.
-
-    Examples:
-        >>> reward, value = jnp.ones([3, 1]), jnp.full([4, 1], 8.0)
-        >>> no, cut = jnp.zeros([3, 1], bool), jnp.array([[False], [True], [False]])
-        >>> ends = {"truncated": no, "valid": ~no, "discount": 0.5, "num_steps": 2}
-        >>> n_step_returns(reward, value, no, **ends)[:, 0].tolist(), n_step_returns(reward, value, cut, **ends)[:, 0].tolist()
-        ([3.5, 3.5, 5.0], [1.5, 1.0, 5.0])
-
-    Args:
-        reward: [T, B] float32.
-        value: [T+1, B] float32.
-        terminated: [T, B] bool.
-        truncated: [T, B] bool.
-        valid: [T, B] bool.
-        discount: g in [0, 1].
-        num_steps: n >= 1.
-
-    Returns:
-        [T, B] float32, 0 where not valid.
-
-    Source: Sutton and Barto 2018, eq. 7.1.
-    """
-    if num_steps < 1:
-        raise UserError(f"num_steps must be at least 1: got {num_steps}")
-    last = value.shape[0] - 1
-    ended = terminated | truncated
-    bootstrap = discount * (~terminated) * value[1:]
-    returns = value
-    for _ in range(num_steps):
-        # One more reward in front of the returns of one step fewer; past the end only the last value remains.
-        # What does not count begins an episode, perhaps without an end before it (a failure has cut it): bootstrap there.
-        longer = jnp.where(valid, reward + jnp.where(ended, bootstrap, discount * returns[1:]), value[:-1])
-        returns = jnp.concatenate([longer, value[last:]])
-    return returns[:-1] * valid
 
 
 def monte_carlo(

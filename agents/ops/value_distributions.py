@@ -4,7 +4,8 @@
 to the n-step return, `reward + discount * (value of the bootstrap observation)`.
 """
 
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,42 +15,23 @@ from agents.api import Array
 ValueType = Literal["scalar", "c51", "quantile"]
 
 
-class MeanFn(Protocol):
-    """Returns action values [...] from outputs [..., K]: expected returns, or an increasing function of them."""
-
-    def __call__(self, outputs: Array) -> Array: ...
-
-
-class BackupFn(Protocol):
-    """Returns targets [...] of `mean` from reward [...], discount [...] and the bootstrap value [...]."""
-
-    def __call__(self, reward: Array, discount: Array, bootstrap: Array) -> Array: ...
-
-
-class LossFn(Protocol):
-    """Returns the loss [...] and the priority [...] (not negative, without gradient) of the outputs of the chosen action.
-
-    Args: outputs [..., K]; bootstrap: [..., K], outputs at the bootstrap observation, without gradient; reward [...]: sum of up to
-    n rewards; discount [...]: factor of the bootstrap value, 0 after a terminal step.
-    """
-
-    def __call__(self, outputs: Array, bootstrap: Array, reward: Array, discount: Array) -> tuple[Array, Array]: ...
-
-
 class ValueDistribution(NamedTuple):
     """Pure functions of outputs.
 
     Attributes:
         num_outputs: K.
-        mean: Returns action values.
-        backup: Returns targets of action values.
-        loss: Returns losses and priorities.
+        mean: Maps outputs [..., K] to action values [...]: expected returns, or an increasing function of them.
+        backup: Maps (reward [...], discount [...], bootstrap value [...]) to targets [...] of `mean`.
+        loss: Maps (outputs [..., K] of the chosen action, outputs [..., K] at the bootstrap observation, reward [...], discount
+            [...]) to the loss [...] and the priority [...]. The second outputs have no gradient. The reward is the sum of up to n
+            rewards, the discount the factor of the bootstrap value, 0 after a terminal step. The priority is not negative and has
+            no gradient.
     """
 
     num_outputs: int
-    mean: MeanFn
-    backup: BackupFn
-    loss: LossFn
+    mean: Callable[[Array], Array]
+    backup: Callable[[Array, Array, Array], Array]
+    loss: Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 
 
 def make_value_distribution(

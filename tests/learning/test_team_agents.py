@@ -12,9 +12,8 @@ import jaxsrl.cli.main
 from agents.api import Mode
 from agents.coma import COMAConfig, make_coma
 from agents.networks.actor_critic import make_actor_critic
-from agents.networks.coma import make_coma_networks
+from agents.networks.coma import make_coma_networks, team_view
 from agents.networks.config import NetworkConfig
-from agents.networks.team_view import team_view
 from agents.ppo import PPOConfig, make_ppo
 from agents.transforms.multi_policy import agent_indices, policy_spec
 from envpool_bridge.spec.padding import cut

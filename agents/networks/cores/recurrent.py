@@ -1,7 +1,7 @@
 """Recurrent cores. The first step of an episode clears the state of its row."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -9,21 +9,8 @@ import jax.numpy as jnp
 
 from agents.api import AgentState, Array, InitialAgentStateFn, Params
 from agents.networks.config import NetworkConfig
-from agents.networks.cores.gtrxl import GTrXL
-from agents.networks.cores.gtrxl_memory import init_memory
+from agents.networks.cores.gtrxl import GTrXL, init_memory
 from envpool_bridge.errors import UserError
-
-
-class CoreApplyFn(Protocol):
-    """Outputs of T steps of features.
-
-    Args: params; features [T, B, D] float32; state [B, ...] each; is_first [T, B] bool: clears the row's state before that step.
-    Returns: outputs [T, B, num_outputs] float32, and the next state.
-    """
-
-    def __call__(
-        self, params: Params, features: Array, state: AgentState, is_first: Array
-    ) -> tuple[Array, AgentState]: ...
 
 
 class Core(NamedTuple):
@@ -31,13 +18,14 @@ class Core(NamedTuple):
 
     Attributes:
         init: Maps (key, number of features) to parameters; the key is consumed.
-        apply: Computes T steps, with the same result as T calls of one step.
+        apply: Maps (params, features [T, B, D] float32, state [B, ...] each, is_first [T, B] bool) to outputs [T, B, num_outputs]
+            float32 and the next state. The result is that of T calls of one step. `is_first` clears the row's state before.
         initial_state: Returns the initial state of a number of rows, [B, ...] each: zeros, as after a reset by `is_first`.
         num_outputs: Size of the outputs.
     """
 
     init: Callable[[Array, int], Params]
-    apply: CoreApplyFn
+    apply: Callable[[Params, Array, AgentState, Array], tuple[Array, AgentState]]
     initial_state: InitialAgentStateFn
     num_outputs: int
 

@@ -11,9 +11,8 @@ import pytest
 from agents import coma
 from agents.api import Mode, Trajectory
 from agents.distributions import categorical
-from agents.networks.coma import ComaNetworks, make_coma_networks
+from agents.networks.coma import ComaNetworks, make_coma_networks, team_spec, team_view
 from agents.networks.config import NetworkConfig
-from agents.networks.team_view import team_spec, team_view
 from agents.ops.counterfactual import counterfactual_advantage, lambda_targets
 from agents.ops.gradient_steps import init_progress
 from envpool_bridge.errors import UserError
@@ -309,7 +308,9 @@ def test_coma_rejects_invalid_networks_and_actions():
     with pytest.raises(UserError, match="expected one Discrete action, got ArraySpec"):
         coma.make_coma(CONFIG, EnvSpec("e", box, ArraySpec((1,), "float32", -1.0, 1.0)), NETWORK)
     agents = (AgentSpec("two", box, DiscreteSpec(2)), AgentSpec("three", box, DiscreteSpec(3)))
-    with pytest.raises(UserError, match=r"as many of every agent, got \{'two': 2, 'three': 3\}: map agents"):
+    with pytest.raises(
+        UserError, match=r"as many actions of every agent of a team, got \{'two': 2, 'three': 3\}; map agents"
+    ):
         coma.make_coma(CONFIG, EnvSpec("e", box, DiscreteSpec(3), agents=agents), NETWORK)
     with pytest.raises(UserError, match="expected shared_torso null or false"):
         coma.make_coma(CONFIG, LOCAL, NetworkConfig(shared_torso=True))

@@ -13,7 +13,7 @@ from agents.dqn import DQNConfig, build_dqn, initial_priority, loss, make_dqn, n
 from agents.networks.config import NetworkConfig
 from agents.networks.q_network import QNetwork
 from agents.ops.importance_weights import importance_weights
-from agents.ops.transitions import first_transitions
+from agents.ops.n_step import first_transitions
 from agents.rainbow import rainbow_config
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec

@@ -14,7 +14,7 @@ import pytest
 
 from agents.api import LearnerState, Mode, ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.networks.config import NetworkConfig
-from agents.networks.squashed_actor import Squashed, squash
+from agents.networks.continuous_actors import Squashed, squash
 from agents.ops.importance_weights import importance_weights
 from agents.sac import (
     SAC,

@@ -13,7 +13,8 @@ import pytest
 
 from agents.api import LearnerState, Mode, ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.networks.config import NetworkConfig
-from agents.td3 import TD3, TD3Config, actor_loss, build_td3, make_td3, smoothed_actions, transitions
+from agents.ops.n_step import first_n_step_transitions
+from agents.td3 import TD3, TD3Config, actor_loss, build_td3, make_td3, smoothed_actions
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
@@ -148,7 +149,8 @@ def test_td3_actor_loss_is_minus_first_critic(learnt):
 
 def test_the_actors_step_makes_its_loss_smaller(learnt):
     old, new = learnt.states[2], learnt.states[3]
-    batch = jax.jit(lambda sample: transitions(learnt.bound, sample))(learnt.sample)
+    batch = first_n_step_transitions(learnt.sample.trajectory, CONFIG.discount, CONFIG.n_step)
+    batch = batch._replace(action=learnt.bound.actions.to_unit(batch.action))
     loss = jax.jit(lambda actor: actor_loss(learnt.bound, actor, new.extra.critic, batch)[0])
     assert float(loss(new.params["actor"])) < float(loss(old.params["actor"]))
 

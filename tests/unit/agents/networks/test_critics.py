@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from agents.networks.config import NetworkConfig
+from agents.networks.continuous_actors import make_deterministic_actor, make_squashed_actor
 from agents.networks.critics import make_critics
-from agents.networks.deterministic_actor import make_deterministic_actor
-from agents.networks.squashed_actor import make_squashed_actor
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 

@@ -5,9 +5,9 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+import rlax
 
 from agents.ops.n_step import n_step_rewards, take_steps
-from agents.ops.returns import n_step_returns
 from envpool_bridge.errors import UserError
 
 DISCOUNT = 0.9
@@ -28,6 +28,13 @@ def random_window(seed, num_steps, num_rows):
             terminated[t, row], truncated[t, row] = rng.random(2) < 0.15
             ended = terminated[t, row] or truncated[t, row]
     return reward, terminated, truncated, valid
+
+
+def returns_with_values(reward, value, terminated, truncated, valid, n_step, discount=DISCOUNT):
+    """n-step returns: the sums and the discounted values of the observations that they reach."""
+    steps = partial(n_step_rewards, discount=discount, n_step=n_step)
+    sums = jax.jit(steps)(reward, terminated, truncated, valid)
+    return sums.reward + sums.discount * take_steps(value, sums.position)
 
 
 def by_loop(reward, terminated, truncated, valid, n):
@@ -57,14 +64,24 @@ def test_n_step_sums_match_loop(n):
     np.testing.assert_array_equal(found.position, positions)
 
 
-def test_with_values_they_are_the_returns_of_a_trajectory():
+@pytest.mark.parametrize("n", [1, 3, 50])
+def test_n_step_returns_match_loop(n):
     reward, *flags = random_window(1, 7, 50)
     reward = np.nan_to_num(reward)
     value = np.random.default_rng(2).normal(size=(8, 50)).astype(np.float32)
-    found = jax.jit(partial(n_step_rewards, discount=DISCOUNT, n_step=3))(reward, *flags)
-    returns = found.reward + found.discount * take_steps(value, found.position)
-    expected = n_step_returns(reward, value, *flags, discount=DISCOUNT, num_steps=3)
-    np.testing.assert_allclose(returns, expected, atol=1e-5)
+    sums, discounts, positions = by_loop(reward, *flags, n)
+    expected = sums + discounts * np.take_along_axis(value, positions, axis=0)
+    np.testing.assert_allclose(returns_with_values(reward, value, *flags, n), expected, atol=1e-5)
+
+
+def test_n_step_returns_agree_with_rlax():
+    reward, terminated, truncated, valid = random_window(5, 30, 1)
+    reward, value = np.nan_to_num(reward), np.random.default_rng(6).normal(size=(31, 1)).astype(np.float32)
+    truncated[:], valid[:] = False, True
+    got = returns_with_values(reward, value, terminated, truncated, valid, 4)
+    discount = (DISCOUNT * ~terminated[:, 0]).astype(np.float32)
+    expected = rlax.n_step_bootstrapped_returns(reward[:, 0], discount, value[1:, 0], 4)
+    np.testing.assert_allclose(got[:, 0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_take_steps_selects_row_by_row():
@@ -89,5 +106,5 @@ def test_cut_episode_bootstraps_from_last_observation():
     assert found.position[:, 0].tolist() == [2, 2, 2, 4]
     np.testing.assert_allclose(found.reward[:, 0], [1.0 + 0.5 * 2.0, 2.0, 0.0, 4.0])
     np.testing.assert_allclose(found.discount[:, 0], [0.25, 0.5, 0.0, 0.5])
-    returns = n_step_returns(reward, value.astype(np.float32), no, no, valid, discount=0.5, num_steps=3)
+    returns = returns_with_values(reward, value.astype(np.float32), no, no, valid, 3, discount=0.5)
     np.testing.assert_allclose(returns[:, 0], [1.0 + 0.5 * (2.0 + 0.5 * 10.0), 2.0 + 0.5 * 10.0, 0.0, 4.0 + 0.5 * 12.0])

@@ -55,32 +55,12 @@ def gae_by_episode(reward, value, terminated, truncated, valid):
     return advantage
 
 
-def n_step_by_episode(reward, value, terminated, truncated, valid, n):
-    result = np.zeros_like(reward, dtype=np.float64)
-    for row in range(reward.shape[1]):
-        for start, end, is_terminal in pieces(valid, terminated, truncated, row):
-            for t in range(start, end):
-                stop = min(t + n, end)
-                total = sum(DISCOUNT ** (k - t) * reward[k, row] for k in range(t, stop))
-                if not (stop == end and is_terminal):
-                    total += DISCOUNT ** (stop - t) * value[stop, row]
-                result[t, row] = total
-    return result
-
-
 @pytest.mark.parametrize("num_steps", [1, 2, 7, 40])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_gae_is_the_sum_over_each_episode(num_steps, seed):
     case = random_case(seed, num_steps, num_rows=5)
     got = returns.gae(*map(jnp.asarray, case), discount=DISCOUNT, lambda_=LAMBDA)
     np.testing.assert_allclose(got, gae_by_episode(*case), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("n", [1, 3, 50])
-def test_n_step_returns_are_the_sums_over_each_episode(n):
-    case = random_case(3, 20, num_rows=5)
-    got = returns.n_step_returns(*map(jnp.asarray, case), discount=DISCOUNT, num_steps=n)
-    np.testing.assert_allclose(got, n_step_by_episode(*case, n), rtol=1e-4, atol=1e-5)
 
 
 def test_gae_agrees_with_rlax_where_episodes_only_terminate():
@@ -93,16 +73,6 @@ def test_gae_agrees_with_rlax_where_episodes_only_terminate():
     expected = rlax.truncated_generalized_advantage_estimation(
         reward[:, 0], discount.astype(np.float32), LAMBDA, value[:, 0]
     )
-    np.testing.assert_allclose(got[:, 0], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_n_step_returns_agree_with_rlax():
-    reward, value, terminated, truncated, valid = random_case(5, 30, num_rows=1)
-    truncated[:], valid[:] = False, True
-    arguments = map(jnp.asarray, (reward, value, terminated, truncated, valid))
-    got = returns.n_step_returns(*arguments, discount=DISCOUNT, num_steps=4)
-    discount = (DISCOUNT * ~terminated[:, 0]).astype(np.float32)
-    expected = rlax.n_step_bootstrapped_returns(reward[:, 0], discount, value[1:, 0], 4)
     np.testing.assert_allclose(got[:, 0], expected, rtol=1e-4, atol=1e-5)
 
 

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from agents.networks.config import NetworkConfig
-from agents.networks.cores.gtrxl import GRUGate, GTrXLLayer
-from agents.networks.cores.gtrxl_attention import shift_to_positions, sinusoids
-from agents.networks.cores.gtrxl_memory import visible_steps
+from agents.networks.cores.gtrxl import GRUGate, GTrXLLayer, shift_to_positions, sinusoids, visible_steps
 from agents.networks.cores.recurrent import make_core
 from envpool_bridge.errors import UserError
 
