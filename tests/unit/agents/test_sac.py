@@ -16,6 +16,7 @@ from agents.api import LearnerState, Mode, ReplayAgent, ReplayConfig, Sample, Tr
 from agents.networks.config import NetworkConfig
 from agents.networks.continuous_actors import Squashed, squash
 from agents.ops.importance_weights import importance_weights
+from agents.ops.n_step import first_n_step_transitions
 from agents.sac import (
     SAC,
     SACConfig,
@@ -26,7 +27,6 @@ from agents.sac import (
     sample_actions,
     soft_targets,
     temperature_gradient,
-    transitions,
 )
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
@@ -98,7 +98,8 @@ def learnt() -> Learnt:
 
 
 def _batch(learnt: Learnt):
-    return jax.jit(partial(transitions, learnt.bound))(learnt.sample)
+    batch = first_n_step_transitions(learnt.sample.trajectory, CONFIG.discount, CONFIG.n_step)
+    return batch._replace(action=learnt.bound.actions.to_unit(batch.action))
 
 
 def _importance(learnt: Learnt) -> np.ndarray:
