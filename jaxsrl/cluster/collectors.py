@@ -7,7 +7,7 @@ import jax
 
 from agents.api import ReplayAgent
 from envpool_bridge.supervisor.processes import pickle_source
-from jaxsrl.cluster.hosts.source import ClusterSource
+from jaxsrl.cluster.hosts.collector import ClusterCollector
 from jaxsrl.cluster.placement import OpenEngine
 from jaxsrl.cluster.protocol.bundles import HOSTS, REPLAY, SERVERS
 from jaxsrl.cluster.protocol.engine import Engine
@@ -26,7 +26,7 @@ from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.setup import TrainingSetup
 
 _VERSIONS = 4  # of the parameters, that may be in a store at once
-_PARTS = 4  # of experience that is saved or restored, likewise
+_PARTS = 4  # of replay that is saved or restored, likewise
 _MARGIN = 1.5
 
 
@@ -42,14 +42,14 @@ class ClusterCollectors(CollectorFactory):
         pickle_source(setup.source)  # raises here, not on a node
         self._open_engine = open_engine
         self._opened = contextlib.ExitStack()
-        self._experience: RemoteReplayClient | None = None
+        self._replay: RemoteReplayClient | None = None
 
     def make_collector(self, config: CollectorConfig) -> Collector:
         config, engine = self.open(config)
         if config.plan.replay is not None and config.plan.replay.nodes:
-            self._experience = RemoteReplayClient(config, engine, self._setup.keys.update)
-            self._opened.callback(self._experience.close)
-        return ClusterSource(config, engine, replay=self._experience)
+            self._replay = RemoteReplayClient(config, engine, self._setup.keys.update)
+            self._opened.callback(self._replay.close)
+        return ClusterCollector(config, engine, replay=self._replay)
 
     def open(self, config: CollectorConfig) -> tuple[CollectorConfig, Engine]:
         """Opens the engine; returns the configuration with the plan on the nodes that are reserved, and the engine."""
@@ -59,11 +59,11 @@ class ClusterCollectors(CollectorFactory):
         return dataclasses.replace(config, plan=plan), engine
 
     def open_replay(self, agent: ReplayAgent) -> HostReplay:
-        if self._experience is None:
+        if self._replay is None:
             return super().open_replay(agent)
-        self._experience.wait_until_started()
+        self._replay.wait_until_started()
         mesh = RemoteReplayMesh(devices_of(self._setup.plan.learner))
-        return HostReplay(agent, mesh, self._setup.keys.update, self._experience)
+        return HostReplay(agent, mesh, self._setup.keys.update, self._replay)
 
     def close(self, failure: BaseException | None) -> None:
         self._opened.close()

@@ -58,8 +58,8 @@ class CollectorFactory:
         """Returns an empty replay in memory of this machine."""
         setup, plan = self._setup, self._setup.plan
         shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
-        experience = LocalReplayClient(agent.data, shapes, setup.config.stall_timeout_seconds)
-        return HostReplay(agent, HostReplayMesh(devices_of(plan.learner)), setup.keys.update, experience)
+        client = LocalReplayClient(agent.data, shapes, setup.config.stall_timeout_seconds)
+        return HostReplay(agent, HostReplayMesh(devices_of(plan.learner)), setup.keys.update, client)
 
     def close(self, failure: BaseException | None) -> None:
         """Releases the machines that collectors were on, after these have been closed.

@@ -24,6 +24,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from tests.integration.ray_marks import RAY_MARKS
+from tests.integration.test_cluster import ray_processes
 from tests.support.journal import journal_in
 from tests.support.run_configs import run_config
 
@@ -73,21 +74,21 @@ def require_same_state(one, other):
         np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
 
 
-def processes(name):
-    """Process ids of actors of this class, which Ray names on their command lines."""
+def processes(cluster, name):
+    """Process ids of this cluster's actors of a class, which Ray names on their command lines."""
     found = []
-    for entry in Path("/proc").iterdir():
+    for pid in ray_processes(cluster.directory):
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and b"ray::" + name.encode() in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
+            if b"ray::" + name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
     return sorted(found)
 
 
-def none_is_left(seconds=20.0):
+def none_is_left(cluster, seconds=20.0):
     deadline = time.monotonic() + seconds
-    while (processes("RayReplay") or processes("RayHost")) and time.monotonic() < deadline:
+    while (left := processes(cluster, "RayReplay") + processes(cluster, "RayHost")) and time.monotonic() < deadline:
         time.sleep(0.2)
-    return not processes("RayReplay") and not processes("RayHost")
+    return not left
 
 
 ON_NODE = {"cluster_address": "auto", "cluster_num_hosts": 2, "replay_memory": "cluster"}
@@ -114,10 +115,10 @@ def test_remote_replay_matches_one_machine_and_resumes(cluster, tmp_path, lag, r
     record = json.loads((there.directory / "metrics.jsonl").read_text().splitlines()[-1])
     print({name: value for name, value in record.items() if name.startswith("cluster/")})
     assert record[f"cluster/{node}/samples_per_second"] > 0.0
-    assert none_is_left()
+    assert none_is_left(cluster)
 
 
-def kill_when(name, directory, after):
+def kill_when(cluster, name, directory, after):
     """Kills an actor of this class once a record says that more updates have been done; in a thread."""
     killed = []
 
@@ -126,7 +127,7 @@ def kill_when(name, directory, after):
         records = Path(directory) / "run" / "metrics.jsonl"
         while time.monotonic() < deadline and not killed:
             lines = records.read_text().splitlines() if records.exists() else []
-            found = processes(name)
+            found = processes(cluster, name)
             if found and lines and json.loads(lines[-1])["update"] > after:
                 os.kill(found[0], signal.SIGKILL)
                 killed.append(found[0])
@@ -148,14 +149,14 @@ LONG = {
 
 def test_killed_replay_ends_run_that_resumes_bit_for_bit(cluster, tmp_path):
     alone = train(tmp_path / "alone", **LONG)
-    killing, killed = kill_when("RayReplay", tmp_path / "there", after=30)
+    killing, killed = kill_when(cluster, "RayReplay", tmp_path / "there", after=30)
     begun = time.monotonic()
     with pytest.raises(ReplayLostError, match="replay on node .* is lost with what it held"):
         train(tmp_path / "there", **LONG, **ON_NODE)
     killing.join(60.0)
     assert killed
     assert time.monotonic() - begun < 120.0
-    assert none_is_left()
+    assert none_is_left(cluster)
     saved = max(
         int(path.name) for path in (tmp_path / "there" / "run" / "checkpoints").iterdir() if path.name.isdigit()
     )
@@ -176,7 +177,7 @@ def test_killed_host_inserts_every_step_once(cluster, tmp_path, monkeypatch):
         "make_collector",
         lambda self, config: make_collector(self, dataclasses.replace(config, journal=journal_in(journal))),
     )
-    killing, killed = kill_when("RayHost", tmp_path, after=30)
+    killing, killed = kill_when(cluster, "RayHost", tmp_path, after=30)
     report = train(tmp_path, **LONG, **ON_NODE)
     killing.join(60.0)
     assert killed
@@ -228,4 +229,4 @@ def test_a_node_that_dies_with_replay_on_it_ends_the_run(cluster, tmp_path):
     removing.join(60.0)
     print("seconds from the node's death to the run's end:", time.monotonic() - removed[0])
     assert time.monotonic() - removed[0] < 100.0
-    assert none_is_left()
+    assert none_is_left(cluster)

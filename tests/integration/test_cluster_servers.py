@@ -21,6 +21,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from tests.integration.ray_marks import RAY_MARKS
+from tests.integration.test_cluster import ray_processes
 from tests.support.run_configs import run_config
 
 ray = pytest.importorskip("ray")
@@ -109,13 +110,13 @@ def test_server_reports_declared_gpu_that_jax_lacks(cluster, tmp_path):
     assert inference["placement"]["platform"] == "gpu"
 
 
-def server_processes():
-    """Process ids of the servers, which Ray names on their command lines."""
+def server_processes(cluster):
+    """Process ids of this cluster's servers, which Ray names on their command lines."""
     found = []
-    for entry in Path("/proc").iterdir():
+    for pid in ray_processes(cluster.directory):
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and b"ray::RayServer" in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
+            if b"ray::RayServer" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
     return sorted(found)
 
 
@@ -130,7 +131,7 @@ def test_killed_servers_do_not_change_the_curve(cluster, tmp_path):
         for after in (2, 10):
             while time.monotonic() < deadline:
                 lines = records.read_text().splitlines() if records.exists() else []
-                found = [pid for pid in server_processes() if pid not in killed]
+                found = [pid for pid in server_processes(cluster) if pid not in killed]
                 if found and lines and json.loads(lines[-1])["update"] > after:
                     os.kill(found[0], signal.SIGKILL)
                     killed.append(found[0])
@@ -158,6 +159,6 @@ def test_killed_servers_do_not_change_the_curve(cluster, tmp_path):
     assert any(one.get(node, 0.0) > 0.0 for one in records)  # servers tell once a second, and records are more
     require_same_state(served, alone)
     deadline = time.monotonic() + 20.0
-    while server_processes() and time.monotonic() < deadline:
+    while server_processes(cluster) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert server_processes() == []
+    assert server_processes(cluster) == []

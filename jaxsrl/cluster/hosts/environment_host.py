@@ -5,7 +5,6 @@ comes, by which time the engine has taken a copy along.
 """
 
 import dataclasses
-import pickle
 import threading
 import time
 
@@ -13,13 +12,12 @@ import jax
 import numpy as np
 
 from jaxsrl.cluster.inference.client import ServerLink
-from jaxsrl.cluster.inference.served_pool import ServedSource
+from jaxsrl.cluster.inference.served_pool import ServedCollector
 from jaxsrl.cluster.protocol.published_params import VersionQueue
-from jaxsrl.cluster.protocol.setup import HostSetup
+from jaxsrl.cluster.protocol.setup import HostSetup, load_setup
 from jaxsrl.collect.actor_pool import ActorCollector
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.pool import PoolCollector
-from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.plan.fragment import Processes
@@ -37,7 +35,7 @@ class EnvironmentHost:
         self._links: dict[int, ServerLink] = {}  # that came before the source
         self._lifecycle = Lifecycle()
         self._versions = VersionQueue(self._changed)
-        self._source: ActorCollector | PoolCollector | ServedSource | None = None
+        self._source: ActorCollector | PoolCollector | ServedCollector | None = None
         self._started = False
         self._lent: int | None = None
 
@@ -52,10 +50,7 @@ class EnvironmentHost:
             UserError: the environments cannot be made here.
             TimeoutError: the first version did not come.
         """
-        made: HostSetup = pickle.loads(setup)
-        use_synchronous_cpu_dispatch()
-        for name, value in made.jax_settings.items():
-            jax.config.update(name, value)
+        made: HostSetup = load_setup(setup)
         with self._starting:  # `close` comes before or after all of this
             self._require_open()
             if made.config.plan.calls_servers:
@@ -80,7 +75,7 @@ class EnvironmentHost:
         with self._changed:
             self._links[server] = link
             source = self._source
-        if isinstance(source, ServedSource):
+        if isinstance(source, ServedCollector):
             source.use_server(server, link)
 
     def next_slot(self) -> tuple[int, np.ndarray]:
@@ -120,7 +115,7 @@ class EnvironmentHost:
         if self._lifecycle.should_stop():
             raise RuntimeError("the environment host was closed")
 
-    def _started_source(self) -> ActorCollector | PoolCollector | ServedSource:
+    def _started_source(self) -> ActorCollector | PoolCollector | ServedCollector:
         deadline = time.monotonic() + _START_SECONDS
         with self._changed:
             while not self._started:
@@ -133,7 +128,7 @@ class EnvironmentHost:
         return self._source
 
     def _begin_served(self, made: HostSetup) -> None:
-        source = ServedSource(made.config, made.replica, self._lifecycle, made.incarnation)
+        source = ServedCollector(made.config, made.replica, self._lifecycle, made.incarnation)
         with self._changed:
             self._source, links = source, dict(self._links)
         for server, link in links.items():

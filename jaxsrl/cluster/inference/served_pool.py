@@ -15,7 +15,7 @@ from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.passes.place_inference import server_of_lane
 
 
-class ServedSource:
+class ServedCollector:
     """One replica of a plan's environments; it knows no parameters. Threads as `PoolCollector` has them.
 
     Args:

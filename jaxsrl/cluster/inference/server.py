@@ -7,7 +7,6 @@ policy remembers stays here from step to step; a client sends it along with its 
 
 import dataclasses
 import os
-import pickle
 import socket
 import threading
 import time
@@ -24,10 +23,9 @@ from envpool_bridge.errors import UserError
 from jaxsrl.cluster.inference.act_batch import ActingCalls
 from jaxsrl.cluster.inference.messages import ActingMessages, Request
 from jaxsrl.cluster.protocol.published_params import VersionQueue
-from jaxsrl.cluster.protocol.setup import HostSetup
+from jaxsrl.cluster.protocol.setup import HostSetup, load_setup
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_layout
-from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.devices import Device
 from jaxsrl.plan.fragment import Devices, Placement
 from jaxsrl.plan.passes.place_inference import lanes_of_server
@@ -95,10 +93,7 @@ class ActionServer:
             TimeoutError: the first version did not come.
             UserError: it is to act with a GPU, and jax sees none here.
         """
-        made: HostSetup = pickle.loads(setup)
-        use_synchronous_cpu_dispatch()
-        for name, value in made.jax_settings.items():
-            jax.config.update(name, value)
+        made: HostSetup = load_setup(setup)
         config, plan = made.config, made.config.plan
         key = jax.random.wrap_key_data(jax.numpy.asarray(made.key_data), impl=made.key_impl)
         self._messages = ActingMessages(agent_layout(config.spec, plan.shape, config.agent))

@@ -6,7 +6,7 @@ import numpy as np
 
 from envpool_bridge.spec.tree import Tree, map_leaves
 from jaxsrl.cluster.collectors import ClusterCollectors
-from jaxsrl.cluster.hosts.source import ClusterSource
+from jaxsrl.cluster.hosts.collector import ClusterCollector
 from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
 from jaxsrl.cluster.learners.synchronized_collector import SynchronizedCollector
 from jaxsrl.cluster.placement import OpenEngine
@@ -44,7 +44,7 @@ class ProcessCollectors(CollectorFactory):
             devices = device_of_each_replica(config.plan.inference)
             collector: Collector = PoolCollector(config, devices, self._setup.lifecycle, self._replicas)
         else:
-            collector = ClusterSource(*self._cluster.open(config), self._replicas)
+            collector = ClusterCollector(*self._cluster.open(config), self._replicas)
         failed = self._processes.raise_failed
         return SynchronizedCollector(collector, self._consensus, first_row, config.plan.num_rows, failed)
 

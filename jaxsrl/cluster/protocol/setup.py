@@ -1,6 +1,7 @@
 """Setup of an environment host, as bytes: everything from which the collectors of its machine are made."""
 
 import dataclasses
+import pickle
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -13,6 +14,7 @@ from agents.api import Agent, AnyAgent, LearnerState, Params
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.shm.packed_arrays import ParamsLayout
 from jaxsrl.collect.collector import CollectorConfig
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
 # Settings that change what a program computes: a host's must be the learner's.
 JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
@@ -48,6 +50,15 @@ class HostSetup:
 
     def to_bytes(self) -> bytes:
         return cloudpickle.dumps(self)
+
+
+def load_setup(data: bytes) -> Any:
+    """Returns the HostSetup or ReplaySetup with these bytes, after jax was set up as in the learner's process."""
+    setup = pickle.loads(data)
+    use_synchronous_cpu_dispatch()
+    for name, value in setup.jax_settings.items():
+        jax.config.update(name, value)
+    return setup
 
 
 def make_setup(

@@ -4,7 +4,6 @@ Slots come from environment hosts and lie here until the learner's process says 
 Calls say which slots or priorities they are about, and answers which sample: so they may overtake each other.
 """
 
-import pickle
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -16,9 +15,9 @@ import numpy as np
 from envpool_bridge.faults.journal import open_learner_journal
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.shm.slots import SlotViews, view_slot
+from jaxsrl.cluster.protocol.setup import load_setup
 from jaxsrl.cluster.replay.setup import PART_BYTES, ReplaySetup, SampleBlocks
 from jaxsrl.learner.host_replay import trajectory_on_host
-from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.replay.client import LocalReplayClient, UpdateKeys
 from jaxsrl.replay.on_device import step_keys
 
@@ -52,10 +51,7 @@ class ReplayHost:
         Raises:
             UserError: there is not enough memory on this node.
         """
-        made: ReplaySetup = pickle.loads(setup)
-        use_synchronous_cpu_dispatch()
-        for name, value in made.jax_settings.items():
-            jax.config.update(name, value)
+        made: ReplaySetup = load_setup(setup)
         self._summaries, self._edges = SlotSummaries(made.layout), SlotSummaries(made.layout, edges=True)
         self._blocks = SampleBlocks(made)
         self._split = jax.jit(partial(step_keys, made.agent))

@@ -13,7 +13,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.options import SupervisorOptions
-from jaxsrl.cluster.hosts.source import ClusterSource
+from jaxsrl.cluster.hosts.collector import ClusterCollector
 from jaxsrl.cluster.inference import server as action_server
 from jaxsrl.cluster.protocol.engine import HostLostError
 from jaxsrl.collect.collector import CollectorConfig
@@ -55,7 +55,7 @@ def run_of(lag, servers=1, core="none", gpus=0, **changes):
 @contextlib.contextmanager
 def served(config, hosts=None):
     engine = ServingEngine(NODES)
-    source = ClusterSource(config, engine, hosts)
+    source = ClusterCollector(config, engine, hosts)
     try:
         yield source, engine
     finally:

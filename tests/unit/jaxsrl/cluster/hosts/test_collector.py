@@ -21,7 +21,7 @@ from envpool_bridge.envs.seeding import episode_seed
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.spec.tree import leaves
-from jaxsrl.cluster.hosts.source import ClusterSource
+from jaxsrl.cluster.hosts.collector import ClusterCollector
 from jaxsrl.cluster.protocol.engine import HostLostError
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.envs.registry import make_env
@@ -60,7 +60,7 @@ def run_of(lag, env_source=None, hosts=2, nodes=NODES, **options):
 @contextlib.contextmanager
 def cluster_source(config, nodes=NODES):
     engine = ThreadEngine(nodes)
-    source = ClusterSource(config, engine)
+    source = ClusterCollector(config, engine)
     try:
         yield source, engine
     finally:
@@ -178,7 +178,7 @@ def test_host_of_a_dead_node_waits_for_its_bundle_to_move():
 def test_a_source_of_some_hosts_has_their_rows_of_the_run():
     config, local, params = run_of(0)
     engine = ThreadEngine(NODES)
-    source = ClusterSource(config, engine, range(1, 2))
+    source = ClusterCollector(config, engine, range(1, 2))
     try:
         source.publish(0, params[0])
         source.start(RESET)
@@ -306,7 +306,7 @@ def test_environments_that_cannot_be_sent_to_nodes_are_rejected():
     lock = threading.Lock()
     source = GymnasiumSource(lambda: lock and MatchObservation())
     with pytest.raises(UserError, match="cannot be sent to worker processes .*lock"):
-        ClusterSource(dataclasses.replace(config, env_source=source), ThreadEngine(NODES))
+        ClusterCollector(dataclasses.replace(config, env_source=source), ThreadEngine(NODES))
 
 
 def test_a_slot_is_not_copied_into_the_pickle_that_carries_it():

@@ -36,7 +36,7 @@ _SUMMED = ("inference/calls", "inference/rows", *_COUNTED)
 _MEANS = ("env/wait_seconds", "inference/wait_seconds", "inference/busy_seconds")
 
 
-class ClusterSource:
+class ClusterCollector:
     """A Collector whose slots come from environment hosts, one a replica of the plan. One thread, the learner's.
 
     Args:
