@@ -111,6 +111,7 @@ class EnvPool:
         agent_state: SpecTree = (),
         spec: EnvSpec | None = None,
     ) -> None:
+        shared_segment.validate_machine()
         source = as_source(source)
         self._source = pickle_source(source)
         self.spec = spec or source.spec()

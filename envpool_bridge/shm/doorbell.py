@@ -8,7 +8,6 @@ POSIX semaphores follow the wall clock and stall when it is set back.
 import os
 import select
 from collections.abc import Callable
-from os import sched_yield
 from time import monotonic
 from typing import TypeVar
 
@@ -110,6 +109,7 @@ class Waiter:
             self.waited_seconds += monotonic() - start
 
     def _spin(self, ready: Callable[[], T], now: float, spin_until: float) -> T:
+        sched_yield = os.sched_yield
         while True:
             sched_yield()
             before, now = now, monotonic()

@@ -13,12 +13,26 @@ import secrets
 
 import posix_ipc
 
-from envpool_bridge.errors import LayoutMismatchError, SegmentTooLargeError
+from envpool_bridge.errors import LayoutMismatchError, SegmentTooLargeError, UserError
 from envpool_bridge.shm.layout import FORMAT_VERSION, SlotLayout
 
 MAGIC = b"JAXSRL\x00\x01"
 RUN_ID_BYTES = 16
 # magic 0..8, format version 8..16, layout hash 16..48, run id 48..64
+
+
+def validate_machine() -> None:
+    """Raises UserError unless this machine can run worker processes: Linux, and the store order of x86-64.
+
+    A counter that a plain store publishes must become visible after its payload. Other architectures, such as arm64, need
+    barriers there, which Python does not offer.
+    """
+    system, machine = platform.system(), platform.machine()
+    if system != "Linux" or machine not in {"x86_64", "AMD64"}:
+        raise UserError(
+            f"worker processes need Linux on x86-64, got {system} on {machine}: use gymnasium.vector.SyncVectorEnv, or in jaxsrl "
+            f"--plan serial, or device_only for environments written in JAX"
+        )
 
 
 class SharedBytes:
@@ -33,11 +47,10 @@ class SharedBytes:
         buffer: the whole memory, writable.
 
     Raises:
-        LayoutMismatchError: the memory has another size, or this machine lacks the required store order.
+        LayoutMismatchError: the memory has another size.
     """
 
     def __init__(self, descriptor: int, num_bytes: int) -> None:
-        _require_x86()
         size = os.fstat(descriptor).st_size
         if size != num_bytes:
             raise LayoutMismatchError(f"expected a segment of {num_bytes} bytes, got {size}")
@@ -73,9 +86,10 @@ def reserve(num_bytes: int, purpose: str) -> int:
         purpose: subject of the error message, e.g. "the trajectory ring".
 
     Raises:
+        UserError: see `validate_machine`.
         SegmentTooLargeError: /dev/shm cannot hold it.
     """
-    _require_x86()
+    validate_machine()
     name = f"/jaxsrl-{os.getpid()}-{secrets.token_hex(8)}"
     shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
     try:
@@ -131,12 +145,3 @@ def attach(descriptor: int, layout: SlotLayout, run_id: bytes) -> Segment:
                 f"another version of this package; start the pool and its workers from the same installation"
             )
     return segment
-
-
-def _require_x86() -> None:
-    # The protocol publishes payload with a later plain store, which is safe only with a total store order.
-    if platform.machine() not in {"x86_64", "AMD64"}:
-        raise LayoutMismatchError(
-            f"the shared-memory ring relies on x86-64 store order and is not tested on {platform.machine()}: "
-            f"use the serial policy there (--plan serial)"
-        )

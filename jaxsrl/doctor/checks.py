@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from envpool_bridge.errors import UserError
 from jaxsrl.machine.package_names import NAMES, describe_shared, find_conflict, find_shared_names
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "chex", "orbax-checkpoint", "posix-ipc")
@@ -41,12 +42,15 @@ def run_checks() -> list[Check]:
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
     """Checks the interpreter and the processor."""
-    machine = platform.machine()
-    finding = f"Python {version[0]}.{version[1]} on {platform.system()} {machine}"
+    finding = f"Python {version[0]}.{version[1]} on {platform.system()} {platform.machine()}"
     if version < (3, 11):
         return Check("python", False, finding, "install Python 3.11 or newer")
-    if machine not in {"x86_64", "AMD64"}:
-        return Check("python", False, finding, "environment processes need x86-64; elsewhere use --plan serial")
+    from envpool_bridge.shm.segment import validate_machine
+
+    try:
+        validate_machine()
+    except UserError as error:
+        return Check("python", False, finding, str(error))
     return Check("python", True, finding)
 
 
@@ -109,7 +113,9 @@ def check_memory() -> Check:
 
 def check_cores() -> Check:
     """Checks that the control group allows all visible cores to be busy."""
-    cores, quota = len(os.sched_getaffinity(0)), _read(_CGROUP / "cpu.max").split()
+    from jaxsrl.machine.resources import count_cores
+
+    cores, quota = count_cores(), _read(_CGROUP / "cpu.max").split()
     if len(quota) != 2 or quota[0] == "max":
         return Check("cores", True, f"{cores}")
     allowed = int(quota[0]) / int(quota[1])

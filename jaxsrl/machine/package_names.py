@@ -51,7 +51,7 @@ def find_shared_names(home: Path = _HOME) -> dict[str, list[str]]:
     for distribution in importlib.metadata.distributions(path=[str(home)]):
         for top in {file.parts[0] for file in distribution.files or ()} & owners.keys():
             owners[top].add(distribution.metadata["Name"])
-    return {name: sorted(found) for name, found in owners.items() if found - {"jaxsrl"}}
+    return {name: sorted(names) for name, names in owners.items() if names - {"jaxsrl"}}
 
 
 def describe_shared(name: str, owners: list[str]) -> str:

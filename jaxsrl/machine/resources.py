@@ -88,13 +88,9 @@ class Resources:
             num_host = len(local("cpu"))
         except RuntimeError:  # JAX_PLATFORMS names the accelerator alone
             num_host = 0
-        statistics = os.statvfs(_SHARED_MEMORY)
         host = free_host_bytes()
-        shared = statistics.f_bavail * statistics.f_frsize
-        free = (
-            shared if host is None else min(shared, host)
-        )  # its pages count as memory of the machine and of the group
-        name, cores = str(devices[0].device_kind), len(os.sched_getaffinity(0))
+        free = _free_shared_bytes(host)
+        name, cores = str(devices[0].device_kind), count_cores()
         free_on_devices = [number for number in map(_free_bytes, devices) if number is not None]
         device_bytes = min(free_on_devices, default=None)
         return Resources(cores, platform, len(devices), num_host, free, name, host, device_bytes)
@@ -102,6 +98,13 @@ class Resources:
     def devices_of(self, platform: str) -> int:
         """Returns the number of devices of a placement's platform."""
         return self.num_host_devices if platform == "cpu" and self.platform != "cpu" else self.num_devices
+
+
+def count_cores() -> int:
+    """Returns the number of CPU cores that this process may use; all of them where the system has no affinity (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def free_host_bytes() -> int | None:
@@ -116,6 +119,16 @@ def free_host_bytes() -> int | None:
         return None
     left = [_left_in_group(directory, files) for files in _GROUP_FILES for directory in _groups(files)]
     return max(0, min([available, *(number for number in left if number is not None)]))
+
+
+def _free_shared_bytes(host_bytes: int | None) -> int | None:
+    """Returns the free shared memory; None on a system without /dev/shm. Its pages count as memory of the machine and the group."""
+    try:
+        statistics = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return None
+    free = statistics.f_bavail * statistics.f_frsize
+    return free if host_bytes is None else min(free, host_bytes)
 
 
 def _groups(files: _GroupFiles) -> list[Path]:

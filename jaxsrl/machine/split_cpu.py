@@ -9,6 +9,7 @@ import jax
 
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
+from jaxsrl.machine.resources import count_cores
 
 _THREADS_PER_DEVICE = 8  # enough in all runs so far; fewer are untested
 _THREADS = "NPROC"  # sets the number of XLA's threads
@@ -56,7 +57,7 @@ def _threads_for(num_devices: int) -> Iterator[None]:
     runs of 366 updates under `central`, with two devices on two busy cores. Waiting threads use no core.
     """
     before = os.environ.get(_THREADS)
-    threads = len(os.sched_getaffinity(0)) + _THREADS_PER_DEVICE * num_devices
+    threads = count_cores() + _THREADS_PER_DEVICE * num_devices
     if before is None:
         os.environ[_THREADS] = str(threads)
     try:

@@ -7,13 +7,14 @@ import jax
 from agents.api import Agent, AnyAgent, GradientSteps
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
+from envpool_bridge.shm.segment import validate_machine
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.learning_agent import learning_agent, replay_bytes
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.fragment import Devices
+from jaxsrl.plan.fragment import Devices, Processes
 from jaxsrl.plan.passes.policy_groups import check_groups
 from jaxsrl.plan.plan import Plan
 from jaxsrl.plan.validate import nearest_multiple, validate_memory, validate_plan, validate_replay_memory
@@ -31,6 +32,8 @@ def check_run(plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec, res
         UserError: says what does not fit, and what to change.
     """
     validate_plan(plan, resources)
+    if isinstance(plan.environments.placement, Processes) and not plan.environments.nodes:
+        validate_machine()
     if runs_on_device(plan):
         jax_env_of_source(source)
     if plan.parameter_server is not None:

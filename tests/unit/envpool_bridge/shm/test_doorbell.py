@@ -23,7 +23,7 @@ def yields(monkeypatch):
 
     def take(seconds):
         taken = []
-        monkeypatch.setattr(doorbell, "sched_yield", lambda: taken.append(time.sleep(seconds)))
+        monkeypatch.setattr(doorbell.os, "sched_yield", lambda: taken.append(time.sleep(seconds)))
         return taken
 
     return take
