@@ -22,7 +22,7 @@ from jaxsrl.plan.passes.learner_processes import resources_over
 from jaxsrl.plan.plan import Plan
 
 _LOOK_SECONDS = 0.5
-_ROOM = 1 << 20  # cores: more than anybody asks for
+_ROOM = 1 << 20  # cores: more than any run needs
 
 OpenEngine = Callable[[int], contextlib.AbstractContextManager[Engine]]
 """From the bytes that an object store must have room for (where it is started here) to an engine."""

@@ -51,7 +51,7 @@ class RunCheckpoints:
         validate = None if config.checkpoint.partial_restore else self._validate_fit
         restored = self._coordinator.restore(lambda: self._store.restore_newest(validate=validate))
         if restored is None:
-            setup.directory.log(f"begins: {config.num_updates} updates")
+            setup.directory.log(f"starts: {config.num_updates} updates")
             return None
         step, arrays, metadata, problems = restored
         for problem in problems:

@@ -31,7 +31,7 @@ def make_run(path, returns=(), log="", checkpoints=(), seed=0, env_steps=1000, a
             fixed = {"update": update, "env_steps": update * 100, "frames": update * 100, "wall_seconds": float(update)}
             file.write(json.dumps({**fixed, "episode/return_mean": value}) + "\n")
     if log:
-        (path / "log.txt").write_text(f"2026-01-01 00:00:00 begins: 10 updates\n2026-01-01 00:00:00 {log}\n")
+        (path / "log.txt").write_text(f"2026-01-01 00:00:00 starts: 10 updates\n2026-01-01 00:00:00 {log}\n")
     for step in checkpoints:
         (path / "checkpoints" / str(step)).mkdir()
     return path

@@ -96,7 +96,6 @@ class ClusterCollector:
                 host.publish(version, put)
 
     def start(self, reset: EpisodeReset) -> None:
-        """Starts every host."""
         self._reset = reset
         if self._servers is not None:
             self._servers.start(self._versions)
@@ -117,11 +116,9 @@ class ClusterCollector:
         return self._next - 1
 
     def slots(self, sequence: int) -> Sequence[SlotViews]:
-        """Returns the leased slots, one a host, in row order; read-only."""
         return [host.slots[sequence] for host in self._hosts]
 
     def release(self, sequence: int) -> None:
-        """Gives every host the slot's credit back."""
         for host in self._hosts:
             host.release(sequence)
 

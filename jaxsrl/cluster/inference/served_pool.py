@@ -66,15 +66,12 @@ class ServedCollector:
         self._lifecycle.start_thread("remote acting", lambda: self._acting.run(self._lifecycle.should_stop))
 
     def acquire(self, timeout_seconds: float) -> int | None:
-        """Returns the next full sequence, or None; raises what environments raised."""
         return self._pool.acquire(timeout_seconds)
 
     def slot_memory(self, sequence: int) -> np.ndarray:
-        """Returns the memory of the leased slot, [slot_bytes] uint8."""
         return self._pool.slot_memory(sequence)
 
     def release(self, sequence: int) -> None:
-        """Gives the slot back to the environments."""
         self._pool.release(sequence)
 
     def totals(self) -> Mapping[str, float]:

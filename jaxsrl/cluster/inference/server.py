@@ -37,19 +37,19 @@ GATHER_SECONDS = 0.002
 
 
 class ServerClosedError(RuntimeError):
-    """The server was closed, or the one who asked was followed by another."""
+    """Error of a request whose server was closed, or whose client was replaced."""
 
 
 @dataclasses.dataclass
 class ServerStats:
-    """Totals since the server began. Written by its thread alone.
+    """Totals since the start of the server. Written by its thread alone.
 
     Attributes:
         requests: answered.
         calls: of the agent.
         rows: acted for.
-        busy_seconds: of calls, with what is packed and read for them.
-        queued_seconds: that requests waited between coming and the beginning of their call, parameters included; summed.
+        busy_seconds: of calls, with their packing and reading.
+        queued_seconds: sum of the waits of requests until their call started, parameters included.
         idle_seconds: that the thread waited for something to do.
     """
 
@@ -84,7 +84,7 @@ class ActionServer:
         self._totals = ServerStats()
 
     def start(self, setup: bytes) -> None:
-        """Takes in the first parameters, compiles, and begins to answer.
+        """Receives the first parameters, compiles, and starts to answer.
 
         Args:
             setup: a HostSetup's bytes, whose replica is the server's number; its environments are not looked at.
@@ -172,14 +172,14 @@ class ActionServer:
 
     def _serve_until_closed(self) -> None:
         while True:
-            began = time.perf_counter()
+            started = time.perf_counter()
             with self._changed:
                 self._changed.wait_for(self._has_work, _WAIT_SECONDS)
                 if self._closed is not None:
                     return
                 inbox, self._inbox = self._inbox, deque()
                 questions, self._questions = self._questions, deque()
-            self._totals.idle_seconds += time.perf_counter() - began
+            self._totals.idle_seconds += time.perf_counter() - started
             for block, answer, at in inbox:
                 self._take_in(_Asked(self._messages.read_request(block), answer, at))
             for question in questions:

@@ -156,7 +156,7 @@ class InferenceServerGroup:
                 host.publishes.append(host.remote.call("control", "use_server", server.index, server.remote.link))
 
     def _count(self, server: ServerHandle, before: Mapping[str, float]) -> None:
-        """Adds what was done since the stats before."""
+        """Adds the difference to the stats before."""
         sums = self._by_node.setdefault(server.node, {})
         for name, value in server.stats.items():
             where = self._seconds if name in self._seconds else sums

@@ -49,7 +49,7 @@ class RemoteHost(Protocol):
     """One environment host, wherever it is: an `EnvironmentHost` behind calls that do not wait."""
 
     def call(self, group: Group, method: str, *arguments: Any) -> Call:
-        """Starts a call of one of its methods. What `Engine.put` returned arrives as what was put."""
+        """Starts a call of one of its methods. A result of `Engine.put` arrives as the array itself."""
         ...
 
     def kill(self) -> None:

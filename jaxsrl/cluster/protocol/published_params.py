@@ -32,7 +32,7 @@ def packed(layout: ParamsLayout, leaves: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class PublishedVersions:
-    """The versions that a host which begins now could have to act with. One thread.
+    """The versions that a host which starts now may need. One thread.
 
     Attributes:
         newest: number of the newest version; -1 before any.

@@ -33,7 +33,7 @@ class HostSetup:
         params_layout: of the flat parameters.
         template: of the parameters; its leaves do not matter.
         first_version: of the parameters, that comes first; the others follow one by one.
-        reset: of all rows of the run; what is of others is not looked at.
+        reset: of all rows of the run; those of other hosts are ignored.
         incarnation: number of earlier starts of this host or server.
     """
 
@@ -109,4 +109,4 @@ def _init(structure: Any, shapes: list[tuple[tuple[int, ...], Any]], key: Any) -
 
 
 def _learns_elsewhere(*_: Any) -> NoReturn:
-    raise TypeError("an environment host acts: it neither begins nor learns")
+    raise TypeError("an environment host acts: it neither initializes nor learns")

@@ -83,7 +83,6 @@ class RayEngine:
         self._ray, self.rooms = import_ray(), dict(rooms or {})
 
     def nodes(self) -> tuple[Node, ...]:
-        """Returns those that are alive and give out cores."""
         return nodes_of(self._alive())
 
     def name_of(self, node_id: str) -> str:
@@ -117,7 +116,6 @@ class RayEngine:
         return RayRemoteReplay(self._ray, self.rooms[REPLAY].options(0), slots)
 
     def put(self, value: np.ndarray) -> Any:
-        """Copies an array into the object store, once."""
         return self._ray.put(value)
 
     def wait(self, calls: Sequence[Call], timeout_seconds: float) -> list[Call]:

@@ -110,7 +110,7 @@ class ReplayHost:
         return {"due": float(due), **self.stats()}
 
     def edges(self, host: int, incarnation: int, sequence: int) -> np.ndarray:
-        """Returns a summary with the observations that a slot begins and ends with; of one that is staged, or was inserted last."""
+        """Returns a summary with the first and last observations of a slot that is staged or was inserted last."""
         key = (host, incarnation, sequence)
         with self._changed:
             memory = self._staged[key] if key in self._staged else self._newest[key]

@@ -11,7 +11,7 @@ import pytest
 from jaxsrl.run_directory import LOCK, RunDirectory
 from jaxsrl.runs.state import CRASHED, EMPTY, FINISHED, RUNNING, STOPPED, is_locked, run_state
 
-BEGAN = "2026-01-01 10:00:00 begins: 100 updates"
+BEGAN = "2026-01-01 10:00:00 starts: 100 updates"
 SAVED = "2026-01-01 10:01:00 checkpoint at update 50"
 STOP = "2026-01-01 10:02:00 stopped by SIGINT at update 60, 600 env steps, 9.0 s"
 RESUMED = "2026-01-01 10:03:00 resumes runs/x at update 60 of 100"
