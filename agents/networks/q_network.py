@@ -13,10 +13,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.cores.recurrent import Core, make_core
 from agents.networks.observation_inputs import ObservationInputs, make_inputs, validate_torso
 from agents.networks.q_head import QHead
-from agents.networks.torsos.impala_resnet import ImpalaResNet
-from agents.networks.torsos.mlp import MLP
-from agents.networks.torsos.nature_cnn import NatureCNN
-from agents.networks.torsos.torso import apply_torso
+from agents.networks.torsos.torso import TORSOS, apply_torso
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import items, lookup, shown_path
@@ -64,9 +61,6 @@ class QNetwork(NamedTuple):
         return outputs[0], state
 
 
-_TORSOS: dict[str, Any] = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet}
-
-
 class _Features(nn.Module):
     """A torso. `cut`: omit the last layer of a torso of one array, since the head's streams replace it."""
 
@@ -76,8 +70,8 @@ class _Features(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Any) -> Array:
-        if self.cut and not isinstance(inputs, dict) and self.config.torso in _TORSOS:
-            torso = _TORSOS[self.config.torso]
+        if self.cut and not isinstance(inputs, dict) and self.config.torso in TORSOS:
+            torso = TORSOS[self.config.torso]
             return torso(self.config.hidden_sizes[:-1], self.config.activation, name="torso")(inputs)
         return apply_torso(self.config, self.images, inputs)
 

@@ -41,8 +41,10 @@ def apply_gradient(
     optimizer: optax.GradientTransformation, rate: optax.Schedule, state: LearnerState, grads: Params, metrics: Metrics
 ) -> tuple[LearnerState, Metrics]:
     """Returns the state after an update of one optimizer step, and its metrics; `rate` is the learning rate."""
-    learning_rate = jnp.asarray(rate(state.num_updates), jnp.float32)
-    metrics = metrics | {"gradient/norm": optax.tree.norm(grads), "learning_rate": learning_rate}
+    metrics = metrics | {
+        "gradient/norm": optax.tree.norm(grads),
+        "learning_rate": jnp.asarray(rate(state.num_updates), jnp.float32),
+    }
     progress = take_step(optimizer, init_progress(state), grads)
     return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), metrics
 

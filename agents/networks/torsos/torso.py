@@ -14,7 +14,8 @@ from agents.networks.torsos.mlp import ACTIVATIONS, MLP
 from agents.networks.torsos.named_dense import NamedDense
 from agents.networks.torsos.nature_cnn import NatureCNN
 
-_IMAGE_TORSOS: dict[str, Any] = {"nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet}
+TORSOS: dict[str, Any] = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet}
+"""Torsos of one array."""
 
 
 def apply_torso(config: NetworkConfig, images: tuple[str, ...], x: Any) -> Array:
@@ -33,8 +34,7 @@ def apply_torso(config: NetworkConfig, images: tuple[str, ...], x: Any) -> Array
         return EntityTorso(config.hidden_sizes, config.activation, config.entity_heads, name="torso")(x)
     if isinstance(x, dict):
         return NamedTorso(config, images, name="torso")(x)
-    modules = {"mlp": MLP, **_IMAGE_TORSOS}
-    return modules[config.torso](config.hidden_sizes, config.activation, name="torso")(x)
+    return TORSOS[config.torso](config.hidden_sizes, config.activation, name="torso")(x)
 
 
 class NamedTorso(nn.Module):
@@ -53,7 +53,7 @@ class NamedTorso(nn.Module):
         config, encoded = self.config, dict(inputs)
         for name in self.images:
             # Without dense layers: those follow the concatenation.
-            convolutions = _IMAGE_TORSOS[config.torso]((), config.activation, name=f"image/{name}")
+            convolutions = TORSOS[config.torso]((), config.activation, name=f"image/{name}")
             encoded[name] = convolutions(encoded[name])
         x = ACTIVATIONS[config.activation](NamedDense(config.hidden_sizes[0], name="input")(encoded))
         return MLP(config.hidden_sizes[1:], config.activation)(x)
