@@ -71,8 +71,9 @@ class ActingMessages:
         asked: Shapes = [_HEADER, *_shapes([*leaves(self._window), is_first])]
         answer: Shapes = [_HEADER, *self._of_step("action", spec.action), *[self._field(name) for name in self._extras]]
         state: Shapes = [((rows, *leaf.shape), leaf.dtype) for leaf in leaves(layout.agent_state)]
-        self._request, self._request_with_state = params_layout(asked), params_layout([*asked, *state])
-        self._answer, self._answer_with_state = params_layout(answer), params_layout([*answer, *state])
+        # By whether the agent state comes last.
+        self._requests = {False: params_layout(asked), True: params_layout([*asked, *state])}
+        self._answers = {False: params_layout(answer), True: params_layout([*answer, *state])}
 
     @property
     def remembers(self) -> bool:
@@ -81,17 +82,16 @@ class ActingMessages:
 
     @property
     def request_bytes(self) -> int:
-        return self._request.block_bytes
+        return self._requests[False].block_bytes
 
     @property
     def answer_bytes(self) -> int:
-        return self._answer.block_bytes
+        return self._answers[False].block_bytes
 
     def pack_request(self, life: int, lane: int, step: int, rows: ActRows, state: Tree | None) -> np.ndarray:
         """Returns a request, [num_bytes] uint8, with copies of the inputs of `rows`, which are of that lane and step."""
         with_state = state is not None and self.remembers
-        block, views = _new(self._request_with_state if with_state else self._request)
-        header, *rest = views
+        block, (header, *rest) = _new(self._requests[with_state])
         header[:] = (life, lane, step, with_state)
         observed = [*leaves(rows.observation), rows.is_first]
         for target, values in zip(rest, observed, strict=False):
@@ -103,7 +103,7 @@ class ActingMessages:
     def read_request(self, block: np.ndarray) -> Request:
         """Returns the request, as views of its bytes."""
         header = _header(block)
-        _, *rest = view_leaves(self._request_with_state if header[3] else self._request, block)
+        _, *rest = view_leaves(self._requests[bool(header[3])], block)
         observed = len(leaves(self._window))
         observation = unflatten(self._window, rest[:observed])
         state = self._state(rest[observed + 1 :]) if header[3] else None
@@ -114,8 +114,7 @@ class ActingMessages:
     ) -> np.ndarray:
         """Returns an answer, [num_bytes] uint8, with copies of the actions and extras."""
         with_state = state is not None and self.remembers
-        block, views = _new(self._answer_with_state if with_state else self._answer)
-        header, *rest = views
+        block, (header, *rest) = _new(self._answers[with_state])
         header[:] = (version, step, with_state, 0)
         of_action = len(leaves(self._spec.action))
         write(unflatten(self._spec.action, rest[:of_action]), action)
@@ -128,7 +127,7 @@ class ActingMessages:
     def read_answer(self, block: np.ndarray) -> Answer:
         """Returns the answer, as views of its bytes."""
         header = _header(block)
-        _, *rest = view_leaves(self._answer_with_state if header[2] else self._answer, block)
+        _, *rest = view_leaves(self._answers[bool(header[2])], block)
         of_action = len(leaves(self._spec.action))
         names = [name.removeprefix("extras/") for name in self._extras]
         extras = dict(zip(names, rest[of_action : of_action + len(names)], strict=True))
