@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jaxsrl.evaluation.video import Video
     from jaxsrl.experiment import Experiment, TrainReport, train
     from jaxsrl.machine.resources import Resources
-    from jaxsrl.plan.make_plan import make_plan
+    from jaxsrl.plan.load_plan import make_plan
     from jaxsrl.plan.plan import Plan
     from jaxsrl.plan.policies import PLANS
     from jaxsrl.run_plan import run
@@ -105,7 +105,7 @@ _HOMES = {
     "evaluate_agent": "jaxsrl.evaluation.evaluate",
     "load_agent": "jaxsrl.evaluation.load_agent",
     "make_env": "jaxsrl.envs.registry",
-    "make_plan": "jaxsrl.plan.make_plan",
+    "make_plan": "jaxsrl.plan.load_plan",
     "run": "jaxsrl.run_plan",
     "train": "jaxsrl.experiment",
 }

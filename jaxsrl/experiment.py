@@ -24,7 +24,7 @@ from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
 from jaxsrl.plan.import_file import import_file
-from jaxsrl.plan.make_plan import make_plan
+from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_directory import write_json
 

@@ -18,7 +18,7 @@ from jaxsrl.experiment import Experiment
 from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.record_file import read_steady_records
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
-from jaxsrl.plan.make_plan import make_plan
+from jaxsrl.plan.load_plan import make_plan
 
 # By fragment in a record, by kind in what a bench prints: our own policies name their fragments alike.
 _SHARES = {

@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
+from jaxsrl.plan.cost.channel_bytes import bytes_between_nodes
 from jaxsrl.plan.drawing.text import format_lag, format_placement, format_slots
 from jaxsrl.plan.passes.learner_processes import shares_of
 from jaxsrl.plan.plan import Plan

@@ -9,7 +9,6 @@ from agents.api import Agent, LearnerState, Metrics
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.device_loop.checkpoint_rows import rows_from_arrays, rows_to_arrays
 from jaxsrl.device_loop.collect import DeviceRows, init_rows
-from jaxsrl.device_loop.dispatch_size import DispatchSize
 from jaxsrl.device_loop.episode_totals import EpisodeSums, clear_finished
 from jaxsrl.device_loop.program import RunKeys, compile_advance, place_keys
 from jaxsrl.envs.protocol import JaxEnv
@@ -18,6 +17,42 @@ from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
 from jaxsrl.replay.state import replace_learned
+
+_LEAST_SECONDS = 0.1
+_MOST_SECONDS = 0.5
+
+
+class DispatchSize:
+    """Updates per dispatch, doubled until a dispatch takes 0.1 s and halved if one takes more than 0.5 s.
+
+    A dispatch then hides the host's cost, and the host still reacts to signals and writes records.
+
+    Attributes:
+        updates: updates of the next dispatch, unless something is due earlier.
+    """
+
+    def __init__(self) -> None:
+        self.updates = 1
+
+    def next_size(self, done: int, total: int, every: int) -> int:
+        """Returns the updates of the next dispatch.
+
+        Args:
+            done: updates done.
+            total: updates of the run, more than `done`.
+            every: a dispatch ends at each multiple of it, where a checkpoint is due; 0 for never.
+        """
+        left = min(self.updates, total - done)
+        return min(left, every - done % every) if every else left
+
+    def record(self, updates: int, seconds: float) -> None:
+        """Adapts to the duration of a dispatch of `updates`; a shortened one is ignored."""
+        if updates < self.updates:
+            return
+        if seconds < _LEAST_SECONDS:
+            self.updates *= 2
+        elif seconds > _MOST_SECONDS:
+            self.updates = max(1, self.updates // 2)
 
 
 class DeviceLearner:

@@ -10,9 +10,8 @@ from jaxsrl.experiment import Experiment
 from jaxsrl.learner.learning_agent import kept_bytes, replay_bytes
 from jaxsrl.machine.resources import Resources
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
-from jaxsrl.plan.cost.channel_bytes import PlanBytes, bytes_of_plan, params_bytes_of
-from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
-from jaxsrl.plan.make_plan import make_plan
+from jaxsrl.plan.cost.channel_bytes import PlanBytes, bytes_between_nodes, bytes_of_plan, params_bytes_of
+from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.passes.learner_processes import shares_of
 from jaxsrl.plan.plan import Plan, plan_to_json

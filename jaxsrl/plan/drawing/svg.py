@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from envpool_bridge.errors import UserError
-from jaxsrl.plan.drawing.group_layout import place_learners, place_learners_channels
 from jaxsrl.plan.drawing.layout import (
     HEIGHT,
     MAX_STACKED,
@@ -20,6 +19,8 @@ from jaxsrl.plan.drawing.layout import (
     place_channels,
     place_fragments,
     place_groups,
+    place_learners,
+    place_learners_channels,
 )
 from jaxsrl.plan.drawing.text import format_lag, format_placement
 from jaxsrl.plan.fragment import Channel, Fragment, WhenFull

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxsrl.device_loop.dispatch_size import DispatchSize
+from jaxsrl.device_loop.loop import DispatchSize
 
 
 def settled(seconds_per_update, dispatches=40):

@@ -9,7 +9,7 @@ import pytest
 from envpool_bridge.errors import UserError
 from jaxsrl.machine import resources
 from jaxsrl.machine.resources import Resources, free_host_bytes
-from jaxsrl.replay.host.memory import allocate_arrays
+from jaxsrl.replay.host.storage import allocate_arrays
 
 MIB = 2**20
 MACHINE = 1000 * MIB

@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.drawing.group_layout import place_learners, place_learners_channels
-from jaxsrl.plan.drawing.layout import place_groups, with_replicas
+from jaxsrl.plan.drawing.layout import place_groups, place_learners, place_learners_channels, with_replicas
 from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import Plan
 from jaxsrl.plan.policies import PLANS

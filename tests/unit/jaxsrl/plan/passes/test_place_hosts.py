@@ -8,8 +8,7 @@ from jaxsrl.cluster.placement import place_run
 from jaxsrl.cluster.ray.engine import node_names, nodes_of
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.metrics.cluster_traffic import NodeTraffic, traffic_totals, traffic_values
-from jaxsrl.plan.cost.channel_bytes import PlanBytes
-from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
+from jaxsrl.plan.cost.channel_bytes import PlanBytes, bytes_between_nodes
 from jaxsrl.plan.fragment import Carries, Transport
 from jaxsrl.plan.passes.place_hosts import assign_nodes, place_hosts
 from jaxsrl.plan.plan import plan_from_json, plan_to_json

@@ -11,8 +11,7 @@ from jaxsrl.cluster.inference.messages import ActingMessages
 from jaxsrl.cluster.protocol.bundles import bundles_of, bundles_of_servers
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.metrics.cluster_traffic import traffic_values
-from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
-from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
+from jaxsrl.plan.cost.channel_bytes import bytes_between_nodes, bytes_of_plan
 from jaxsrl.plan.fragment import Carries, Devices, Transport
 from jaxsrl.plan.passes.apply import local_nodes, place_on_nodes
 from jaxsrl.plan.passes.place_hosts import with_hosts_on

@@ -14,8 +14,7 @@ from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.learner.learning_agent import kept_bytes, replay_bytes
 from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.machine.resources import Node, Resources
-from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
-from jaxsrl.plan.cost.network_bytes import bytes_between_nodes
+from jaxsrl.plan.cost.channel_bytes import bytes_between_nodes, bytes_of_plan
 from jaxsrl.plan.fragment import Carries, Processes, Transport
 from jaxsrl.plan.passes.apply import add_agent_fragments, local_nodes, place_on_nodes
 from jaxsrl.plan.passes.place_hosts import with_hosts_on

@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-import jaxsrl.replay.host.memory
+import jaxsrl.replay.host.storage
 from agents.api import Replay, ReplayConfig
 from envpool_bridge.errors import BadEnvOutputError, UserError
 from jaxsrl.replay.device.storage import init_storage, insert
 from jaxsrl.replay.device.windows import gather_windows
 from jaxsrl.replay.host.buffer import HostBuffer
-from jaxsrl.replay.host.memory import allocate_arrays
+from jaxsrl.replay.host.storage import allocate_arrays
 from tests.support.replay_model import Stream
 
 CASES = {
@@ -181,7 +181,7 @@ def test_sample_without_a_window_raises_error_with_numbers():
 
 
 def test_too_little_memory_is_refused_with_numbers(monkeypatch):
-    monkeypatch.setattr(jaxsrl.replay.host.memory, "free_host_bytes", lambda: 3 * 2**20)
+    monkeypatch.setattr(jaxsrl.replay.host.storage, "free_host_bytes", lambda: 3 * 2**20)
     with pytest.raises(
         UserError, match=r"needs 4\.0 MiB .* 3\.0 MiB are available: set replay.capacity to less than 0.75"
     ):
