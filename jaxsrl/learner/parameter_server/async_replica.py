@@ -8,7 +8,7 @@ from agents.api import Array, GradientSteps, Metrics, Trajectory
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.async_server import ParameterServer
 from jaxsrl.learner.parameter_server.packed_tree import Block
-from jaxsrl.learner.parameter_server.replica import Replica
+from jaxsrl.learner.parameter_server.synchronous import Replica
 
 
 class AsynchronousReplica:

@@ -1,6 +1,6 @@
 """A parameter server in lockstep: every step computes a gradient on a mesh, applies it on one device, and pulls parameters back.
 
-`ServerPrograms` is the server's part of an update; the asynchronous server uses it too.
+`ServerPrograms` is the server's part of an update, `Replica` the rest; the asynchronous server and its replicas use them too.
 """
 
 import dataclasses
@@ -11,12 +11,49 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.api import Array, GradientSteps, LearnerState, Metrics, OptState, Params, Progress, Trajectory
+from agents.api import Array, GradientSteps, LearnerState, Metrics, OptState, Progress, Trajectory
 from jaxsrl.learner.finite_updates import SKIPPED, all_finite
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.packed_tree import Block, pack, unpack, unpack_stacked
-from jaxsrl.learner.parameter_server.replica import Replica
 from jaxsrl.machine.devices import Device
+
+
+class Replica:
+    """Compiled programs of one replica. Rows are sharded over its mesh, and the compiler reduces gradients over it.
+
+    Thread-safety: one thread.
+
+    Args:
+        steps: The update in parts.
+        mesh: Mesh of the replica.
+        run_key: The key of an update is its number folded into this.
+
+    Attributes:
+        num_steps: Gradient steps of an update.
+        prepare: Maps (params block, extra, batch, number) to the inputs of all gradients of update `number`, rows sharded as in
+            `batch`, and its metrics.
+    """
+
+    def __init__(self, steps: GradientSteps, mesh: LearnerMesh, run_key: Array) -> None:
+        def prepare(params: Block, extra: Any, batch: Trajectory, number: Array) -> tuple[Any, Metrics]:
+            return steps.prepare(unpack(params), extra, batch, jax.random.fold_in(run_key, number))
+
+        def gradient(params: Block, prepared: Any, step: Array) -> tuple[Block, Block]:
+            grads, metrics = steps.gradient(unpack(params), prepared, step)
+            return pack(grads), pack(metrics)
+
+        self.num_steps = steps.num_steps
+        self._mesh = mesh
+        self.prepare = jax.jit(prepare)
+        self._gradient = jax.jit(gradient, out_shardings=(mesh.replicated, mesh.replicated))
+
+    def place(self, values: Any) -> Any:
+        """Returns a pytree from the server's device, whole on every device of the replica."""
+        return jax.device_put(values, self._mesh.replicated)
+
+    def gradient(self, params: Block, prepared: Any, step: int) -> tuple[Block, Block]:
+        """Returns gradient number `step` of the update at `params` over all rows, and its metrics; whole on every device."""
+        return self._gradient(params, prepared, np.int32(step))
 
 
 class ServerPrograms:
@@ -28,6 +65,8 @@ class ServerPrograms:
 
     Attributes:
         nothing_skipped: `Progress.num_skipped` before the first gradient step of an update.
+        pack: Maps parameters to a block, as they travel.
+        unpack: Maps a block to parameters, as `act` takes them.
     """
 
     def __init__(self, steps: GradientSteps, device: Device) -> None:
@@ -50,20 +89,12 @@ class ServerPrograms:
         # The parameters are not donated: a replica on the server's own device may have pulled this very memory.
         self._apply = jax.jit(apply, donate_argnums=0)
         self._finish = jax.jit(finish)
-        self._pack, self._unpack = jax.jit(pack), jax.jit(unpack)
+        self.pack, self.unpack = jax.jit(pack), jax.jit(unpack)
         self.nothing_skipped = jax.device_put(np.int32(0), device)
 
     def receive(self, values: Any) -> Any:
         """Returns the values that a replica pushed, on the server's device."""
         return jax.device_put(values, self._device)
-
-    def pack(self, params: Params) -> Block:
-        """Returns parameters as a block, as they travel."""
-        return self._pack(params)
-
-    def unpack(self, params: Block) -> Params:
-        """Returns parameters as `act` takes them."""
-        return self._unpack(params)
 
     def apply(self, progress: Progress, grads: Block, metrics: Block) -> Progress:
         """Takes one gradient step; `progress.params` is a block, and `progress.opt_state` is donated."""

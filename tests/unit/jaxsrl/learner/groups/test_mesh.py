@@ -14,8 +14,7 @@ from envpool_bridge.shm.slots import allocate_slots
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import leaves
 from jaxsrl.learner.finite_updates import SKIPPED, with_finite_updates
-from jaxsrl.learner.groups.mesh import GroupMeshes
-from jaxsrl.learner.groups.rows import take_agent_rows
+from jaxsrl.learner.groups.mesh import GroupMeshes, take_agent_rows
 from tests.support.scripted_agents import Scripted
 
 SPEC = ParallelSource(Scripted).spec()  # a, b, c observe 3, 4, 5 numbers and choose among 2, 3, 4 values

@@ -14,8 +14,7 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.packed_tree import pack
-from jaxsrl.learner.parameter_server.replica import Replica
-from jaxsrl.learner.parameter_server.synchronous import SynchronousUpdate
+from jaxsrl.learner.parameter_server.synchronous import Replica, SynchronousUpdate
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
 NETWORK = NetworkConfig(hidden_sizes=(8,))
@@ -102,5 +101,5 @@ def test_its_programs_compile_once():
     state = mesh.place_state(agent.init(jax.random.key(1)))
     for number in range(3):
         state, _ = update(state, jax.device_put(trajectory(number), mesh.rows))
-    programs = (update._replica._prepare, update._replica._gradient, update._server._apply, update._server._finish)
+    programs = (update._replica.prepare, update._replica._gradient, update._server._apply, update._server._finish)
     assert [program._cache_size() for program in programs] == [1, 1, 1, 1]
