@@ -9,7 +9,12 @@ SIDE_BY_SIDE := $(BIN)/python -m pytest -n 4 --dist worksteal
 # that users run, as all tests do in test-all.
 OPTIMIZED := $(patsubst %,tests/integration/test_%.py,cli own_plan)
 
-.PHONY: train test test-all check chaos mutants docs bench gpu lock clean
+# Tests that need the versions of packages that pyproject.toml allows rather than those of requirements.lock.
+VERSION_TESTS := tests/unit/envpool_bridge tests/unit/agents tests/unit/jaxsrl/checkpoints tests/unit/jaxsrl/config \
+	tests/unit/jaxsrl/learner tests/unit/jaxsrl/metrics tests/unit/jaxsrl/plots tests/unit/jaxsrl/test_experiment.py \
+	$(patsubst %,tests/integration/test_%.py,errors every_plan vector_env view)
+
+.PHONY: train test test-all test-lowest test-newest check chaos mutants docs bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
 # Every process that a test starts would compile all modules anew where the environment forbids to write bytecode.
 test test-all chaos mutants: export PYTHONDONTWRITEBYTECODE =
@@ -19,6 +24,13 @@ test: .venv/installed
 	$(SIDE_BY_SIDE) $(OPTIMIZED) || status=1; \
 	exit $$status
 test-all: .venv/installed ; $(BIN)/python -m pytest -m "not gpu" --timeout 1200
+test-lowest: RESOLUTION := lowest-direct
+test-newest: RESOLUTION := highest
+test-lowest test-newest:
+	$(PYTHON) -m venv --clear .venv-versions && .venv-versions/bin/pip install -q uv
+	.venv-versions/bin/uv pip install -q --python .venv-versions/bin/python --resolution $(RESOLUTION) \
+		-e './envpool_bridge[atari,minigrid,mujoco,pettingzoo]' -e '.[test]'
+	JAXSRL_TEST_COMPILE=quick .venv-versions/bin/python -m pytest $(VERSION_TESTS)
 check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/lint/sizes.py && $(BIN)/python tests/lint/language.py && $(BIN)/lint-imports && $(BIN)/pyright
 chaos: .venv/installed ; $(BIN)/python -m pytest tests/chaos -m "not gpu" -s --timeout 3600
 mutants: .venv/installed ; $(BIN)/python tests/chaos/mutants/run.py
@@ -26,7 +38,7 @@ docs: .venv/installed ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --sit
 bench: .venv/installed ; $(BIN)/jaxsrl bench pool && $(BIN)/jaxsrl bench train
 gpu: .venv/installed ; $(BIN)/jaxsrl bench gpu
 lock: ; $(PYTHON) -m venv --clear .venv-lock && .venv-lock/bin/pip install -q ./envpool_bridge '.[dev]' && .venv-lock/bin/pip freeze --exclude jaxsrl --exclude envpool-bridge > requirements.lock && rm -rf .venv-lock
-clean: ; rm -rf .venv .venv-lock build *.egg-info .pytest_cache .ruff_cache
+clean: ; rm -rf .venv .venv-lock .venv-versions build *.egg-info .pytest_cache .ruff_cache
 
 .venv/installed: requirements.lock pyproject.toml envpool_bridge/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "jaxsrl needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
