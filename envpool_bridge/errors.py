@@ -1,5 +1,7 @@
 """Errors that this package raises deliberately. Each message says what was expected, what was received and what to do."""
 
+import multiprocessing
+
 
 class EnvPoolError(Exception):
     """Base class of the errors of the environment side."""
@@ -37,8 +39,8 @@ class TooManyFailedEnvsError(EnvPoolError):
     """Too few working environments left. The message ends with the last failure."""
 
 
-class WaitTimeoutError(EnvPoolError):
-    """Timeout of a bounded wait."""
+class WaitTimeoutError(EnvPoolError, multiprocessing.TimeoutError):
+    """Timeout of a bounded wait. Vector environments of Gymnasium raise its base `multiprocessing.TimeoutError`."""
 
 
 class PoolClosedError(EnvPoolError):

@@ -25,7 +25,7 @@ from envpool_bridge.shm.slots import SlotAccess, SlotViews, view_slots
 from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, SpecTree
 from envpool_bridge.spec.tree import Tree, take
-from envpool_bridge.supervisor.processes import WorkerProcesses, pickle_source
+from envpool_bridge.supervisor.processes import STOP_SECONDS, WorkerProcesses, pickle_source
 from envpool_bridge.supervisor.supervisor import SupervisionTotals, Supervisor
 from envpool_bridge.worker.policy import LocalPolicySpec, check_shape
 from envpool_bridge.worker.worker import WorkerConfig
@@ -308,9 +308,10 @@ class EnvPool:
 
     def post_reset(self, lane: int, requests: Sequence[GymnasiumReset]) -> None:
         """Makes the step at `position(lane)` a reset of the lane's rows; one request for each part."""
+        self._post(lane, LaneCommand.RESET)
+        # After the post: a worker reads its connection only for this step, and a large request fills the socket.
         for part, request in zip(self.shape.parts_of_lane(lane), requests, strict=True):
             self._workers.send_reset(self.shape.worker_of_part(part), part, request)
-        self._post(lane, LaneCommand.RESET)
 
     def infos(self, lane: int) -> list[dict[str, object]]:
         """Returns the infos of the lane's newest observation, one for each row. The lane must be ready; raises as `wait_ready`."""
@@ -347,8 +348,13 @@ class EnvPool:
         """Raises errors that workers have reported, as `wait_ready` does."""
         self._workers.check()
 
-    def close(self) -> None:
-        """Stops the workers and frees the memory; idempotent. Views that are still referenced stay readable."""
+    def close(self, timeout_seconds: float = STOP_SECONDS) -> None:
+        """Stops the workers and frees the memory; idempotent. Views that are still referenced stay readable.
+
+        Args:
+            timeout_seconds: time that workers have to finish their step and close their environments. Then they are
+                killed.
+        """
         if self._closed:
             return
         self._closed = True
@@ -358,7 +364,7 @@ class EnvPool:
             self._journal.close()
         self._supervisor.stop()
         self._counters.request_stop()
-        self._workers.stop()
+        self._workers.stop(timeout_seconds)
         self._counters.close()
         self._board.close()
         self.views, self._actions = [], []

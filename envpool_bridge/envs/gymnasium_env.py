@@ -157,20 +157,9 @@ class GymnasiumRows:
         functions, resets = self._step_functions, self._ended_rows
         for row in resets:
             functions[row] = self._reset_functions[row]
-        results: list[Any] = []
         actions = self._env_actions(action)
         self._num_steps += 1
-        try:
-            # After an exception the list holds the results of the rows before the failed one.
-            results.extend(self._call_all(functions, actions))
-        except (WorkerError, BadEnvOutputError):
-            raise
-        except Exception as error:
-            half = self._concurrent.failed_call if self._concurrent is not None else ""
-            what = f"{half} of step" if half else "step"
-            raise self._raised(len(results), what, error) from error
-        observations, rewards, terminated, truncated, infos = self._columns(results)
-        truncated = self._limits.truncate(truncated, self._num_steps)
+        observations, rewards, terminated, truncated, infos = self._columns(self._call_envs(actions))
         strict = self._strict_every == 1 or self._num_steps % self._strict_every == 1
         if strict:
             self._require_forms(rewards, terminated, truncated)
@@ -198,7 +187,22 @@ class GymnasiumRows:
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
         self._values.verify(observation, reward, self._num_steps)
 
-    def _columns(self, results: list[Any]) -> tuple[tuple[Any, ...], ...]:
+    def _call_envs(self, actions: Sequence[Any]) -> list[Any]:
+        """Steps or resets every row; returns the rows' results."""
+        results: list[Any] = []
+        try:
+            # After an exception the list holds the results of the rows before the failed one.
+            results.extend(self._call_all(self._step_functions, actions))
+        except (WorkerError, BadEnvOutputError):
+            raise
+        except Exception as error:
+            half = self._concurrent.failed_call if self._concurrent is not None else ""
+            what = f"{half} of step" if half else "step"
+            raise self._raised(len(results), what, error) from error
+        return results
+
+    def _columns(self, results: list[Any]) -> tuple[Sequence[Any], ...]:
+        """Returns observations, rewards, terminations, truncations and infos of all rows, truncated at the time limits."""
         try:
             observations, rewards, terminated, truncated, infos = zip(*results, strict=True)
         except (TypeError, ValueError):
@@ -207,9 +211,9 @@ class GymnasiumRows:
                     expected = "expected (observation, reward, terminated, truncated, info)"
                     self._require(row, "step result", f"{expected}, got {validation.describe(result)}")
             raise
-        return observations, rewards, terminated, truncated, infos
+        return observations, rewards, terminated, self._limits.truncate(truncated, self._num_steps), infos
 
-    def _require_forms(self, rewards: tuple[Any, ...], terminated: tuple[Any, ...], truncated: tuple[Any, ...]) -> None:
+    def _require_forms(self, rewards: Sequence[Any], terminated: Sequence[Any], truncated: Sequence[Any]) -> None:
         """Raises on rewards that are not numbers and flags that are not bools.
 
         It runs at the first step and at some of the later ones. Between them a 1 returned for True is recorded as True,
@@ -221,12 +225,12 @@ class GymnasiumRows:
         self._require_flags("terminated", terminated)
         self._require_flags("truncated", truncated)
 
-    def _require_flags(self, field: str, flags: tuple[Any, ...]) -> None:
+    def _require_flags(self, field: str, flags: Sequence[Any]) -> None:
         if not _BOOLS.issuperset(map(type, flags)):
             for row, flag in enumerate(flags):
                 self._require(row, field, validation.flag_error(flag))
 
-    def _write_ends(self, field: str, flags: tuple[Any, ...], out: np.ndarray) -> None:
+    def _write_ends(self, field: str, flags: Sequence[Any], out: np.ndarray) -> None:
         """Writes the flags that are true, and marks their rows for a reset in the next step."""
         num_true = self.num_rows - flags.count(False)
         if num_true and flags.count(True) != num_true:

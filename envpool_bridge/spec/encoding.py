@@ -1,5 +1,6 @@
 """Conversion between environment values and stored values: discrete values are stored zero-based, 64 bits in 32."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,15 @@ def store(spec: SpecTree, values: Tree, out: Tree) -> None:
     map_leaves(_store, spec, values, out)
 
 
-def restored(spec: SpecTree, stored: Tree) -> Tree:
-    """Returns stored values, [..., *stored_shape] a leaf, as environment values: copies in the source's dtypes."""
-    return map_leaves(_restored, spec, stored)
+def restored(spec: SpecTree, stored: Tree, copy: bool = True) -> Tree:
+    """Returns stored values, [..., *stored_shape] a leaf, as environment values in the source's dtypes.
+
+    Args:
+        spec: spec of the values.
+        stored: values in stored form.
+        copy: whether to copy leaves that are stored as the environment gave them.
+    """
+    return map_leaves(partial(_restored, copy), spec, stored)
 
 
 def start_of(leaf: LeafSpec) -> Any:
@@ -32,9 +39,9 @@ def _store(leaf: LeafSpec, values: Any, out: np.ndarray) -> None:
         np.subtract(values, start_of(leaf), out=out, casting="unsafe")
 
 
-def _restored(leaf: LeafSpec, stored: np.ndarray) -> np.ndarray:
+def _restored(copy: bool, leaf: LeafSpec, stored: np.ndarray) -> np.ndarray:
     if isinstance(leaf, ArraySpec):
-        return stored.astype(leaf.source_dtype)
+        return stored.astype(leaf.source_dtype, copy=copy)
     return np.add(stored, start_of(leaf), dtype=np.int64).astype(leaf.source_dtype)
 
 

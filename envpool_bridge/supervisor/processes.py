@@ -24,7 +24,7 @@ from envpool_bridge.supervisor.warm_spare import note_source
 from envpool_bridge.worker.worker import STACK_SIGNAL, ErrorMessage, FailureMessage, InfosMessage, WorkerConfig
 
 _LOG = logging.getLogger("envpool_bridge")
-_STOP_SECONDS = 5.0
+STOP_SECONDS = 5.0
 _SEND_SECONDS = 10
 _STACK_SECONDS = 0.3
 _MAX_STACK_BYTES = 20_000
@@ -275,20 +275,24 @@ class WorkerProcesses:
         text += f"\n\nIn the worker:\n{stack}" if stack else ""
         return text, WorkerDiedError(text)
 
-    def stop(self) -> None:
-        """Ends all workers, whose stop flag is already set: requests, waits, kills. Idempotent."""
+    def stop(self, timeout_seconds: float = STOP_SECONDS) -> None:
+        """Ends all workers, whose stop flag is already set: requests, waits, kills. Idempotent.
+
+        Args:
+            timeout_seconds: time before a worker is killed.
+        """
         with self._lock:  # from now on `check` and `receive` ignore the descriptors
             if self._stopping:
                 return
             self._stopping = True
         self.ring_all()
-        deadline = time.monotonic() + _STOP_SECONDS
+        deadline = time.monotonic() + timeout_seconds
         for process in self._processes:
             if process is None:
                 continue
             if not process.has_stopped(deadline):  # stuck inside an environment
                 process.kill("it did not stop")
-                process.has_ended(_STOP_SECONDS)
+                process.has_ended(STOP_SECONDS)
             process.close()
         self._messages.close()
         self._server.close()

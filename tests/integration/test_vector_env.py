@@ -237,8 +237,17 @@ def test_vector_env_rejects_wrong_output_by_row_and_field(field, says):
 
 
 def test_vector_env_raises_with_row_step_and_traceback():
-    message = step_until_it_breaks("raise", WorkerError)
+    env = PoolVectorEnv(partial(Bad, "raise"), 2, num_workers=1)
+    try:
+        env.reset(seed=0)
+        with pytest.raises(RuntimeError, match="^the belt came off$") as raised:
+            steps(env, 10)
+    finally:
+        env.close()
+    assert isinstance(raised.value.__cause__, WorkerError)
+    message = str(raised.value.__cause__)
     assert "row 0, step 5: RuntimeError: the belt came off" in message
+    assert "row 1, step 5: RuntimeError: the belt came off" in message
     assert 'raise RuntimeError("the belt came off")' in message
 
 
@@ -272,7 +281,7 @@ def test_a_killed_worker_is_an_error_that_names_the_signal():
     env = PoolVectorEnv(ENVS["CartPole"], 2, num_workers=1)
     try:
         env.reset(seed=0)
-        os.kill(env._pool._workers._pids[0], signal.SIGKILL)
+        os.kill(env._lanes.pool._workers._pids[0], signal.SIGKILL)
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
             steps(env, 3)
     finally:

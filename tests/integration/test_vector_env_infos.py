@@ -84,7 +84,7 @@ def test_lanes_that_recv_returns_bring_their_own_infos():
 
 def wait_for_a_message(env):
     poll = select.poll()
-    poll.register(env._pool._workers.messages_descriptor, select.POLLIN)
+    poll.register(env._lanes.pool._workers.messages_descriptor, select.POLLIN)
     assert poll.poll(30_000)
 
 
@@ -94,7 +94,7 @@ def test_worker_stopped_while_sending_infos_can_continue():
         env.reset(seed=0)
         env.step_async(np.zeros(2, int))
         wait_for_a_message(env)  # it cannot end before it is read
-        pid = env._pool._workers._pids[0]
+        pid = env._lanes.pool._workers._pids[0]
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(WaitTimeoutError):
             env.step_wait(timeout=0.5)
@@ -109,5 +109,6 @@ def test_close_ends_workers_with_unread_infos(tmp_path):
     env.reset(seed=0)
     env.step_async(np.zeros(2, int))
     wait_for_a_message(env)
-    env.close()
+    with pytest.warns(UserWarning, match="drops the results of a pending `step`"):
+        env.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]

@@ -57,16 +57,15 @@ class _LeafReader:
     def __init__(self, spec: LeafSpec, clip: bool) -> None:
         self._spec = spec
         self._low = self._high = None
-        self._discrete: dict[int, Any] = {}
+        self._discrete: dict[int, Any] | None = None
         if isinstance(spec, DiscreteSpec):
-            make = np.dtype(spec.source_dtype).type
-            self._discrete = {stored: make(spec.start + stored) for stored in range(spec.num_values)}
+            self._discrete = _DiscreteValues(spec)
         elif clip and isinstance(spec, ArraySpec):
             self._low, self._high = spec.bound("low"), spec.bound("high")
 
     def read(self, values: np.ndarray) -> list[Any]:
         """Returns numpy integers, or arrays in the space's dtype; one for each row."""
-        if self._discrete:
+        if self._discrete is not None:
             return [*map(self._discrete.__getitem__, values.tolist())]
         return list(self.read_together(values))
 
@@ -76,3 +75,14 @@ class _LeafReader:
         if self._low is not None or self._high is not None:
             np.clip(given, self._low, self._high, out=given)
         return given
+
+
+class _DiscreteValues(dict[int, Any]):
+    """Numpy integers of a Discrete by stored value. A value outside the space is for the environment to judge."""
+
+    def __init__(self, spec: DiscreteSpec) -> None:
+        self._start, self._make = spec.start, np.dtype(spec.source_dtype).type
+        super().__init__((stored, self._make(spec.start + stored)) for stored in range(spec.num_values))
+
+    def __missing__(self, stored: int) -> Any:
+        return self._make(self._start + stored)

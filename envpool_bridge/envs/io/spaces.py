@@ -14,6 +14,7 @@ from envpool_bridge.spec.tree import Path, is_dict, shown_path
 
 # jax computes in 32 bits; wider sources are stored in 32 bits, declared as such in the spec, unless keep_64_bits is set.
 _STORED = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
+_OBSERVED = "fiub"  # kinds of dtypes of Boxes that are observed
 _INT32 = np.iinfo(np.int32)
 MASK = "action_mask"  # key in an observation Dict; the name that PettingZoo and Gymnasium use
 
@@ -43,19 +44,36 @@ def spec_of_spaces(
     Raises:
         UnsupportedSpaceError: a space is of an unsupported kind, or has unsupported values.
     """
-    observed = _tree(observation, (), _Side("observation", env_id, keep_64_bits))
-    acted = _tree(action, (), _Side("action", env_id, keep_64_bits))
+    observed = _tree(observation, (), _Side("observation", env_id, keep_64_bits, _OBSERVED))
+    acted = _tree(action, (), _Side("action", env_id, keep_64_bits, "f"))
     reward = "float64" if keep_64_bits else "float32"
     return EnvSpec(env_id, observed, acted, action_repeat, reward, _mask_keys(observed, acted, env_id))
 
 
+def spec_without_conversion(side: Literal["observation", "action"], space: gymnasium.Space, env_id: str) -> SpecTree:
+    """Returns the spec of values that keep all their bits, for readers other than jax. Actions may be any Box too.
+
+    Raises:
+        UnsupportedSpaceError: an array cannot hold the values of a leaf.
+    """
+    return _tree(space, (), _Side(side, env_id, True, _OBSERVED))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Side:
-    """Kind ("observation" or "action") and environment of a conversion."""
+    """Kind ("observation" or "action") and environment of a conversion.
+
+    Attributes:
+        name: the kind.
+        env_id: for messages.
+        keep_64_bits: as in `spec_of_spaces`.
+        box_kinds: numpy's kinds of dtypes that a Box may have.
+    """
 
     name: str
     env_id: str
     keep_64_bits: bool
+    box_kinds: str
 
     def error(self, path: Path, space: gymnasium.Space, why: str = "") -> UnsupportedSpaceError:
         return _unsupported(self.env_id, f"{shown_path(self.name, path)} is {_shown(space)}{why}")
@@ -89,8 +107,7 @@ def _leaf(space: gymnasium.Space, path: Path, side: _Side) -> LeafSpec:
             return ArraySpec(space.shape, space.dtype.name, 0, 1)
         count = int(np.prod(space.shape))
         return MultiDiscreteSpec(space.shape, (2,) * count, (0,) * count, space.dtype.name)
-    kinds = "fiub" if side.name == "observation" else "f"
-    if isinstance(space, spaces.Box) and space.dtype.kind in kinds:
+    if isinstance(space, spaces.Box) and space.dtype.kind in side.box_kinds:
         source = space.dtype.name
         dtype = source if side.keep_64_bits else _STORED.get(source, source)
         _validate_bounds_fit(space, dtype, shown, side.env_id)

@@ -1,0 +1,157 @@
+"""Steps of a pool's lanes: writes actions into the ring, sends requests, reads the newest results."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.envs.vector_requests import RowReport, StartRequest, VectorRequest
+from envpool_bridge.errors import WaitTimeoutError
+from envpool_bridge.options import SupervisorOptions
+from envpool_bridge.pool import EnvPool, PoolOptions
+from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.spec.encoding import concatenated, restored, store
+from envpool_bridge.spec.tree import Tree, take
+from envpool_bridge.vector_env.arguments import WINDOW
+
+MakeRequest = Callable[[slice], VectorRequest]
+
+
+class Lanes:
+    """Lanes of one pool. The constructor creates the pool, and `start` its workers.
+
+    Args:
+        source: makes the rows.
+        shape: division of the rows.
+        timeout_seconds: time limit of a wait.
+
+    Attributes:
+        all: index of every lane.
+        rows: rows of each lane.
+    """
+
+    def __init__(self, source: EnvSource, shape: PoolShape, timeout_seconds: float) -> None:
+        self._pool = EnvPool(source, shape, PoolOptions(keep_infos=True, verify_every=1))
+        self._timeout = timeout_seconds
+        self.all = list(range(shape.num_lanes))
+        self.rows = [shape.lane_rows(lane) for lane in self.all]
+
+    @property
+    def pool(self) -> EnvPool:
+        """The pool of the lanes."""
+        return self._pool
+
+    def start(self) -> list[dict[str, Any] | RowReport]:
+        """Starts the workers, waits for them, and returns a report for each row."""
+        self._pool.start([StartRequest() for _ in range(self._pool.shape.num_parts)])
+        self.wait(SupervisorOptions().start_timeout_seconds)
+        return self.reports(self.all)
+
+    def request(self, make_request: MakeRequest) -> None:
+        """Sends requests to all rows, once every lane is ready.
+
+        Args:
+            make_request: makes the request of a span of rows.
+
+        Raises:
+            WaitTimeoutError: a lane is still in an earlier step; no request was sent.
+        """
+        shape = self._pool.shape
+        self.wait()
+        for lane in self.all:
+            parts = shape.parts_of_lane(lane)
+            self._pool.post_reset(lane, [make_request(shape.part_rows(part)) for part in parts])
+            self._release_slots(lane)
+
+    def act(self, lane: int, actions: Tree) -> None:
+        """Sends the actions of a lane's rows, once the lane is ready."""
+        if not self._pool.wait_lane(lane, self._timeout):
+            raise WaitTimeoutError(f"lane {lane} was not ready for actions within {self._timeout} s")
+        store(self._pool.spec.action, actions, self._pool.next_action(lane))
+        self._pool.post_actions(lane)
+        self._release_slots(lane)
+
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        """Waits until every lane is ready.
+
+        Raises:
+            WaitTimeoutError: a lane is not ready in time, and continues its step.
+        """
+        limit = self._timeout if timeout_seconds is None else timeout_seconds
+        deadline = time.monotonic() + limit
+        for lane in self.all:
+            if not self._pool.wait_lane(lane, max(0.0, deadline - time.monotonic())):
+                raise WaitTimeoutError(
+                    f"lane {lane} (rows {self.rows[lane]}) did not finish in time ({limit:g} s): wait again, or close"
+                )
+
+    def wait_any(self, lanes: set[int]) -> list[int]:
+        """Waits until one of these lanes is ready; returns those that are.
+
+        Raises:
+            WaitTimeoutError: no lane is ready in time.
+        """
+        self._pool.wait_acting(lambda: not lanes.isdisjoint(self._pool.ready_lanes()), self._timeout)
+        ready = [lane for lane in self._pool.ready_lanes() if lane in lanes]
+        if not ready:
+            raise WaitTimeoutError(f"no lane finished within {self._timeout} s")
+        return ready
+
+    def results(self, lanes: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns rewards, terminations and truncations of these ready lanes: copies."""
+        fields: tuple[list[np.ndarray], ...] = ([], [], [])
+        for lane in lanes:
+            sequence, t = divmod(self._step(lane) - 1, WINDOW)
+            slot, rows = self._pool.views[sequence % self._pool.shape.num_slots], self.rows[lane]
+            for field, values in zip(fields, (slot.reward, slot.terminated, slot.truncated), strict=True):
+                field.append(values[t, rows])
+        rewards, terminations, truncations = (np.concatenate(field) for field in fields)
+        return rewards, terminations, truncations
+
+    def observations(self, lanes: Sequence[int], copy: bool) -> Tree:
+        """Returns the newest observations of these ready lanes.
+
+        Args:
+            lanes: in order.
+            copy: False returns views of the ring where all rows are at the same step and are stored unconverted. They
+                change after the next step.
+        """
+        spec = self._pool.spec.observation
+        positions = {self._pool.position(lane) for lane in lanes}
+        if len(positions) == 1 and len(lanes) == len(self.all):
+            sequence, t = positions.pop()
+            slot = self._pool.views[sequence % self._pool.shape.num_slots]
+            return restored(spec, take(slot.observation, t), copy)
+        parts: list[Tree] = []
+        for lane in lanes:
+            sequence, t = self._pool.position(lane)
+            slot = self._pool.views[sequence % self._pool.shape.num_slots]
+            parts.append(take(slot.observation, (t, self.rows[lane])))
+        return restored(spec, concatenated(parts), copy=False)
+
+    def reports(self, lanes: Sequence[int]) -> list[dict[str, Any] | RowReport]:
+        """Returns infos or a report for each row of these ready lanes."""
+        return [report for lane in lanes for report in self._pool.infos(lane)]
+
+    def close(self, timeout_seconds: float | None = None) -> None:
+        """Stops the workers; kills those that are still in a step after `timeout_seconds`."""
+        if timeout_seconds is None:
+            self._pool.close()
+        else:
+            self._pool.close(timeout_seconds)
+
+    def _release_slots(self, lane: int) -> None:
+        """Releases full slots when a lane has posted the first step of a slot.
+
+        They may still hold another lane's newest results, which stay valid until that lane reaches the slot again.
+        """
+        if self._pool.position(lane)[1] != 1:
+            return
+        while (full := self._pool.acquire(0.0)) is not None:
+            self._pool.release(full)
+
+    def _step(self, lane: int) -> int:
+        sequence, t = self._pool.position(lane)
+        return sequence * WINDOW + t

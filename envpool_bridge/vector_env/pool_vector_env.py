@@ -1,0 +1,356 @@
+"""PoolVectorEnv: environments in worker processes behind the interface of Gymnasium's AsyncVectorEnv."""
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import cloudpickle
+import numpy as np
+from gymnasium import logger
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+
+from envpool_bridge.envs.vector_requests import CallRequest, MaskedReset, ObjectStep, RowReport, SetAttributeRequest
+from envpool_bridge.envs.vector_rows import VectorRowsSource
+from envpool_bridge.errors import UserError, WorkerError
+from envpool_bridge.spec.tree import take
+from envpool_bridge.vector_env.arguments import (
+    EnvFn,
+    array_spec,
+    batch_observation_space,
+    divide_rows,
+    holds_only_boxes,
+    list_env_fns,
+    row_spec,
+    validate_max_concurrency,
+    validate_no_custom_space,
+)
+from envpool_bridge.vector_env.calls import action_arrays, action_objects, split_mask, spread_seeds
+from envpool_bridge.vector_env.lanes import Lanes
+
+_TIMEOUT_SECONDS = 60.0
+_Pending = Literal[AsyncState.WAITING_RESET, AsyncState.WAITING_STEP, AsyncState.WAITING_CALL]
+_NOT_CALLED = frozenset({"reset", "step", "close"})
+
+Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+
+
+class PoolVectorEnv(VectorEnv):
+    """Environments in worker processes, in place of Gymnasium's AsyncVectorEnv, with EnvPool's `send` and `recv`.
+
+    Use it only from the thread that made it. The constructor makes one environment to inspect its spaces, then starts
+    the workers. An exception of an environment is raised with its own class, from a WorkerError that names the row and
+    holds the worker's traceback. Afterwards the environments can be reset.
+
+    Values of Text, Sequence, Graph, OneOf and other spaces without a fixed array are pickled at every step, which is
+    slower than shared memory.
+
+    Args:
+        env_fns: one function for each environment, or one function for all; anything that cloudpickle can send to workers.
+        num_envs: number of environments of one function.
+        shared_memory: False also accepts observations of custom spaces, as objects.
+        copy: False returns observations that change after the next step where no conversion is needed.
+        context: accepted for AsyncVectorEnv's callers; workers always come from a fork server of the pool.
+        daemon: accepted likewise; workers always end with their parent, and may have children.
+        worker: must be None; wrap the environments instead.
+        observation_mode: "same", "different" (spaces of equal shape and dtype), or (batched space, single space).
+        autoreset_mode: reset at the step after an episode's end, in its last step, or by `reset` alone.
+        max_concurrency: largest number of environments that step at the same time, a limit of `num_workers`.
+        num_workers: number of processes. If None, the number of cores, or the largest smaller number that divides
+            `num_envs`.
+        lanes_per_worker: 2 or more make `send` and `recv` overlap; `step` always waits for all lanes.
+        timeout_seconds: time limit of a step, a reset or a call. The constructor's limit for starting the workers is
+            `SupervisorOptions.start_timeout_seconds`.
+
+    Raises:
+        UserError: sizes that do not divide, or an environment that cannot be sent to workers.
+        RuntimeError: environments whose spaces cannot be batched.
+    """
+
+    def __init__(  # noqa: PLR0913  the arguments of AsyncVectorEnv
+        self,
+        env_fns: EnvFn | Iterable[EnvFn],
+        num_envs: int | None = None,
+        *,
+        shared_memory: bool = True,
+        copy: bool = True,
+        context: str | None = None,
+        daemon: bool = True,
+        worker: None = None,
+        observation_mode: Any = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        max_concurrency: int | None = None,
+        num_workers: int | None = None,
+        lanes_per_worker: int = 1,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+    ) -> None:
+        del context, daemon
+        if worker is not None:
+            raise UserError("worker functions are AsyncVectorEnv's own: pass worker=None, and wrap the environments")
+        validate_max_concurrency(max_concurrency)
+        functions = list_env_fns(env_fns, num_envs)
+        self.num_envs, self.copy = len(functions), copy
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        shape = divide_rows(self.num_envs, num_workers, lanes_per_worker, max_concurrency)
+        source = self._make_source(functions, observation_mode, shared_memory)
+        self._lanes = Lanes(source, shape, timeout_seconds)
+        self._state = AsyncState.DEFAULT
+        self._is_late = False  # the caller knows of a pending operation that took too long
+        self._fresh: set[int] = set()  # lanes whose newest observation `recv` has not returned
+        # Runs when this object is collected, and before the interpreter exits.
+        self._finalizer = weakref.finalize(self, self._lanes.close)
+        try:
+            self._raise_failure(self._lanes.start())
+        except BaseException:
+            self.close(terminate=True)
+            raise
+
+    def _make_source(self, functions: tuple[EnvFn, ...], mode: Any, shared_memory: bool) -> VectorRowsSource:
+        """Sets the attributes of a VectorEnv from one environment; returns the source of the rows."""
+        first = functions[0]()
+        try:
+            self.spec = first.spec if len(set(functions)) == 1 else None
+            self.render_mode = first.render_mode
+            self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
+            name = first.spec.id if first.spec is not None else type(first.unwrapped).__name__
+            observation, action = first.observation_space, first.action_space
+        finally:
+            first.close()
+        self.single_action_space = action
+        self.action_space = batch_space(action, self.num_envs)
+        self.single_observation_space, self.observation_space = batch_observation_space(mode, functions, observation)
+        if shared_memory:
+            validate_no_custom_space(self.single_observation_space)
+        observed = array_spec("observation", self.single_observation_space, name)
+        if observed is not None and mode != "same" and not holds_only_boxes(observed):
+            observed = None  # the numbers of values of a Discrete may differ
+        acted = array_spec("action", action, name)
+        self._has_objects, self._acts_by_objects = observed is None, acted is None
+        spec = row_spec(name, observed, acted)
+        spaces = (self.single_observation_space, action)
+        return VectorRowsSource(
+            functions, spec, spaces, mode == "same", self.autoreset_mode, observed is None, acted is None
+        )
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Seed of each environment."""
+        return self.get_attr("np_random_seed")
+
+    @property
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Copy of the generator of each environment."""
+        return self.get_attr("np_random")
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts new episodes; an int seeds environment i with `seed + i`.
+
+        Args:
+            seed: seeds of the environments.
+            options: passed to the environments; the item "reset_mask", [num_envs] bool, selects those to reset.
+        """
+        self.reset_async(seed, options)
+        return self.reset_wait()
+
+    def reset_async(
+        self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """Sends a reset; `reset_wait` returns its results."""
+        self._require_open()
+        seeds = spread_seeds(seed, self.num_envs)
+        self._require_idle("reset_async")
+        mask, options = split_mask(options, self.num_envs)
+        self._lanes.request(lambda rows: MaskedReset(tuple(seeds[rows]), options, mask[rows]))
+        self._state = AsyncState.WAITING_RESET
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Returns observations and infos of the started reset.
+
+        Raises:
+            WaitTimeoutError: the environments took longer than `timeout` seconds; wait again, or close.
+        """
+        reports = self._wait_for(AsyncState.WAITING_RESET, timeout)
+        self._fresh = set()
+        return self._observations(self._lanes.all, reports), self._infos(reports)
+
+    def step_async(self, actions: Any) -> None:
+        """Sends actions; `step_wait` returns the results."""
+        self._require_open()
+        self._require_idle("step_async")
+        if self._acts_by_objects:
+            each = action_objects(self.action_space, actions, self.num_envs)
+            self._lanes.request(lambda rows: ObjectStep(actions=cloudpickle.dumps(each[rows])))
+        else:
+            arrays = action_arrays(self._lanes.pool.spec.action, self.action_space, actions, self.num_envs)
+            for lane, rows in zip(self._lanes.all, self._lanes.rows, strict=True):
+                self._lanes.act(lane, take(arrays, rows))
+        self._state = AsyncState.WAITING_STEP
+
+    def step_wait(self, timeout: float | None = None) -> Step:
+        """Returns observations, rewards (float64), terminations, truncations and infos of the started step.
+
+        Raises:
+            WaitTimeoutError: the environments took longer than `timeout` seconds; the step continues.
+        """
+        reports = self._wait_for(AsyncState.WAITING_STEP, timeout)
+        return self._results(self._lanes.all, reports)
+
+    def step(self, actions: Any) -> Step:
+        """Steps every environment once."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def send(self, actions: Any, env_id: np.ndarray | None = None) -> None:
+        """Sends actions to some environments, like EnvPool's send.
+
+        Args:
+            actions: one for each entry of `env_id`.
+            env_id: whole lanes, as `recv` returned them in `info["env_id"]`; None means all.
+        """
+        self._require_open()
+        self._require_idle("send")
+        if self._acts_by_objects:
+            raise UserError(f"send needs actions that are arrays, got {self.single_action_space}: use step")
+        env_id = np.arange(self.num_envs) if env_id is None else np.asarray(env_id)
+        arrays = action_arrays(self._lanes.pool.spec.action, self.action_space, actions, len(env_id))
+        rows_per_lane = self.num_envs // len(self._lanes.all)
+        lanes = {int(row) // rows_per_lane for row in env_id}
+        if len(env_id) != len(lanes) * rows_per_lane:
+            raise UserError(f"send needs whole lanes of {rows_per_lane} environments, as recv gives them")
+        order = np.argsort(env_id)
+        arrays, env_id = take(arrays, order), env_id[order]
+        for lane in sorted(lanes):
+            rows = self._lanes.rows[lane]
+            self._lanes.act(lane, take(arrays, (env_id >= rows.start) & (env_id < rows.stop)))
+            self._fresh.add(lane)
+
+    def recv(self) -> Step:
+        """Returns the results of the lanes that finish first, with their rows in `info["env_id"]`, like EnvPool's recv.
+
+        Raises:
+            WaitTimeoutError: no lane finished in time.
+        """
+        self._require_open()
+        self._require_idle("recv")
+        lanes = self._lanes.wait_any(self._fresh or set(self._lanes.all))
+        self._fresh.difference_update(lanes)
+        reports = self._lanes.reports(lanes)
+        self._raise_failure(reports)
+        env_id = np.concatenate([np.arange(self.num_envs)[self._lanes.rows[lane]] for lane in lanes])
+        observations, rewards, terminations, truncations, infos = self._results(lanes, reports)
+        return observations, rewards, terminations, truncations, {"env_id": env_id, **infos}
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method of every environment, or returns an attribute of each that is not callable."""
+        self.call_async(name, *args, **kwargs)
+        return self.call_wait()
+
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+        """Sends a call; `call_wait` returns the results."""
+        self._require_open()
+        self._require_idle("call_async")
+        if name in _NOT_CALLED:
+            raise UserError(f"{name!r} cannot be called by name: use the method {name} of the vector environment")
+        request = CallRequest(name=name, arguments=cloudpickle.dumps((args, kwargs)))
+        self._lanes.request(lambda rows: request)
+        self._state = AsyncState.WAITING_CALL
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Returns the results of the started call, one for each environment.
+
+        Raises:
+            WaitTimeoutError: the environments took longer than `timeout` seconds; wait again, or close.
+        """
+        reports = self._wait_for(AsyncState.WAITING_CALL, timeout)
+        return tuple(cloudpickle.loads(report.result) for report in reports if isinstance(report, RowReport))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Returns an attribute of each environment; calls it if it is a method."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute of every environment.
+
+        Args:
+            name: of the attribute; a wrapper that defines it receives it.
+            values: list or tuple of one value for each environment, or one value for all.
+        """
+        self._require_open()
+        each: list[Any] = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs  # pyright: ignore[reportUnknownArgumentType]
+        if len(each) != self.num_envs:
+            raise UserError(f"expected one value per environment, got {len(each)} for {self.num_envs} environments")
+        self._require_idle("set_attr")
+        self._lanes.request(lambda rows: SetAttributeRequest(name=name, values=cloudpickle.dumps(each[rows])))
+        self._state = AsyncState.WAITING_CALL
+        self.call_wait()
+
+    def render(self) -> tuple[Any, ...] | None:
+        """Returns the frame of each environment, in the `render_mode` of the environments."""
+        return self.call("render")
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Stops the workers; called by `close`.
+
+        Args:
+            timeout: seconds that workers have to finish their step and close their environments; a few by default. Then
+                they are killed.
+            terminate: kills the workers at once.
+        """
+        self._lanes.close(0.0 if terminate else timeout)
+        if self._state is not AsyncState.DEFAULT and not self._is_late:
+            logger.warn(
+                f"`close` drops the results of a pending `{self._state.value}`: call `{self._state.value}_wait` before it"
+            )
+
+    def _wait_for(self, state: _Pending, timeout: float | None) -> list[dict[str, Any] | RowReport]:
+        """Waits for the pending operation of this kind, and returns the rows' reports."""
+        self._require_open()
+        name = state.value
+        if self._state is not state:
+            raise NoAsyncCallError(f"{name}_wait needs a {name}_async before it", name)
+        self._is_late = True
+        self._lanes.wait(timeout)
+        self._state, self._is_late = AsyncState.DEFAULT, False
+        reports = self._lanes.reports(self._lanes.all)
+        self._raise_failure(reports)
+        return reports
+
+    def _results(self, lanes: Sequence[int], reports: list[dict[str, Any] | RowReport]) -> Step:
+        observations = self._observations(lanes, reports)
+        return (observations, *self._lanes.results(lanes), self._infos(reports))
+
+    def _observations(self, lanes: Sequence[int], reports: list[dict[str, Any] | RowReport]) -> Any:
+        if not self._has_objects:
+            return self._lanes.observations(lanes, self.copy)
+        each = [report.observation for report in reports if isinstance(report, RowReport)]
+        space = self.single_observation_space
+        return concatenate(space, each, create_empty_array(space, len(each), fn=np.zeros))
+
+    def _infos(self, reports: list[dict[str, Any] | RowReport]) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for row, report in enumerate(reports):
+            info = report.info if isinstance(report, RowReport) else report
+            if info:
+                infos = self._add_info(infos, info, row)
+        return infos
+
+    def _raise_failure(self, reports: list[dict[str, Any] | RowReport]) -> None:
+        """Raises the exception of the first environment that failed, from an error that describes all of them."""
+        failures = [report.failure for report in reports if isinstance(report, RowReport) and report.failure]
+        if not failures:
+            return
+        cause = WorkerError("\n\n".join(failure.text for failure in failures))
+        raise cloudpickle.loads(failures[0].error) if failures[0].error else cause from cause
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError("the vector environment is closed: make a new one")
+
+    def _require_idle(self, name: str) -> None:
+        if self._state is not AsyncState.DEFAULT:
+            pending = self._state.value
+            raise AlreadyPendingCallError(f"{name} needs a {pending}_wait before it: a {pending} is pending", pending)
