@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from agents.networks.config import NetworkConfig
     from envpool_bridge.envs.config import EnvConfig
     from envpool_bridge.errors import EnvPoolError, UserError
-    from jaxsrl.config.metrics_config import MetricsConfig
     from jaxsrl.config.parts import (
         CheckpointConfig,
         ClusterConfig,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         InferenceConfig,
         LearnerConfig,
         MachineConfig,
+        MetricsConfig,
         PoolConfig,
         ReplayMemoryConfig,
     )
@@ -90,7 +90,7 @@ _HOMES = {
     "LearnerConfig": "jaxsrl.config.parts",
     "LoadedAgent": "jaxsrl.evaluation.load_agent",
     "MachineConfig": "jaxsrl.config.parts",
-    "MetricsConfig": "jaxsrl.config.metrics_config",
+    "MetricsConfig": "jaxsrl.config.parts",
     "NetworkConfig": "agents.networks.config",
     "Plan": "jaxsrl.plan.plan",
     "PoolConfig": "jaxsrl.config.parts",

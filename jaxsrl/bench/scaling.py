@@ -13,8 +13,7 @@ from typing import Any
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.processes import answer_settings, run_module
 from jaxsrl.bench.sleep_rows import Size, sleeping_source
-from jaxsrl.config.metrics_config import MetricsConfig
-from jaxsrl.config.parts import CheckpointConfig, PoolConfig
+from jaxsrl.config.parts import CheckpointConfig, MetricsConfig, PoolConfig
 
 _STAYS = 0.9
 _LIMIT_SECONDS = 600.0

@@ -11,8 +11,7 @@ from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.changes import with_options
-from jaxsrl.config.metrics_config import MetricsConfig
-from jaxsrl.config.parts import CheckpointConfig, EvaluationConfig, PoolConfig
+from jaxsrl.config.parts import CheckpointConfig, EvaluationConfig, MetricsConfig, PoolConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment
 from jaxsrl.machine.resources import Resources

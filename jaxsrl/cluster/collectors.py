@@ -17,9 +17,9 @@ from jaxsrl.cluster.replay.setup import PART_BYTES, sample_layout
 from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.learner.host_replay import HostReplay
+from jaxsrl.plan.fragment import FragmentKind
 from jaxsrl.plan.passes.place_hosts import with_hosts_on
-from jaxsrl.plan.passes.place_inference import with_servers_on
-from jaxsrl.plan.passes.place_replay import SAMPLES_AHEAD, with_replay_on
+from jaxsrl.plan.passes.place_replay import SAMPLES_AHEAD
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.plan.plan import Plan, plan_to_json
 from jaxsrl.training.collectors import CollectorFactory
@@ -74,11 +74,13 @@ def plan_where_reserved(plan: Plan, engine: Engine) -> Plan:
     before = plan.environments.nodes
     placed = with_hosts_on(plan, [engine.reserved_node(HOSTS, host) or node for host, node in enumerate(before)])
     if plan.replay is not None and plan.replay.nodes:
-        placed = with_replay_on(placed, engine.reserved_node(REPLAY, 0) or plan.replay.nodes[0])
+        placed = placed.with_nodes({FragmentKind.REPLAY}, [engine.reserved_node(REPLAY, 0) or plan.replay.nodes[0]])
     if not plan.calls_servers:
         return placed
     servers = enumerate(plan.inference.nodes)
-    return with_servers_on(placed, [engine.reserved_node(SERVERS, server) or node for server, node in servers])
+    return placed.with_nodes(
+        {FragmentKind.INFERENCE}, [engine.reserved_node(SERVERS, server) or node for server, node in servers]
+    )
 
 
 def store_bytes(config: CollectorConfig) -> int:

@@ -6,6 +6,8 @@ from typing import Literal
 from envpool_bridge.errors import UserError
 from envpool_bridge.options import SupervisorOptions
 
+AUTO = "auto"
+
 
 def validate_at_least(minimum: int, part: str, **fields: float) -> None:
     """Raises an error for the first field below a minimum.
@@ -239,3 +241,92 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         validate_at_least(0, "evaluation", episodes=self.episodes)
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricsConfig:
+    """Sinks of a run. A failing sink never ends it: rejected records are counted (`metrics/dropped_records_total`).
+
+    Attributes:
+        interval_seconds: seconds between records.
+        tensorboard: write TensorBoard event files into the run directory.
+        wandb: also send records to Weights & Biases (WANDB_MODE=offline keeps them in the run directory). A resumed run continues
+            the same run there. Needs jaxsrl[wandb].
+        wandb_project: project there.
+        wandb_entity: user or team there; "" for that of the API key.
+        prometheus_port: TCP port where Prometheus may scrape the newest record, as http://ADDRESS:PORT/metrics; 0 for none.
+        prometheus_address: address of the port. Other than a loopback address, it lets anyone who reaches it read the metrics.
+    """
+
+    interval_seconds: float = 2.0
+    tensorboard: bool = True
+    wandb: bool = False
+    wandb_project: str = "jaxsrl"
+    wandb_entity: str = ""
+    prometheus_port: int = 0
+    prometheus_address: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        if self.interval_seconds < 0:
+            raise UserError(f"metrics.interval_seconds must not be negative: got {self.interval_seconds}")
+        if not 0 <= self.prometheus_port < 1 << 16:
+            raise UserError(
+                f"metrics.prometheus_port must be from 1 to 65535, or 0 for none: got {self.prometheus_port}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedConfig:
+    """Learner processes that train one agent together. Each starts with the same experiment; process 0 writes the run.
+
+    Attributes:
+        coordinator: HOST:PORT of process 0, which listens on that address alone; "auto" reads the environment variables of Slurm,
+            Kubernetes or Open MPI; "" for a run of one process.
+        num_processes: of the run; detected with "auto".
+        process_id: of this one, from 0; detected with "auto".
+        local_devices: accelerators of its host that this process uses, by number; () for all, or those the scheduler assigned.
+            Processes that share a host need different ones.
+        start_seconds: longest wait for the other processes at the start.
+        wait_seconds: longest wait for the other processes before an update; then the run ends. It includes replaying environments
+            of a resumed run.
+        lost_seconds: time without a sign of life after which a process counts as lost and the run ends. A broken connection is
+            detected at once.
+    """
+
+    coordinator: str = ""
+    num_processes: int = 0
+    process_id: int = -1
+    local_devices: tuple[int, ...] = ()
+    start_seconds: int = 300
+    wait_seconds: int = 600
+    lost_seconds: int = 30
+
+    def __post_init__(self) -> None:
+        seconds = {name: getattr(self, name) for name in ("start_seconds", "wait_seconds", "lost_seconds")}
+        validate_at_least(1, "distributed", **seconds)
+        if len(set(self.local_devices)) < len(self.local_devices) or min(self.local_devices, default=0) < 0:
+            raise UserError(
+                f"distributed.local_devices must be different numbers from 0: got {list(self.local_devices)}; give every "
+                f"process of a host its own, --distributed.local-devices 0 for the first"
+            )
+        given = self.num_processes, self.process_id
+        if not self.coordinator or self.coordinator == AUTO:
+            if given != (0, -1):
+                raise UserError(
+                    f"distributed.num_processes and process_id need distributed.coordinator HOST:PORT: got "
+                    f"{given[0]} and {given[1]} with coordinator {self.coordinator!r}"
+                )
+            return
+        host, _, port = self.coordinator.rpartition(":")
+        if not host or not port.isdigit():
+            raise UserError(f"distributed.coordinator must be HOST:PORT or auto: got {self.coordinator!r}")
+        if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
+            raise UserError(
+                f"with distributed.coordinator, num_processes must be at least 1 and process_id from 0 to one less: got "
+                f"{given[0]} and {given[1]}"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Returns whether the run has, or may have, several processes."""
+        return bool(self.coordinator)

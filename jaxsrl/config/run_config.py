@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from envpool_bridge.errors import UserError
-from jaxsrl.config.learner_processes import DistributedConfig
-from jaxsrl.config.metrics_config import MetricsConfig
 from jaxsrl.config.parts import (
     CheckpointConfig,
     ClusterConfig,
+    DistributedConfig,
     EvaluationConfig,
     InferenceConfig,
     LearnerConfig,
     MachineConfig,
+    MetricsConfig,
     PoolConfig,
     ReplayMemoryConfig,
     validate_at_least,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from envpool_bridge.errors import UserError
-from jaxsrl.config.metrics_config import MetricsConfig
+from jaxsrl.config.parts import MetricsConfig
 from jaxsrl.metrics.console import ConsoleSink
 from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.record_file import read_returns

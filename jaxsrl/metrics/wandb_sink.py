@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.config.metrics_config import MetricsConfig
+from jaxsrl.config.parts import MetricsConfig
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.run_directory import CONFIG, read_json
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from envpool_bridge.errors import UserError
@@ -82,6 +83,14 @@ class Plan:
     def parameter_server(self) -> Fragment | None:
         """Returns the parameter server; None if the learner applies its own gradients."""
         return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.PARAMETER_SERVER), None)
+
+    def with_nodes(self, kinds: Collection[FragmentKind], nodes: Sequence[str], **changes: Any) -> "Plan":
+        """Returns the plan with its fragments of these kinds on these nodes, and other changes of them."""
+        fragments = tuple(
+            dataclasses.replace(one, nodes=tuple(nodes), **changes) if one.kind in kinds else one
+            for one in self.fragments
+        )
+        return dataclasses.replace(self, fragments=fragments)
 
     @property
     def calls_servers(self) -> bool:

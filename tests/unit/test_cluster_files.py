@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxsrl.config.learner_processes import DistributedConfig
+from jaxsrl.config.parts import DistributedConfig
 from jaxsrl.config.run_config import RunConfig
 
 ROOT = Path(__file__).parents[2]

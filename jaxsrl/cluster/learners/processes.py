@@ -12,7 +12,7 @@ import jax
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners.abort_handler import AbortHandler
-from jaxsrl.config.learner_processes import AUTO, DistributedConfig
+from jaxsrl.config.parts import AUTO, DistributedConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.lifecycle import REQUEUE_STATUS, RequeueError
 

@@ -156,11 +156,7 @@ def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Sp
 def with_hosts_on(plan: Plan, nodes: Sequence[str]) -> Plan:
     """Returns the plan with its environment hosts, and what acts at them, on these nodes instead."""
     environment = {FragmentKind.ENVIRONMENT}
-    moved = environment if plan.calls_servers else environment | {FragmentKind.INFERENCE}
-    fragments = tuple(
-        dataclasses.replace(one, nodes=tuple(nodes)) if one.kind in moved else one for one in plan.fragments
-    )
-    return dataclasses.replace(plan, fragments=fragments)
+    return plan.with_nodes(environment if plan.calls_servers else environment | {FragmentKind.INFERENCE}, nodes)
 
 
 def format_node(node: Node, with_memory: bool, with_gpus: bool = False) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.resources import Node
@@ -64,16 +63,7 @@ def place_servers(
         used[name] = used.get(name, 0) + CORES_OF_SERVER
         at.append(name)
     placement = Devices((0,), "gpu" if on_gpus else "cpu")
-    return with_servers_on(plan, at, replicas=num_servers, placement=placement)
-
-
-def with_servers_on(plan: Plan, nodes: Sequence[str], **changes: Any) -> Plan:
-    """Returns the plan with its servers on these nodes instead, and other changes of their fragment."""
-    fragments = tuple(
-        dataclasses.replace(one, nodes=tuple(nodes), **changes) if one.kind is FragmentKind.INFERENCE else one
-        for one in plan.fragments
-    )
-    return dataclasses.replace(plan, fragments=fragments)
+    return plan.with_nodes({FragmentKind.INFERENCE}, at, replicas=num_servers, placement=placement)
 
 
 def choose_node(

@@ -53,16 +53,9 @@ def place_replay(plan: Plan, nodes: Sequence[Node], num_bytes: int = 0) -> Plan:
         else channel
         for channel in plan.channels
     )
-    return with_replay_on(dataclasses.replace(plan, channels=channels), node)
-
-
-def with_replay_on(plan: Plan, node: str) -> Plan:
-    """Returns the plan with its experience on this node instead."""
-    fragments = tuple(
-        dataclasses.replace(one, nodes=(node,), placement=Processes(1)) if one.kind is FragmentKind.REPLAY else one
-        for one in plan.fragments
+    return dataclasses.replace(plan, channels=channels).with_nodes(
+        {FragmentKind.REPLAY}, [node], placement=Processes(1)
     )
-    return dataclasses.replace(plan, fragments=fragments)
 
 
 def _node_with_room(plan: Plan, nodes: Sequence[Node], num_bytes: int, where: str) -> str:

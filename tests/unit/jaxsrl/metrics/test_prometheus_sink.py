@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from envpool_bridge.errors import UserError
-from jaxsrl.config.metrics_config import MetricsConfig
+from jaxsrl.config.parts import MetricsConfig
 from jaxsrl.metrics.prometheus_names import EXPORTED
 from jaxsrl.metrics.prometheus_sink import PrometheusSink
 from tests.support.metric_records import record

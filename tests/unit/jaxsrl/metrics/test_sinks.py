@@ -7,7 +7,7 @@ import os
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.config.metrics_config import MetricsConfig
+from jaxsrl.config.parts import MetricsConfig
 from jaxsrl.metrics.atomic_append import AtomicAppendFile
 from jaxsrl.metrics.make_sinks import make_sinks
 from jaxsrl.metrics.sinks import JsonlSink, Sinks

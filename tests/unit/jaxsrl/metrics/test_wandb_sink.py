@@ -7,7 +7,7 @@ import types
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.config.metrics_config import MetricsConfig
+from jaxsrl.config.parts import MetricsConfig
 from jaxsrl.metrics.make_sinks import make_sinks
 from jaxsrl.metrics.wandb_sink import WandbSink
 from tests.support.metric_records import facts, record

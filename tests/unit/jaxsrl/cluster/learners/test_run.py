@@ -5,7 +5,7 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners import processes
-from jaxsrl.config.learner_processes import DistributedConfig
+from jaxsrl.config.parts import DistributedConfig
 
 TWO = {"coordinator": "127.0.0.1:7777", "num_processes": 2}
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.config.learner_processes import DistributedConfig
+from jaxsrl.config.parts import DistributedConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.passes.learner_processes import replicas_of, resources_over, split_over_processes
