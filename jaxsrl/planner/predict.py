@@ -6,8 +6,7 @@ from typing import Any
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
 from jaxsrl.planner.calibration import Calibration
-from jaxsrl.planner.simulator.networks import NETWORKS
-from jaxsrl.planner.simulator.scenario import Scenario
+from jaxsrl.planner.simulator.scenario import NETWORKS, Scenario
 from jaxsrl.planner.simulator.simulate import SimulationResult, simulate
 
 

@@ -6,9 +6,8 @@ import math
 import pytest
 from rich.console import Console
 
-from jaxsrl.metrics.console import ConsoleSink
+from jaxsrl.metrics.console import ConsoleSink, plain_line
 from jaxsrl.metrics.live_state import initial_state, with_record
-from jaxsrl.metrics.plain_line import plain_line
 from jaxsrl.metrics.terminal_view import RunPanel, render_panel
 from jaxsrl.terminal.format import format_duration, format_number
 from jaxsrl.terminal.sparkline import lengths, sparkline
