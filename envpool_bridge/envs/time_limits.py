@@ -20,10 +20,13 @@ class TimeLimits:
 
     Args:
         envs: one for each row.
+        replace_wrappers: False leaves the wrappers in place, for rows that step on after the end of an episode.
     """
 
-    def __init__(self, envs: Sequence[gymnasium.Env]) -> None:
-        unwrapped = [_unwrapped(env) for env in envs]
+    def __init__(self, envs: Sequence[gymnasium.Env], replace_wrappers: bool = True) -> None:
+        self._envs = list(envs)
+        self._unwrap = _unwrapped if replace_wrappers else _as_made
+        unwrapped = [self._unwrap(env) for env in envs]
         self.inner = [env for env, _ in unwrapped]  # environments whose steps are called
         self.step_functions: list[Callable[[Any], Any]] = [env.step for env in self.inner]
         self.limits = [limit for _, limit in unwrapped]  # steps of an episode
@@ -49,13 +52,45 @@ class TimeLimits:
         self._next = min((last for last in self._last_steps if last > num_steps), default=_NEVER)
         return tuple(flags)
 
+    def export_counts(self, row: int, num_steps: int) -> None:
+        """Writes the count of the row's episode into the replaced wrappers, before anything reads their attributes."""
+        for wrapper in self._replaced(row):
+            wrapper._elapsed_steps = num_steps - (self._last_steps[row] - self.limits[row])
+
+    def import_counts(self, row: int, num_steps: int) -> None:
+        """Reads the row's limit and step function again, after attributes of the environment may have been set."""
+        if self._last_steps[row] == _NEVER:
+            return
+        self.inner[row], self.limits[row] = self._unwrap(self._envs[row])
+        self.step_functions[row] = self.inner[row].step
+        lasts = [num_steps + _limit(wrapper, _NEVER) - wrapper._elapsed_steps for wrapper in self._replaced(row)]
+        self.begin(row, min(lasts, default=_NEVER) - self.limits[row])
+
+    def _replaced(self, row: int) -> list[Any]:
+        """Returns the TimeLimits of a row in its episode that are replaced."""
+        env: Any = self._envs[row]
+        limits: list[Any] = []
+        while env is not self.inner[row]:
+            if isinstance(env, TimeLimit):
+                limits.append(env)
+            env = env.env
+        return limits if self._last_steps[row] < _NEVER else []
+
+
+def _as_made(env: gymnasium.Env) -> tuple[gymnasium.Env, int]:
+    return env, _NEVER
+
+
+def _limit(wrapper: Any, default: int | None) -> Any:
+    return getattr(wrapper, "_max_episode_steps", default)
+
 
 def _unwrapped(env: gymnasium.Env) -> tuple[gymnasium.Env, int]:
     """Returns the environment below the replaced wrappers, and the limit that they set."""
     limit = _NEVER
     while type(env) in (TimeLimit, OrderEnforcing) and "step" not in vars(env):
         if isinstance(env, TimeLimit):
-            own = getattr(env, "_max_episode_steps", None)
+            own = _limit(env, None)
             if not isinstance(own, int):  # another version of Gymnasium stores it elsewhere
                 break
             limit = min(limit, own)

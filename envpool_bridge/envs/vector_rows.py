@@ -16,6 +16,7 @@ from envpool_bridge.envs.gymnasium_env import GymnasiumRows, MakeEnv
 from envpool_bridge.envs.io.observation_writer import ObservationWriter
 from envpool_bridge.envs.io.validation import ValueCheck
 from envpool_bridge.envs.protocol import EnvRows, FirstRows, ResetRequest, StepRows
+from envpool_bridge.envs.time_limits import TimeLimits
 from envpool_bridge.envs.vector_requests import (
     CallRequest,
     MaskedReset,
@@ -146,6 +147,8 @@ class VectorRows(GymnasiumRows):
         if self._objects is not None:
             self._writer = self._objects
         self._object_actions: list[Any] | None = None
+        if self._mode is AutoresetMode.DISABLED:
+            self._limits = TimeLimits(envs, replace_wrappers=False)
         self._step_functions: list[Callable[[Any], Any]] = [env.step for env in envs]
 
     def reset(self, request: ResetRequest, out: Out) -> None:
@@ -219,6 +222,8 @@ class VectorRows(GymnasiumRows):
         if self._objects is not None:
             self._objects.write_rows(rows, observations)
             return
+        if not rows:
+            return
         ids = [self._row_ids[row] for row in rows]
         target = map_leaves(lambda array: np.ascontiguousarray(array[rows]), out.observation)
         ObservationWriter(self._spec, ids).write(observations, target, self._num_steps, strict=True)
@@ -277,11 +282,16 @@ class VectorRows(GymnasiumRows):
         """Calls a function with every environment, whose step may be another one afterwards."""
         results: list[RowReport] = []
         failures: dict[int, RowFailure] = {}
+        limits = self._limits
         for row, env in enumerate(self._envs):
+            is_replaced = self._step_functions[row] is limits.step_functions[row]
+            limits.export_counts(row, self._num_steps)
             try:
                 results.append(RowReport(result=function(row, env)))
             except Exception as error:  # noqa: BLE001  reported with the row
                 failures[row] = self._failure(row, f"{what} of {name!r}", error)
+            limits.import_counts(row, self._num_steps)
+            self._step_functions[row] = limits.step_functions[row] if is_replaced else env.step
         if failures:
             raise RowsFailedError(failures)
         return results
