@@ -37,7 +37,7 @@ mutants: .venv/installed ; $(BIN)/python tests/chaos/mutants/run.py
 docs: .venv/installed ; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 bench: .venv/installed ; $(BIN)/jaxsrl bench pool && $(BIN)/jaxsrl bench train
 gpu: .venv/installed ; $(BIN)/jaxsrl bench gpu
-lock: ; $(PYTHON) -m venv --clear .venv-lock && .venv-lock/bin/pip install -q ./envpool_bridge ./envpool_bridge '.[dev]' && .venv-lock/bin/pip freeze --exclude jaxsrl --exclude envpool-bridge > requirements.lock && rm -rf .venv-lock
+lock: ; $(PYTHON) -m venv --clear .venv-lock && .venv-lock/bin/pip install -q ./envpool_bridge '.[dev]' && .venv-lock/bin/pip freeze --exclude jaxsrl --exclude envpool-bridge > requirements.lock && rm -rf .venv-lock
 clean: ; rm -rf .venv .venv-lock .venv-versions build *.egg-info .pytest_cache .ruff_cache
 
 .venv/installed: requirements.lock pyproject.toml envpool_bridge/pyproject.toml
