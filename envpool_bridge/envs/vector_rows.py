@@ -268,7 +268,9 @@ class VectorRows(GymnasiumRows):
         failures: dict[int, RowFailure] = {}
         for row in ended:
             # The reset may reuse the memory of the last observation.
-            last = {"final_info": infos[row], "final_obs": copy.deepcopy(observations[row])}
+            final = observations[row]
+            final = final.copy() if isinstance(final, np.ndarray) else copy.deepcopy(final)
+            last = {"final_info": infos[row], "final_obs": final}
             try:
                 observations[row], info = self._reset_row(row, None, None)
                 infos[row] = {**last, **info}

@@ -1,6 +1,7 @@
 """Arguments of `reset` and `step`: seeds, reset masks and actions, validated before anything is sent."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,24 +62,23 @@ def action_arrays(spec: SpecTree, space: Space, actions: Any, count: int) -> Tre
         TypeError: one number in place of one for each environment.
         UserError: another structure, number, shape or kind of number.
     """
-    expected = f"expected actions as action_space.sample() gives them ({space})"
-
-    def convert(leaf: LeafSpec, values: Any) -> np.ndarray:
-        array = np.asarray(values)
-        if not array.ndim:
-            raise TypeError(f"{expected}, got one {type(values).__name__} for {count} environments")
-        if array.shape != (count, *leaf.stored_shape):
-            raise UserError(f"{expected} of shape {(count, *leaf.stored_shape)}, got shape {array.shape}")
-        if isinstance(leaf, DiscreteSpec | MultiDiscreteSpec) and array.dtype.kind not in "iub":
-            raise UserError(f"{expected}, got dtype {array.dtype}: convert them to integers")
-        return array
-
     try:
-        return map_leaves(convert, spec, actions)
-    except UserError:
-        raise
-    except (KeyError, IndexError, ValueError) as error:
-        raise UserError(f"{expected}, got {type(actions).__name__}") from error
+        return map_leaves(partial(_action_array, count), spec, actions)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        kind = TypeError if isinstance(error, TypeError) else UserError
+        got = f"got {type(actions).__name__}: {error}"
+        raise kind(f"expected actions as action_space.sample() gives them ({space}), {got}") from error
+
+
+def _action_array(count: int, leaf: LeafSpec, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if not array.ndim:
+        raise TypeError(f"one value for {count} environments")
+    if array.shape != (count, *leaf.stored_shape):
+        raise ValueError(f"expected shape {(count, *leaf.stored_shape)}, got {array.shape}")
+    if isinstance(leaf, DiscreteSpec | MultiDiscreteSpec) and array.dtype.kind not in "iub":
+        raise ValueError(f"expected integers, got dtype {array.dtype}")
+    return array
 
 
 def action_objects(space: Space, actions: Any, count: int) -> list[Any]:

@@ -306,7 +306,7 @@ def test_operations_out_of_order_raise_gymnasiums_errors(make):
 def test_wrong_actions_are_rejected_before_any_step(make):
     env = make(Counter, 4)
     env.reset()
-    with pytest.raises(TypeError, match="got one int"):
+    with pytest.raises(TypeError, match="got int: one value for 4 environments"):
         env.step(0)
     for actions in ([0] * 3, [0] * 5, np.zeros((4, 1), int), np.zeros(4)):
         with pytest.raises(UserError, match="expected actions as action_space.sample"):
