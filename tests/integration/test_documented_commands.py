@@ -214,7 +214,7 @@ FORMS = {
     "plan": [["plan", "ppo_cartpole"], ["plan", "ppo_cartpole", "--plan", "decoupled", "--gpus", "2"]],
     "doctor": [["doctor", "--runs", "runs"]],
 }
-ELSEWHERE = {"view": "test_view.py", "bench": "above"}
+ELSEWHERE = {"view": "test_view.py", "bench": "above", "new": "test_commands_new.py"}
 
 
 def test_every_command_is_tested():
