@@ -54,34 +54,6 @@ class Counter(gymnasium.Env):
         return self.start * factor + offset
 
 
-class Words(gymnasium.Env):
-    """Observations and actions of a custom space, or next to one in a Dict."""
-
-    def __init__(self, space):
-        self.observation_space = self.action_space = space
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return action, 1.0, False, False, {"kind": type(action).__name__}
-
-
-class Names(gymnasium.Space):
-    """Strings of one kind."""
-
-    def sample(self, mask=None, probability=None):
-        return f"name {int(self.np_random.integers(9))}"
-
-    def contains(self, x):
-        return isinstance(x, str)
-
-    def __eq__(self, other):
-        return isinstance(other, Names)
-
-
 def counters(lengths=(2, 3, 5, 9)):
     return [lambda start=start, length=length: Counter(start, length) for start, length in enumerate(lengths)]
 
@@ -366,36 +338,6 @@ def test_observations_are_copies_unless_asked_otherwise(make, copy):
         env.step(np.zeros(2, int))
     if copy:
         np.testing.assert_array_equal(first, kept)
-
-
-BOX = spaces.Box(-5, 5, (2,), np.int32)
-OBJECTS = {
-    "text": spaces.Text(6),
-    "sequence": spaces.Sequence(spaces.Discrete(4)),
-    "graph": spaces.Graph(spaces.Box(-1, 1, (2,)), None),
-    "one of": spaces.OneOf([spaces.Discrete(3), spaces.Box(0, 1, (2,))]),
-    "dict": spaces.Dict({"word": spaces.Text(4), "place": BOX}),
-    "wide discrete": spaces.Discrete(2**40),
-    "names": Names(),
-    "named": spaces.Tuple((Names(), BOX)),
-    "integers": BOX,
-    "bools": spaces.Box(0, 1, (3,), np.bool_),
-}
-
-
-@pytest.mark.parametrize("kind", OBJECTS)
-def test_spaces_of_any_kind_equal_sync_vector_env(make, kind):
-    space = OBJECTS[kind]
-    ours, theirs = make(partial(Words, space), 2, shared_memory=False), SyncVectorEnv([partial(Words, space)] * 2)
-    assert data_equivalence(ours.reset(seed=3), theirs.reset(seed=3))
-    for _ in range(3):
-        actions = theirs.action_space.sample()
-        assert data_equivalence(ours.step(actions), theirs.step(actions), exact=True)
-
-
-def test_custom_spaces_need_shared_memory_false():
-    with pytest.raises(ValueError, match=r"observation\[0\] is a Names.*pass shared_memory=False"):
-        PoolVectorEnv(partial(Words, OBJECTS["named"]), 2)
 
 
 def test_wrong_output_still_names_the_row(make):
