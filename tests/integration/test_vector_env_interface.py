@@ -14,10 +14,9 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
-from gymnasium.wrappers import vector as vector_wrappers
 
 from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerError
-from envpool_bridge.vector_env import PoolVectorEnv, make_vec
+from envpool_bridge.vector_env import PoolVectorEnv
 
 
 class Counter(gymnasium.Env):
@@ -348,47 +347,3 @@ def test_wrong_output_still_names_the_row(make):
     env = make([partial(Bad, start) for start in range(4)], num_workers=2)
     with pytest.raises(BadEnvOutputError, match="row 2"):
         env.reset()
-
-
-WRAPPERS = {
-    "RecordEpisodeStatistics": vector_wrappers.RecordEpisodeStatistics,
-    "NormalizeObservation": vector_wrappers.NormalizeObservation,
-    "NormalizeReward": vector_wrappers.NormalizeReward,
-    "ClipReward": partial(vector_wrappers.ClipReward, min_reward=0.0, max_reward=0.5),
-    "FlattenObservation": vector_wrappers.FlattenObservation,
-    "DictInfoToList": vector_wrappers.DictInfoToList,
-}
-
-
-@pytest.mark.parametrize("name", WRAPPERS)
-def test_vector_wrappers_equal_those_of_sync_vector_env(make, name):
-    ours, theirs = (WRAPPERS[name](env) for env in (make(counters(), num_workers=2), SyncVectorEnv(counters())))
-    rng = np.random.default_rng(1)
-    ours.reset(seed=2)
-    theirs.reset(seed=2)
-    for _ in range(12):
-        actions = rng.integers(0, 2, 4)
-        mine, other = ours.step(actions), theirs.step(actions)
-        for values in (mine[4], other[4]):
-            if isinstance(values, dict) and "episode" in values:
-                del values["episode"]["t"]  # seconds
-        assert data_equivalence(mine, other)
-
-
-def test_make_vec_equals_gymnasiums(make):
-    arguments = {"max_episode_steps": 6, "render_mode": "rgb_array"}
-    wrap = partial(gymnasium.wrappers.RescaleObservation, min_obs=np.float32(-1), max_obs=np.float32(1))
-    ours = make_vec("Pendulum-v1", 2, vector_kwargs={"autoreset_mode": "SameStep"}, wrappers=[wrap], **arguments)
-    theirs = gymnasium.make_vec("Pendulum-v1", 2, "sync", {"autoreset_mode": "SameStep"}, wrappers=[wrap], **arguments)
-    try:
-        assert ours.observation_space == theirs.observation_space
-        assert ours.spec.id == "Pendulum-v1"
-        assert ours.render_mode == "rgb_array"
-        ours.reset(seed=4)
-        theirs.reset(seed=4)
-        for _ in range(8):
-            actions = theirs.action_space.sample()
-            assert data_equivalence(ours.step(actions), theirs.step(actions))
-    finally:
-        ours.close()
-        theirs.close()
