@@ -16,4 +16,6 @@ def validate_installed(module: str, extra: str) -> None:
         UserError: names the command that installs it.
     """
     if importlib.util.find_spec(module) is None:
-        raise UserError(f"{module} is not installed, and these environments need it: pip install 'envpool-bridge[{extra}]'")
+        raise UserError(
+            f"{module} is not installed, and these environments need it: pip install 'envpool-bridge[{extra}]'"
+        )
