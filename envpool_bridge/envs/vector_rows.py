@@ -4,7 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 import gymnasium
@@ -33,6 +33,7 @@ from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 
 Out = FirstRows | StepRows
+_OutRows = TypeVar("_OutRows", FirstRows, StepRows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class VectorRowsSource:
 
     Attributes:
         env_fns: one for each row.
-        env_spec: spec of a row; a placeholder leaf stands for a space that is sent as objects.
+        env_spec: spec of an environment; a placeholder leaf stands for a space that is sent as objects.
         spaces: (observation space, action space) that every row must have.
         same_observations: whether observation spaces must be equal; otherwise only of equal shape and dtype.
         autoreset_mode: reset at the step after an episode, in its last step, or on request.
@@ -62,8 +63,16 @@ class VectorRowsSource:
         """Function of the first row, for messages."""
         return self.env_fns[0]
 
+    @property
+    def shares_final_observations(self) -> bool:
+        """Whether a row has a second observation in shared memory: the final one of its last episode."""
+        return self.autoreset_mode is AutoresetMode.SAME_STEP and not self.object_observations
+
     def spec(self) -> EnvSpec:
-        return self.env_spec
+        if not self.shares_final_observations:
+            return self.env_spec
+        observation = self.env_spec.observation
+        return dataclasses.replace(self.env_spec, observation=(observation, observation))
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
         del run_seed, keep_infos  # a vector environment has no run, and always returns infos
@@ -147,11 +156,13 @@ class VectorRows(GymnasiumRows):
         if self._objects is not None:
             self._writer = self._objects
         self._object_actions: list[Any] | None = None
+        self._finals = _FinalWriter(self._spec, row_ids, ranges) if source.shares_final_observations else None
         if self._mode is AutoresetMode.DISABLED:
             self._limits = TimeLimits(envs, replace_wrappers=False)
         self._step_functions: list[Callable[[Any], Any]] = [env.step for env in envs]
 
     def reset(self, request: ResetRequest, out: Out) -> None:
+        out = self._newest(out)
         out.is_first[...] = True
         if isinstance(out, StepRows) and not isinstance(request, ObjectStep):
             out.mark_reset()
@@ -164,6 +175,19 @@ class VectorRows(GymnasiumRows):
         self._last_observation = out.observation
 
     def step(self, action: Tree, out: StepRows) -> None:
+        self._step(action, self._newest(out))
+
+    def verify(self, observation: Tree, reward: np.ndarray) -> None:
+        super().verify(observation if self._finals is None else observation[0], reward)
+
+    def _newest(self, out: _OutRows) -> _OutRows:
+        """Returns the targets without those of final observations, which go to their writer."""
+        if self._finals is None:
+            return out
+        observation, self._finals.out = out.observation
+        return dataclasses.replace(out, observation=observation)
+
+    def _step(self, action: Tree, out: StepRows) -> None:
         try:
             super().step(action, out)
         except RowsFailedError as failed:
@@ -183,8 +207,8 @@ class VectorRows(GymnasiumRows):
         if isinstance(request, ObjectStep) and isinstance(out, StepRows):
             self._object_actions = cloudpickle.loads(request.actions)
             out.is_first[...] = False
-            self.step(None, out)
-            self.verify(take(out.observation, None), out.reward[None])
+            self._step(None, out)
+            super().verify(take(out.observation, None), out.reward[None])
             return self.infos
         self._repeat_observation(out)
         if isinstance(request, CallRequest):
@@ -264,18 +288,25 @@ class VectorRows(GymnasiumRows):
         return observations, rewards, terminated, truncated, infos
 
     def _restart(self, ended: list[int], observations: list[Any], infos: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Starts episodes in the step that ended the ones before; their last observation and info become infos."""
+        """Starts episodes in the step that ended the ones before, whose last infos become infos.
+
+        Their last observations are written to shared memory, or become infos if they are objects. This precedes the
+        reset, which may reuse their memory.
+        """
         failures: dict[int, RowFailure] = {}
         for row in ended:
-            # The reset may reuse the memory of the last observation.
-            final = observations[row]
-            final = final.copy() if isinstance(final, np.ndarray) else copy.deepcopy(final)
-            last = {"final_info": infos[row], "final_obs": final}
+            last = {"final_info": infos[row]} if infos[row] else {}
+            if self._finals is not None:
+                self._finals.write(row, observations[row], self._num_steps)
+            else:
+                last = {"final_info": infos[row], "final_obs": copy.deepcopy(observations[row])}
             try:
                 observations[row], info = self._reset_row(row, None, None)
                 infos[row] = {**last, **info}
             except WorkerError as error:
                 failures[row] = self._failure(row, "reset", error)
+        if self._finals is not None:
+            self._finals.verify(ended, self._num_steps)
         if failures:
             raise RowsFailedError(failures)
         return observations, infos
@@ -334,6 +365,38 @@ class _ObjectWriter(ObservationWriter):
         """Replaces the observations of some rows."""
         for row, observation in zip(rows, observations, strict=True):
             self.newest[row] = observation
+
+
+class _FinalWriter:
+    """Writer of the final observations of episodes.
+
+    Args:
+        spec: spec of an environment.
+        row_ids: ids of the rows.
+        check_range: whether observations must lie within the declared bounds.
+
+    Attributes:
+        out: targets, [R, *stored_shape] a leaf.
+    """
+
+    def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool) -> None:
+        self.out: Tree = None
+        self._writers = [ObservationWriter(spec, [row_id]) for row_id in row_ids]
+        self._checks = [ValueCheck(spec, [row_id], check_range) for row_id in row_ids]
+
+    def write(self, row: int, observation: Any, step: int) -> None:
+        """Writes the final observation of a row."""
+        self._writers[row].write([observation], take(self.out, slice(row, row + 1)), step, strict=True)
+
+    def verify(self, rows: Sequence[int], step: int) -> None:
+        """Validates the values of these rows, written at this step; raises BadEnvOutputError."""
+        try:
+            # The rows take the place of steps: one call for all of them.
+            self._checks[0].verify(take(self.out, np.array(rows)[:, None]), None, step)
+        except BadEnvOutputError:
+            for row in rows:
+                self._checks[row].verify(take(self.out, np.array([[row]])), None, step)
+            raise
 
 
 def _call(name: str, arguments: tuple[Any, ...], keywords: dict[str, Any], row: int, env: gymnasium.Env) -> bytes:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.envs.vector_requests import RowReport, StartRequest, VectorRequest
+from envpool_bridge.envs.vector_rows import VectorRowsSource
 from envpool_bridge.errors import WaitTimeoutError
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool, PoolOptions
@@ -23,7 +23,7 @@ class Lanes:
     """Lanes of one pool. The constructor creates the pool, and `start` its workers.
 
     Args:
-        source: makes the rows.
+        source: makes the rows. If it shares final observations, a row's observation is the pair (newest, final).
         shape: division of the rows.
         timeout_seconds: time limit of a wait.
 
@@ -32,8 +32,9 @@ class Lanes:
         rows: rows of each lane.
     """
 
-    def __init__(self, source: EnvSource, shape: PoolShape, timeout_seconds: float) -> None:
+    def __init__(self, source: VectorRowsSource, shape: PoolShape, timeout_seconds: float) -> None:
         self._pool = EnvPool(source, shape, PoolOptions(keep_infos=True, verify_every=1))
+        self._spec, self._has_finals = source.env_spec.observation, source.shares_final_observations
         self._timeout = timeout_seconds
         self.all = list(range(shape.num_lanes))
         self.rows = [shape.lane_rows(lane) for lane in self.all]
@@ -118,18 +119,42 @@ class Lanes:
             copy: False returns views of the ring where all rows are at the same step and are stored unconverted. They
                 change after the next step.
         """
-        spec = self._pool.spec.observation
         positions = {self._pool.position(lane) for lane in lanes}
         if len(positions) == 1 and len(lanes) == len(self.all):
-            sequence, t = positions.pop()
-            slot = self._pool.views[sequence % self._pool.shape.num_slots]
-            return restored(spec, take(slot.observation, t), copy)
+            observation, t = self._stored(lanes[0])
+            return restored(self._spec, take(self._newest(observation), t), copy)
         parts: list[Tree] = []
         for lane in lanes:
-            sequence, t = self._pool.position(lane)
-            slot = self._pool.views[sequence % self._pool.shape.num_slots]
-            parts.append(take(slot.observation, (t, self.rows[lane])))
-        return restored(spec, concatenated(parts), copy=False)
+            observation, t = self._stored(lane)
+            parts.append(take(self._newest(observation), (t, self.rows[lane])))
+        return restored(self._spec, concatenated(parts), copy=False)
+
+    def row_ids(self, lanes: Sequence[int]) -> np.ndarray:
+        """Returns the rows of these lanes, [N] int64."""
+        return np.concatenate([np.arange(self.rows[lane].start, self.rows[lane].stop) for lane in lanes])
+
+    def final_observations(self, rows: np.ndarray) -> Tree:
+        """Returns copies of the final observations of rows whose episodes ended in the newest step of their ready lanes.
+
+        Args:
+            rows: [N] int64, in ascending order.
+        """
+        parts: list[Tree] = []
+        for lane in self.all:
+            span = self.rows[lane]
+            chosen = rows[(rows >= span.start) & (rows < span.stop)]
+            if len(chosen):
+                observation, t = self._stored(lane)
+                parts.append(take(observation[1], (t, chosen)))
+        return restored(self._spec, concatenated(parts))
+
+    def _stored(self, lane: int) -> tuple[Tree, int]:
+        """Returns the observations of the slot with a lane's newest one, and its step there."""
+        sequence, t = self._pool.position(lane)
+        return self._pool.views[sequence % self._pool.shape.num_slots].observation, t
+
+    def _newest(self, observation: Tree) -> Tree:
+        return observation[0] if self._has_finals else observation
 
     def reports(self, lanes: Sequence[int]) -> list[dict[str, Any] | RowReport]:
         """Returns infos or a report for each row of these ready lanes."""

@@ -130,9 +130,11 @@ class PoolVectorEnv(VectorEnv):
         self._has_objects, self._acts_by_objects = observed is None, acted is None
         spec = row_spec(name, observed, acted)
         spaces = (self.single_observation_space, action)
-        return VectorRowsSource(
+        source = VectorRowsSource(
             functions, spec, spaces, mode == "same", self.autoreset_mode, observed is None, acted is None
         )
+        self._shares_finals = source.shares_final_observations
+        return source
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -240,9 +242,9 @@ class PoolVectorEnv(VectorEnv):
         self._fresh.difference_update(lanes)
         reports = self._lanes.reports(lanes)
         self._raise_failure(reports)
-        env_id = np.concatenate([np.arange(self.num_envs)[self._lanes.rows[lane]] for lane in lanes])
         observations, rewards, terminations, truncations, infos = self._results(lanes, reports)
-        return observations, rewards, terminations, truncations, {"env_id": env_id, **infos}
+        infos = take(infos, slice(len(reports)))  # Gymnasium makes arrays of all environments
+        return observations, rewards, terminations, truncations, {"env_id": self._lanes.row_ids(lanes), **infos}
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of every environment, or returns an attribute of each that is not callable."""
@@ -321,7 +323,23 @@ class PoolVectorEnv(VectorEnv):
 
     def _results(self, lanes: Sequence[int], reports: list[dict[str, Any] | RowReport]) -> Step:
         observations = self._observations(lanes, reports)
-        return (observations, *self._lanes.results(lanes), self._infos(reports))
+        rewards, terminations, truncations = self._lanes.results(lanes)
+        infos = self._infos(reports)
+        if self._shares_finals and (ended := terminations | truncations).any():
+            self._add_finals(infos, lanes, ended)
+        return observations, rewards, terminations, truncations, infos
+
+    def _add_finals(self, infos: dict[str, Any], lanes: Sequence[int], ended: np.ndarray) -> None:
+        """Adds the final observations of ended episodes, in the form of `VectorEnv._add_info`."""
+        places = np.flatnonzero(ended)
+        finals = self._lanes.final_observations(self._lanes.row_ids(lanes)[places])
+        each = infos["final_obs"] = np.full(self.num_envs, None, dtype=object)
+        for number, place in enumerate(places):
+            each[place] = take(finals, number)
+        infos.setdefault("final_info", {})
+        for name in ("_final_obs", "_final_info"):
+            infos[name] = np.zeros(self.num_envs, np.bool_)
+            infos[name][places] = True
 
     def _observations(self, lanes: Sequence[int], reports: list[dict[str, Any] | RowReport]) -> Any:
         if not self._has_objects:
@@ -332,6 +350,8 @@ class PoolVectorEnv(VectorEnv):
 
     def _infos(self, reports: list[dict[str, Any] | RowReport]) -> dict[str, Any]:
         infos: dict[str, Any] = {}
+        if not any(reports):
+            return infos
         for row, report in enumerate(reports):
             info = report.info if isinstance(report, RowReport) else report
             if info:
