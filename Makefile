@@ -14,7 +14,7 @@ VERSION_TESTS := tests/unit/envpool_bridge tests/unit/agents tests/unit/jaxsrl/c
 	tests/unit/jaxsrl/learner tests/unit/jaxsrl/metrics tests/unit/jaxsrl/plots tests/unit/jaxsrl/test_experiment.py \
 	$(patsubst %,tests/integration/test_%.py,errors every_plan vector_env view)
 
-.PHONY: train test test-all test-lowest test-newest check chaos mutants docs bench gpu lock clean
+.PHONY: train test test-all test-lowest test-newest test-sb3 check chaos mutants docs bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
 # Every process that a test starts would compile all modules anew where the environment forbids to write bytecode.
 test test-all chaos mutants: export PYTHONDONTWRITEBYTECODE =
@@ -31,6 +31,10 @@ test-lowest test-newest:
 	.venv-versions/bin/uv pip install -q --python .venv-versions/bin/python --resolution $(RESOLUTION) \
 		-e './envpool_bridge[atari,minigrid,mujoco,pettingzoo]' -e '.[test]'
 	JAXSRL_TEST_COMPILE=quick .venv-versions/bin/python -m pytest $(VERSION_TESTS)
+# stable-baselines3 needs PyTorch, so it has an environment of its own, without jax.
+test-sb3:
+	$(PYTHON) -m venv --clear .venv-versions && .venv-versions/bin/pip install -q './envpool_bridge[sb3]' pytest
+	.venv-versions/bin/python -m pytest -c /dev/null --noconftest tests/integration/test_sb3_vec_env.py
 check: .venv/installed ; $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/python tests/lint/sizes.py && $(BIN)/python tests/lint/language.py && $(BIN)/lint-imports && $(BIN)/pyright
 chaos: .venv/installed ; $(BIN)/python -m pytest tests/chaos -m "not gpu" -s --timeout 3600
 mutants: .venv/installed ; $(BIN)/python tests/chaos/mutants/run.py

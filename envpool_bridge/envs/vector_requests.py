@@ -43,29 +43,16 @@ class ObjectStep(VectorRequest):
 
 
 @dataclasses.dataclass(frozen=True)
-class CallRequest(VectorRequest):
-    """Call of a method, or read of an attribute, of every row.
+class ApplyRequest(VectorRequest):
+    """Call of a function with the environment of each row.
 
     Attributes:
-        name: name of the attribute, which wrappers may define.
-        arguments: pickled (args, kwargs).
+        what: description of the call, for messages.
+        functions: pickled list of one function for each row, None for a row without a call.
     """
 
-    name: str = ""
-    arguments: bytes = b""
-
-
-@dataclasses.dataclass(frozen=True)
-class SetAttributeRequest(VectorRequest):
-    """Assignment of an attribute of every row.
-
-    Attributes:
-        name: name of the attribute.
-        values: pickled list of one value for each row.
-    """
-
-    name: str = ""
-    values: bytes = b""
+    what: str = ""
+    functions: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +75,7 @@ class RowReport:
     Attributes:
         info: infos of the reset or step.
         observation: observation of a space that is sent as objects.
-        result: pickled result of a call.
+        result: pickled result of the called function.
         failure: exception of the environment in this request.
     """
 

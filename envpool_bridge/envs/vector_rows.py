@@ -18,13 +18,12 @@ from envpool_bridge.envs.io.validation import ValueCheck
 from envpool_bridge.envs.protocol import EnvRows, FirstRows, ResetRequest, StepRows
 from envpool_bridge.envs.time_limits import TimeLimits
 from envpool_bridge.envs.vector_requests import (
-    CallRequest,
+    ApplyRequest,
     MaskedReset,
     ObjectStep,
     RowFailure,
     RowReport,
     RowsFailedError,
-    SetAttributeRequest,
     VectorRequest,
     describe_failure,
 )
@@ -33,7 +32,7 @@ from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 
 Out = FirstRows | StepRows
-_OutRows = TypeVar("_OutRows", FirstRows, StepRows)
+_OutRows = TypeVar("_OutRows", bound=Out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +64,7 @@ class VectorRowsSource:
 
     @property
     def shares_final_observations(self) -> bool:
-        """Whether a row has a second observation in shared memory: the final one of its last episode."""
+        """True if a row has a second observation in shared memory: the final one of its last episode."""
         return self.autoreset_mode is AutoresetMode.SAME_STEP and not self.object_observations
 
     def spec(self) -> EnvSpec:
@@ -211,12 +210,8 @@ class VectorRows(GymnasiumRows):
             super().verify(take(out.observation, None), out.reward[None])
             return self.infos
         self._repeat_observation(out)
-        if isinstance(request, CallRequest):
-            arguments, keywords = cloudpickle.loads(request.arguments)
-            return self._for_each_row("call", partial(_call, request.name, arguments, keywords), request.name)
-        if isinstance(request, SetAttributeRequest):
-            values = cloudpickle.loads(request.values)
-            return self._for_each_row("set_attr", partial(_set_attribute, request.name, values), request.name)
+        if isinstance(request, ApplyRequest):
+            return self._apply(request)
         if isinstance(request, VectorRequest):
             return [{} for _ in range(self.num_rows)]
         raise TypeError(f"expected a request of a vector environment, got {type(request).__name__}")
@@ -311,18 +306,21 @@ class VectorRows(GymnasiumRows):
             raise RowsFailedError(failures)
         return observations, infos
 
-    def _for_each_row(self, what: str, function: Callable[[int, gymnasium.Env], bytes], name: str) -> list[RowReport]:
-        """Calls a function with every environment, whose step may be another one afterwards."""
-        results: list[RowReport] = []
+    def _apply(self, request: ApplyRequest) -> list[RowReport]:
+        """Calls a function with each environment, whose step may be another one afterwards."""
+        results = [RowReport() for _ in range(self.num_rows)]
         failures: dict[int, RowFailure] = {}
         limits = self._limits
-        for row, env in enumerate(self._envs):
+        for row, function in enumerate(cloudpickle.loads(request.functions)):
+            if function is None:
+                continue
+            env = self._envs[row]
             is_replaced = self._step_functions[row] is limits.step_functions[row]
             limits.export_counts(row, self._num_steps)
             try:
-                results.append(RowReport(result=function(row, env)))
+                results[row] = RowReport(result=cloudpickle.dumps(function(env)))
             except Exception as error:  # noqa: BLE001  reported with the row
-                failures[row] = self._failure(row, f"{what} of {name!r}", error)
+                failures[row] = self._failure(row, request.what, error)
             limits.import_counts(row, self._num_steps)
             self._step_functions[row] = limits.step_functions[row] if is_replaced else env.step
         if failures:
@@ -368,16 +366,7 @@ class _ObjectWriter(ObservationWriter):
 
 
 class _FinalWriter:
-    """Writer of the final observations of episodes.
-
-    Args:
-        spec: spec of an environment.
-        row_ids: ids of the rows.
-        check_range: whether observations must lie within the declared bounds.
-
-    Attributes:
-        out: targets, [R, *stored_shape] a leaf.
-    """
+    """Writer of the final observations of episodes into `out`, [R, *stored_shape] a leaf; see ValueCheck for the arguments."""
 
     def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool) -> None:
         self.out: Tree = None
@@ -397,17 +386,6 @@ class _FinalWriter:
             for row in rows:
                 self._checks[row].verify(take(self.out, np.array([[row]])), None, step)
             raise
-
-
-def _call(name: str, arguments: tuple[Any, ...], keywords: dict[str, Any], row: int, env: gymnasium.Env) -> bytes:
-    del row
-    attribute = env.get_wrapper_attr(name)
-    return cloudpickle.dumps(attribute(*arguments, **keywords) if callable(attribute) else attribute)
-
-
-def _set_attribute(name: str, values: Sequence[Any], row: int, env: gymnasium.Env) -> bytes:
-    env.set_wrapper_attr(name, values[row])
-    return cloudpickle.dumps(None)
 
 
 def _assign(rows: list[int], target: np.ndarray, values: np.ndarray) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from envpool_bridge.envs.vector_requests import RowReport, StartRequest, VectorRequest
 from envpool_bridge.envs.vector_rows import VectorRowsSource
-from envpool_bridge.errors import WaitTimeoutError
+from envpool_bridge.errors import UserError, WaitTimeoutError
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape
@@ -88,17 +88,18 @@ class Lanes:
                     f"lane {lane} (rows {self.rows[lane]}) did not finish in time ({limit:g} s): wait again, or close"
                 )
 
-    def wait_any(self, lanes: set[int]) -> list[int]:
-        """Waits until one of these lanes is ready; returns those that are.
+    def wait_any(self, lanes: Sequence[int]) -> int:
+        """Waits until one of these lanes is ready; returns the first that is.
 
         Raises:
             WaitTimeoutError: no lane is ready in time.
         """
-        self._pool.wait_acting(lambda: not lanes.isdisjoint(self._pool.ready_lanes()), self._timeout)
-        ready = [lane for lane in self._pool.ready_lanes() if lane in lanes]
-        if not ready:
-            raise WaitTimeoutError(f"no lane finished within {self._timeout} s")
-        return ready
+        self._pool.wait_acting(lambda: not set(lanes).isdisjoint(self._pool.ready_lanes()), self._timeout)
+        ready = set(self._pool.ready_lanes())
+        for lane in lanes:
+            if lane in ready:
+                return lane
+        raise WaitTimeoutError(f"no lane finished within {self._timeout} s")
 
     def results(self, lanes: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns rewards, terminations and truncations of these ready lanes: copies."""
@@ -132,6 +133,20 @@ class Lanes:
     def row_ids(self, lanes: Sequence[int]) -> np.ndarray:
         """Returns the rows of these lanes, [N] int64."""
         return np.concatenate([np.arange(self.rows[lane].start, self.rows[lane].stop) for lane in lanes])
+
+    def lanes_of(self, row_ids: np.ndarray) -> list[int]:
+        """Returns the lanes of these rows.
+
+        Raises:
+            UserError: the rows are not those of whole lanes.
+        """
+        size = self.rows[0].stop
+        lanes = sorted({int(row) // size for row in row_ids})
+        if not set(lanes) <= set(self.all) or not np.array_equal(np.sort(row_ids), self.row_ids(lanes)):
+            raise UserError(
+                f"send needs whole lanes of {size} environments, as recv gives them; got {row_ids.tolist()}"
+            )
+        return lanes
 
     def final_observations(self, rows: np.ndarray) -> Tree:
         """Returns copies of the final observations of rows whose episodes ended in the newest step of their ready lanes.

@@ -1,10 +1,12 @@
 """PoolVectorEnv: environments in worker processes behind the interface of Gymnasium's AsyncVectorEnv."""
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import cloudpickle
+import gymnasium
 import numpy as np
 from gymnasium import logger
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
@@ -12,9 +14,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from envpool_bridge.envs.vector_requests import CallRequest, MaskedReset, ObjectStep, RowReport, SetAttributeRequest
+from envpool_bridge.envs.env_functions import call_attribute, set_attribute
+from envpool_bridge.envs.vector_requests import ApplyRequest, MaskedReset, ObjectStep, RowReport
 from envpool_bridge.envs.vector_rows import VectorRowsSource
-from envpool_bridge.errors import UserError, WorkerError
+from envpool_bridge.errors import UserError
 from envpool_bridge.spec.tree import take
 from envpool_bridge.vector_env.arguments import (
     EnvFn,
@@ -29,11 +32,14 @@ from envpool_bridge.vector_env.arguments import (
 )
 from envpool_bridge.vector_env.calls import action_arrays, action_objects, split_mask, spread_seeds
 from envpool_bridge.vector_env.lanes import Lanes
+from envpool_bridge.vector_env.results import Report, add_finals, raise_failure, stack_infos
 
 _TIMEOUT_SECONDS = 60.0
 _Pending = Literal[AsyncState.WAITING_RESET, AsyncState.WAITING_STEP, AsyncState.WAITING_CALL]
+_ALLOWED_BEFORE_RECV = frozenset({"send", "recv", "reset_async"})
 _NOT_CALLED = frozenset({"reset", "step", "close"})
 
+EnvFunction = Callable[[gymnasium.Env], Any]
 Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
@@ -98,11 +104,11 @@ class PoolVectorEnv(VectorEnv):
         self._lanes = Lanes(source, shape, timeout_seconds)
         self._state = AsyncState.DEFAULT
         self._is_late = False  # the caller knows of a pending operation that took too long
-        self._fresh: set[int] = set()  # lanes whose newest observation `recv` has not returned
+        self._sent: list[int] = []  # lanes whose results `recv` has not returned, in the order of their sending
         # Runs when this object is collected, and before the interpreter exits.
         self._finalizer = weakref.finalize(self, self._lanes.close)
         try:
-            self._raise_failure(self._lanes.start())
+            raise_failure(self._lanes.start())
         except BaseException:
             self.close(terminate=True)
             raise
@@ -176,8 +182,9 @@ class PoolVectorEnv(VectorEnv):
             WaitTimeoutError: the environments took longer than `timeout` seconds; wait again, or close.
         """
         reports = self._wait_for(AsyncState.WAITING_RESET, timeout)
-        self._fresh = set()
-        return self._observations(self._lanes.all, reports), self._infos(reports)
+        self._sent = []
+        infos = self._infos(self._lanes.all, reports, np.empty(0, np.int64))
+        return self._observations(self._lanes.all, reports), infos
 
     def step_async(self, actions: Any) -> None:
         """Sends actions; `step_wait` returns the results."""
@@ -219,29 +226,38 @@ class PoolVectorEnv(VectorEnv):
             raise UserError(f"send needs actions that are arrays, got {self.single_action_space}: use step")
         env_id = np.arange(self.num_envs) if env_id is None else np.asarray(env_id)
         arrays = action_arrays(self._lanes.pool.spec.action, self.action_space, actions, len(env_id))
-        rows_per_lane = self.num_envs // len(self._lanes.all)
-        lanes = {int(row) // rows_per_lane for row in env_id}
-        if len(env_id) != len(lanes) * rows_per_lane:
-            raise UserError(f"send needs whole lanes of {rows_per_lane} environments, as recv gives them")
+        lanes = self._lanes.lanes_of(env_id)
+        if not set(lanes).isdisjoint(self._sent):
+            raise AlreadyPendingCallError("send needs a recv before it: these environments are in a step", "send")
         order = np.argsort(env_id)
         arrays, env_id = take(arrays, order), env_id[order]
-        for lane in sorted(lanes):
+        for lane in lanes:
             rows = self._lanes.rows[lane]
             self._lanes.act(lane, take(arrays, (env_id >= rows.start) & (env_id < rows.stop)))
-            self._fresh.add(lane)
+            self._sent.append(lane)
+
+    def async_reset(self, seed: int | Sequence[int | None] | None = None) -> None:
+        """Starts new episodes in all environments; `recv` returns their observations, like EnvPool's async_reset."""
+        self.reset_async(seed)
+        self._state, self._sent = AsyncState.DEFAULT, list(self._lanes.all)
 
     def recv(self) -> Step:
-        """Returns the results of the lanes that finish first, with their rows in `info["env_id"]`, like EnvPool's recv.
+        """Returns the results of one lane, the first that finishes, with its rows in `info["env_id"]`, like EnvPool's recv.
+
+        Of several lanes that have finished, it takes the one whose actions were sent first.
 
         Raises:
+            NoAsyncCallError: every result has been returned.
             WaitTimeoutError: no lane finished in time.
         """
         self._require_open()
         self._require_idle("recv")
-        lanes = self._lanes.wait_any(self._fresh or set(self._lanes.all))
-        self._fresh.difference_update(lanes)
+        if not self._sent:
+            raise NoAsyncCallError("recv needs a send or an async_reset before it", "recv")
+        lanes = [self._lanes.wait_any(self._sent)]
+        self._sent.remove(lanes[0])
         reports = self._lanes.reports(lanes)
-        self._raise_failure(reports)
+        raise_failure(reports)
         observations, rewards, terminations, truncations, infos = self._results(lanes, reports)
         infos = take(infos, slice(len(reports)))  # Gymnasium makes arrays of all environments
         return observations, rewards, terminations, truncations, {"env_id": self._lanes.row_ids(lanes), **infos}
@@ -257,9 +273,7 @@ class PoolVectorEnv(VectorEnv):
         self._require_idle("call_async")
         if name in _NOT_CALLED:
             raise UserError(f"{name!r} cannot be called by name: use the method {name} of the vector environment")
-        request = CallRequest(name=name, arguments=cloudpickle.dumps((args, kwargs)))
-        self._lanes.request(lambda rows: request)
-        self._state = AsyncState.WAITING_CALL
+        self._apply_async(f"call of {name!r}", [partial(call_attribute, name, args, kwargs)] * self.num_envs)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Returns the results of the started call, one for each environment.
@@ -268,7 +282,8 @@ class PoolVectorEnv(VectorEnv):
             WaitTimeoutError: the environments took longer than `timeout` seconds; wait again, or close.
         """
         reports = self._wait_for(AsyncState.WAITING_CALL, timeout)
-        return tuple(cloudpickle.loads(report.result) for report in reports if isinstance(report, RowReport))
+        results = [report.result for report in reports if isinstance(report, RowReport)]
+        return tuple(cloudpickle.loads(result) if result else None for result in results)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Returns an attribute of each environment; calls it if it is a method."""
@@ -286,9 +301,27 @@ class PoolVectorEnv(VectorEnv):
         if len(each) != self.num_envs:
             raise UserError(f"expected one value per environment, got {len(each)} for {self.num_envs} environments")
         self._require_idle("set_attr")
-        self._lanes.request(lambda rows: SetAttributeRequest(name=name, values=cloudpickle.dumps(each[rows])))
-        self._state = AsyncState.WAITING_CALL
+        self._apply_async(f"set_attr of {name!r}", [partial(set_attribute, name, value) for value in each])
         self.call_wait()
+
+    def apply(self, function: EnvFunction, indices: Iterable[int] | None = None) -> tuple[Any, ...]:
+        """Calls a function with environments, each in its worker, and returns the results.
+
+        Args:
+            function: receives one environment; anything that cloudpickle can send to workers.
+            indices: of the environments, all by default; the results are in this order.
+        """
+        self._require_open()
+        self._require_idle("apply")
+        chosen = [int(index) for index in (range(self.num_envs) if indices is None else indices)]
+        each = [function if index in chosen else None for index in range(self.num_envs)]
+        self._apply_async(f"apply of {function!r}", each)
+        results = self.call_wait()
+        return tuple(results[index] for index in chosen)
+
+    def _apply_async(self, what: str, functions: Sequence[EnvFunction | None]) -> None:
+        self._lanes.request(lambda rows: ApplyRequest(what=what, functions=cloudpickle.dumps(functions[rows])))
+        self._state = AsyncState.WAITING_CALL
 
     def render(self) -> tuple[Any, ...] | None:
         """Returns the frame of each environment, in the `render_mode` of the environments."""
@@ -308,7 +341,7 @@ class PoolVectorEnv(VectorEnv):
                 f"`close` drops the results of a pending `{self._state.value}`: call `{self._state.value}_wait` before it"
             )
 
-    def _wait_for(self, state: _Pending, timeout: float | None) -> list[dict[str, Any] | RowReport]:
+    def _wait_for(self, state: _Pending, timeout: float | None) -> list[Report]:
         """Waits for the pending operation of this kind, and returns the rows' reports."""
         self._require_open()
         name = state.value
@@ -318,59 +351,42 @@ class PoolVectorEnv(VectorEnv):
         self._lanes.wait(timeout)
         self._state, self._is_late = AsyncState.DEFAULT, False
         reports = self._lanes.reports(self._lanes.all)
-        self._raise_failure(reports)
+        raise_failure(reports)
         return reports
 
-    def _results(self, lanes: Sequence[int], reports: list[dict[str, Any] | RowReport]) -> Step:
+    def _results(self, lanes: Sequence[int], reports: list[Report]) -> Step:
         observations = self._observations(lanes, reports)
         rewards, terminations, truncations = self._lanes.results(lanes)
-        infos = self._infos(reports)
-        if self._shares_finals and (ended := terminations | truncations).any():
-            self._add_finals(infos, lanes, ended)
+        infos = self._infos(lanes, reports, np.flatnonzero(terminations | truncations))
         return observations, rewards, terminations, truncations, infos
 
-    def _add_finals(self, infos: dict[str, Any], lanes: Sequence[int], ended: np.ndarray) -> None:
-        """Adds the final observations of ended episodes, in the form of `VectorEnv._add_info`."""
-        places = np.flatnonzero(ended)
-        finals = self._lanes.final_observations(self._lanes.row_ids(lanes)[places])
-        each = infos["final_obs"] = np.full(self.num_envs, None, dtype=object)
-        for number, place in enumerate(places):
-            each[place] = take(finals, number)
-        infos.setdefault("final_info", {})
-        for name in ("_final_obs", "_final_info"):
-            infos[name] = np.zeros(self.num_envs, np.bool_)
-            infos[name][places] = True
+    def _infos(self, lanes: Sequence[int], reports: list[Report], ended: np.ndarray) -> dict[str, Any]:
+        """Returns the infos of these lanes.
 
-    def _observations(self, lanes: Sequence[int], reports: list[dict[str, Any] | RowReport]) -> Any:
+        Args:
+            lanes: in order.
+            reports: one for each of their rows.
+            ended: indices of the reports of rows whose episode ended, [N] int64.
+        """
+        infos = stack_infos(self._add_info, reports)
+        if self._shares_finals and len(ended):
+            add_finals(infos, self._lanes.final_observations(self._lanes.row_ids(lanes)[ended]), ended, self.num_envs)
+        return infos
+
+    def _observations(self, lanes: Sequence[int], reports: list[Report]) -> Any:
         if not self._has_objects:
             return self._lanes.observations(lanes, self.copy)
         each = [report.observation for report in reports if isinstance(report, RowReport)]
         space = self.single_observation_space
         return concatenate(space, each, create_empty_array(space, len(each), fn=np.zeros))
 
-    def _infos(self, reports: list[dict[str, Any] | RowReport]) -> dict[str, Any]:
-        infos: dict[str, Any] = {}
-        if not any(reports):
-            return infos
-        for row, report in enumerate(reports):
-            info = report.info if isinstance(report, RowReport) else report
-            if info:
-                infos = self._add_info(infos, info, row)
-        return infos
-
-    def _raise_failure(self, reports: list[dict[str, Any] | RowReport]) -> None:
-        """Raises the exception of the first environment that failed, from an error that describes all of them."""
-        failures = [report.failure for report in reports if isinstance(report, RowReport) and report.failure]
-        if not failures:
-            return
-        cause = WorkerError("\n\n".join(failure.text for failure in failures))
-        raise cloudpickle.loads(failures[0].error) if failures[0].error else cause from cause
-
     def _require_open(self) -> None:
         if self.closed:
             raise ClosedEnvironmentError("the vector environment is closed: make a new one")
 
     def _require_idle(self, name: str) -> None:
+        if self._sent and name not in _ALLOWED_BEFORE_RECV:
+            raise AlreadyPendingCallError(f"{name} needs a recv of all results before it", "send")
         if self._state is not AsyncState.DEFAULT:
             pending = self._state.value
             raise AlreadyPendingCallError(f"{name} needs a {pending}_wait before it: a {pending} is pending", pending)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from envpool_bridge.envs.config import EnvConfig, Suite
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
@@ -29,6 +29,7 @@ from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import take, write
+from envpool_bridge.vector_env import PoolVectorEnv
 from jaxsrl.bench.in_process import in_this_process
 from jaxsrl.bench.random_actions import random_actions
 from jaxsrl.bench.rivals.vector_envs import (
@@ -85,8 +86,9 @@ def bench_pool(
     """Measures env steps per second of the pool, its limit, and other vector environments of the same size.
 
     Environments that are made one by one are compared with bare processes, SyncVectorEnv, AsyncVectorEnv and, if installed,
-    stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. A native vector environment (best with one worker) is
-    compared with itself alone. So is "in_process": without workers, as the plan "serial" steps it.
+    stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. PoolVectorEnv runs in the modes NEXT_STEP and SAME_STEP,
+    where resets are not env steps. A native vector environment (best with one worker) is compared with itself alone. So is
+    "in_process": without workers, as the plan "serial" steps it.
 
     Args:
         sizes: numbers of processes and environments.
@@ -132,9 +134,12 @@ def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, shape: PoolSha
     if not isinstance(source, GymnasiumSource):
         raise UserError(f"bench pool needs an environment that processes step: got suite {env.suite!r}")
     make_envs = [source.make_env] * total
+    vector = partial(PoolVectorEnv, make_envs, num_workers=shape.num_workers)
     return {
         **pool,
         "limit": bare_processes(env, shape.num_workers, total // shape.num_workers),
+        "pool_vector_env": gymnasium_vector(vector),
+        "pool_same_step": gymnasium_vector(partial(vector, autoreset_mode=AutoresetMode.SAME_STEP)),
         "sync_vector_env": gymnasium_vector(partial(SyncVectorEnv, make_envs)),
         "async_vector_env": gymnasium_vector(partial(AsyncVectorEnv, make_envs)),
         **installed_rivals(source.make_env, shape.num_workers, total),
@@ -149,6 +154,8 @@ def _summarize(results: dict[str, list[float]], spec: EnvSpec) -> dict[str, floa
         if min(results[name]) <= 0:
             raise UserError(f"{name} made no step in one of its turns: use more seconds, or fewer rounds")
     ratios = {f"ratio_to_{name}": median_ratio(results["pool"], results[name]) for name in rivals}
+    if "pool_same_step" in results:
+        ratios["same_step_ratio_to_next_step"] = median_ratio(results["pool_same_step"], results["pool_vector_env"])
     if "in_process" in results:
         ratios["in_process_ratio_to_native"] = median_ratio(results["in_process"], results["native"])
     return {

@@ -1,0 +1,121 @@
+"""PoolVecEnv: the pool as a stable-baselines3 `VecEnv`, in place of SubprocVecEnv."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.vec_env.base_vec_env import (  # pyright: ignore[reportMissingImports]
+    VecEnv,
+    VecEnvIndices,
+    VecEnvStepReturn,
+)
+
+from envpool_bridge.envs.env_functions import call_attribute, get_attribute, has_wrapper, set_attribute
+from envpool_bridge.spec.tree import take
+from envpool_bridge.vector_env import PoolVectorEnv
+from envpool_bridge.vector_env.arguments import EnvFn
+from envpool_bridge.vector_env.results import Report, info_of
+
+
+class PoolVecEnv(VecEnv):
+    """Environments in worker processes, in place of SubprocVecEnv.
+
+    Pass it to `make_vec_env` as `vec_env_cls`, or make it from functions. Episodes end as in stable-baselines3: the step
+    that ends one returns the first observation of the next, and `info["terminal_observation"]`.
+
+    Args:
+        env_fns: one function for each environment, or one function for all.
+        num_envs: number of environments of one function.
+        start_method: accepted for SubprocVecEnv's callers; workers always come from a fork server of the pool.
+        **options: further arguments of PoolVectorEnv: `num_workers`, `timeout_seconds`, ...
+    """
+
+    def __init__(
+        self,
+        env_fns: EnvFn | Iterable[EnvFn],
+        num_envs: int | None = None,
+        start_method: str | None = None,
+        **options: Any,
+    ) -> None:
+        del start_method
+        self.pool = _PoolOfRowInfos(env_fns, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        super().__init__(self.pool.num_envs, self.pool.single_observation_space, self.pool.single_action_space)
+
+    def reset(self) -> Any:
+        """Starts new episodes with the seeds and options of `seed` and `set_options`; returns the observations."""
+        observations: Any = None
+        waiting = np.ones(self.num_envs, np.bool_)
+        while waiting.any():  # once for each distinct set of options
+            options = self._options[int(waiting.argmax())]
+            chosen = waiting & np.array([each == options for each in self._options])
+            observations, row_infos = self.pool.reset(seed=self._seeds, options={**options, "reset_mask": chosen})
+            infos: list[dict[str, Any]] = cast("Any", row_infos)
+            for row in np.flatnonzero(chosen).tolist():
+                self.reset_infos[row] = infos[row]
+            waiting &= ~chosen
+        self._reset_seeds()
+        self._reset_options()
+        return observations
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Sends actions, one for each environment."""
+        self.pool.step_async(actions)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Returns observations, rewards (float32), dones and infos of the started step."""
+        observations, rewards, terminations, truncations, row_infos = self.pool.step_wait()
+        infos: list[dict[str, Any]] = cast("Any", row_infos)
+        dones = terminations | truncations
+        for row in np.flatnonzero(dones).tolist():
+            first = infos[row]
+            final, infos[row] = first.pop("final_obs"), first.pop("final_info", {})
+            infos[row]["terminal_observation"] = final
+            self.reset_infos[row] = first
+        for info, is_cut in zip(infos, (truncations & ~terminations).tolist(), strict=True):
+            info["TimeLimit.truncated"] = is_cut
+        return observations, rewards.astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        """Stops the workers; idempotent."""
+        self.pool.close()
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """Returns an attribute of each of these environments."""
+        return self._apply(partial(get_attribute, attr_name), indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Sets an attribute of each of these environments to one value."""
+        self._apply(partial(set_attribute, attr_name, value), indices)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Calls a method of each of these environments."""
+        return self._apply(partial(call_attribute, method_name, method_args, method_kwargs), indices)
+
+    def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
+        """Returns whether each of these environments has a wrapper of this class."""
+        return self._apply(partial(has_wrapper, wrapper_class), indices)
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """Returns the frame of each environment, or None where the render mode gives no array."""
+        frames = self.pool.render() or ()
+        return [frame if isinstance(frame, np.ndarray) else None for frame in frames]
+
+    def _apply(self, function: Any, indices: VecEnvIndices) -> list[Any]:
+        return list(self.pool.apply(function, self._get_indices(indices)))
+
+
+class _PoolOfRowInfos(PoolVectorEnv):
+    """PoolVectorEnv whose infos are a list of one dict for each environment."""
+
+    def _infos(self, lanes: Sequence[int], reports: list[Report], ended: np.ndarray) -> Any:
+        infos = [info_of(report) for report in reports]
+        if self._shares_finals and len(ended):
+            finals = self._lanes.final_observations(ended)
+            for number, row in enumerate(ended):
+                infos[row]["final_obs"] = take(finals, number)
+        return infos

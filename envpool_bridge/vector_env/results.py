@@ -1,0 +1,62 @@
+"""Reports of rows, combined in the form that Gymnasium's vector environments return."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from envpool_bridge.envs.vector_requests import RowReport
+from envpool_bridge.errors import WorkerError
+from envpool_bridge.spec.tree import Tree, take
+
+Report = dict[str, Any] | RowReport
+AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
+
+
+def info_of(report: Report) -> dict[str, Any]:
+    """Returns the info of a row."""
+    return report.info if isinstance(report, RowReport) else report
+
+
+def stack_infos(add_info: AddInfo, reports: Sequence[Report]) -> dict[str, Any]:
+    """Returns infos as arrays with one entry for each environment.
+
+    Args:
+        add_info: `VectorEnv._add_info`.
+        reports: one for each row.
+    """
+    infos: dict[str, Any] = {}
+    if not any(reports):
+        return infos
+    for row, report in enumerate(reports):
+        if info := info_of(report):
+            infos = add_info(infos, info, row)
+    return infos
+
+
+def add_finals(infos: dict[str, Any], finals: Tree, ended: np.ndarray, num_envs: int) -> None:
+    """Adds final observations to infos, in the form of `VectorEnv._add_info`.
+
+    Args:
+        infos: changed in place; holds the final infos that are not empty.
+        finals: final observations, [N, ...] a leaf.
+        ended: rows whose episode ended, [N] int64.
+        num_envs: length of the arrays in `infos`.
+    """
+    each = infos["final_obs"] = np.full(num_envs, None, dtype=object)
+    for number, row in enumerate(ended):
+        each[row] = take(finals, number)
+    infos.setdefault("final_info", {})
+    for name in ("_final_obs", "_final_info"):
+        infos[name] = np.zeros(num_envs, np.bool_)
+        infos[name][ended] = True
+
+
+def raise_failure(reports: Sequence[Report]) -> None:
+    """Raises the exception of the first environment that failed, from an error that describes all of them."""
+    failures = [report.failure for report in reports if isinstance(report, RowReport) and report.failure]
+    if not failures:
+        return
+    cause = WorkerError("\n\n".join(failure.text for failure in failures))
+    raise cloudpickle.loads(failures[0].error) if failures[0].error else cause from cause
