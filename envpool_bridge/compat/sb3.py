@@ -14,10 +14,9 @@ from stable_baselines3.common.vec_env.base_vec_env import (  # pyright: ignore[r
 )
 
 from envpool_bridge.envs.env_functions import call_attribute, get_attribute, has_wrapper, set_attribute
-from envpool_bridge.spec.tree import take
 from envpool_bridge.vector_env import PoolVectorEnv
 from envpool_bridge.vector_env.arguments import EnvFn
-from envpool_bridge.vector_env.results import Report, info_of
+from envpool_bridge.vector_env.results import Report, info_of, one_of
 
 
 class PoolVecEnv(VecEnv):
@@ -117,5 +116,5 @@ class _PoolOfRowInfos(PoolVectorEnv):
         if self._shares_finals and len(ended):
             finals = self._lanes.final_observations(ended)
             for number, row in enumerate(ended):
-                infos[row]["final_obs"] = take(finals, number)
+                infos[row]["final_obs"] = one_of(finals, number)
         return infos

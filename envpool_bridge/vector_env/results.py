@@ -8,7 +8,7 @@ import numpy as np
 
 from envpool_bridge.envs.vector_requests import RowReport
 from envpool_bridge.errors import WorkerError
-from envpool_bridge.spec.tree import Tree, take
+from envpool_bridge.spec.tree import Tree, map_leaves, take
 
 Report = dict[str, Any] | RowReport
 AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
@@ -35,6 +35,15 @@ def stack_infos(add_info: AddInfo, reports: Sequence[Report]) -> dict[str, Any]:
     return infos
 
 
+def one_of(observations: Tree, number: int) -> Tree:
+    """Returns one of several observations, [N, ...] a leaf, with ints in place of numpy's integers."""
+    return map_leaves(_as_int, take(observations, number))
+
+
+def _as_int(value: Any) -> Any:
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def add_finals(infos: dict[str, Any], finals: Tree, ended: np.ndarray, num_envs: int) -> None:
     """Adds final observations to infos, in the form of `VectorEnv._add_info`.
 
@@ -46,7 +55,7 @@ def add_finals(infos: dict[str, Any], finals: Tree, ended: np.ndarray, num_envs:
     """
     each = infos["final_obs"] = np.full(num_envs, None, dtype=object)
     for number, row in enumerate(ended):
-        each[row] = take(finals, number)
+        each[row] = one_of(finals, number)
     infos.setdefault("final_info", {})
     for name in ("_final_obs", "_final_info"):
         infos[name] = np.zeros(num_envs, np.bool_)
