@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600
+SHORT = ("--run.total-env-steps", "8192", "--evaluation.episodes", "2")
 USE_POOL = """
 import sys
 from functools import partial
@@ -107,10 +108,9 @@ def test_installed_commands_work_in_an_empty_directory(installed, tmp_path):
     assert str(installed.parent) in where
     jaxsrl = installed / "jaxsrl"
     assert "ppo_cartpole" in run(jaxsrl, "train", "--list", directory=tmp_path)
-    short = ("--run.total-env-steps", "8192", "--evaluation.episodes", "2")
-    run(jaxsrl, "train", "ppo_cartpole", *short, directory=tmp_path)
+    run(jaxsrl, "train", "ppo_cartpole", *SHORT, directory=tmp_path)
     run(jaxsrl, "new", "my_experiment", directory=tmp_path)
-    run(jaxsrl, "train", "my_experiment", *short, "--run.name", "mine", directory=tmp_path)
+    run(jaxsrl, "train", "my_experiment", *SHORT, "--run.name", "mine", directory=tmp_path)
     names = {path.name for path in (tmp_path / "runs").iterdir()}
     assert {"mine", "ppo_CartPole-v1_seed0"} <= names
     run(jaxsrl, "plot", "runs", "--out", "curves.png", directory=tmp_path)
@@ -121,7 +121,7 @@ def test_installed_commands_work_in_an_empty_directory(installed, tmp_path):
 
 @pytest.mark.slow
 def test_installed_view_serves_its_page(installed, tmp_path):
-    (tmp_path / "runs").mkdir()
+    run(installed / "jaxsrl", "train", "ppo_cartpole", *SHORT, directory=tmp_path)
     command = [str(installed / "jaxsrl"), "view", "runs", "--no-browser"]
     server = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
