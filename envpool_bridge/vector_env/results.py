@@ -64,6 +64,8 @@ def add_finals(infos: dict[str, Any], finals: Tree, ended: np.ndarray, num_envs:
 
 def raise_failure(reports: Sequence[Report]) -> None:
     """Raises the exception of the first environment that failed, from an error that describes all of them."""
+    if not any(reports):
+        return
     failures = [report.failure for report in reports if isinstance(report, RowReport) and report.failure]
     if not failures:
         return
