@@ -33,7 +33,7 @@ from agents.ops import popart, returns, validate
 from agents.ops.gradient_steps import init_progress, take_step
 from agents.ops.minibatches import shuffled_minibatches
 from agents.ops.optimizers import clipped_adam
-from agents.ops.policy_gradient import clipped_squared_error, clipped_surrogate_loss
+from agents.ops.policy_gradient import clipped_squared_error, clipped_surrogate_loss, counted_log_ratio
 from agents.ops.schedules import Kind, make_schedule
 from agents.ops.vtrace import VTraceConfig, unweighted_vtrace
 from agents.transforms.normalization import NormalizationConfig
@@ -63,6 +63,8 @@ class PPOConfig:
         target_kl: Once a minibatch's approximate KL (nats) exceeds it, the update's remaining steps are skipped; None: off.
         adam_epsilon: 1e-5 as in the authors' code.
         normalization: Observations and rewards by running statistics; off by default.
+        decoupled: Ratios are clipped around the policy before the update instead of the one that acted, and steps are weighted by
+            the ratio of the former to the latter (Hilton et al. 2021, arXiv:2110.00641). For a policy lag above 0.
         targets: "gae", or "vtrace": advantages and value targets corrected for what the policy has changed since it acted.
         vtrace_clip: rho_bar = c_bar of V-trace, the largest importance weight.
         dual_clip: c > 1: where the advantage A < 0, the surrogate is at least c A (Ye et al. 2020); None: off.
@@ -91,6 +93,7 @@ class PPOConfig:
     target_kl: float | None = None
     adam_epsilon: float = 1e-5
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
+    decoupled: bool = False
     targets: Literal["gae", "vtrace"] = "gae"
     vtrace_clip: float = 1.0
     dual_clip: float | None = None
@@ -126,7 +129,8 @@ class Batch:
     Attributes:
         observation: Observation that was acted on.
         action: Action that was chosen.
-        behavior_log_prob: Log-probability of the action when it was chosen, nats.
+        proximal_log_prob: Log-probability of the action under the policy around which ratios are clipped, nats.
+        importance: Probability under that policy divided by the probability when the action was chosen.
         old_value: Output of the network before the update.
         advantage: Reward units.
         target_value: In the units of the network's output: reward units, or normalized.
@@ -138,7 +142,8 @@ class Batch:
 
     observation: Observation
     action: Action
-    behavior_log_prob: Array
+    proximal_log_prob: Array
+    importance: Array
     old_value: Array
     advantage: Array
     target_value: Array
@@ -248,8 +253,12 @@ def make_batch(
     normalizes = config.value_normalization != "none"
     value = popart.denormalize(extra["popart"], output) if normalizes else output
     steps = (trajectory.reward, value, trajectory.terminated, trajectory.truncated, trajectory.valid)
+    behavior = trajectory.extras["behavior_log_prob"]
+    proximal, importance = behavior, jnp.ones_like(behavior)
+    if config.decoupled:
+        proximal = net.distribution.log_prob(parameters, trajectory.action)
+        importance = jnp.exp(counted_log_ratio(proximal, behavior, trajectory.valid))
     if config.targets == "vtrace":
-        behavior = trajectory.extras["behavior_log_prob"]
         log_ratio = net.distribution.log_prob(parameters, trajectory.action) - behavior
         bounds = VTraceConfig(rho_bar=config.vtrace_clip, c_bar=config.vtrace_clip, lambda_=config.gae_lambda)
         target, advantage = unweighted_vtrace(log_ratio, *steps, discount=config.discount, config=bounds)
@@ -262,7 +271,8 @@ def make_batch(
     batch = Batch(
         observation=jax.tree.map(lambda leaf: leaf[:-1], observation),
         action=trajectory.action,
-        behavior_log_prob=trajectory.extras["behavior_log_prob"],
+        proximal_log_prob=proximal,
+        importance=importance,
         old_value=output[:-1],
         advantage=advantage,
         target_value=popart.normalize(extra["popart"], target) if normalizes else target,
@@ -304,8 +314,9 @@ def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> t
     log_prob, advantage = net.distribution.log_prob(parameters, batch.action), batch.advantage
     if config.normalize_advantage:
         advantage = returns.standardize(advantage, batch.weight)
+    advantage *= batch.importance
     policy, metrics = clipped_surrogate_loss(
-        log_prob, batch.behavior_log_prob, advantage, batch.weight, config.clip_epsilon, config.dual_clip
+        log_prob, batch.proximal_log_prob, advantage, batch.weight, config.clip_epsilon, config.dual_clip
     )
     error = clipped_squared_error(value, batch.old_value, batch.target_value, config.value_clip_epsilon)
     value_error, entropy = 0.5 * mean(error), mean(net.distribution.entropy(parameters))

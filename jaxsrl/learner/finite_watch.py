@@ -65,4 +65,4 @@ def write_batch(path: Path, batch: Any) -> None:
     leaves = jax.tree_util.tree_flatten_with_path(jax.device_get(batch))[0]
     with open(path, "wb") as file:
         arrays = {jax.tree_util.keystr(place).lstrip("."): np.asarray(leaf) for place, leaf in leaves}
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]

@@ -65,14 +65,15 @@ def fixed_network(logits, value) -> ActorCritic:
     return ActorCritic(None, None, None, categorical(2), lambda num_rows: (), None, unroll, False)
 
 
-def one_step_loss(config, log_ratio, advantage, value=0.0, old_value=0.0, target=0.0):
+def one_step_loss(config, log_ratio, advantage, value=0.0, old_value=0.0, target=0.0, importance=1.0):
     """The loss of a single step whose probability ratio is exp(log_ratio)."""
     log_prob = np.log(0.5)
     params = {"logits": jnp.zeros((1, 1, 2)), "value": jnp.full((1, 1), value)}
     array = lambda x: jnp.full((1, 1), x, jnp.float32)  # noqa: E731
     batch = ppo.Batch(
-        observation=array(0), action=jnp.zeros((1, 1), jnp.int32), behavior_log_prob=array(log_prob - log_ratio),
-        old_value=array(old_value), advantage=array(advantage), target_value=array(target), weight=array(1.0),
+        observation=array(0), action=jnp.zeros((1, 1), jnp.int32), proximal_log_prob=array(log_prob - log_ratio),
+        importance=array(importance), old_value=array(old_value),
+        advantage=array(advantage), target_value=array(target), weight=array(1.0),
         is_first=jnp.zeros((1, 1), bool),
     )  # fmt: skip
     config = dataclasses.replace(config, normalize_advantage=False)

@@ -28,6 +28,55 @@ def test_dual_clipping_bounds_the_loss_of_bad_actions_alone(ratio, advantage, ex
     assert float(metrics["loss/policy"]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    # 1.5 times min(r A, clip(r) A) with r the ratio to the policy before the update.
+    [(1.1, 2.0, -3.3), (1.5, 2.0, -3.6), (0.5, -2.0, 2.4)],
+)
+def test_decoupled_loss_is_the_clipped_surrogate_times_importance(ratio, advantage, expected):
+    _, metrics = one_step_loss(PPOConfig(clip_epsilon=0.2), np.log(ratio), advantage, importance=1.5)
+    assert float(metrics["loss/policy"]) == pytest.approx(expected, rel=1e-5)
+
+
+def lagging_trajectory(net, params, lag):
+    """Steps whose actions were chosen with log-probabilities that differ from the newest ones by N(0, lag)."""
+    data = trajectory(p_end=0.3)
+    parameters, _, _ = net.unroll(params, data.observation, (), data.is_first)
+    log_prob = np.asarray(net.distribution.log_prob(parameters[:-1], data.action))
+    noise = np.random.default_rng(0).normal(scale=lag, size=log_prob.shape).astype(np.float32)
+    return dataclasses.replace(data, extras={"behavior_log_prob": log_prob - noise}), log_prob, noise
+
+
+def test_decoupled_batches_hold_the_newest_policy_and_its_ratio():
+    net = make_actor_critic(NETWORK, SPEC)
+    params = net.init(jax.random.key(0))
+    data, log_prob, noise = lagging_trajectory(net, params, 0.3)
+    batch, _ = ppo.make_batch(PPOConfig(decoupled=True), net, params, data)
+    np.testing.assert_allclose(batch.proximal_log_prob, log_prob, rtol=1e-6)
+    np.testing.assert_allclose(batch.importance, np.where(data.valid, np.exp(noise), 1.0), rtol=1e-5)
+    plain, _ = ppo.make_batch(PPOConfig(), net, params, data)
+    np.testing.assert_array_equal(plain.proximal_log_prob, data.extras["behavior_log_prob"])
+    np.testing.assert_array_equal(plain.importance, np.ones_like(noise))
+
+
+def test_first_decoupled_gradient_is_the_importance_weighted_one():
+    """Before any step r = 1: nothing is clipped, and the gradient is that of -E[w A log pi]."""
+    net = make_actor_critic(NETWORK, SPEC)
+    params = net.init(jax.random.key(0))
+    data, _, _ = lagging_trajectory(net, params, 1.0)
+    config = PPOConfig(decoupled=True, entropy_coef=0.0, value_coef=0.0, normalize_advantage=False)
+    batch, _ = ppo.make_batch(config, net, params, data)
+    found = jax.grad(lambda p: ppo.loss(config, net, p, batch)[0])(params)
+
+    def by_hand(p):
+        parameters, _, _ = net.unroll(p, batch.observation, (), batch.is_first)
+        log_prob = net.distribution.log_prob(parameters, batch.action)
+        steps = batch.weight * batch.importance * batch.advantage * log_prob
+        return -jnp.sum(steps) / jnp.sum(batch.weight)
+
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), found, jax.grad(by_hand)(params))
+
+
 def random_value(data, seed=0):
     return np.random.default_rng(seed).normal(size=data.is_first.shape).astype(np.float32)
 

@@ -108,7 +108,7 @@ def test_a_gradient_of_ppo_is_that_of_its_minibatch_only():
         action=rng.integers(0, 2, (8, 2)).astype(np.int32),
         **{
             name: rng.normal(size=(8, 2)).astype(np.float32)
-            for name in ("behavior_log_prob", "old_value", "advantage", "target_value")
+            for name in ("proximal_log_prob", "importance", "old_value", "advantage", "target_value")
         },
         weight=np.ones((8, 2), np.float32),
         is_first=np.zeros((8, 2), bool),
