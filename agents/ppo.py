@@ -63,7 +63,7 @@ class PPOConfig:
         target_kl: Once a minibatch's approximate KL (nats) exceeds it, the update's remaining steps are skipped; None: off.
         adam_epsilon: 1e-5 as in the authors' code.
         normalization: Observations and rewards by running statistics; off by default.
-        decoupled: Ratios are clipped around the policy before the update instead of the one that acted, and steps are weighted by
+        decoupled: Ratios are clipped around the policy before the update, not around the one that acted. Steps are weighted by
             the ratio of the former to the latter (Hilton et al. 2021, arXiv:2110.00641). For a policy lag above 0.
         targets: "gae", or "vtrace": advantages and value targets corrected for what the policy has changed since it acted.
         vtrace_clip: rho_bar = c_bar of V-trace, the largest importance weight.

@@ -33,7 +33,7 @@ def test_dual_clipping_bounds_the_loss_of_bad_actions_alone(ratio, advantage, ex
     # 1.5 times min(r A, clip(r) A) with r the ratio to the policy before the update.
     [(1.1, 2.0, -3.3), (1.5, 2.0, -3.6), (0.5, -2.0, 2.4)],
 )
-def test_decoupled_loss_is_the_clipped_surrogate_times_importance(ratio, advantage, expected):
+def test_decoupled_loss_is_clipped_surrogate_times_importance(ratio, advantage, expected):
     _, metrics = one_step_loss(PPOConfig(clip_epsilon=0.2), np.log(ratio), advantage, importance=1.5)
     assert float(metrics["loss/policy"]) == pytest.approx(expected, rel=1e-5)
 
