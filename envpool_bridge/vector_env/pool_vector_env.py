@@ -310,10 +310,15 @@ class PoolVectorEnv(VectorEnv):
         Args:
             function: receives one environment; anything that cloudpickle can send to workers.
             indices: of the environments, all by default; the results are in this order.
+
+        Raises:
+            UserError: an index that no environment has.
         """
         self._require_open()
         self._require_idle("apply")
         chosen = [int(index) for index in (range(self.num_envs) if indices is None else indices)]
+        if not set(chosen) <= set(range(self.num_envs)):
+            raise UserError(f"indices must lie in [0, {self.num_envs}), got {chosen}")
         each = [function if index in chosen else None for index in range(self.num_envs)]
         self._apply_async(f"apply of {function!r}", each)
         results = self.call_wait()

@@ -347,3 +347,14 @@ def test_wrong_output_still_names_the_row(make):
     env = make([partial(Bad, start) for start in range(4)], num_workers=2)
     with pytest.raises(BadEnvOutputError, match="row 2"):
         env.reset()
+
+
+def test_apply_calls_a_function_with_the_chosen_environments():
+    env = PoolVectorEnv([partial(gymnasium.make, "CartPole-v1", max_episode_steps=n) for n in (3, 4, 5)], num_workers=1)
+    try:
+        assert env.apply(lambda one: one.spec.max_episode_steps, [2, 0]) == (5, 3)
+        assert env.apply(lambda one: one.spec.max_episode_steps) == (3, 4, 5)
+        with pytest.raises(ValueError, match=r"indices must lie in \[0, 3\), got \[3\]"):
+            env.apply(id, [3])
+    finally:
+        env.close()
