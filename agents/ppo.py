@@ -253,11 +253,9 @@ def make_batch(
     normalizes = config.value_normalization != "none"
     value = popart.denormalize(extra["popart"], output) if normalizes else output
     steps = (trajectory.reward, value, trajectory.terminated, trajectory.truncated, trajectory.valid)
-    behavior = trajectory.extras["behavior_log_prob"]
-    proximal, importance = behavior, jnp.ones_like(behavior)
+    behavior = proximal = trajectory.extras["behavior_log_prob"]
     if config.decoupled:
         proximal = net.distribution.log_prob(parameters, trajectory.action)
-        importance = jnp.exp(counted_log_ratio(proximal, behavior, trajectory.valid))
     if config.targets == "vtrace":
         log_ratio = net.distribution.log_prob(parameters, trajectory.action) - behavior
         bounds = VTraceConfig(rho_bar=config.vtrace_clip, c_bar=config.vtrace_clip, lambda_=config.gae_lambda)
@@ -272,7 +270,7 @@ def make_batch(
         observation=jax.tree.map(lambda leaf: leaf[:-1], observation),
         action=trajectory.action,
         proximal_log_prob=proximal,
-        importance=importance,
+        importance=jnp.exp(counted_log_ratio(proximal, behavior, trajectory.valid)),
         old_value=output[:-1],
         advantage=advantage,
         target_value=popart.normalize(extra["popart"], target) if normalizes else target,
